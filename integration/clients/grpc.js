@@ -1,4 +1,4 @@
-// Calls what it is told to over one connection that it keeps: reads lines of "METHOD REQUEST", the request in base64, and
+// Makes calls over one connection that stays open: reads lines of "METHOD REQUEST", the request in base64, and
 // prints "OK" or the status of each answer.
 //
 // Usage: node grpc.js CLIENTS SOCKET. The libraries lie in the directory that is the first argument.

@@ -9,7 +9,7 @@ const kube = require(path.join(process.argv[2], 'kube-service-bindings'));
 const nebhale = require(path.join(process.argv[2], '@nebhale/service-bindings'));
 const xsenv = require(path.join(process.argv[2], '@sap/xsenv'));
 
-// What a client says, or how it fails.
+// Returns the result of a client, or its error.
 async function found(read) {
   try {
     return await read();

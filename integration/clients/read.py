@@ -16,7 +16,7 @@ from pyservicebinding import binding
 
 
 def found(read):
-    """What a client says, or how it fails. One of them prints paths while it reads."""
+    """Returns the result of a client, or its error. One of them prints paths while it reads."""
     with contextlib.redirect_stdout(sys.stderr):
         try:
             return read()

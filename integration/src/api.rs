@@ -1,4 +1,4 @@
-//! The interface as a client sees it, one call a line: each answers within [`PATIENCE`] or the test fails.
+//! The gRPC interface as a blocking client sees it: each call returns within [`PATIENCE`], or the test fails.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::wait::PATIENCE;
 /// The generated client.
 pub type Rpc = ExecutorClient<Channel>;
 
-/// A client of one daemon, for tests that are not asynchronous. Calls are made once and give the status as it came: what
-/// becomes of a status is the client library's, which [`Api::client`] gives.
+/// A client of one daemon, for tests that are not asynchronous. Each call is made once and returns the daemon's status
+/// unchanged; the client library behind [`Api::client`] is the one that retries.
 #[derive(Clone)]
 pub struct Api {
     runtime: Arc<Runtime>,
     client: Client,
 }
 
-/// What a process printed, stream by stream.
+/// Output of a process, by stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Output {
     /// Standard output.
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// What the executor had to say.
+    /// Messages of the executor itself.
     pub executor: Vec<u8>,
 }
 
@@ -48,10 +48,10 @@ impl Output {
 }
 
 impl Api {
-    /// Connects.
+    /// Connects to a daemon's socket.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// The daemon cannot be reached.
     pub fn connect(socket: &Path) -> Result<Self, ConnectError> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
@@ -64,23 +64,23 @@ impl Api {
         self.client.clone()
     }
 
-    /// The connection, for other services on it.
+    /// The gRPC channel, for other services on the same connection.
     pub fn channel(&self) -> Channel {
         self.client.channel()
     }
 
-    /// The generated client, for several calls at once.
+    /// The generated client, for concurrent calls.
     pub fn rpc(&self) -> Rpc {
         self.client.rpc()
     }
 
-    /// Drives a future to its end.
+    /// Runs a future to completion.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let bounded = async { tokio::time::timeout(PATIENCE, future).await };
         self.runtime.block_on(bounded).expect("an answer in time")
     }
 
-    /// Lets a future go on by itself.
+    /// Spawns a future on the client's runtime.
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.runtime.spawn(future)
     }
@@ -89,18 +89,18 @@ impl Api {
         self.block_on(call(self.rpc())).map(Response::into_inner)
     }
 
-    /// Run.
+    /// Calls Run.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn run(&self, request: RunRequest) -> Result<RunResponse, Status> {
         self.call(async |mut rpc| rpc.run(request).await)
     }
 
-    /// PutArchive, in pieces of so many bytes.
+    /// Calls PutArchive with the archive in pieces of `piece` bytes.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn put_archive(
         &self,
         id: &str,
@@ -115,10 +115,10 @@ impl Api {
         self.call(async |mut rpc| rpc.put_archive(requests).await)
     }
 
-    /// GetArchive: all of the archive.
+    /// Calls GetArchive and returns the whole archive.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn get_archive(&self, id: &str, path: &str) -> Result<Vec<u8>, Status> {
         let request = GetArchiveRequest { id: id.into(), path: path.into(), ..GetArchiveRequest::default() };
         self.block_on(async {
@@ -132,29 +132,30 @@ impl Api {
         })
     }
 
-    /// Run of a request that works, and the container.
+    /// Calls Run, which must succeed, and returns the container.
     pub fn started(&self, request: RunRequest) -> Container {
         self.run(request).expect("Run").container.expect("a container")
     }
 
-    /// Run, Wait: the completed container.
-    pub fn ran(&self, request: RunRequest) -> Container {
+    /// Calls Run and Wait, and returns the completed container.
+    pub fn run_to_end(&self, request: RunRequest) -> Container {
         let id = self.started(request).id;
         self.wait(&id).expect("Wait")
     }
 
-    /// Get.
+    /// Calls Get.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn get(&self, id: &str) -> Result<Container, Status> {
-        self.call(async |mut rpc| rpc.get(GetRequest { id: id.into() }).await).map(|got| got.container.expect("it"))
+        self.call(async |mut rpc| rpc.get(GetRequest { id: id.into() }).await)
+            .map(|got| got.container.expect("the answer has a container"))
     }
 
-    /// List.
+    /// Calls List.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn list(&self, request: ListRequest) -> Result<ListResponse, Status> {
         self.call(async |mut rpc| rpc.list(request).await)
     }
@@ -165,79 +166,81 @@ impl Api {
         page.containers.into_iter().map(|container| container.id).collect()
     }
 
-    /// Wait.
+    /// Calls Wait.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn wait(&self, id: &str) -> Result<Container, Status> {
-        self.call(async |mut rpc| rpc.wait(WaitRequest { id: id.into() }).await).map(|got| got.container.expect("it"))
+        self.call(async |mut rpc| rpc.wait(WaitRequest { id: id.into() }).await)
+            .map(|got| got.container.expect("the answer has a container"))
     }
 
-    /// Stop, with the container's own grace period or another.
+    /// Calls Stop, with `grace_ms` in place of the container's own grace period if given.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn stop(&self, id: &str, grace_ms: Option<i64>) -> Result<Container, Status> {
         let grace_period =
             grace_ms.map(|ms| prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
         self.call(async |mut rpc| rpc.stop(StopRequest { id: id.into(), grace_period }).await)
-            .map(|got| got.container.expect("it"))
+            .map(|got| got.container.expect("the answer has a container"))
     }
 
-    /// Signal.
+    /// Calls Signal.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn signal(&self, id: &str, signal: u32) -> Result<(), Status> {
         let request = SignalRequest { id: id.into(), signal, process_id: String::new() };
         self.call(async |mut rpc| rpc.signal(request).await).map(drop)
     }
 
-    /// UpdateFiles, and the container.
+    /// Calls UpdateFiles and returns the container.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn update(&self, request: UpdateFilesRequest) -> Result<Container, Status> {
-        self.call(async |mut rpc| rpc.update_files(request).await).map(|updated| updated.container.expect("it"))
+        self.call(async |mut rpc| rpc.update_files(request).await)
+            .map(|updated| updated.container.expect("the answer has a container"))
     }
 
-    /// Delete.
+    /// Calls Delete.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn delete(&self, id: &str, force: bool) -> Result<(), Status> {
         self.call(async |mut rpc| rpc.delete(DeleteRequest { id: id.into(), force }).await).map(drop)
     }
 
-    /// Info.
+    /// Calls Info, which must succeed.
     pub fn info(&self) -> InfoResponse {
         self.try_info().expect("Info")
     }
 
-    /// Info.
+    /// Calls Info.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn try_info(&self) -> Result<InfoResponse, Status> {
         self.call(async |mut rpc| rpc.info(InfoRequest {}).await)
     }
 
-    /// StreamLogs.
+    /// Calls StreamLogs.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn logs(&self, request: StreamLogsRequest) -> Result<Incoming<StreamLogsResponse>, Status> {
         let stream = self.call(async |mut rpc| rpc.stream_logs(request).await)?;
         Ok(Incoming { api: self.clone(), stream })
     }
 
-    /// The log of a container as it comes.
+    /// Follows the log of a container.
     pub fn follow(&self, id: &str) -> Incoming<StreamLogsResponse> {
         self.logs(StreamLogsRequest { id: id.into(), follow: true, ..StreamLogsRequest::default() })
             .expect("StreamLogs")
     }
 
-    /// All that a container prints until it is completed.
+    /// Reads everything that a container prints until it is completed.
     pub fn output(&self, id: &str) -> Output {
         let mut output = Output::default();
         for entry in self.follow(id).rest() {
@@ -252,7 +255,7 @@ impl Api {
         output
     }
 
-    /// What a container has printed to its standard output by now.
+    /// Reads the standard output that a container has printed so far.
     pub fn logs_so_far(&self, id: &str) -> String {
         let request = StreamLogsRequest { id: id.into(), ..StreamLogsRequest::default() };
         let entries = self.logs(request).expect("StreamLogs").rest();
@@ -260,54 +263,58 @@ impl Api {
         String::from_utf8_lossy(&out.collect::<Vec<u8>>()).into_owned()
     }
 
-    /// WatchEvents.
+    /// Calls WatchEvents.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn events(&self, request: WatchEventsRequest) -> Result<Incoming<WatchEventsResponse>, Status> {
         let stream = self.call(async |mut rpc| rpc.watch_events(request).await)?;
         Ok(Incoming { api: self.clone(), stream })
     }
 
-    /// All events after a cursor.
+    /// Watches all events after a cursor.
     pub fn events_after(&self, after_cursor: u64) -> Incoming<WatchEventsResponse> {
         self.events(WatchEventsRequest { after_cursor, ..WatchEventsRequest::default() }).expect("WatchEvents")
     }
 }
 
-/// A stream of the daemon's.
+/// A stream of messages from the daemon.
 pub struct Incoming<T> {
     api: Api,
     stream: Streaming<T>,
 }
 
 impl<T> Incoming<T> {
-    /// The next message; `None` at the end.
+    /// Returns the next message, or `None` at the end of the stream.
     ///
     /// # Errors
-    /// The daemon's, or that of a connection that broke.
+    /// The daemon's status, or that of a broken connection.
     pub fn message(&mut self) -> Result<Option<T>, Status> {
         self.api.block_on(self.stream.message())
     }
 
-    /// Messages up to and with the first that fits.
+    /// Reads messages up to and including the first one that fits.
     pub fn until(&mut self, fits: impl Fn(&T) -> bool) -> Vec<T> {
         let mut all = Vec::new();
         loop {
-            all.push(self.message().expect("a stream that goes on").expect("what is waited for before the end"));
+            all.push(
+                self.message()
+                    .expect("no error on the stream")
+                    .expect("the expected message before the end of the stream"),
+            );
             if all.last().is_some_and(&fits) {
                 return all;
             }
         }
     }
 
-    /// Every message until the stream ends.
+    /// Reads every message until the stream ends.
     pub fn rest(&mut self) -> Vec<T> {
         std::iter::from_fn(|| self.message().expect("a stream that ends in order")).collect()
     }
 }
 
-/// How a process ended: `Ok(code)` or `Err(signal)`.
+/// Returns how a process ended: `Ok(code)` or `Err(signal)`.
 ///
 /// # Panics
 /// The container has no exit status.
@@ -319,13 +326,13 @@ pub fn exit(container: &Container) -> Result<i32, i32> {
     }
 }
 
-/// The result of a container that has one.
+/// Returns the result of a completed container.
 pub fn ending(container: &Container) -> &Ending {
     assert_eq!(container.state(), State::Completed, "{container:#?}");
     container.result.as_ref().expect("a result")
 }
 
-/// Pid of a running container's process.
+/// Returns the pid of a running container's process.
 pub fn pid(container: &Container) -> i32 {
     let pid = container.processes.first().map_or(0, |process| process.pid);
     assert_ne!(pid, 0, "{container:#?}");

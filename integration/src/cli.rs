@@ -1,4 +1,4 @@
-//! agent-cli, run as a person would.
+//! agent-cli, run as a user runs it.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,31 +6,31 @@ use std::process::{Child, Command, Output, Stdio};
 
 use crate::dist;
 
-/// What it printed, and how it ended.
+/// Output and exit status of agent-cli.
 #[derive(Debug)]
-pub struct Ran {
-    /// Its exit status.
+pub struct CliOutput {
+    /// Exit status.
     pub status: i32,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
-impl Ran {
-    /// Standard output as the one JSON document that it is.
+impl CliOutput {
+    /// Parses standard output as one JSON document.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Standard output as JSON, one value a line.
+    /// Parses standard output as JSON, one value per line.
     pub fn json_lines(&self) -> Vec<serde_json::Value> {
         let lines = self.stdout.lines();
         lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
     }
 }
 
-/// A command line, not started yet.
+/// Builds a command line of agent-cli without starting it.
 pub fn command<S: AsRef<OsStr>>(socket: Option<&Path>, arguments: &[S]) -> Command {
     let mut command = Command::new(dist::binary("agent-cli"));
     match socket {
@@ -42,22 +42,22 @@ pub fn command<S: AsRef<OsStr>>(socket: Option<&Path>, arguments: &[S]) -> Comma
     command
 }
 
-/// Waits for its end.
-pub fn finish(child: Child) -> Ran {
+/// Waits for the end of agent-cli.
+pub fn finish(child: Child) -> CliOutput {
     let Output { status, stdout, stderr } = child.wait_with_output().expect("output");
-    Ran {
+    CliOutput {
         status: status.code().unwrap_or_else(|| panic!("agent-cli was ended by a signal: {status}")),
         stdout: String::from_utf8_lossy(&stdout).into_owned(),
         stderr: String::from_utf8_lossy(&stderr).into_owned(),
     }
 }
 
-/// Runs it against a daemon.
-pub fn run(socket: &Path, arguments: &[&str]) -> Ran {
+/// Runs agent-cli against a daemon.
+pub fn run(socket: &Path, arguments: &[&str]) -> CliOutput {
     finish(command(Some(socket), arguments).spawn().expect("agent-cli starts"))
 }
 
-/// Runs it with a private daemon.
-pub fn local(arguments: &[&str]) -> Ran {
+/// Runs agent-cli with `--local`, that is, with a private daemon.
+pub fn local(arguments: &[&str]) -> CliOutput {
     finish(command(None, arguments).spawn().expect("agent-cli starts"))
 }

@@ -1,6 +1,7 @@
-//! A daemon of a test's own: executord and its launcher in a directory below /run that goes with it.
+//! A daemon for one test: executord and its launcher in a directory of their own below /run.
 //!
-//! Dropped, it takes its containers, its launcher and its directories along, whatever state the test left them in.
+//! Dropping the daemon also ends its containers and its launcher and removes its directories, whatever state the test
+//! left them in.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,25 +16,26 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::footprint::{self, Footprint};
-use crate::mount::{self, Elsewhere, Tmpfs};
+use crate::mount::{self, RelocatedDirectory, Tmpfs};
 use crate::{dist, host, launcher, wait};
 
-/// A daemon that is not started yet.
+/// Configuration of a daemon that is not started yet.
 pub struct Setup {
-    /// Goes before the directory that it is mounted in.
+    /// Separate tmpfs for the state directory; declared before the directory that it is mounted in, so that it is
+    /// dropped first.
     disk: Option<Tmpfs>,
-    /// Likewise.
-    state: Option<Elsewhere>,
+    /// State directory on another file system; dropped before the directory too.
+    state: Option<RelocatedDirectory>,
     home: TempDir,
     arguments: Vec<OsString>,
     binaries: Option<PathBuf>,
-    /// Of the namespace that it lives in, if not the test's.
+    /// Name of the network namespace for the daemon, if not the test's own.
     network: Option<OsString>,
 }
 
 /// A running daemon.
 pub struct Daemon {
-    /// A connection to it.
+    /// A connection to the daemon.
     pub api: Api,
     setup: Setup,
     child: Child,
@@ -54,13 +56,13 @@ impl Setup {
         self
     }
 
-    /// Takes the binaries that wipe nothing: the control of a search for residue.
+    /// Uses the control binaries, which wipe nothing: the control of a search for residue.
     pub fn control(mut self) -> Self {
         self.binaries = Some(dist::control());
         self
     }
 
-    /// Gives it a configuration file.
+    /// Sets the configuration file.
     pub fn config(mut self, toml: &str) -> Self {
         let path = self.home.path().join("executor.toml");
         fs::write(&path, toml).expect("write");
@@ -68,52 +70,52 @@ impl Setup {
         self
     }
 
-    /// Lets it live in a network namespace, which this is the path of.
+    /// Runs the daemon in the network namespace at this path.
     pub fn network(mut self, path: &str) -> Self {
         self.network = Some(path.into());
         self
     }
 
-    /// Gives its state directory a file system of its own, of so many bytes.
+    /// Puts the state directory on a tmpfs of this many bytes.
     pub fn disk(mut self, bytes: u64) -> Self {
         self.disk = Some(Tmpfs::mount(&self.state_dir(), bytes));
         self
     }
 
-    /// Puts its state directory on the file system of another directory.
+    /// Puts the state directory on the file system of another directory.
     pub fn state_below(mut self, dir: &Path) -> Self {
         self.state = None; // not over another one
-        self.state = Some(Elsewhere::mount(&self.state_dir(), dir));
+        self.state = Some(RelocatedDirectory::mount(&self.state_dir(), dir));
         self
     }
 
-    /// The file system of the state directory, where it has one of its own.
+    /// The tmpfs of the state directory, where [`Self::disk`] asked for one.
     pub fn state_disk(&self) -> &Tmpfs {
         self.disk.as_ref().expect("asked for with `disk`")
     }
 
-    /// The directory that everything of it lies in.
+    /// The directory that holds everything of the daemon.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// Its state directory.
+    /// The state directory.
     pub fn state_dir(&self) -> PathBuf {
         self.home().join("state")
     }
 
-    /// Its run directory.
+    /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.home().join("run")
     }
 
-    /// Starts it and waits until it serves and has a launcher.
+    /// Starts the daemon and waits until it serves and has a launcher.
     pub fn start(self) -> Daemon {
         let (child, api) = self.spawn();
         Daemon { api, setup: self, child }
     }
 
-    /// The command that starts it.
+    /// The command that starts the daemon.
     pub fn command(&self) -> Command {
         let log = File::options().create(true).append(true).open(self.home().join("daemon.log")).expect("a log");
         let program = self.binaries.as_ref().map_or_else(|| dist::binary("executord"), |dir| dir.join("executord"));
@@ -135,7 +137,7 @@ impl Setup {
         command
     }
 
-    /// What executord and the launcher have logged.
+    /// Log of executord and the launcher.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.home().join("daemon.log")).unwrap_or_default()
     }
@@ -147,26 +149,26 @@ impl Setup {
             if let Some(status) = child.try_wait().expect("wait") {
                 panic!("executord ended ({status}):\n{}", self.logged());
             }
-            // A socket that a daemon before it left behind refuses connections until the new one listens.
+            // A socket that an earlier daemon left behind refuses connections until the new one listens.
             Api::connect(&socket).ok()
         });
-        wait::until("it has its launcher", || api.info().launcher_connected.then_some(()));
+        wait::until("executord is connected to its launcher", || api.info().launcher_connected.then_some(()));
         (child, api)
     }
 }
 
 impl Daemon {
-    /// One with the defaults.
+    /// Starts a daemon with the default configuration.
     pub fn start() -> Self {
         Setup::default().start()
     }
 
-    /// Where it is.
+    /// The configuration and directories of the daemon.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// Its socket.
+    /// Path of the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.setup.run_dir().join("executor.sock")
     }
@@ -176,8 +178,8 @@ impl Daemon {
         self.child.id() as i32
     }
 
-    /// Pid of the launcher: whoever holds its lock. Looked up without a connection, which would show in the
-    /// launcher's descriptors.
+    /// Pid of the launcher, that is, of the holder of its lock. It is looked up without a connection, which would show
+    /// in the launcher's descriptors.
     pub fn launcher(&self) -> Option<i32> {
         let inode = fs::metadata(self.setup.run_dir().join("launcher.lock")).ok()?.ino();
         let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -187,20 +189,20 @@ impl Daemon {
         lock[4].parse().ok().filter(|pid| *pid > 0)
     }
 
-    /// What a living container's shim remembers.
+    /// Reads the record that the shim of a living container keeps.
     pub fn record(&self, id: &str) -> ContainerRecord {
         let path = self.setup.run_dir().join("containers").join(id).join("container.json");
         let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         serde_json::from_slice(&bytes).expect("a record")
     }
 
-    /// SIGKILL to executord, and its end.
+    /// Sends SIGKILL to executord and waits for its end.
     pub fn kill(&mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
-    /// SIGTERM to executord, and its end.
+    /// Sends SIGTERM to executord and waits for its end.
     pub fn terminate(&mut self) -> ExitStatus {
         kill(self.pid(), 15);
         self.child.wait().expect("wait")
@@ -211,18 +213,18 @@ impl Daemon {
         (self.child, self.api) = self.setup.spawn();
     }
 
-    /// What it takes up now.
+    /// Takes the current footprint of the daemon.
     pub fn footprint(&self) -> Footprint {
         Footprint::take(self.setup.home(), self.pid(), self.launcher(), &self.api)
     }
 
-    /// Waits until it takes up nothing that it did not before. (What it took up before may have been on its way
-    /// out: a shim that ends just after its container.)
+    /// Waits until the daemon's footprint has nothing that was not in `before`. Things in `before` may be gone: a shim,
+    /// for example, ends just after its container.
     ///
     /// # Panics
-    /// Something stays; the message tells what.
-    pub fn is_back_at(&self, before: &Footprint) {
-        wait::until_ok("what was not there before is gone", || match self.footprint().beyond(before) {
+    /// Something remains after [`wait::PATIENCE`]; the message lists it.
+    pub fn wait_until_back_at(&self, before: &Footprint) {
+        wait::until_ok("everything that the daemon added is gone", || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         });
@@ -242,31 +244,31 @@ impl Drop for Daemon {
         launcher::end_containers(&self.setup.run_dir());
         if let Some(pid) = launcher {
             kill(pid, 15);
-            wait::until("the launcher has ended", || ended(pid).then_some(()));
+            wait::until("the launcher has ended", || has_ended(pid).then_some(()));
         }
         clear(&self.setup.run_dir());
     }
 }
 
-/// Ends what a daemon leaves whose launcher was killed for good: only a launcher takes these away.
+/// Ends what a daemon leaves behind whose launcher was killed and is not started again: only a launcher cleans this up.
 pub fn clear(run_dir: &Path) {
     for pid in footprint::processes(run_dir, None) {
         kill(pid, 9);
-        wait::until("a left process has ended", || ended(pid).then_some(()));
+        wait::until("a left process has ended", || has_ended(pid).then_some(()));
     }
     for cgroup in footprint::cgroups(run_dir).into_iter().rev() {
         let _ = fs::remove_dir(cgroup);
     }
 }
 
-/// Sends a signal to a process that may be gone by now.
+/// Sends a signal to a process, which may have ended already.
 pub fn kill(pid: i32, signal: i32) {
     if let Ok(pidfd) = pidfd(pid) {
         let _ = pidfd_signal(pidfd.as_fd(), signal);
     }
 }
 
-/// Whether a process is gone, but for its entry in a table of a parent that does not care.
-pub fn ended(pid: i32) -> bool {
+/// Returns whether a process has ended; a zombie that its parent has not reaped counts as ended.
+pub fn has_ended(pid: i32) -> bool {
     host::status(pid, "State").is_none_or(|state| state.starts_with('Z'))
 }

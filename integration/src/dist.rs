@@ -1,11 +1,11 @@
-//! Where the binaries are.
+//! Location of the binaries under test.
 
 use std::path::PathBuf;
 
 /// Directory of the control binaries, which wipe nothing.
 ///
 /// # Panics
-/// They were not built: `cargo xtask test` does that first.
+/// The binaries are missing: `cargo xtask test` builds them first.
 pub fn control() -> PathBuf {
     let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let dir = std::env::var_os("EXECUTOR_CONTROL_DIST");
@@ -17,7 +17,7 @@ pub fn control() -> PathBuf {
 /// Path of one of the product's binaries.
 ///
 /// # Panics
-/// It was not built: `cargo xtask test` does that first.
+/// The binary is missing: `cargo xtask test` builds it first.
 pub fn binary(name: &str) -> PathBuf {
     let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let dir = std::env::var_os("EXECUTOR_DIST").map_or_else(|| workspace.join("target/dist"), PathBuf::from);

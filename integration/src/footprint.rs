@@ -1,8 +1,8 @@
-//! All that a daemon and what it started take up on the host: taken before and after, so that a test can say that
-//! nothing is left.
+//! Everything that a daemon and its children occupy on the host. A test takes the footprint before and after, to check
+//! that nothing is left.
 //!
-//! Only what belongs to this daemon is looked at (its directories, its launcher, its cgroup), because other
-//! daemons may be at work on the same machine.
+//! Only what belongs to this daemon counts (its directories, its launcher, its cgroup), because other daemons may run
+//! on the same machine.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write};
@@ -15,25 +15,26 @@ use sha2::{Digest, Sha256};
 use crate::api::Api;
 use crate::host;
 
-/// What a daemon takes up.
+/// Resources of a daemon and its children on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// In the launcher's mount namespace, beyond the host's; and the host's in the daemon's directories.
+    /// Mounts in the launcher's mount namespace that the host lacks, and the host's mounts in the daemon's directories.
     pub mounts: BTreeSet<String>,
     /// Directories of the daemon's own cgroup, in each hierarchy.
     pub cgroups: BTreeSet<PathBuf>,
-    /// Shims, processes of containers, zombies of either: everything of the daemon's but itself and its launcher.
+    /// Shims, processes of containers and zombies of either: all of the daemon's processes except executord and the
+    /// launcher.
     pub processes: BTreeSet<i32>,
     /// Open descriptors of executord and of the launcher.
     pub descriptors: [usize; 2],
-    /// Files and directories below the run and state directories, but for the ledger's.
+    /// Files and directories below the run and state directories, except the ledger's.
     pub files: BTreeSet<PathBuf>,
-    /// What the daemon says it has to give.
+    /// The daemon's remaining capacity, as Info reports it.
     pub remaining: Option<Capacity>,
 }
 
 impl Footprint {
-    /// Looks at a daemon whose directories are `run` and `state` in `home`, and at its two processes.
+    /// Takes the footprint of a daemon whose directories are `run` and `state` in `home`.
     pub fn take(home: &Path, executord: i32, launcher: Option<i32>, api: &Api) -> Self {
         let (run, state) = (home.join("run"), home.join("state"));
         let remaining = api.info().remaining;
@@ -49,8 +50,8 @@ impl Footprint {
         }
     }
 
-    /// What is taken up beyond what was before, in words; empty when there is nothing.
-    pub fn beyond(&self, before: &Self) -> String {
+    /// Describes what is in this footprint but not in `before`; empty if there is nothing.
+    pub fn added_since(&self, before: &Self) -> String {
         let mut left = String::new();
         let mut tell = |what: &str, more: &dyn Debug| {
             let _ = writeln!(left, "{what}: {more:?}");
@@ -90,14 +91,14 @@ pub struct Inventory {
     pub cgroups: BTreeSet<PathBuf>,
 }
 
-/// Takes stock of the mounts and of one launcher's cgroups: those of others that run on the host come and go.
+/// Takes the mounts of the host and the cgroups of one launcher; those of other launchers come and go.
 pub fn inventory_of(run_dir: &Path) -> Inventory {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounts = table.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();
     Inventory { mounts, cgroups: cgroups(run_dir) }
 }
 
-/// The daemon's own cgroup in each hierarchy: named after its run directory.
+/// The daemon's own cgroup in each hierarchy, which is named after its run directory.
 pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
     let name = hex::encode(&Sha256::digest(run_dir.as_os_str().as_encoded_bytes())[..4]);
     let controllers = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
@@ -118,8 +119,8 @@ pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Processes with the run directory in their command line, what descends from the launcher, and what is in the
-/// daemon's cgroup.
+/// Processes with the run directory in their command line, descendants of the launcher, and members of the daemon's
+/// cgroup.
 pub fn processes(run_dir: &Path, launcher: Option<i32>) -> BTreeSet<i32> {
     let named = run_dir.display().to_string();
     let mut found: BTreeSet<i32> = host::processes()
@@ -137,7 +138,7 @@ pub fn processes(run_dir: &Path, launcher: Option<i32>) -> BTreeSet<i32> {
     found
 }
 
-/// Mounts that the launcher has and the host has not, and the host's in a directory.
+/// Mounts that the launcher has and the host has not, and the host's mounts below `home`.
 pub fn mounts(home: &Path, launcher: Option<i32>) -> BTreeSet<String> {
     let home = home.display().to_string();
     let host = mount_table("self");
@@ -148,8 +149,8 @@ pub fn mounts(home: &Path, launcher: Option<i32>) -> BTreeSet<String> {
     found
 }
 
-/// Root, mount point, options, type and source of every mount; the numbers before and the propagation are left
-/// out, because they differ from one namespace to the next.
+/// Root, mount point, options, type and source of every mount. The numbers before them and the propagation are left
+/// out, because they differ between namespaces.
 fn mount_table(pid: &str) -> BTreeSet<String> {
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     let facts = |line: &str| {
@@ -160,7 +161,7 @@ fn mount_table(pid: &str) -> BTreeSet<String> {
     table.lines().filter_map(facts).collect()
 }
 
-/// Files and directories below the two directories, but for the ledger's and the logs of the daemon.
+/// Files and directories below the two directories, except the ledger's and the daemon's logs.
 pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for dir in [run_dir, state_dir] {

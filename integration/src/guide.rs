@@ -1,6 +1,6 @@
-//! Runs a user's guide: what it says to type is typed, and what it says is printed must be printed.
+//! Runs a guide of docs/: types its commands and compares the output with what the guide shows.
 //!
-//! In goes a Markdown file with fenced blocks; two kinds of them count, every other one is prose.
+//! Input is a Markdown file. Two kinds of fenced blocks count; everything else is prose.
 //!
 //! ````text
 //! ```json file=vcap.json          the block is written into that file
@@ -12,8 +12,8 @@
 //! ...                             and any number of lines where it stands alone
 //! [exit status 1]                 how it ends, where that is not 0
 //! ````
-//! Commands run one after the other, each in a bash of its own, in one directory. What is unequal is told by the line of
-//! the guide.
+//! Commands run one after the other in one directory, each in a bash of its own. A difference is reported with its line
+//! number in the guide.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -23,12 +23,12 @@ use std::process::{Command, Stdio};
 
 use crate::dist;
 
-/// Longest time that a command may take.
+/// Longest time for a command, in seconds.
 const PATIENCE: &str = "60";
-/// Any text, any lines.
+/// Placeholder for any text in a line, or for any lines.
 const ANY: &str = "...";
 
-/// A guide, step by step.
+/// A guide as a sequence of steps.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Guide {
     path: PathBuf,
@@ -41,20 +41,20 @@ enum Step {
     Command { line: usize, command: String, expected: Vec<String>, status: i32 },
 }
 
-/// Where the commands run.
+/// The working directory and environment of a guide's commands.
 #[derive(Debug)]
-pub struct Place {
-    /// Their working directory.
+pub struct GuideShell {
+    /// Working directory.
     pub dir: PathBuf,
-    /// Variables beside PATH, in which agent-cli is found.
+    /// Variables besides PATH, in which agent-cli is found.
     pub env: Vec<(&'static str, OsString)>,
 }
 
 impl Guide {
-    /// Reads a guide of the repository, by its path in there.
+    /// Reads a guide by its path in the repository.
     ///
     /// # Panics
-    /// There is none, or it is not as it has to be.
+    /// The file does not exist or is not well-formed.
     pub fn read(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -66,17 +66,17 @@ impl Guide {
         self.steps.iter().filter(|step| matches!(step, Step::Command { .. })).count()
     }
 
-    /// Does everything that it says.
+    /// Runs every step.
     ///
     /// # Panics
-    /// Something was not as it says; the message has all of it.
-    pub fn run(&self, place: &Place) {
+    /// A command ended or printed differently; the message lists every difference.
+    pub fn run(&self, shell: &GuideShell) {
         let mut wrong = String::new();
         for step in &self.steps {
             match step {
-                Step::File { name, content } => fs::write(place.dir.join(name), content).expect("write"),
+                Step::File { name, content } => fs::write(shell.dir.join(name), content).expect("write"),
                 Step::Command { line, command, expected, status } => {
-                    let (printed, ended) = place.shell(command);
+                    let (printed, ended) = shell.run_command(command);
                     if !fits(expected, &printed.lines().collect::<Vec<_>>()) || ended != Some(*status) {
                         let expected = expected.join("\n");
                         let _ = write!(
@@ -93,21 +93,21 @@ impl Guide {
     }
 }
 
-impl Place {
-    fn shell(&self, command: &str) -> (String, Option<i32>) {
+impl GuideShell {
+    fn run_command(&self, command: &str) -> (String, Option<i32>) {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let own = dist::binary("agent-cli").parent().map(Path::to_owned);
         let path = std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path))).expect("a PATH");
         // One pipe for both, so that lines come in their order.
         let script = format!("exec 2>&1\n{command}");
-        let mut shell = Command::new("timeout");
-        shell.args([PATIENCE, "bash", "-c", &script]).current_dir(&self.dir).env("PATH", path).stdin(Stdio::null());
-        let output = shell.envs(self.env.iter().cloned()).output().expect("bash");
+        let mut bash = Command::new("timeout");
+        bash.args([PATIENCE, "bash", "-c", &script]).current_dir(&self.dir).env("PATH", path).stdin(Stdio::null());
+        let output = bash.envs(self.env.iter().cloned()).output().expect("bash");
         (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
     }
 }
 
-/// The steps of a guide; an error begins with the number of its line.
+/// Parses the steps of a guide; an error begins with the line number.
 fn parse(text: &str) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
@@ -149,7 +149,9 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
                 }
                 None if goes_on => return Err(format!("{number}: the command goes on here with `> `")),
                 _ => match text.strip_prefix("[exit status ").and_then(|rest| rest.strip_suffix(']')) {
-                    Some(told) => *status = told.parse().map_err(|_| format!("{number}: no exit status: {told}"))?,
+                    Some(told) => {
+                        *status = told.parse().map_err(|_| format!("{number}: not an exit status: {told}"))?
+                    }
                     None => expected.push((*text).to_owned()),
                 },
             },
@@ -160,7 +162,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Whether lines are those that were expected. Spaces at the end of a line do not count.
+/// Returns whether the printed lines match the expected ones. Trailing spaces do not count.
 fn fits(expected: &[String], printed: &[&str]) -> bool {
     match expected.split_first() {
         None => printed.is_empty(),
@@ -259,14 +261,14 @@ out
         }
     }
 
-    /// The control of all guides: a guide that is wrong fails.
+    /// A guide that is wrong fails. This is the control of all guides.
     #[test]
     fn a_guide_that_is_wrong_fails() {
         let dir = tempfile::tempdir().expect("a directory");
-        let place = Place { dir: dir.path().into(), env: vec![("NAME", "value".into())] };
+        let shell = GuideShell { dir: dir.path().into(), env: vec![("NAME", "value".into())] };
         let run = |text: &str| {
             let guide = Guide { path: "guide".into(), steps: parse(text).expect("a guide") };
-            std::panic::catch_unwind(|| guide.run(&place)).is_ok()
+            std::panic::catch_unwind(|| guide.run(&shell)).is_ok()
         };
         assert!(run(
             "```text file=f\nx\n```\n```console\n$ cat f; echo $NAME >&2; exit 3\nx\nvalue\n[exit status 3]\n```\n"

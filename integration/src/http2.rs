@@ -1,5 +1,5 @@
-//! A client of HTTP/2 that says exactly what it is told to, and keeps its connection whatever it is told: for what no library
-//! sends.
+//! A low-level HTTP/2 client, for frames that no library sends. It sends exactly what the test says, and keeps its
+//! connection whatever the server answers.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::wait::PATIENCE;
 
-/// DATA, HEADERS, RST_STREAM and SETTINGS.
+/// Frame types of RFC 9113, section 6.
 pub const DATA: u8 = 0;
 /// See [`DATA`].
 pub const HEADERS: u8 = 1;
@@ -22,35 +22,35 @@ pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 /// See [`DATA`].
 pub const CONTINUATION: u8 = 9;
-/// Flags.
+/// Flags of frames, RFC 9113, section 6.
 pub const END_STREAM: u8 = 1;
 /// See [`END_STREAM`].
 pub const END_HEADERS: u8 = 4;
 /// See [`END_STREAM`].
 pub const PADDED: u8 = 8;
 
-/// After this time without a byte there is nothing more to come.
+/// Silence after which nothing more is expected.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The client.
-pub struct Raw {
+/// An HTTP/2 connection under the test's control.
+pub struct RawClient {
     stream: UnixStream,
     read: Vec<u8>,
     newest: u32,
     pings: u64,
 }
 
-/// A message as gRPC carries it.
+/// Encodes a gRPC message with its length prefix.
 pub fn message(bytes: &[u8]) -> Vec<u8> {
     [&[0], &(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
 }
 
-/// A frame.
+/// Encodes a frame.
 fn frame(kind: u8, flags: u8, on: u32, payload: &[u8]) -> Vec<u8> {
     [&(payload.len() as u32).to_be_bytes()[1..], &[kind, flags], &on.to_be_bytes(), payload].concat()
 }
 
-/// A string of a header, not Huffman-coded.
+/// Encodes a header string without Huffman coding.
 fn text(text: &[u8]) -> Vec<u8> {
     let mut coded = Vec::new();
     let mut left = text.len();
@@ -68,31 +68,31 @@ fn text(text: &[u8]) -> Vec<u8> {
     [&coded, text].concat()
 }
 
-/// A field that the other side is to remember (literal with incremental indexing).
+/// Encodes a header field for the peer's dynamic table (literal with incremental indexing, RFC 7541, section 6.2.1).
 pub fn field(name: &str, value: &[u8]) -> Vec<u8> {
     [vec![0x40], text(name.as_bytes()), text(value)].concat()
 }
 
-/// The fields of a gRPC call of a method.
+/// Encodes the header fields of a gRPC call.
 pub fn fields(method: &str) -> Vec<u8> {
     let own = [field(":path", method.as_bytes()), field(":authority", b"/run/x.sock")];
     let others = [field("content-type", b"application/grpc"), field("te", b"trailers")];
     [&[0x83, 0x86][..], &own.concat(), &others.concat()].concat()
 }
 
-impl Raw {
-    /// Connects, and says the first words of the protocol. It never acknowledges the settings.
+impl RawClient {
+    /// Connects and sends the connection preface. The client never acknowledges the server's settings.
     pub fn connect(socket: &Path) -> Self {
-        // A window that every answer fits into.
+        // Large enough for every answer.
         let mut raw = Self::with_window(socket, 0x7fff_ffff).expect("a socket that is served");
         raw.frame(8, 0, 0, &[0x7f, 0, 0, 0]);
         raw
     }
 
-    /// The same with a window of so many bytes for the body of each answer: 0 for none at all.
+    /// Connects with a flow-control window of `window` bytes for each answer's body; 0 allows none.
     ///
     /// # Errors
-    /// The system's.
+    /// The socket cannot be connected or written.
     pub fn with_window(socket: &Path, window: u32) -> std::io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -101,19 +101,19 @@ impl Raw {
         Ok(Self { stream, read: Vec::new(), newest: 0, pings: 0 })
     }
 
-    /// How long the other side may take to read what is said, before saying it fails.
+    /// Limits how long a write waits for the peer to read; a longer write fails.
     ///
     /// # Errors
-    /// The system's.
+    /// The socket option cannot be set.
     pub fn bounded(self, patience: Duration) -> std::io::Result<Self> {
         self.stream.set_write_timeout(Some(patience))?;
         Ok(self)
     }
 
-    /// Makes a whole call of one message, where the connection may be closed or no longer be read.
+    /// Makes a whole call of one message. The peer may have closed the connection or stopped reading.
     ///
     /// # Errors
-    /// The system's.
+    /// The write failed.
     pub fn try_call(&mut self, method: &str, bytes: &[u8]) -> std::io::Result<()> {
         let on = self.next();
         self.stream.write_all(&frame(HEADERS, END_HEADERS, on, &fields(method)))?;
@@ -121,8 +121,9 @@ impl Raw {
         self.stream.write_all(&frame(DATA, END_STREAM, on, &[]))
     }
 
-    /// Reads what comes until nothing more does, and forgets it; for the first byte it waits longer. Tells how much it was.
-    pub fn settle(&mut self, first: Duration) -> usize {
+    /// Reads and discards input until the connection is silent, waiting up to `first` for the first byte. Returns the
+    /// number of bytes.
+    pub fn drain(&mut self, first: Duration) -> usize {
         let (mut buffer, mut all, mut patience) = ([0; 65_536], self.read.len(), first);
         self.read.clear();
         loop {
@@ -137,23 +138,23 @@ impl Raw {
         all
     }
 
-    /// The number of a new stream.
+    /// Returns the id of a new stream.
     fn next(&mut self) -> u32 {
         self.newest += if self.newest == 0 { 1 } else { 2 };
         self.newest
     }
 
-    /// Says bytes.
-    pub fn say(&mut self, bytes: &[u8]) {
+    /// Writes bytes.
+    pub fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the connection is open");
     }
 
-    /// Says a frame.
+    /// Writes a frame.
     pub fn frame(&mut self, kind: u8, flags: u8, on: u32, payload: &[u8]) {
-        self.say(&frame(kind, flags, on, payload));
+        self.write(&frame(kind, flags, on, payload));
     }
 
-    /// Opens a stream with these fields; gives its id.
+    /// Opens a stream with these header fields and returns its id.
     pub fn open(&mut self, fields: &[u8], end: bool) -> u32 {
         let on = self.next();
         let mut parts = fields.chunks(16_384).peekable();
@@ -167,7 +168,7 @@ impl Raw {
         on
     }
 
-    /// Makes a whole call, its body in pieces of this size.
+    /// Makes a whole call with its body in DATA frames of `piece` bytes.
     pub fn call(&mut self, fields: &[u8], body: &[u8], piece: usize) -> u32 {
         let on = self.open(fields, false);
         for part in body.chunks(piece) {
@@ -177,7 +178,7 @@ impl Raw {
         on
     }
 
-    /// Reads until a frame fits; gives its flags and its payload. None is answered.
+    /// Reads frames until one fits, and returns its payload. No frame is acknowledged.
     pub fn until(&mut self, mut fits: impl FnMut(u8, u8, u32, &[u8]) -> bool) -> Vec<u8> {
         loop {
             while let Some(length) =
@@ -200,23 +201,23 @@ impl Raw {
         }
     }
 
-    /// Waits until a stream was answered or ended.
-    pub fn answered(&mut self, stream: u32) {
+    /// Waits until a stream was answered or reset.
+    pub fn wait_for_answer(&mut self, stream: u32) {
         self.until(|kind, flags, on, _| {
             on == stream && (kind == RST_STREAM || (matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0))
         });
     }
 
-    /// Waits until everything that was said was heard: the connection is open, and answers.
-    pub fn heard(&mut self) {
+    /// Waits until the peer has read everything written so far: the connection is open and answers a PING.
+    pub fn wait_until_read(&mut self) {
         self.pings += 1;
         let payload = self.pings.to_be_bytes();
         self.frame(PING, 0, 0, &payload);
         self.until(|kind, flags, _, said| kind == PING && flags == 1 && said == payload);
     }
 
-    /// The code with which the connection is ended.
-    pub fn goes_away(&mut self) -> u32 {
+    /// Waits for GOAWAY and returns its error code.
+    pub fn read_goaway(&mut self) -> u32 {
         let said = self.until(|kind, _, _, _| kind == GOAWAY);
         u32::from_be_bytes([said[4], said[5], said[6], said[7]])
     }

@@ -1,4 +1,4 @@
-//! Images that others build and serve: umoci makes them, skopeo copies them, Debian's docker-registry serves them.
+//! Images that other tools build and serve: umoci builds, skopeo copies, and Debian's docker-registry serves them.
 
 mod app;
 mod debian;
@@ -25,31 +25,31 @@ pub use registry::{PASSWORD, Registry, USER};
 
 use crate::layers::Blob;
 
-/// An image in an OCI layout, and the tree that its next layer is made of.
+/// An image in an OCI layout, and the tree that its next layer is made from.
 pub struct Image {
-    /// Where the trees, the archives and, if it is its own, the layout are.
+    /// Directory with the trees, the archives and, unless it is shared, the layout.
     home: TempDir,
     layout: PathBuf,
     tag: String,
 }
 
-/// Something on loopback that answers as a registry does.
+/// A server on loopback that answers as a registry does.
 pub trait Endpoint {
-    /// Where it listens.
+    /// Port of the server.
     fn port(&self) -> u16;
 
-    /// The name of an image there, as people write it.
+    /// Full reference of an image on this server.
     fn name(&self, name: &str) -> String {
         format!("127.0.0.1:{}/{name}", self.port())
     }
 }
 
-/// What a header of [`USER`] says.
+/// The `Authorization` value of [`USER`].
 fn basic() -> String {
     format!("Basic {}", STANDARD.encode(format!("{USER}:{PASSWORD}")))
 }
 
-/// A configuration of Docker's with what [`USER`] shows to a registry.
+/// A Docker `config.json` with the credentials of [`USER`].
 pub fn auth_file(registry: &dyn Endpoint) -> String {
     let auth = STANDARD.encode(format!("{USER}:{PASSWORD}"));
     format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, registry.port())
@@ -63,15 +63,15 @@ pub(crate) fn tool(program: &str, arguments: &[&str]) -> String {
 }
 
 impl Image {
-    /// One without a layer, in a layout of its own, as `1`.
-    #[allow(clippy::new_without_default)] // it is made by programs, on disk
+    /// Creates an image without layers, tagged `1`, in a layout of its own.
+    #[allow(clippy::new_without_default)] // programs make it, on disk
     pub fn new() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let layout = home.path().join("layout");
         Self::made(home, layout, "1")
     }
 
-    /// One without a layer, in a layout that others may be in.
+    /// Creates an image without layers in a layout that other images may share.
     pub fn in_layout(layout: &Path, tag: &str) -> Self {
         Self::made(tempfile::tempdir().expect("a directory"), layout.to_owned(), tag)
     }
@@ -88,7 +88,7 @@ impl Image {
         image
     }
 
-    /// As umoci calls it.
+    /// The image as umoci names it: `LAYOUT:TAG`.
     fn tagged(&self) -> String {
         format!("{}:{}", self.layout.display(), self.tag)
     }
@@ -97,41 +97,41 @@ impl Image {
         self.home.path().join(name).display().to_string()
     }
 
-    /// The tree that the next layer is made of.
+    /// The tree that the next layer is made from.
     pub fn root(&self) -> PathBuf {
         self.home.path().join("bundle/rootfs")
     }
 
-    /// Copies what is in a directory into the tree that the next layer is made of.
+    /// Copies the content of a directory into that tree.
     pub fn copy(&self, from: &Path) {
         self.copy_to(from, "");
     }
 
-    /// Copies what is in a directory into one of that tree.
+    /// Copies the content of a directory into a directory of that tree.
     pub fn copy_to(&self, from: &Path, to: &str) {
         let to = self.root().join(to);
         fs::create_dir_all(&to).expect("mkdir");
         tool("cp", &["-a", &format!("{}/.", from.display()), &to.display().to_string()]);
     }
 
-    /// What was changed in the tree becomes a layer.
+    /// Makes a layer of the changes in the tree.
     pub fn commit(&self) {
         tool("umoci", &["repack", "--refresh-bundle", "--image", &self.tagged(), &self.path("bundle")]);
     }
 
-    /// An archive becomes a layer as it is.
+    /// Adds an archive as a layer, unchanged.
     pub fn add(&self, archive: &[u8]) {
         let path = self.path("layer.tar");
         fs::write(&path, archive).expect("write");
         tool("umoci", &["raw", "add-layer", "--image", &self.tagged(), &path]);
     }
 
-    /// Sets what the configuration says, by umoci's own options.
+    /// Changes the image's configuration by umoci's options.
     pub fn config(&self, options: &[&str]) {
         tool("umoci", &[&["config", "--image", &self.tagged()], options].concat());
     }
 
-    /// Unpacked by umoci: the tree.
+    /// Unpacks the image with umoci and returns the tree.
     pub fn unpacked(&self) -> PathBuf {
         let fresh = self.home.path().join("fresh");
         if !fresh.exists() {
@@ -148,16 +148,16 @@ impl Image {
         self.layout.join("blobs").join(digest.replace(':', "/"))
     }
 
-    /// Digest of its manifest.
+    /// Digest of the manifest.
     pub fn digest(&self) -> String {
         let index = fs::read(self.layout.join("index.json")).expect("an index");
         let index: Value = serde_json::from_slice(&index).expect("JSON");
         let named = |entry: &&Value| entry["annotations"]["org.opencontainers.image.ref.name"] == *self.tag;
         let entry = index["manifests"].as_array().expect("a list").iter().find(named);
-        entry.expect("it is there")["digest"].as_str().expect("a digest").to_owned()
+        entry.expect("the index has the tag")["digest"].as_str().expect("a digest").to_owned()
     }
 
-    /// Its layers as the layout has them.
+    /// Layers of the image, as they lie in the layout.
     pub fn blobs(&self) -> Vec<Blob> {
         let manifest = self.json(&self.digest());
         let config = self.json(manifest["config"]["digest"].as_str().expect("a digest"));
@@ -172,9 +172,9 @@ impl Image {
         layers.map(blob).collect()
     }
 
-    /// Opens layout and archives to everybody, or closes them.
+    /// Makes the layout and the archives readable for everybody, or for their owner alone.
     pub fn readable(&self, open: bool) {
-        // umoci's files are their owner's alone. The modes of the trees are what the image is made of.
+        // umoci creates its files for their owner alone. The modes of the trees belong to the image.
         let home = self.home.path();
         fs::set_permissions(home, fs::Permissions::from_mode(if open { 0o755 } else { 0o700 })).expect("chmod");
         let files = fs::read_dir(home).expect("a directory").flatten().map(|entry| entry.path());
@@ -185,12 +185,12 @@ impl Image {
         }
     }
 
-    /// How skopeo and a request refer to the layout.
+    /// Reference of the layout for skopeo and for requests.
     pub fn layout(&self) -> String {
         format!("oci:{}", self.tagged())
     }
 
-    /// Copies it into an archive of a form (`docker-archive`, `oci-archive`), under a name; the archive's path.
+    /// Copies the image under `name` into an archive of a form (`docker-archive`, `oci-archive`) and returns its path.
     pub fn archive(&self, form: &str, name: &str) -> String {
         let path = self.path(&format!("{form}.tar"));
         let to = if name.is_empty() { format!("{form}:{path}") } else { format!("{form}:{path}:{name}") };
@@ -198,7 +198,7 @@ impl Image {
         path
     }
 
-    /// Pushes it to a registry; the digest that it has there.
+    /// Pushes the image to a registry and returns its digest there.
     pub fn push(&self, registry: &Registry, name: &str) -> String {
         let to = format!("docker://{}", registry.name(name));
         let mut arguments = vec!["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"];
@@ -214,14 +214,14 @@ impl Image {
     }
 }
 
-/// What skopeo says of an image, by a template of its own: `{{.Digest}}`.
+/// Runs `skopeo inspect` with a template such as `{{.Digest}}`.
 pub fn inspect(reference: &str, credentials: Option<&str>, template: &str) -> String {
     let mut arguments = vec!["inspect", "--tls-verify=false", "--format", template];
     arguments.extend(credentials.iter().flat_map(|credentials| ["--creds", credentials]));
     tool("skopeo", &[&arguments[..], &[reference]].concat()).trim().to_owned()
 }
 
-/// The layers that lie unpacked in a state directory.
+/// Number of layers that lie unpacked in a state directory.
 pub fn layers(state_dir: &Path) -> usize {
     fs::read_dir(state_dir.join("layers/sha256")).map_or(0, Iterator::count)
 }

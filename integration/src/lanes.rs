@@ -1,14 +1,14 @@
-//! Many containers, some calls at once.
+//! Calls for many containers, a few at a time.
 
 use tonic::Status;
 
 use crate::api::Rpc;
 use crate::daemon::Daemon;
 
-/// Calls at once.
+/// Concurrent calls.
 const LANES: usize = 8;
 
-/// Does something with `count` containers, whose ids are `c000` and so on, eight at once.
+/// Makes a call for each of `count` containers, with the ids `c000` and so on, eight at a time.
 pub fn for_all<F>(daemon: &Daemon, count: usize, call: impl Fn(Rpc, String) -> F + Copy + Send + 'static)
 where
     F: Future<Output = Result<(), Status>> + Send,

@@ -1,4 +1,4 @@
-//! A launcher of a test's own, spoken to as the daemon speaks to it: for what a daemon would never ask.
+//! A launcher for one test, driven directly by the daemon's protocol, for requests that a daemon would never send.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,46 +18,46 @@ use prost::Message;
 use std::os::fd::{AsFd, BorrowedFd};
 use tempfile::TempDir;
 
-use crate::mount::{self, Elsewhere};
+use crate::mount::{self, RelocatedDirectory};
 use crate::{dist, wait};
 
 /// A running launcher and a connection to it.
 pub struct Launcher {
-    /// Its process.
+    /// The launcher's process.
     pub child: Child,
-    /// Connection as a daemon.
+    /// A connection as a daemon's.
     pub connection: Seqpacket,
-    _state: Option<Elsewhere>,
+    _state: Option<RelocatedDirectory>,
     dir: TempDir,
     extra: Vec<String>,
 }
 
-/// What a container is started with, beside its plan.
+/// Arguments, environment and files of a container, besides its plan.
 #[derive(Default)]
 pub struct Payload<'a> {
     /// Arguments.
     pub args: Vec<&'a [u8]>,
-    /// `NAME=VALUE`.
+    /// Environment, each `NAME=VALUE`.
     pub env: Vec<&'a [u8]>,
     /// Contents of the plan's files.
     pub files: Vec<&'a [u8]>,
 }
 
-/// What a container is launched with.
+/// The three memory files of a launch.
 pub struct Parts {
-    /// Its plan.
+    /// The plan.
     pub plan: MemFile,
-    /// Its process payload.
+    /// The process payload: arguments and environment.
     pub process: MemFile,
-    /// Contents of its files.
+    /// Contents of the files.
     pub files: MemFile,
 }
 
-/// A launched container's shim, by the connection it was launched with.
+/// The shim of a launched container, by the connection that came with the launch.
 pub struct Shim(pub Seqpacket);
 
 impl Launcher {
-    /// Starts one in a directory of its own.
+    /// Starts a launcher in a directory of its own.
     pub fn start(extra: &[&str]) -> Self {
         Self::started(extra, "")
     }
@@ -70,33 +70,33 @@ impl Launcher {
         Self { child, connection, _state: state, dir, extra }
     }
 
-    /// Starts one out of a shell that has run `preparation` before.
+    /// Starts a launcher from a shell that has run `preparation` first.
     pub fn start_by(preparation: &str) -> Self {
         Self::started(&[], preparation)
     }
 
-    /// Kills it, without a chance to do anything.
+    /// Sends SIGKILL to the launcher.
     pub fn kill(&mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
-    /// Starts another one on the same directories.
+    /// Starts another launcher on the same directories.
     pub fn start_again(&mut self) {
         (self.child, self.connection) = spawn(self.dir.path(), &self.extra, "");
     }
 
-    /// Its run directory.
+    /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.dir.path().join("run")
     }
 
-    /// Its state directory.
+    /// The state directory.
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
     }
 
-    /// Asks for something.
+    /// Makes a call and returns the answer.
     pub fn call(&self, call: LauncherCall, fds: &[BorrowedFd<'_>]) -> LauncherAnswer {
         let request = LauncherRequest { sequence: 7, call: Some(call) };
         self.connection.send(&request.encode_to_vec(), fds).expect("the launcher listens");
@@ -120,7 +120,7 @@ impl Launcher {
         Ok(Shim(ours))
     }
 
-    /// Launches whatever this is, as a daemon that was taken over may.
+    /// Launches whatever `parts` hold, as a compromised daemon may.
     ///
     /// # Errors
     /// The launcher's refusal.
@@ -145,25 +145,25 @@ impl Launcher {
         self.call(LauncherCall::Remove(Remove { container_id: id.into() }), &[])
     }
 
-    /// The record of a living container.
+    /// Record of a living container.
     pub fn record(&self, id: &str) -> Option<ContainerRecord> {
         let bytes = std::fs::read(self.run_dir().join("containers").join(id).join("container.json")).ok()?;
         Some(serde_json::from_slice(&bytes).expect("a record"))
     }
 
-    /// The exit record of a container, waited for.
+    /// Waits for the exit record of a container.
     pub fn exit(&self, id: &str) -> ExitRecord {
         let path = self.state_dir().join("containers").join(id).join("exit.json");
         let bytes = wait::until(&format!("{}", path.display()), || std::fs::read(&path).ok());
         serde_json::from_slice(&bytes).expect("an exit record")
     }
 
-    /// What a container printed, as its log file has it; a line that came in parts (`P`, to the last one, `F`) in one piece.
+    /// Output of a container from its log file; the parts of a divided line (`P`, ending with `F`) are joined.
     pub fn log(&self, id: &str) -> String {
         let path = self.state_dir().join("containers").join(id).join("log");
         let (mut lines, mut part_of) = (Vec::<String>::new(), None);
         for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
-            let Some(logline::Line::Entry(entry)) = logline::parse(line.as_bytes()) else { continue }; // it is being written
+            let Some(logline::Line::Entry(entry)) = logline::parse(line.as_bytes()) else { continue }; // still being written
             match lines.last_mut() {
                 Some(last) if part_of == Some(entry.stream) => last.push_str(&String::from_utf8_lossy(entry.content)),
                 _ => lines.push(line.to_owned()),
@@ -175,7 +175,7 @@ impl Launcher {
 }
 
 impl Parts {
-    /// As a daemon makes them.
+    /// Encodes a plan and a payload as a daemon does.
     pub fn of(plan: &Plan, payload: &Payload<'_>) -> Self {
         let main = plan.main().expect("a process");
         let count = payload.args.len().to_string();
@@ -192,7 +192,7 @@ impl Parts {
         Self { plan, process: encoded(&process), files: encoded(&payload.files) }
     }
 
-    /// In the order of a launch.
+    /// Descriptors in the order of a launch.
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [self.plan.as_fd(), self.process.as_fd(), self.files.as_fd()]
     }
@@ -200,7 +200,7 @@ impl Parts {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // Containers that a failed test left are ended first; then the launcher has nothing to leave behind.
+        // Containers that a failed test left are ended first, so that the launcher leaves nothing behind.
         end_containers(&self.run_dir());
         let _ = nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(self.child.id() as i32),
@@ -230,17 +230,17 @@ impl Shim {
         }
     }
 
-    /// Asks for something.
+    /// Sends a call.
     pub fn ask(&self, call: ShimCall) {
         self.ask_with(call, &[]);
     }
 
-    /// Asks for something, with descriptors.
+    /// Sends a call with descriptors.
     pub fn ask_with(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) {
         self.0.send(&ShimRequest { sequence: 9, call: Some(call) }.encode_to_vec(), fds).expect("the shim listens");
     }
 
-    /// The answer to what was asked.
+    /// Waits for the answer to the last call.
     ///
     /// # Errors
     /// The shim's refusal.
@@ -258,7 +258,7 @@ impl Shim {
     }
 }
 
-/// Ends every container below a run directory by way of its shim, with nobody's help, and waits until the shims
+/// Ends every container below a run directory through its shim, without a daemon or launcher, and waits until the shims
 /// are gone.
 pub fn end_containers(run_dir: &Path) {
     for id in std::fs::read_dir(run_dir.join("containers")).into_iter().flatten().flatten() {
@@ -271,7 +271,7 @@ pub fn end_containers(run_dir: &Path) {
     }
 }
 
-/// A payload of these strings.
+/// Encodes strings as a payload.
 pub fn encoded(strings: &[&[u8]]) -> MemFile {
     let length = payload::encoded_len(strings.iter().copied());
     let mut file = MemFile::create("payload", length).expect("memfd");

@@ -1,4 +1,4 @@
-//! Layers of images, made in a test and given to a launcher.
+//! Image layers that a test makes and hands to a launcher.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,21 +11,21 @@ use sha2::{Digest, Sha256};
 
 use crate::launcher::Launcher;
 
-/// Media type of an archive that is not compressed.
+/// Media type of an uncompressed archive.
 pub const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 
 /// A layer as a blob.
 pub struct Blob {
     /// Digest of its archive.
     pub diff_id: String,
-    /// How it is compressed.
+    /// Media type, which tells the compression.
     pub media_type: String,
-    /// What a launcher is given.
+    /// The blob's file, as a launcher gets it.
     pub file: File,
 }
 
 impl Blob {
-    /// One of an archive.
+    /// Makes a blob of an archive.
     pub fn of_archive(archive: &[u8]) -> Self {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(archive).expect("write");
@@ -33,7 +33,7 @@ impl Blob {
         Self { diff_id, media_type: TAR.into(), file }
     }
 
-    /// One of a directory, packed by GNU tar with its extended attributes.
+    /// Makes a blob of a directory, packed by GNU tar with extended attributes.
     pub fn of_directory(dir: &Path) -> Self {
         let mut tar = std::process::Command::new("tar");
         tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*", "--format=posix", "-C"]).arg(dir);
@@ -42,7 +42,7 @@ impl Blob {
         Self::of_archive(&output.stdout)
     }
 
-    /// One of many small files, which takes its time.
+    /// Makes a blob of many small files, which takes a while to unpack.
     pub fn of_many_files(count: u32, content: &str) -> Self {
         let mut builder = tar::Builder::new(Vec::new());
         for index in 0..count {
@@ -56,7 +56,7 @@ impl Blob {
         Self::of_archive(&builder.into_inner().expect("an archive"))
     }
 
-    /// What is asked for it.
+    /// The call that asks a launcher to unpack the blob.
     pub fn request(&self, parents: &[&Self]) -> LauncherCall {
         let digest = |blob: &&Self| hex::decode(&blob.diff_id[7..]).expect("digits");
         LauncherCall::UnpackLayer(UnpackLayer {
@@ -74,7 +74,7 @@ impl Launcher {
         self.call(blob.request(parents), &[blob.file.as_fd()])
     }
 
-    /// Unpacks all layers of an image, which it gives as a plan has it.
+    /// Unpacks all layers of an image, and returns the image as a plan has it.
     pub fn unpack_image(&self, blobs: &[Blob]) -> PlannedImage {
         let blobs: Vec<&Blob> = blobs.iter().collect();
         for (index, blob) in blobs.iter().enumerate() {
@@ -95,13 +95,13 @@ impl Launcher {
         self.call(LauncherCall::RemoveLayer(RemoveLayer { diff_id: blob.diff_id.clone() }), &[])
     }
 
-    /// What is in a directory of its store.
+    /// Entries in a directory of the launcher's layer store.
     pub fn stored(&self, name: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.state_dir().join("layers").join(name)).expect("a store");
         entries.map(|entry| entry.expect("an entry").path()).collect()
     }
 
-    /// A process that it has forked to unpack or to remove layers.
+    /// Pid of a process that the launcher has forked to unpack or remove layers.
     pub fn layer_worker(&self) -> Option<i32> {
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).find(|pid| {

@@ -1,7 +1,7 @@
-//! Harness of the tests that run the real binaries, as root, with real containers.
+//! Harness for tests that run the real binaries, as root, with real containers.
 //!
-//! The binaries are those of `cargo xtask build` (`target/dist/`, or the directory that `EXECUTOR_DIST` names).
-//! Every test has run and state directories of its own and takes everything down again, also when it fails.
+//! The binaries are those of `cargo xtask build` (`target/dist/`, or the directory in `EXECUTOR_DIST`). Every test has
+//! run and state directories of its own and removes everything at its end, also when it fails.
 
 pub mod api;
 pub mod cli;

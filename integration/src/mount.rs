@@ -1,4 +1,4 @@
-//! File systems of a test's own: small ones to be filled, and directories of other ones.
+//! File systems for one test: small ones to be filled, and directories that lie on another file system.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 
-/// The type of the file system that secret files lie on here: tmpfs where the kernel can keep one from being swapped
-/// (Linux 6.4), else ramfs, which never is.
+/// Type of the file system that secret files lie on here: tmpfs where the kernel can exclude one from swap (Linux 6.4),
+/// else ramfs, which is never swapped.
 ///
 /// # Panics
 /// The kernel's version cannot be read.
-pub fn kind_of_secrets() -> &'static str {
+pub fn secrets_fs_type() -> &'static str {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let mut numbers = release.split(['.', '-', '\n']).map(|number| number.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version >= (6, 4) { "tmpfs" } else { "ramfs" }
 }
 
-/// A tmpfs, taken away when it is dropped, whoever still uses it.
+/// A tmpfs, which is unmounted on drop even while it is in use.
 pub struct Tmpfs {
     at: PathBuf,
 }
 
 impl Tmpfs {
-    /// Mounts one of so many bytes at a directory, which is made.
+    /// Creates the directory `at` and mounts a tmpfs of `bytes` bytes there.
     pub fn mount(at: &Path, bytes: u64) -> Self {
         fs::create_dir_all(at).expect("mkdir");
         let options = format!("size={bytes},nr_inodes=20000,mode=0755");
@@ -34,7 +34,7 @@ impl Tmpfs {
         Self { at: at.to_owned() }
     }
 
-    /// Bytes that are taken of it.
+    /// Used bytes.
     pub fn used(&self) -> u64 {
         let told = rustix::fs::statvfs(&self.at).expect("statvfs");
         (told.f_blocks - told.f_bfree) * told.f_frsize
@@ -49,7 +49,7 @@ impl Tmpfs {
         }
     }
 
-    /// Fills it with files, until no more can be made.
+    /// Creates files until no more can be made.
     pub fn fill_with_files(&self) {
         let dir = self.files();
         fs::create_dir(&dir).expect("mkdir");
@@ -70,7 +70,7 @@ impl Tmpfs {
         self.at.join("files")
     }
 
-    /// Gives the room back.
+    /// Removes the ballast file that [`Self::fill`] wrote.
     pub fn free(&self) {
         fs::remove_file(self.ballast()).expect("remove");
     }
@@ -86,14 +86,14 @@ impl Drop for Tmpfs {
     }
 }
 
-/// A directory that is shown somewhere else and lies on another file system. It goes when it is dropped.
-pub struct Elsewhere {
+/// A directory that is mounted at another path and lies on another file system; removed on drop.
+pub struct RelocatedDirectory {
     at: PathBuf,
     _dir: TempDir,
 }
 
-impl Elsewhere {
-    /// Makes one below a directory and shows it at another one, which is made.
+impl RelocatedDirectory {
+    /// Creates a directory in `below` and mounts it at `at`, which is created.
     pub fn mount(at: &Path, below: &Path) -> Self {
         fs::create_dir_all(at).expect("mkdir");
         let dir = directory_below(below);
@@ -102,20 +102,20 @@ impl Elsewhere {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for RelocatedDirectory {
     fn drop(&mut self) {
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
     }
 }
 
-/// The state directory of a daemon or launcher that lives in `home`, where `EXECUTOR_STATE_BELOW` names a file system for
-/// it: /run is a tmpfs, and before Linux 6.3 those cannot show their files to a user namespace.
-pub(crate) fn state(home: &Path) -> Option<Elsewhere> {
+/// The state directory of a daemon or launcher whose directory is `home`, on the file system that
+/// `EXECUTOR_STATE_BELOW` names: /run is a tmpfs, and before Linux 6.3 a tmpfs cannot be id-mapped.
+pub(crate) fn state(home: &Path) -> Option<RelocatedDirectory> {
     let below = std::env::var_os("EXECUTOR_STATE_BELOW")?;
-    Some(Elsewhere::mount(&home.join("state"), Path::new(&below)))
+    Some(RelocatedDirectory::mount(&home.join("state"), Path::new(&below)))
 }
 
-/// A new directory that everybody can pass through.
+/// Creates a directory that every user can pass through.
 pub(crate) fn directory_below(dir: &Path) -> TempDir {
     let made = tempfile::Builder::new().prefix("ex").tempdir_in(dir).expect("a directory");
     fs::set_permissions(made.path(), Permissions::from_mode(0o755)).expect("chmod");

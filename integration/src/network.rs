@@ -1,8 +1,8 @@
-//! A host of a test's own, as far as networks go: a network namespace in which executord, its launcher and CNI's plugins
-//! run, so that bridges, rules and routes of a test are nobody else's.
+//! A simulated host for one test's networks: a network namespace in which executord, its launcher and the CNI plugins
+//! run, so that a test's bridges, rules and routes are separate from the machine's.
 //!
-//! A second namespace plays what lies beyond: it is reached from the first one by a cable, and from a container only
-//! through the first one. Dropped, both go, and with them whatever plugins left.
+//! A second namespace is the outside world. The first namespace reaches it by a veth pair, and a container reaches it
+//! only through the first. Dropping the value removes both namespaces, with everything that plugins left.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,39 +17,39 @@ use tempfile::TempDir;
 use crate::daemon::{Daemon, Setup};
 use crate::wait;
 
-/// Address of what lies beyond.
+/// Address of the outside world.
 pub const BEYOND: &str = "192.0.2.2";
-/// Where something listens there, and what it says.
+/// Port of the server in the outside world.
 pub const BEYOND_PORT: u16 = 9000;
-/// What it says.
+/// Answer of that server.
 pub const BEYOND_SAYS: &str = "from-beyond";
-/// The host's address on the cable.
+/// The host's address on the link to the outside.
 pub const HOST: &str = "192.0.2.1";
 /// The host's address on the networks' bridge.
 pub const GATEWAY: &str = "10.123.0.1";
-/// The same three of IPv6.
+/// IPv6 address of the outside world.
 pub const BEYOND_V6: &str = "2001:db8::2";
-/// See [`BEYOND_V6`].
+/// The host's IPv6 address on the link to the outside.
 pub const HOST_V6: &str = "2001:db8::1";
-/// See [`BEYOND_V6`].
+/// The host's IPv6 address on the bridge.
 pub const GATEWAY_V6: &str = "fd00:123::1";
 /// Name of the bridge.
 const BRIDGE: &str = "cni-test0";
-/// Where Debian has the plugins.
+/// Debian's directory of CNI plugins.
 const PLUGINS: &str = "/usr/lib/cni";
 
-/// The two namespaces, and directories for plugins.
+/// The two network namespaces, and directories for plugins.
 pub struct Network {
     name: String,
     dir: TempDir,
-    /// Listens beyond.
+    /// Server in the outside world.
     listener: Child,
 }
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Network {
-    /// Makes them.
+    /// Creates both namespaces.
     ///
     /// # Panics
     /// iproute2, busybox or a part of the kernel is missing.
@@ -76,7 +76,7 @@ impl Network {
         listener.stdin(Stdio::null());
         let listener = listener.spawn().expect("busybox-static is installed");
         let made = Self { name, dir, listener };
-        wait::until("something listens beyond", || {
+        wait::until("the server in the outside world answers", || {
             made.on_host(&["busybox", "nc", "-w", "1", BEYOND, &BEYOND_PORT.to_string()])
                 .contains(BEYOND_SAYS)
                 .then_some(())
@@ -84,7 +84,7 @@ impl Network {
         made
     }
 
-    /// Configures a network of a bridge, with published ports, that reaches beyond. `more` are plugins after them.
+    /// Configures a bridge network with published ports that reaches the outside. `more` are further plugins.
     pub fn configure(&self, file: &str, name: &str, more: &[Value]) {
         let ipam = self.addresses(&[("10.123.0.0/24", "0.0.0.0/0")]);
         let bridge = json!({
@@ -96,8 +96,8 @@ impl Network {
         self.write_list(file, name, &plugins);
     }
 
-    /// Configures a network of a bridge with addresses of both families, which reaches beyond. Nothing is masqueraded:
-    /// what lies beyond knows the way back.
+    /// Configures a bridge network with IPv4 and IPv6 addresses that reaches the outside. Nothing is masqueraded: the
+    /// outside has a route back.
     pub fn configure_both_families(&self, file: &str, name: &str) {
         let beyond = format!("{}b", self.name);
         for (space, link, address) in [(&self.name, "out0", HOST_V6), (&beyond, "in0", BEYOND_V6)] {
@@ -109,7 +109,7 @@ impl Network {
         self.write_list(file, name, &[bridge]);
     }
 
-    /// Addresses of these networks, and what is reached by way of each.
+    /// The `ipam` section of a network with these subnets, each with the destination that is routed through it.
     fn addresses(&self, networks: &[(&str, &str)]) -> Value {
         let ranges: Vec<Value> = networks.iter().map(|(subnet, _)| json!([{"subnet": subnet}])).collect();
         let routes: Vec<Value> = networks.iter().map(|(_, reached)| json!({"dst": reached})).collect();
@@ -121,19 +121,19 @@ impl Network {
         fs::write(self.dir.path().join("net.d").join(file), list.to_string()).expect("write");
     }
 
-    /// The address that the bridge has by itself, of IPv6 and for the link only.
+    /// The bridge's link-local IPv6 address.
     pub fn bridge_link_local(&self) -> String {
         let told = self.on_host(&["ip", "-6", "-o", "address", "show", "dev", BRIDGE, "scope", "link"]);
         let address = told.split_whitespace().find_map(|word| word.strip_suffix("/64"));
         address.unwrap_or_else(|| panic!("no address: {told}")).to_owned()
     }
 
-    /// Takes a network's configuration away.
-    pub fn forget(&self, file: &str) {
-        fs::remove_file(self.dir.path().join("net.d").join(file)).expect("it was configured");
+    /// Removes a network's configuration.
+    pub fn remove_config(&self, file: &str) {
+        fs::remove_file(self.dir.path().join("net.d").join(file)).expect("the configuration exists");
     }
 
-    /// Writes a plugin. Each call of one is noted first, with its command and whether it has a namespace.
+    /// Writes a plugin that first logs each call, with its command and whether a namespace was given.
     pub fn plugin(&self, name: &str, script: &str) {
         let path = self.dir.path().join("bin").join(name);
         let note = format!("echo \"$CNI_COMMAND {name} ${{CNI_NETNS:+netns}}\" >> {}", self.calls_file().display());
@@ -145,28 +145,28 @@ impl Network {
         self.dir.path().join("calls")
     }
 
-    /// What plugins of [`Self::plugin`] were asked.
+    /// Logged calls of the plugins of [`Self::plugin`].
     pub fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.calls_file()).unwrap_or_default();
         text.lines().map(|line| line.trim().to_owned()).collect()
     }
 
-    /// Where a test's plugins may keep something.
+    /// Directory in which a test's plugins may keep state.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A daemon that lives on this host. `policy` goes into that section of its configuration.
+    /// Starts a daemon on this host. `policy` is added to the `[policy]` section of its configuration.
     pub fn daemon(&self, policy: &str) -> Daemon {
         self.setup(policy).start()
     }
 
-    /// As [`Self::daemon`], not started yet.
+    /// Returns the configuration of [`Self::daemon`]'s daemon, not started yet.
     pub fn setup(&self, policy: &str) -> Setup {
         self.patient_for(30, policy)
     }
 
-    /// As [`Self::setup`], with so much time for a plugin.
+    /// Returns the configuration of [`Self::setup`] with a plugin timeout of `seconds`.
     pub fn patient_for(&self, seconds: u32, policy: &str) -> Setup {
         let dir = self.dir.path();
         let config = format!(
@@ -177,7 +177,7 @@ impl Network {
         Setup::default().config(&config).network(&format!("/run/netns/{}", self.name))
     }
 
-    /// Runs something on this host, and answers all that it printed.
+    /// Runs a command on this host and returns everything that it printed.
     pub fn on_host(&self, command: &[&str]) -> String {
         let Output { stdout, stderr, .. } = inside(&self.name, command).output().expect("ip");
         format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr))
@@ -188,28 +188,28 @@ impl Network {
         inside(&self.name, command).stdin(Stdio::null()).spawn().expect("ip")
     }
 
-    /// Does something in this host's network namespace: sockets that are made in it stay its own.
+    /// Runs a closure in this host's network namespace; sockets made in it stay there.
     pub fn enter<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         within(&self.name, what)
     }
 
-    /// The same in what lies beyond.
+    /// Runs a closure in the network namespace of the outside world.
     pub fn enter_beyond<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         within(&format!("{}b", self.name), what)
     }
 
-    /// What plugins have made for containers and not taken away: rules that belong to one, addresses, cables, and what
-    /// the launcher keeps of them. Empty where nothing is left.
+    /// Lists what plugins made for containers and did not remove: rules of a container, addresses, interfaces, and the
+    /// launcher's records of them. Empty if nothing is left.
     pub fn leftovers(&self, daemon: &Setup) -> Vec<String> {
         let mut left = Vec::new();
         for table in ["nat", "filter"] {
-            // Each container's chain has its name, by a hash, and a comment with its id.
+            // Each container's chain is named by a hash, and has a comment with the container's id.
             let rules = self.on_host(&["iptables-save", "-t", table]);
             left.extend(
                 rules.lines().filter(|rule| rule.contains(" id: ") || rule.contains("CNI-DN-")).map(str::to_owned),
             );
             let chains = rules.lines().filter(|rule| rule.starts_with(":CNI-")).filter(|chain| {
-                // Of the networks and not of a container: portmap's and firewall's own.
+                // Chains of portmap and firewall themselves belong to no container.
                 !["HOSTPORT", "FORWARD", "ADMIN"].iter().any(|own| chain.contains(own))
             });
             left.extend(chains.map(str::to_owned));
@@ -247,12 +247,12 @@ impl Drop for Network {
 
 fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
     let namespace = fs::File::open(Path::new("/run/netns").join(name)).expect("a namespace");
-    // The thread alone: it ends in there.
+    // Only a new thread enters the namespace, and it ends there.
     let entered = move || {
-        setns(namespace, CloneFlags::CLONE_NEWNET).expect("it can be entered");
+        setns(namespace, CloneFlags::CLONE_NEWNET).expect("the namespace can be entered");
         what()
     };
-    std::thread::scope(|scope| scope.spawn(entered).join().expect("it went well"))
+    std::thread::scope(|scope| scope.spawn(entered).join().expect("the closure panicked"))
 }
 
 fn inside(name: &str, command: &[&str]) -> Command {

@@ -1,4 +1,4 @@
-//! GetOutputs as a client takes it: the whole stream, put together.
+//! GetOutputs as a client uses it: the whole stream, put together.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use tonic::Status;
 
 use crate::api::Api;
 
-/// What a stream brought.
+/// Content of a GetOutputs stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
     /// Content and permission bits by path.
     pub files: BTreeMap<String, (Vec<u8>, u32)>,
-    /// What was skipped, in order: path and reason.
+    /// Skipped entries in order: path and reason.
     pub skipped: Vec<(String, String)>,
 }
 
@@ -26,29 +26,29 @@ impl Fetched {
     /// A file's content as text.
     ///
     /// # Panics
-    /// There is none.
+    /// The stream had no such file.
     pub fn text(&self, path: &str) -> String {
         let (content, _) = self.files.get(path).unwrap_or_else(|| panic!("no {path} in {self:?}"));
         String::from_utf8_lossy(content).into_owned()
     }
 
-    /// Why a path was skipped.
+    /// Reason for which a path was skipped.
     ///
     /// # Panics
-    /// It was not.
+    /// The path was not skipped.
     pub fn reason(&self, path: &str) -> &str {
         let found = self.skipped.iter().find(|(skipped, _)| skipped == path);
         &found.unwrap_or_else(|| panic!("{path} was not skipped: {self:?}")).1
     }
 }
 
-/// Everything, one file, or what is below a directory.
+/// Fetches all outputs, one file, or everything below a directory.
 ///
 /// # Errors
-/// The daemon's.
+/// The daemon's status.
 ///
 /// # Panics
-/// The stream is not as the interface says.
+/// The stream violates the interface.
 pub fn fetch(api: &Api, id: &str, path: &str) -> Result<Fetched, Status> {
     api.block_on(async {
         let request = GetOutputsRequest { id: id.into(), path: path.into() };
@@ -67,7 +67,7 @@ pub fn fetch(api: &Api, id: &str, path: &str) -> Result<Fetched, Status> {
                 Part::Data(data) => {
                     assert!((1..=64 << 10).contains(&data.len()), "{} bytes", data.len());
                     let (path, _) = current.as_ref().expect("data belongs to a file");
-                    fetched.files.get_mut(path).expect("it").0.extend(data);
+                    fetched.files.get_mut(path).expect("the file has begun").0.extend(data);
                 }
                 Part::Skipped(entry) => {
                     assert_whole(&fetched, current.take());
@@ -86,12 +86,12 @@ fn assert_whole(fetched: &Fetched, current: Option<(String, u64)>) {
     }
 }
 
-/// Declares a directory.
+/// Declares a directory as output.
 pub fn directory(path: &str) -> Option<Outputs> {
     Some(Outputs { directory: path.into(), ..Outputs::default() })
 }
 
-/// Declares files.
+/// Declares files as outputs.
 pub fn files(paths: &[&str]) -> Option<Outputs> {
     Some(Outputs { files: paths.iter().map(|path| (*path).into()).collect(), ..Outputs::default() })
 }

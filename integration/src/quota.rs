@@ -1,22 +1,22 @@
-//! What a file system says of a project, asked with Debian's repquota.
+//! Project quotas as a file system reports them, read with Debian's repquota.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What a project uses, and what it may: 0 where it has no limit.
+/// Use and limits of a project; a limit of 0 means none.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Project {
-    /// Of 1024 bytes each.
+    /// Used blocks of 1024 bytes.
     pub blocks: u64,
-    /// Of 1024 bytes each.
+    /// Limit in blocks of 1024 bytes.
     pub blocks_max: u64,
-    /// Files and directories.
+    /// Used inodes, that is, files and directories.
     pub inodes: u64,
-    /// Files and directories.
+    /// Limit of inodes.
     pub inodes_max: u64,
 }
 
-/// A project as the file system that is mounted there has it: nothing at all where it does not know the project.
+/// Reads a project of the file system mounted at `mount_point`; all zero for an unknown project.
 ///
 /// # Panics
 /// The file system has no project quotas.

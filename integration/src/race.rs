@@ -1,4 +1,4 @@
-//! One who exchanges directories for links while somebody else works with them.
+//! An attacker that exchanges directories for links while another process works with them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// Exchanges pairs of paths without pause, until it is dropped.
+/// A thread that exchanges pairs of paths without pause until it is dropped.
 pub struct Exchange {
     ended: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
@@ -15,7 +15,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Starts.
+    /// Starts the thread.
     pub fn start(pairs: Vec<(PathBuf, PathBuf)>) -> Self {
         let (ended, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (until, counted) = (Arc::clone(&ended), Arc::clone(&count));
@@ -30,7 +30,7 @@ impl Exchange {
         Self { ended, count, thread: Some(thread) }
     }
 
-    /// Ends, and tells how often something was exchanged.
+    /// Ends the thread and returns the number of exchanges.
     pub fn stop(mut self) -> u64 {
         self.end();
         self.count.load(Ordering::Relaxed)

@@ -1,31 +1,31 @@
-//! Requests, put together word by word: `sh("id").id("a").user("vcap").file("db/password", b"x")`.
+//! Builder of requests: `sh("id").id("a").user("vcap").file("db/password", b"x")`.
 
 use executor_proto::v1::{
     Action, EnvironmentVariable, File, Limits, Redaction, RunAction, RunRequest, SecretArgument, UpdateFilesRequest,
     UserNamespace,
 };
 
-/// Memory of a container that needs little.
+/// Memory of a container with a small program.
 const SMALL: u64 = 64 << 20;
 
-/// Whom a container with the default profile can run, and so who can turn against it.
+/// An identity of a process that turns against its own container.
 #[derive(Clone, Copy, Debug)]
 pub struct Attacker {
-    /// What tests call it.
+    /// Name in tests.
     pub name: &'static str,
     user: &'static str,
     user_namespace: UserNamespace,
 }
 
-/// Root and a user of a container that has a user namespace, and root of one that has the host's, where the operator
-/// allows it (`allow_host_userns`).
-pub const EVERYBODY: [Attacker; 3] = [
+/// Root and a user of a container with a user namespace, and root of one with the host's, where the operator allows it
+/// (`allow_host_userns`).
+pub const ATTACKERS: [Attacker; 3] = [
     Attacker { name: "root", user: "root", user_namespace: UserNamespace::Own },
     Attacker { name: "user", user: "1000:1000", user_namespace: UserNamespace::Own },
     Attacker { name: "root-of-the-host", user: "root", user_namespace: UserNamespace::Host },
 ];
 
-/// Runs a program.
+/// A request that runs a program.
 pub fn program(path: &str, args: &[&str]) -> RunRequest {
     let run =
         RunAction { path: path.into(), args: args.iter().map(|arg| (*arg).into()).collect(), ..RunAction::default() };
@@ -37,26 +37,26 @@ pub fn program(path: &str, args: &[&str]) -> RunRequest {
     }
 }
 
-/// Runs a script.
+/// A request that runs a shell script.
 pub fn sh(script: &str) -> RunRequest {
     program("/bin/sh", &["-c", script])
 }
 
-/// Runs until it is stopped.
+/// A request for a container that runs until it is stopped.
 pub fn sleeper(id: &str) -> RunRequest {
     program("/bin/sleep", &["100000"]).id(id)
 }
 
-/// Replaces or adds files of a container.
+/// A request that replaces or adds files of a container.
 pub fn update(id: &str, files: &[(&str, &[u8])]) -> UpdateFilesRequest {
     let file =
         |(path, content): &(&str, &[u8])| File { path: (*path).into(), content: content.to_vec(), ..File::default() };
     UpdateFilesRequest { id: id.into(), files: files.iter().map(file).collect(), ..UpdateFilesRequest::default() }
 }
 
-/// What a request can be given.
+/// Builder methods of a request.
 #[allow(missing_docs)] // the names are those of the interface
-pub trait Words: Sized {
+pub trait RequestBuilder: Sized {
     fn id(self, id: &str) -> Self;
     fn rootfs(self, reference: &str) -> Self;
     fn memory(self, bytes: u64) -> Self;
@@ -65,17 +65,17 @@ pub trait Words: Sized {
     fn user(self, user: &str) -> Self;
     fn by(self, attacker: Attacker) -> Self;
     fn env(self, name: &str, value: &str) -> Self;
-    /// A file of the action's.
+    /// Adds a secret file to the action.
     fn file(self, path: &str, content: &[u8]) -> Self;
     fn secret_env(self, name: &str, value: &str) -> Self;
     fn secret_arg(self, index: u32, value: &str) -> Self;
     fn runtime_token(self, path: &str) -> Self;
     fn unmasked(self) -> Self;
-    /// Changes the action in any other way.
+    /// Changes the action by a closure.
     fn action(self, change: impl FnOnce(&mut RunAction)) -> Self;
 }
 
-impl Words for RunRequest {
+impl RequestBuilder for RunRequest {
     fn id(mut self, id: &str) -> Self {
         self.id = id.into();
         self

@@ -1,8 +1,8 @@
-//! A container with canaries in every kind of secret input, somebody who keeps its files open, and the search for what is
-//! left of them.
+//! A container with canaries in every kind of secret input, a process that keeps its files open, and a search for what
+//! is left of them.
 //!
-//! The process prints all its secrets, too, so that logs are worth a search. Sizes are those of the claim: 64 bytes,
-//! 4 KiB, 64 KiB, and the largest that a kind can have.
+//! The container prints all its secrets, so that its log is worth a search. The sizes are those of the claim in
+//! docs/security-claims.md: 64 bytes, 4 KiB, 64 KiB, and nearly the largest that a kind allows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,17 +15,18 @@ use executor_residue::{Canary, Needles, Report, Search};
 
 use crate::api::pid;
 use crate::daemon::Daemon;
-use crate::request::{Words, program};
+use crate::request::{RequestBuilder, program};
 use crate::{footprint, wait};
 
-/// A directory that no image has.
+/// Directory of the secrets, which no image has.
 const DIR: &str = "/etc/executor-residue";
 const TOKEN: &str = "/etc/executor-residue/token";
-/// The contents of a container's files may have 1,048,576 bytes together; each generation of them.
+/// Sizes of the files. Each generation may have 1,048,576 bytes in all.
 const FILES: [usize; 4] = [64, 4096, 65_536, 900_000];
-/// A variable and an argument may have 131,071 bytes with its name, and all together 2 MiB.
+/// Sizes of the variables and arguments. Each may have 131,071 bytes with its name, and all together 2 MiB.
 const STRINGS: [usize; 4] = [64, 4096, 65_536, 120_000];
-/// Prints everything; ends when it is told to, as it is told to.
+/// Prints every secret, then waits for a signal: USR1 and USR2 end it with 0 and 3, HUP makes it exceed its memory limit,
+/// WINCH makes it print the files again.
 const SCRIPT: &str = r#"
 show() { cat /etc/executor-residue/file-*; }
 trap 'exit 0' USR1
@@ -36,8 +37,8 @@ show; cat /etc/executor-residue/token
 printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
 echo residue-up
 while :; do sleep 100000 & wait $!; done"#;
-/// The same secrets in other letters, which are nobody's but this process's: written beside its files, in a directory of its
-/// own, over and onto what it was given; one file is deleted, one replaced.
+/// Writes further secrets, made of the given ones by exchanging letters: beside the container's files, in a directory
+/// of its own, over and after the given content; deletes one file and replaces one.
 const WRITES: &str = r#"
 cd /etc/executor-residue
 other() { printf '%s' "$1" | tr A-Za-z N-ZA-Mn-za-m; }
@@ -50,18 +51,18 @@ rm file-4096
 mv made/new file-65536
 cd /
 "#;
-/// SIGWINCH.
+/// SIGWINCH: the script prints the files again.
 const SHOW_AGAIN: u32 = 28;
 
-/// A container's secrets, and what finds them.
-pub struct Batch {
+/// Secrets of one container, and the needles that find them.
+pub struct ContainerSecrets {
     /// The container's id.
     pub id: String,
     files: Vec<Canary>,
     variables: Vec<Canary>,
     arguments: Vec<Canary>,
     needles: Needles,
-    /// Its process may change its files, and does.
+    /// The process may change its files, and does.
     writes: bool,
 }
 
@@ -69,8 +70,8 @@ fn canaries(sizes: &[usize]) -> Vec<Canary> {
     sizes.iter().map(|size| Canary::random(*size).expect("randomness")).collect()
 }
 
-impl Batch {
-    /// New secrets for a container of this name.
+impl ContainerSecrets {
+    /// Creates new secrets for a container of this name.
     pub fn new(id: &str) -> Self {
         let [files, variables, arguments] = [FILES, STRINGS, STRINGS].map(|sizes| canaries(&sizes));
         let needles = Needles::new().expect("randomness");
@@ -82,7 +83,7 @@ impl Batch {
         batch
     }
 
-    /// The same for a container whose process writes secrets of its own among its files.
+    /// Creates secrets for a container whose process writes further secrets among its files.
     pub fn writing(id: &str) -> Self {
         let mut batch = Self { writes: true, ..Self::new(id) };
         for canary in &batch.variables {
@@ -92,12 +93,12 @@ impl Batch {
         batch
     }
 
-    /// What the container is asked for with.
+    /// The request that starts the container.
     pub fn request(&self) -> RunRequest {
         self.asking_for("/bin/sh")
     }
 
-    /// The same, with another program than the shell that can make use of it.
+    /// The request that starts the container with another program than the shell, at `path`.
     pub fn asking_for(&self, path: &str) -> RunRequest {
         let secrets = ["", "", "", ""];
         let script = if self.writes {
@@ -121,11 +122,11 @@ impl Batch {
         request
     }
 
-    /// Waits until the process has printed its secrets, and takes note of its token.
-    pub fn is_up(&mut self, daemon: &Daemon, container: &Container) {
+    /// Waits until the process has printed its secrets, and adds its token to the needles.
+    pub fn wait_until_up(&mut self, daemon: &Daemon, container: &Container) {
         daemon.api.follow(&self.id).until(|entry| entry.data.ends_with(b"residue-up\n"));
         let token = fs::read(format!("/proc/{}/root{TOKEN}", pid(container))).expect("a token");
-        // What is before the point is the container's id.
+        // The token begins with the container's id, up to the point.
         self.needles.add("token", token.rsplit(|byte| *byte == b'.').next().expect("a token"));
     }
 
@@ -141,7 +142,7 @@ impl Batch {
         log.until(|entry| entry.data.ends_with(b"residue-again\n"));
     }
 
-    /// Searches every process of the daemon's and every file of its; `also` are further processes.
+    /// Searches every process and every file of the daemon; `also` are further processes.
     pub fn search(&self, daemon: &Daemon, also: &[u32]) -> Report {
         let mut search = Search::new(&self.needles);
         let mut pids: Vec<u32> = vec![daemon.pid() as u32];
@@ -162,7 +163,7 @@ impl Batch {
     }
 }
 
-/// A letter as the process writes it.
+/// Exchanges a letter as the process does.
 fn other(byte: u8) -> u8 {
     match byte {
         b'A'..=b'Z' => (byte - b'A' + 13) % 26 + b'A',
@@ -186,11 +187,12 @@ fn files(canaries: &[Canary]) -> Vec<v1::File> {
     canaries.iter().map(file).collect()
 }
 
-/// A process that does nothing but keep open what a container's secrets lie in.
-pub struct Keeper(Child);
+/// A process that only keeps the files with a container's secrets open.
+pub struct FileHolder(Child);
 
-impl Keeper {
-    /// Of all files that are there now: those that the container sees, and what its shim keeps beside them.
+impl FileHolder {
+    /// Starts a process that opens every file: those that the container sees, and those that its shim keeps beside
+    /// them.
     pub fn of(daemon: &Daemon, container: &Container) -> Self {
         let places = [GENERATIONS_DIR, DIR].map(|place| PathBuf::from(format!("/proc/{}/root{place}", pid(container))));
         let mut paths: Vec<PathBuf> = places.iter().flat_map(|place| regular(place)).collect();
@@ -205,20 +207,20 @@ impl Keeper {
         Self(child.expect("sleep"))
     }
 
-    /// Its process.
+    /// Pid of the process.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
 }
 
-impl Drop for Keeper {
+impl Drop for FileHolder {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Regular files below a directory, none where there is none.
+/// Regular files below a directory; none if it does not exist.
 fn regular(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -231,12 +233,12 @@ fn regular(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits for the end of a container, and the second that may pass until nothing is left.
-pub fn settled(daemon: &Daemon, id: &str) -> Container {
+/// Waits for the end of a container, and then the second within which nothing may be left.
+pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     let container = daemon.api.wait(id).expect("Wait");
-    wait::until("its run directory is gone", || {
+    wait::until("the container's run directory is gone", || {
         (!daemon.setup().run_dir().join("containers").join(id).exists()).then_some(())
     });
-    std::thread::sleep(std::time::Duration::from_secs(1)); // it is what is claimed
+    std::thread::sleep(std::time::Duration::from_secs(1)); // the time that docs/security-claims.md names
     container
 }

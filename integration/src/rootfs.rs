@@ -11,13 +11,14 @@ const PROGRAMS: [&str; 22] = [
     "sleep", "stat", "touch", "true", "umount", "wc", "yes",
 ];
 
-/// A root file system in a directory that goes with it.
+/// A root file system in a temporary directory.
 pub struct Rootfs {
     dir: TempDir,
 }
 
 impl Rootfs {
-    /// One with a shell, root, a user `app` (1234) in a group `web`, and the directories that a container needs.
+    /// Creates a root file system with a shell, root, a user `app` (1234) in a group `web`, and the directories that a
+    /// container needs.
     pub fn busybox() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
@@ -34,12 +35,12 @@ impl Rootfs {
         Self { dir }
     }
 
-    /// Where it is.
+    /// Path of the root file system.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// How a request refers to it.
+    /// Reference of the root file system in a request.
     pub fn reference(&self) -> String {
         format!("dir:{}", self.path().display())
     }
@@ -51,7 +52,7 @@ impl Rootfs {
         symlink(target, path).expect("symlink");
     }
 
-    /// Everything in it, to see that nothing of it changes: path, kind, size.
+    /// Path, kind and size of every entry, to check that nothing changes.
     pub fn listing(&self) -> Vec<(PathBuf, bool, u64)> {
         let mut found = Vec::new();
         list(self.path(), &mut found);

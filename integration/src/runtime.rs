@@ -1,4 +1,4 @@
-//! The runtime socket and the one call on it, as a container makes it.
+//! The runtime socket and its only call, as a container makes it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,23 +8,23 @@ use tonic::{Code, Request};
 use crate::api::Api;
 use crate::daemon::Daemon;
 
-/// Where the runtime token of [`token`] lies.
+/// Path of the runtime token that [`token`] reads.
 pub const TOKEN: &str = "/etc/executor-test/token";
 
-/// The socket that containers with a token see, by its place on the host.
+/// The socket that containers with a token see, at its path on the host.
 pub fn socket(daemon: &Daemon) -> PathBuf {
     daemon.setup().run_dir().join("runtime/runtime.sock")
 }
 
-/// The token of a running container, as root of the host reads it.
+/// Reads the token of a running container, as root of the host.
 pub fn token(init: i32) -> String {
     std::fs::read_to_string(format!("/proc/{init}/root{TOKEN}")).expect("a token")
 }
 
-/// GetSecrets on a new connection. An error is its code and its message.
+/// Calls GetSecrets on a new connection. The error is the code and the message.
 ///
 /// # Errors
-/// The daemon's.
+/// The daemon's status.
 pub fn get_secrets(socket: &Path, authorization: Option<&str>, id: &str) -> Result<GetSecretsResponse, (Code, String)> {
     let api = Api::connect(socket).expect("the socket is served");
     let mut request = Request::new(GetSecretsRequest { id: id.into() });
@@ -35,15 +35,15 @@ pub fn get_secrets(socket: &Path, authorization: Option<&str>, id: &str) -> Resu
     answer.map(tonic::Response::into_inner).map_err(|status| (status.code(), status.message().to_owned()))
 }
 
-/// The same with a token.
+/// Calls GetSecrets with a token.
 ///
 /// # Errors
-/// The daemon's.
+/// The daemon's status.
 pub fn with_token(socket: &Path, token: &str) -> Result<GetSecretsResponse, (Code, String)> {
     get_secrets(socket, Some(&format!("Bearer {token}")), "")
 }
 
-/// Every value of an answer as `NAME=VALUE`, `[INDEX]=VALUE`, `PATH=CONTENT`.
+/// Every value of an answer, as `NAME=VALUE`, `[INDEX]=VALUE` or `PATH=CONTENT`.
 pub fn values(answer: &GetSecretsResponse) -> Vec<String> {
     let environment = answer.environment.iter().map(|variable| format!("{}={}", variable.name, variable.value));
     let arguments = answer.arguments.iter().map(|argument| format!("[{}]={}", argument.index, argument.value));

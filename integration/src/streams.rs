@@ -1,4 +1,4 @@
-//! Calls that go both ways for as long as a process runs: Exec and Attach.
+//! Bidirectional calls that last as long as a process: Exec and Attach.
 
 use executor_proto::v1::attach_request::Part as ToAttached;
 use executor_proto::v1::attach_response::Part as FromAttached;
@@ -14,55 +14,55 @@ use tonic::{Status, Streaming};
 
 use crate::api::Api;
 
-/// A program for Exec.
+/// An Exec request for a program.
 pub fn start(id: &str, path: &str, args: &[&str]) -> ExecStart {
     let args = args.iter().map(|arg| (*arg).into()).collect();
     ExecStart { id: id.into(), path: path.into(), args, ..ExecStart::default() }
 }
 
-/// A script for Exec.
+/// An Exec request for a shell script.
 pub fn script(id: &str, script: &str) -> ExecStart {
     start(id, "/bin/sh", &["-c", script])
 }
 
-/// Listens to a call until what it says has these words.
+/// Reads messages until the output contains these words.
 fn until<T>(
     call: &mut T,
     words: &str,
     stdout: impl Fn(&T) -> &[u8],
-    hear: impl Fn(&mut T) -> Result<bool, Status>,
+    read_message: impl Fn(&mut T) -> Result<bool, Status>,
 ) -> String {
     loop {
         let text = String::from_utf8_lossy(stdout(call)).into_owned();
         if text.contains(words) {
             return text;
         }
-        assert!(hear(call).expect("a call that goes on"), "{words:?} never came: {text:?}");
+        assert!(read_message(call).expect("a call that goes on"), "{words:?} never came: {text:?}");
     }
 }
 
-/// A process that is executed.
+/// An executed process and its stream.
 pub struct Executed {
     api: Api,
     requests: Option<mpsc::Sender<ExecRequest>>,
     answers: Streaming<ExecResponse>,
-    /// On the host; 0 where it did not start.
+    /// Pid on the host; 0 if the process did not start.
     pub pid: i32,
-    /// Why it did not start.
+    /// Reason for which the process did not start.
     pub failure: Option<ExecFailure>,
-    /// All that it wrote until now.
+    /// Standard output so far.
     pub stdout: Vec<u8>,
-    /// See `stdout`.
+    /// Standard error so far.
     pub stderr: Vec<u8>,
-    /// How it ended: `Ok(code)` or `Err(signal)`.
+    /// How the process ended: `Ok(code)` or `Err(signal)`.
     pub exit: Option<Result<i32, i32>>,
 }
 
 impl Executed {
-    /// Executes, and waits until it runs or failed to.
+    /// Executes a process, and waits until it runs or has failed to start.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn begin(api: &Api, start: ExecStart) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(16);
         requests.try_send(ExecRequest { part: Some(ToExecuted::Start(start)) }).expect("room");
@@ -78,15 +78,15 @@ impl Executed {
             stderr: Vec::new(),
             exit: None,
         };
-        executed.hear()?;
+        executed.read_message()?;
         Ok(executed)
     }
 
-    /// One more message. Tells whether there was one.
+    /// Reads one message. Returns false at the end of the stream.
     ///
     /// # Errors
-    /// The daemon's.
-    pub fn hear(&mut self) -> Result<bool, Status> {
+    /// The daemon's status.
+    pub fn read_message(&mut self) -> Result<bool, Status> {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
             Some(FromExecuted::Started(started)) => self.pid = started.pid,
@@ -103,43 +103,43 @@ impl Executed {
         Ok(true)
     }
 
-    /// Sends something.
+    /// Sends a message.
     pub fn send(&self, part: ToExecuted) {
         let requests = self.requests.clone().expect("not closed");
         self.api.block_on(requests.send(ExecRequest { part: Some(part) })).expect("a call that goes on");
     }
 
-    /// Types.
-    pub fn types(&self, bytes: &[u8]) {
+    /// Sends input.
+    pub fn send_input(&self, bytes: &[u8]) {
         self.send(ToExecuted::Stdin(bytes.into()));
     }
 
-    /// Ends its input.
+    /// Ends the input.
     pub fn end_input(&self) {
         self.send(ToExecuted::EndOfInput(EndOfInput {}));
     }
 
-    /// Another size of its window.
+    /// Resizes the terminal.
     pub fn resize(&self, rows: u32, columns: u32) {
         self.send(ToExecuted::Window(WindowSize { rows, columns }));
     }
 
-    /// Says no more.
+    /// Closes the client's half of the stream.
     pub fn close(&mut self) {
         self.requests = None;
     }
 
-    /// Listens until its output has these words.
+    /// Reads messages until the output contains these words.
     pub fn until(&mut self, words: &str) -> String {
-        until(self, words, |call| &call.stdout, Self::hear)
+        until(self, words, |call| &call.stdout, Self::read_message)
     }
 
-    /// Listens to its end.
+    /// Reads messages until the end of the stream.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn end(mut self) -> Result<Self, Status> {
-        while self.hear()? {}
+        while self.read_message()? {}
         Ok(self)
     }
 
@@ -149,36 +149,36 @@ impl Executed {
     }
 }
 
-/// Executes to the end: a process that ended.
+/// Executes a process to its end.
 ///
 /// # Errors
-/// The daemon's.
+/// The daemon's status.
 pub fn executed(api: &Api, start: ExecStart) -> Result<Executed, Status> {
     Executed::begin(api, start)?.end()
 }
 
-/// A client that is attached.
+/// An attached client and its stream.
 pub struct Attached {
     api: Api,
     requests: Option<mpsc::Sender<AttachRequest>>,
     answers: Streaming<AttachResponse>,
     /// The process has a terminal.
     pub terminal: bool,
-    /// All that came until now.
+    /// Standard output so far.
     pub stdout: Vec<u8>,
-    /// See `stdout`.
+    /// Standard error so far.
     pub stderr: Vec<u8>,
-    /// The place in the output of what comes next, as far as it was told.
+    /// Position of the next byte in the output, as far as the daemon has reported it.
     pub place: u64,
-    /// Bytes that were left out.
+    /// Number of bytes that were skipped.
     pub missed: u64,
 }
 
 impl Attached {
-    /// Attaches.
+    /// Attaches to a container.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn begin(api: &Api, start: AttachStart) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(16);
         requests.try_send(AttachRequest { part: Some(ToAttached::Start(start)) }).expect("room");
@@ -194,15 +194,15 @@ impl Attached {
             place: 0,
             missed: 0,
         };
-        attached.hear()?;
+        attached.read_message()?;
         Ok(attached)
     }
 
-    /// One more message. Tells whether there was one.
+    /// Reads one message. Returns false at the end of the stream.
     ///
     /// # Errors
-    /// The daemon's.
-    pub fn hear(&mut self) -> Result<bool, Status> {
+    /// The daemon's status.
+    pub fn read_message(&mut self) -> Result<bool, Status> {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
             Some(FromAttached::Started(started)) => self.terminal = started.terminal,
@@ -222,28 +222,28 @@ impl Attached {
         Ok(true)
     }
 
-    /// Sends something.
+    /// Sends a message.
     pub fn send(&self, part: ToAttached) {
         let requests = self.requests.clone().expect("not closed");
         self.api.block_on(requests.send(AttachRequest { part: Some(part) })).expect("a call that goes on");
     }
 
-    /// Types.
-    pub fn types(&self, bytes: &[u8]) {
+    /// Sends input.
+    pub fn send_input(&self, bytes: &[u8]) {
         self.send(ToAttached::Stdin(bytes.into()));
     }
 
-    /// Listens until the output has these words.
+    /// Reads messages until the output contains these words.
     pub fn until(&mut self, words: &str) -> String {
-        until(self, words, |call| &call.stdout, Self::hear)
+        until(self, words, |call| &call.stdout, Self::read_message)
     }
 
-    /// Listens until the process's output has ended.
+    /// Reads messages until the process's output has ended.
     ///
     /// # Errors
-    /// The daemon's.
+    /// The daemon's status.
     pub fn end(mut self) -> Result<Self, Status> {
-        while self.hear()? {}
+        while self.read_message()? {}
         Ok(self)
     }
 }

@@ -1,8 +1,8 @@
-//! executord and its launcher as a supervisor runs them: two processes that do not start one another, each started
-//! again on the same directories when it has died.
+//! executord and its launcher as a supervisor such as systemd runs them: two processes that do not start one another,
+//! each restarted on the same directories after its death.
 //!
-//! [`crate::daemon::Daemon`] is the other way to run them: an executord that brings its launcher along. Dropped, it
-//! takes its containers, both processes and its directories with it, whatever state they are in.
+//! [`crate::daemon::Daemon`] is the other way to run them: an executord that starts its launcher. Dropping the value
+//! ends the containers and both processes and removes the directories, whatever state they are in.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,32 +21,32 @@ use crate::daemon::{clear, kill};
 use crate::footprint::Footprint;
 use crate::{dist, host, launcher, wait};
 
-/// Whom executord serves as: a number that no user of the host has.
+/// Uid of executord, which no user of the host has.
 const USER: &str = "64123";
 
-/// How long either may take until it serves.
+/// Longest time until either process serves.
 const COME_UP: Duration = Duration::from_secs(60);
 
-/// One of the two.
+/// One of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The one that clients talk to.
+    /// The process that serves clients.
     Executord,
-    /// The one that forks shims.
+    /// The process that forks shims.
     Launcher,
 }
 
 /// A node under supervision.
 pub struct Supervised {
-    /// A connection to executord, made anew with each.
+    /// A connection to executord, renewed at each restart.
     pub api: Api,
     home: TempDir,
     executord: Process,
     launcher: Process,
 }
 
-/// A child that a thread of this process may trace: its end is looked for by descriptor, because a wait would take the
-/// tracer's stops away from it.
+/// A child that a thread of this process may trace. Its end is detected by pidfd, because a wait would take the
+/// tracer's stops away.
 struct Process {
     child: Child,
     pidfd: OwnedFd,
@@ -58,8 +58,7 @@ impl Process {
         Ok(Self { child, pidfd })
     }
 
-    /// Whether it has ended within some time, with all its threads. Takes it off the process table, where a tracer has
-    /// not done so.
+    /// Returns whether the process and all its threads end within a time. Reaps it if no tracer has.
     fn has_ended(&mut self, within: PollTimeout) -> bool {
         let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         let ended = poll(&mut ended, within).is_ok_and(|ready| ready > 0);
@@ -71,10 +70,10 @@ impl Process {
 }
 
 impl Supervised {
-    /// Starts both, and waits until they serve.
+    /// Starts both processes and waits until they serve.
     ///
     /// # Panics
-    /// They do not.
+    /// A process does not serve in time.
     pub fn start() -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
@@ -83,22 +82,22 @@ impl Supervised {
         Self { api, home, executord, launcher }
     }
 
-    /// The directory that everything of it lies in.
+    /// The directory that holds everything of the node.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// Its run directory.
+    /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.home().join("run")
     }
 
-    /// Its state directory.
+    /// The state directory.
     pub fn state_dir(&self) -> PathBuf {
         self.home().join("state")
     }
 
-    /// Pid of one of the two.
+    /// Pid of one of the two processes.
     pub fn pid(&self, part: Part) -> i32 {
         match part {
             Part::Executord => self.executord.child.id() as i32,
@@ -106,12 +105,12 @@ impl Supervised {
         }
     }
 
-    /// What both have logged.
+    /// Log of both processes.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.home().join("log")).unwrap_or_default()
     }
 
-    /// SIGKILL to one, and its end.
+    /// Sends SIGKILL to one process and waits for its end.
     pub fn kill(&mut self, part: Part) {
         let process = self.process(part);
         let _ = pidfd_signal(process.pidfd.as_fd(), nix::libc::SIGKILL);
@@ -125,15 +124,15 @@ impl Supervised {
         }
     }
 
-    /// Whether one has died.
+    /// Returns whether a process has died.
     pub fn is_dead(&mut self, part: Part) -> bool {
         self.process(part).has_ended(PollTimeout::ZERO)
     }
 
-    /// What a supervisor does: starts again what has died, and waits until both serve and know one another.
+    /// Acts as a supervisor: restarts dead processes and waits until both serve and are connected.
     ///
     /// # Errors
-    /// One does not come up.
+    /// A process does not serve in time.
     pub fn revive(&mut self) -> Result<(), String> {
         if self.is_dead(Part::Launcher) {
             self.launcher = start_launcher(self.home.path())?;
@@ -144,7 +143,7 @@ impl Supervised {
         serves(&self.api)
     }
 
-    /// Shims that live, by their records.
+    /// Pids of living shims, by their records.
     pub fn shims(&self) -> Vec<i32> {
         let named = self.run_dir().display().to_string();
         let is_shim = |pid: &i32| {
@@ -154,23 +153,23 @@ impl Supervised {
         host::processes().into_iter().filter(is_shim).collect()
     }
 
-    /// What it takes up now.
+    /// Takes the current footprint of the node.
     pub fn footprint(&self) -> Footprint {
         let mut footprint =
             Footprint::take(self.home(), self.pid(Part::Executord), Some(self.pid(Part::Launcher)), &self.api);
-        // A launcher takes the mounts of others with it that were there when it began, in a host without propagation.
+        // In a host without mount propagation, a new launcher also has the mounts of others that existed when it began.
         let home = self.home().display().to_string();
         footprint.mounts.retain(|mount| mount.contains(&home));
         footprint
     }
 
-    /// Waits until it takes up nothing that it did not before.
+    /// Waits until the footprint has nothing that was not in `before`.
     ///
     /// # Errors
-    /// What is still there after `patience`, in words.
-    pub fn is_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
-        // A shim's last steps and the kernel's own tidying come after the answer.
-        wait::within(patience, || match self.footprint().beyond(before) {
+    /// A description of what is still there after `patience`.
+    pub fn wait_until_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
+        // A shim's last steps and the kernel's cleanup come after the answer.
+        wait::within(patience, || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         })
@@ -203,7 +202,7 @@ fn spawn(home: &Path, program: &str, user: &str) -> Result<Child, String> {
 fn start_launcher(home: &Path) -> Result<Process, String> {
     let mut child = spawn(home, "executor-launcher", "--daemon-user")?;
     let socket = home.join("run/launcher.sock");
-    // A socket that a launcher before it left behind refuses connections until the new one listens.
+    // A socket that an earlier launcher left behind refuses connections until the new one listens.
     come_up("executor-launcher", home, Some(&mut child), || Seqpacket::connect(&socket).ok())?;
     Process::new(child)
 }
@@ -216,7 +215,7 @@ fn start_executord(home: &Path) -> Result<(Process, Api), String> {
     Ok((Process::new(child)?, api))
 }
 
-/// Waits until executord has its launcher.
+/// Waits until executord is connected to its launcher.
 fn serves(api: &Api) -> Result<(), String> {
     let home = Path::new("");
     come_up("executord's connection to its launcher", home, None, || {

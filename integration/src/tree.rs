@@ -1,5 +1,4 @@
-//! Trees, told so that two of them can be compared: names, kinds, modes, owners, times, attributes, which names are one
-//! file, and contents.
+//! Listings of trees, for comparison: names, kinds, modes, owners, times, attributes, hard links, and contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,16 +14,16 @@ use executor_sys::mount::{detach, open_dir};
 use executor_sys::overlay::overlay;
 use sha2::{Digest, Sha256};
 
-/// The line of what another file system is mounted on.
+/// Line of a name on which another file system is mounted.
 const MOUNTED: &str = "mounted";
 
-/// A line for everything below a directory.
+/// Describes each entry below a directory in one line.
 pub fn listing(root: &Path) -> BTreeMap<PathBuf, String> {
-    listing_between(root, &BTreeSet::new())
+    listing_without_mounts(root, &BTreeSet::new())
 }
 
-/// The same, but for what is mounted there, of which only the name is told.
-pub fn listing_between(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, String> {
+/// Describes each entry below a directory; of a mount only the name is listed.
+pub fn listing_without_mounts(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, String> {
     let (mut found, mut firsts) = (Vec::new(), BTreeMap::new());
     let mut left = vec![PathBuf::new()];
     while let Some(dir) = left.pop() {
@@ -33,7 +32,7 @@ pub fn listing_between(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeMap<Path
             if mounts.contains(&path) {
                 continue;
             }
-            let meta = root.join(&path).symlink_metadata().expect("it is there");
+            let meta = root.join(&path).symlink_metadata().expect("metadata");
             if meta.is_dir() {
                 left.push(path.clone());
             }
@@ -74,7 +73,7 @@ pub fn listing_between(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeMap<Path
     lines.chain(mounts.iter().map(|path| (path.clone(), MOUNTED.to_owned()))).collect()
 }
 
-/// Makes a listing of a tree one of the same tree with something mounted on these names.
+/// Changes a listing as if something were mounted on these names.
 pub fn mount_on(tree: &mut BTreeMap<PathBuf, String>, mounts: &[&str]) {
     tree.retain(|path, _| !mounts.iter().any(|mount| path.starts_with(mount) && path != Path::new(mount)));
     for mount in mounts {
@@ -84,9 +83,9 @@ pub fn mount_on(tree: &mut BTreeMap<PathBuf, String>, mounts: &[&str]) {
     }
 }
 
-/// Takes the time out of a line.
+/// Removes the time from a line.
 pub fn forget_time(tree: &mut BTreeMap<PathBuf, String>, path: &str) {
-    let line = tree.get_mut(Path::new(path)).expect("it is there");
+    let line = tree.get_mut(Path::new(path)).expect("the path is in the listing");
     let (time, end) = (line.find(", time ").expect("a time"), line.find(", attributes ").expect("attributes"));
     line.replace_range(time..end, "");
 }
@@ -103,11 +102,11 @@ fn xattrs(path: &Path) -> BTreeMap<String, String> {
     names.map(|name| (OsStr::from_bytes(name).to_string_lossy().into_owned(), value(name))).collect()
 }
 
-/// What a container sees of these layers of a store, bottom first, before it changes anything.
+/// The tree that a container has of these layers of a store, bottom first, before it changes anything.
 pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     let layers: Vec<_> = layers.iter().map(|layer| layer.parse().expect("a diffID")).collect();
     let store = Store::at(store);
-    // A mount of a thread's own, for the host must not see it.
+    // The mount is in a thread's own namespace, because the host must not see it.
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("a mount namespace");
         let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
@@ -115,7 +114,7 @@ pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
         let (at, bottom) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
         let bottom = open_dir(bottom.path()).expect("a directory");
         let opened = store.open(&layers).expect("the layers");
-        // The kernel wants two.
+        // overlayfs needs at least two lower directories.
         let lower: Vec<_> = std::iter::once(&bottom).chain(&opened.dirs).map(AsFd::as_fd).collect();
         overlay(&lower, None, open_dir(at.path()).expect("a directory").as_fd()).expect("an overlay");
         let all = listing(at.path());
@@ -125,24 +124,25 @@ pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     thread.join().expect("a listing")
 }
 
-/// Names of which the lines differ, or that only one of them has.
-pub fn differing<'a>(
+/// Names whose lines differ, or that only one of the trees has.
+pub fn differing_paths<'a>(
     ours: &'a BTreeMap<PathBuf, String>,
     theirs: &'a BTreeMap<PathBuf, String>,
 ) -> BTreeSet<&'a PathBuf> {
     ours.keys().chain(theirs.keys()).filter(|name| ours.get(*name) != theirs.get(*name)).collect()
 }
 
-/// Every difference, told.
+/// Describes every difference.
 pub fn differences(ours: &BTreeMap<PathBuf, String>, theirs: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let tell = |name: &PathBuf| format!("{name:?}:\n  ours   {:?}\n  theirs {:?}", ours.get(name), theirs.get(name));
-    differing(ours, theirs).into_iter().map(tell).collect()
+    differing_paths(ours, theirs).into_iter().map(tell).collect()
 }
 
-/// The tree of a running container as its root sees it, by a program that goes into the container's user and mount
-/// namespaces: `lister` is `integration/src/bin/container-tree.rs`.
+/// The tree of a running container as its root sees it. `lister` is the program of
+/// `integration/src/bin/container-tree.rs`, which enters the container's user and mount namespaces.
 pub fn of_container(lister: &str, pid: i32) -> BTreeMap<PathBuf, String> {
-    let output = Command::new(lister).arg(pid.to_string()).stdin(Stdio::null()).output().expect("it starts");
+    let output =
+        Command::new(lister).arg(pid.to_string()).stdin(Stdio::null()).output().expect("container-tree starts");
     assert!(output.status.success(), "{output:?}");
     let fields: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");

@@ -1,4 +1,4 @@
-//! Attacks from four positions: the short form of what `cargo xtask adversary` plays at length (see docs/adversary.md).
+//! Attacks from four positions: the short form of `cargo xtask adversary` (docs/adversary.md).
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -31,7 +31,7 @@ fn no_attack_goes_through() {
     }
 }
 
-/// The control: binaries that wipe nothing are seen to keep what they must not.
+/// Attacks on the control binaries, which wipe nothing, are reported as successful. This is the control.
 #[test]
 fn what_goes_through_is_told() {
     let mut command = adversary(&["--filter", "secrets: of requests that are refused"]);

@@ -1,4 +1,4 @@
-//! `agent-cli audit` against the real daemon, and against one that wipes nothing.
+//! `agent-cli audit` with the real daemon, and with one that wipes nothing.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -20,8 +20,8 @@ const KINDS: [&str; 8] = [
     "runtime_token",
 ];
 
-/// Whether a kind was seen at a place: while the container ran, and after.
-fn seen(document: &Value, kind: &str, place: &str) -> (bool, bool) {
+/// Returns whether a kind was found at a place: while the container ran, and afterwards.
+fn was_found(document: &Value, kind: &str, place: &str) -> (bool, bool) {
     let named = |list: &Value, key: &str, name: &str| -> Value {
         list.as_array().unwrap().iter().find(|one| one[key] == name).cloned().unwrap_or_default()
     };
@@ -45,17 +45,17 @@ fn nothing_is_left_and_the_audit_says_so() {
             let told = document["kinds"].as_array().unwrap().iter().find(|one| one["kind"] == kind).unwrap();
             assert_eq!((&told["offered"], &told["proven"]), (&true.into(), &true.into()), "{kind}");
             for place in ["executord_memory", "run_directory", "state_directory", "logs", "environ", "cmdline"] {
-                assert_eq!(seen(&document, kind, place), (false, false), "{kind} {place}");
+                assert_eq!(was_found(&document, kind, place), (false, false), "{kind} {place}");
             }
         }
-        assert_eq!(seen(&document, "secret_argument", "container"), (true, false));
-        assert_eq!(seen(&document, "secret_argument", "shim_memory"), (true, false), "it masks the log");
-        assert_eq!(seen(&document, "file", "launcher_memory"), (true, false), "the second handle");
-        assert_eq!(seen(&document, "file_before_rotation", "launcher_memory"), (false, false), "old, and wiped");
+        assert_eq!(was_found(&document, "secret_argument", "container"), (true, false));
+        assert_eq!(was_found(&document, "secret_argument", "shim_memory"), (true, false), "the shim masks the log");
+        assert_eq!(was_found(&document, "file", "launcher_memory"), (true, false), "the second handle");
+        assert_eq!(was_found(&document, "file_before_rotation", "launcher_memory"), (false, false), "old, and wiped");
         assert!(document["searched"]["processes"].as_u64().unwrap() >= 2);
         assert!(document["searched"]["files"].as_u64().unwrap() > 3);
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 
     let table = run(&daemon.socket(), &["audit"]);
     assert_eq!(table.status, 0, "{table:?}");
@@ -76,7 +76,7 @@ fn what_is_left_is_found_and_told() {
     let table = run(&daemon.socket(), &["audit"]).stdout;
     assert!(table.contains(" LEFT ") && table.contains("\nLeft after the end:\n  "), "{table}");
     assert!(table.ends_with("\nSomething is left.\n"), "{table}");
-    assert_eq!(daemon.api.ids(), [""; 0], "it takes its containers along");
+    assert_eq!(daemon.api.ids(), [""; 0], "the daemon ends its containers");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What cannot be done is refused with an error that names the thing, and leaves nothing behind.
+//! Impossible requests are refused with an error that names the field or object, and leave nothing behind.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use executor_proto::v1::{File, RunRequest, State};
 use integration::api::{exit, pid};
-use integration::daemon::{Daemon, Setup, ended, kill};
-use integration::request::{Words, program, sh, sleeper};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
+use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::{host, wait};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-/// What is asked for, and the code, the field and the words of the answer.
+/// A request, and the code, field and words of its refusal.
 struct Case {
     request: RunRequest,
     code: Code,
@@ -26,8 +26,7 @@ fn case(request: RunRequest, code: Code, field: &'static str, words: &[&str]) ->
     Case { request, code, field, words: words.iter().map(|words| (*words).to_owned()).collect() }
 }
 
-/// Runs every case and looks after each that nothing is left and the id is free; then once more, that the daemon is
-/// none the worse for it.
+/// Runs every case. After each, nothing is left and the id is free; at the end the daemon still works.
 fn refused(daemon: &Daemon, cases: Vec<Case>) {
     let before = daemon.footprint();
     for Case { request, code, field, words } in cases {
@@ -41,9 +40,9 @@ fn refused(daemon: &Daemon, cases: Vec<Case>) {
             assert!(status.message().contains(&words), "{words:?} is not in {:?}", status.message());
         }
         assert_eq!(daemon.api.get("bad").unwrap_err().code(), Code::NotFound);
-        daemon.is_back_at(&before);
+        daemon.wait_until_back_at(&before);
     }
-    assert_eq!(exit(&daemon.api.ran(sh("exit 3").id("bad").file("a", b"x"))), Ok(3), "the control");
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").id("bad").file("a", b"x"))), Ok(3), "the control");
 }
 
 fn with_files(files: &[(&str, usize)]) -> RunRequest {
@@ -88,7 +87,7 @@ fn files_that_cannot_be() {
     );
 }
 
-/// A BBS's limit, to the byte.
+/// Files of 1 MiB together are accepted, and one byte more is refused, as a BBS does.
 #[test]
 fn a_mebibyte_and_one() {
     let daemon = Daemon::start();
@@ -97,18 +96,18 @@ fn a_mebibyte_and_one() {
     refused(&daemon, vec![case(one_too_many, Code::InvalidArgument, "volume_mounted_files", &words)]);
     let count = "cat /etc/cf-service-bindings/* | wc -c";
     let exactly = sh(count).file("large", &vec![b's'; 1_048_481]).file("small", &[b's'; 95]).id("exact");
-    daemon.api.ran(exactly);
+    daemon.api.run_to_end(exactly);
     assert_eq!(daemon.api.output("exact").text().trim(), "1048576", "the control");
 }
 
-/// The kernel's limit on one string, to the byte: what it takes is passed on, and what it would refuse is told ahead.
+/// An environment string of the kernel's limit is passed on, and one byte more is refused before the start.
 #[test]
 fn an_environment_string_of_131072_bytes() {
     let daemon = Daemon::start();
     let with_string = |length: usize| sh("echo ${#A}").env("A", &"v".repeat(length - 2));
     let words = ["131072 bytes", "at most 131071", "use a file"];
     refused(&daemon, vec![case(with_string(131_072), Code::InvalidArgument, "action.run.env[0].value", &words)]);
-    daemon.api.ran(with_string(131_071).id("longest"));
+    daemon.api.run_to_end(with_string(131_071).id("longest"));
     assert_eq!(daemon.api.output("longest").text().trim(), "131069", "the control");
 }
 
@@ -143,7 +142,8 @@ fn users_and_root_file_systems_that_are_not_there() {
     );
 }
 
-/// The trap of libcontainer 0.7.0: with a link there it creates and deletes on the host before it pivots.
+/// A root file system whose `/dev` is a link is refused: libcontainer 0.7.0 would create and delete files on the host
+/// before it pivots.
 #[test]
 fn a_rootfs_whose_dev_is_a_link() {
     let daemon = Daemon::start();
@@ -182,7 +182,7 @@ fn a_path_through_a_link_of_the_rootfs() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// What the node has to give is counted; what does not fit is refused with the numbers, and fits when there is room.
+/// Capacity is counted: a request that does not fit is refused with the numbers, and succeeds when there is room again.
 #[test]
 fn capacity_that_is_used_up() {
     let daemon =
@@ -207,7 +207,7 @@ fn capacity_that_is_used_up() {
     for id in ["two", "large"] {
         daemon.api.delete(id, true).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 fn unavailable(status: &Status, socket: &Path) {
@@ -216,7 +216,7 @@ fn unavailable(status: &Status, socket: &Path) {
     assert!(status.message().contains(socket.to_str().unwrap()), "{status:?}");
 }
 
-/// Containers run on without a launcher, and are served in everything but what only a launcher can do.
+/// Containers run on without a launcher, and every call works that needs no launcher.
 #[test]
 fn a_daemon_without_a_launcher() {
     let mut daemon = Daemon::start();
@@ -226,7 +226,7 @@ fn a_daemon_without_a_launcher() {
     log.until(|entry| entry.data == b"up\n");
     let launcher = daemon.launcher().unwrap();
     kill(launcher, 9);
-    wait::until("the launcher is gone", || ended(launcher).then_some(()));
+    wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
     wait::until("executord knows", || (!daemon.api.info().launcher_connected).then_some(()));
     let (run_dir, state_dir) = (daemon.setup().run_dir(), daemon.setup().state_dir());
     let files = || integration::footprint::files(&run_dir, &state_dir);
@@ -246,15 +246,15 @@ fn a_daemon_without_a_launcher() {
     assert_eq!(exit(&completed), Ok(4));
     assert_eq!(completed.result.unwrap().wipe.unwrap().wiped_by, "shim");
 
-    // The next executord, started as root, brings a launcher, and all is well again.
+    // The next executord, started as root, starts a launcher, and everything works again.
     assert!(daemon.terminate().success());
     daemon.start_again();
     daemon.api.delete("runs", false).unwrap();
-    assert_eq!(exit(&daemon.api.ran(sh("exit 5").id("more"))), Ok(5));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 5").id("more"))), Ok(5));
 }
 
-/// The state directory on a file system of its own, which is filled: no new container is taken on, the one that
-/// runs ends in order and its exit is kept, and with room again all goes on.
+/// On a full state directory no new container is accepted, the running one ends in order and its exit is recorded, and
+/// with room again everything works.
 #[test]
 fn a_full_disk_under_the_state_directory() {
     let daemon = Setup::default().disk(24 << 20).start();
@@ -277,40 +277,42 @@ fn a_full_disk_under_the_state_directory() {
     assert_eq!(exit(&daemon.api.wait("runs").unwrap()), Ok(6), "its exit record has its room");
 
     disk.free();
-    // The ledger, which may have met the full disk too, is tried again within seconds.
-    let more = wait::until_ok("it runs", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
+    // executord tries again within seconds to use the ledger, which may have failed on the full disk too.
+    let more = wait::until_ok("a container runs again", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
     assert_eq!(more.container.unwrap().state(), State::Running);
     for id in ["more", "runs"] {
         daemon.api.delete(id, true).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// On a disk that is full to the last byte, and on one that is full of files, executord and its launcher start again: what is
-/// there is told, a new run is refused, and a deletion makes room for it.
+/// executord and its launcher start on a disk that is full to the last byte, and on one without free inodes: they
+/// report existing containers, refuse a new one, and a deletion makes room for it.
 #[test]
 fn a_full_disk_at_the_start() {
     for files in [false, true] {
         let mut daemon = Setup::default().disk(24 << 20).start();
         let rootfs = Rootfs::busybox();
-        // Its log takes what is needed for the next one, and is deleted with it.
+        // The container's log takes the room that the next container needs, and is deleted with it.
         let talks = "i=0; while [ $i -lt 60000 ]; do echo a line of some length that fills up the disk a little; i=$((i + 1)); done";
-        daemon.api.ran(sh(talks).id("talks").rootfs(&rootfs.reference()));
+        daemon.api.run_to_end(sh(talks).id("talks").rootfs(&rootfs.reference()));
         let launcher = daemon.launcher().unwrap();
         kill(launcher, 9);
         daemon.kill();
-        wait::until("the launcher has ended", || ended(launcher).then_some(()));
+        wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
         if files {
             daemon.setup().state_disk().fill_with_files();
         } else {
             daemon.setup().state_disk().fill();
         }
         daemon.start_again();
-        let status = wait::until("it refuses", || match daemon.api.run(sleeper("more").rootfs(&rootfs.reference())) {
-            // Its launcher is started with it, and may not have been greeted yet.
-            Err(status) if status.code() == Code::Unavailable => None,
-            Err(status) => Some(status),
-            Ok(_) => panic!("files {files}: it ran"),
+        let status = wait::until("executord refuses the run", || {
+            match daemon.api.run(sleeper("more").rootfs(&rootfs.reference())) {
+                // The launcher starts with executord, and may not be connected yet.
+                Err(status) if status.code() == Code::Unavailable => None,
+                Err(status) => Some(status),
+                Ok(_) => panic!("files {files}: it ran"),
+            }
         });
         assert_eq!(status.code(), Code::ResourceExhausted, "files {files}: {status:?}");
         assert!(status.message().contains("No space left on device"), "files {files}: {status:?}");
@@ -319,17 +321,19 @@ fn a_full_disk_at_the_start() {
             daemon.setup().state_disk().free_files();
         }
         daemon.api.delete("talks", false).unwrap();
-        let more = wait::until_ok("it runs", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
+        let more =
+            wait::until_ok("the next container runs", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
         assert_eq!(more.container.unwrap().state(), State::Running, "files {files}");
         daemon.api.delete("more", true).unwrap();
     }
 }
 
-/// Whichever of us has no descriptor left, at whatever moment: a run is refused with RESOURCE_EXHAUSTED and the words for it,
-/// or it goes well, and with descriptors it goes well again. Calls over a connection that there is, and over new ones.
+/// A process of the executor that runs out of descriptors, at whatever moment, refuses a run with RESOURCE_EXHAUSTED
+/// and the reason, or the run succeeds; with descriptors again, runs succeed. That holds for calls over an open
+/// connection and over new ones.
 #[test]
 fn out_of_descriptors() {
-    // Of a process, the limit that is in force; and another one below it. As its user: root may lack the capability.
+    // Reads a process's limit, and sets another one below it, as the process's user: root may lack the capability.
     let limit = |pid: i32, to: Option<u64>| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let user = |line: &str| {
@@ -349,7 +353,7 @@ fn out_of_descriptors() {
     for (who, pid) in [("executord", daemon.pid()), ("launcher", daemon.launcher().unwrap())] {
         let (before, mut refused) = (limit(pid, None), 0);
         for room in 0..20 {
-            daemon.api.info(); // what a call needs for good, it has
+            daemon.api.info(); // opens what calls keep open
             limit(pid, Some(descriptors(pid) + room));
             let outcomes = [daemon.api.run(sh("exit 3").id("c")), {
                 let api = integration::api::Api::connect(&daemon.socket());
@@ -371,5 +375,5 @@ fn out_of_descriptors() {
         }
         assert!(refused > 0, "{who}: the control");
     }
-    assert_eq!(exit(&daemon.api.ran(sh("exit 3").id("c"))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").id("c"))), Ok(3));
 }

@@ -1,4 +1,4 @@
-//! agent-cli against the real daemon: what a person and a script get to see.
+//! agent-cli with the real daemon, as people and scripts use it.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use executor_sys::process::{pidfd, pidfd_signal};
-use integration::cli::{Ran, command, finish, local, run};
-use integration::daemon::{Daemon, Setup, ended};
-use integration::request::{Words, sh, sleeper};
+use integration::cli::{CliOutput, command, finish, local, run};
+use integration::daemon::{Daemon, Setup, has_ended};
+use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::{footprint, host, wait};
 
-/// `run` with a few words of its own before `--`.
-fn run_sh(daemon: &Daemon, options: &[&str], script: &str) -> Ran {
+/// Runs `agent-cli run` with these options.
+fn run_sh(daemon: &Daemon, options: &[&str], script: &str) -> CliOutput {
     run(&daemon.socket(), &[&["run"], options, &["--", "sh", "-c", script]].concat())
 }
 
@@ -33,7 +33,7 @@ fn exit_statuses_are_the_process_s() {
         (&["/etc/passwd"], 126, "agent-cli: exec /etc/passwd: Permission denied\n"),
         (&["/nope"], 127, "agent-cli: exec /nope: No such file or directory\n"),
         (&["nope"], 127, "agent-cli: exec nope: No such file or directory\n"),
-        // A child's signal is the shell's to tell; the process's own is ours, below.
+        // The shell reports its child's signal; the process's own signal is below.
         (&["sh", "-c", "sh -c 'kill -9 $$'; exit $?"], 137, "Killed\n"),
         (&["dd", "if=/dev/zero", "of=/dev/null", "bs=60M", "count=1"], 137, "memory limit"),
     ];
@@ -55,7 +55,7 @@ fn exit_statuses_are_the_process_s() {
     }
     let nobody = run(Path::new("/run/no-such.sock"), &["info"]);
     assert!(nobody.status == 125 && nobody.stderr.contains("/run/no-such.sock"), "{nobody:?}");
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]
@@ -63,7 +63,9 @@ fn a_signal_is_128_and_its_number() {
     let daemon = Daemon::start();
     for (signal, status) in [("KILL", 137), ("9", 137)] {
         let child = command(Some(&daemon.socket()), &["run", "--id", "sig", "--", "sleep", "100000"]).spawn().unwrap();
-        wait::until("it runs", || daemon.api.get("sig").ok().filter(|container| container.started_at.is_some()));
+        wait::until("the container runs", || {
+            daemon.api.get("sig").ok().filter(|container| container.started_at.is_some())
+        });
         assert_eq!(run(&daemon.socket(), &["signal", "sig", signal]).status, 0);
         assert_eq!(finish(child).status, status);
     }
@@ -85,7 +87,7 @@ fn output_is_the_process_s_own() {
     assert_eq!(document["spec"]["labels"]["app"], "web");
 }
 
-/// From each source, and never shown again.
+/// Secrets arrive from each source, and agent-cli never shows them.
 #[test]
 fn secrets_arrive_and_are_never_shown() {
     const CANARY: &str = "canary-7b31c4";
@@ -134,13 +136,13 @@ fn secrets_arrive_and_are_never_shown() {
     }
 }
 
-/// ps, logs, wait, stop, signal, rm, events, info: each once as a person uses it and once as a script does.
+/// The commands ps, logs, wait, stop, signal, rm, events and info work for people and for scripts.
 #[test]
 fn the_other_commands() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     daemon.api.started(sh("trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done").id("web").label("app", "web"));
-    daemon.api.ran(sh("echo done; exit 2").id("done"));
+    daemon.api.run_to_end(sh("echo done; exit 2").id("done"));
     daemon.api.follow("web").until(|entry| entry.data == b"up\n");
 
     assert_eq!(run(&socket, &["ps", "-q"]).stdout, "web\n");
@@ -157,7 +159,7 @@ fn the_other_commands() {
 
     let follower = command(Some(&socket), &["logs", "-f", "web"]).spawn().unwrap();
     let waiter = command(Some(&socket), &["wait", "web"]).spawn().unwrap();
-    assert_eq!(run(&socket, &["rm", "web"]).status, 125, "it runs");
+    assert_eq!(run(&socket, &["rm", "web"]).status, 125, "the container runs");
     let stopped = run(&socket, &["stop", "web", "--json"]);
     assert_eq!((stopped.status, &stopped.json()["result"]["exit"]["code"]), (0, &4.into()), "{stopped:?}");
     assert_eq!(finish(waiter).status, 4);
@@ -184,7 +186,7 @@ fn the_other_commands() {
     assert_eq!(kinds, life);
 }
 
-/// As a person types it who knows docker; with the least limits that are allowed.
+/// Options of docker work as people know them, with the smallest limits that are allowed.
 #[test]
 fn words_that_people_know() {
     let daemon = Daemon::start();
@@ -210,7 +212,7 @@ fn words_that_people_know() {
     assert_eq!(run(&socket, &["rm", "loud"]).stdout, "loud-1\n");
 }
 
-/// Ctrl-C stops, twice kills.
+/// The first Ctrl-C stops the container, and the second kills it.
 #[test]
 fn ctrl_c_stops_and_twice_kills() {
     let daemon = Daemon::start();
@@ -237,7 +239,7 @@ fn interrupt(pid: u32) {
     pidfd_signal(pidfd(pid as i32).unwrap().as_fd(), 2).unwrap();
 }
 
-/// A private daemon at work, as it shows from outside.
+/// A private daemon as the host shows it.
 struct Private {
     home: PathBuf,
     run_dir: PathBuf,
@@ -245,7 +247,7 @@ struct Private {
 }
 
 impl Private {
-    /// Finds the one that belongs to an agent-cli whose container has printed its first line.
+    /// Finds the private daemon of an agent-cli whose container has printed its first line.
     fn of(child: &mut Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -264,9 +266,9 @@ impl Private {
         found
     }
 
-    /// What is left of it: processes, cgroups, mounts, directories.
+    /// Lists what is left of the daemon: processes, cgroups, mounts, directories.
     fn left(&self) -> String {
-        let processes: Vec<&i32> = self.processes.iter().filter(|pid| !ended(**pid)).collect();
+        let processes: Vec<&i32> = self.processes.iter().filter(|pid| !has_ended(**pid)).collect();
         let cgroups = footprint::cgroups(&self.run_dir);
         let home = self.home.exists().then_some(&self.home);
         match (processes.is_empty(), cgroups.is_empty(), home) {
@@ -295,7 +297,7 @@ fn local_leaves_nothing() {
     assert_eq!(local(&["info", "--json"]).json()["launcher_connected"], true);
 }
 
-/// agent-cli is killed without a chance to clean up: its private daemon notices, and takes everything along.
+/// A private daemon whose agent-cli is killed notices that, and removes everything.
 #[test]
 fn local_leaves_nothing_when_it_is_killed() {
     let stubborn = "trap '' TERM; echo up; while :; do sleep 0.05; done";
@@ -310,8 +312,8 @@ fn local_leaves_nothing_when_it_is_killed() {
     });
 }
 
-/// `agent-cli run ... | reader`: every byte arrives, however slow the reader and however little of the log is kept, and
-/// the process waits for it. 2 GB: what a test with less would not see is a counter of 31 bits.
+/// `agent-cli run ... | reader` delivers every byte, however slow the reader and however little of the log is kept, and
+/// the process waits for the reader. The output is 2 GB, enough to overflow a counter of 31 bits.
 #[test]
 fn output_through_a_pipe_is_whole() {
     let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
@@ -325,7 +327,7 @@ fn output_through_a_pipe_is_whole() {
         while let Ok(count @ 1..) = stdout.read(&mut buffer) {
             read += count as u64;
             if read == count as u64 {
-                // Slower than the writer: as long as it takes another one to write a part of that for nobody.
+                // Slower than the writer: the pause lasts as long as another container needs to write some output.
                 assert_eq!(run(&daemon.socket(), &["run", "--", "sh", "-c", "head -c 50M /dev/zero >&2"]).status, 0);
             }
         }
@@ -334,7 +336,7 @@ fn output_through_a_pipe_is_whole() {
     }
 }
 
-/// Of what was written before somebody came to read it, and is not kept, it is told how much there was.
+/// A reader that comes too late for output that is no longer kept is told how much is missing.
 #[test]
 fn output_that_was_dropped_is_told() {
     let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
@@ -342,7 +344,7 @@ fn output_that_was_dropped_is_told() {
     let socket = daemon.socket();
     assert_eq!(run(&socket, &[&["run", "-d", "--id", "c"][..], &words].concat()).status, 0);
     assert_eq!(run(&socket, &["wait", "c"]).status, 0);
-    let told = |ran: &Ran, read: u64| {
+    let told = |ran: &CliOutput, read: u64| {
         let line = ran
             .stderr
             .lines()

@@ -13,9 +13,9 @@ use executor_client::{
 use integration::daemon::Daemon;
 use integration::request::update;
 
-/// Prints a line for each line of its input, and ends with it.
+/// Prints a line for each line of its input, and ends with the input.
 const ECHO: &str = "while read line; do echo \"got $line\"; done; exit 3";
-/// Prints its secret when it is told to, and ends.
+/// Prints its secret on SIGUSR1, and ends.
 const TOLD: &str = "trap 'cat /run/demo; exit 5' USR1; echo ready; while :; do sleep 0.01; done";
 
 fn sh(id: &str, script: &str) -> Run {
@@ -76,11 +76,11 @@ fn every_violation_comes_at_once() {
     });
 }
 
-/// Logs, events, waits and streams go on over a restart, with nothing lost and nothing twice.
+/// Logs, events, waits and streams continue over a restart, with nothing lost and nothing doubled.
 #[test]
 fn all_that_follows_goes_on_over_a_restart() {
     let mut daemon = Daemon::start();
-    let api = daemon.api.clone(); // its runtime goes on
+    let api = daemon.api.clone(); // its runtime outlives the daemon
     let client = api.client();
     let (mut attached, input, mut events) = api.block_on(async {
         let events = client.events(Some(0), "").await.unwrap();
@@ -116,7 +116,7 @@ fn all_that_follows_goes_on_over_a_restart() {
         assert_eq!(completed.state(), State::Completed);
         let rest = following.await.unwrap().unwrap();
         assert!(!rest.is_empty() && !String::from_utf8_lossy(&rest).contains("ready"), "{rest:?}");
-        // What is typed now arrives over the new connection, and the old output does not come again.
+        // Input that is typed now arrives over the new connection, and earlier output is not repeated.
         assert!(input.send(b"two\n".to_vec()).await);
         assert_eq!(attached.next().await.unwrap(), Some(Attached::Stdout(b"got two\n".to_vec())));
         assert!(input.end().await);
@@ -133,7 +133,7 @@ fn all_that_follows_goes_on_over_a_restart() {
     });
 }
 
-/// A client whose executord does not come back says so, after its patience.
+/// A client whose executord does not come back gives up after its patience, with an error.
 #[test]
 fn patience_ends() {
     let mut daemon = Daemon::start();

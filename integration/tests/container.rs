@@ -1,6 +1,6 @@
-//! What a request gets: namespaces, capabilities, the filter on system calls, limits, root file system, secret files,
-//! as its process sees them and as the host does. Each claim has a control on the host or in a container that was
-//! asked for otherwise.
+//! Effects of a request: namespaces, capabilities, the filter on system calls, limits, root file system and secret
+//! files, as the container's process sees them and as the host does. Each claim has a control on the host or in a
+//! container with another request.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -12,12 +12,12 @@ use executor_proto::v1::{Limits, Network, RunRequest};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
-use integration::request::{Words, sh, sleeper};
+use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 
-/// Runs a script to its end and answers what it printed.
-fn seen(daemon: &Daemon, request: RunRequest) -> String {
-    let container = daemon.api.ran(request);
+/// Runs a script to its end and returns its output.
+fn script_output(daemon: &Daemon, request: RunRequest) -> String {
+    let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
     format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
 }
@@ -45,11 +45,11 @@ fn namespaces_are_its_own() {
     assert_ne!(namespace(hosts, "pid"), namespace(host, "pid"));
 
     let own = "echo $$; hostname; tail -n +3 /proc/net/dev | cut -d: -f1; cut -d: -f3 /proc/1/cgroup | sort -u";
-    let told = seen(&daemon, sh(own).id("own"));
+    let told = script_output(&daemon, sh(own).id("own"));
     assert_eq!(told.split_whitespace().collect::<Vec<_>>(), ["1", "own", "lo", "/"], "{told}");
 }
 
-/// Root in its container has the short list, everybody else nothing, and nobody gets more.
+/// Root has the short list of capabilities in its container, other users have none, and no process gains any.
 #[test]
 fn capabilities_are_few() {
     const SHORT_LIST: u64 = 0x4fb; // chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service
@@ -65,7 +65,7 @@ fn capabilities_are_few() {
     assert_eq!(status(std::process::id() as i32, "Seccomp").as_deref(), Some("0"), "the control");
 }
 
-/// Calls that the host grants to the same user are denied inside: by the filter, and not for want of a capability.
+/// Calls that the host grants to the same user are denied inside, by the filter and not for lack of a capability.
 #[test]
 fn the_filter_on_system_calls_denies() {
     let daemon = Daemon::start();
@@ -76,7 +76,7 @@ fn the_filter_on_system_calls_denies() {
         \x20 ctypes.set_errno(0)\n\
         \x20 result = libc.syscall(number, *args)\n\
         \x20 print(name, 'EPERM' if result == -1 and ctypes.get_errno() == errno.EPERM else 'else')\n";
-    let inside = seen(&daemon, integration::request::program("/usr/bin/python3", &["-c", calls]).user("vcap"));
+    let inside = script_output(&daemon, integration::request::program("/usr/bin/python3", &["-c", calls]).user("vcap"));
     let expected = "unshare EPERM\nkeyctl EPERM\nadd_key EPERM\nbpf EPERM\nio_uring_setup EPERM\ngetppid else\n";
     assert_eq!(inside, expected);
     let mut on_host = Command::new("/usr/bin/setpriv");
@@ -108,22 +108,22 @@ fn limits_are_in_force() {
     let open_files = open_files.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(open_files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["77", "77"]);
 
-    // More than the host grants is clamped, and told.
+    // A limit above the host's is reduced to it, with a warning.
     let greedy = sh("ulimit -n").action(|run| run.resource_limits.get_or_insert_default().nofile = Some(1 << 30));
-    let container = daemon.api.ran(greedy);
+    let container = daemon.api.run_to_end(greedy);
     let spec = container.spec.unwrap();
     assert!(spec.nofile < 1 << 30 && spec.warnings.iter().any(|warning| warning.contains("nofile")), "{spec:?}");
     assert_eq!(daemon.api.output(&container.id).text().trim(), spec.nofile.to_string());
 }
 
-/// `dir:` is never written to: what the container writes lies in a layer that goes with it.
+/// A `dir:` root file system is never written to: a container's changes lie in a layer that is removed with it.
 #[test]
 fn a_prepared_rootfs_stays_as_it_is() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = (rootfs.listing(), daemon.footprint());
     let script = "echo x >/srv/file && mkdir /new && mv /etc/group /etc/moved && cat /srv/file; exit 3";
     for id in ["one", "two"] {
-        let ended = daemon.api.ran(sh(script).id(id).rootfs(&rootfs.reference()).file("/etc/app/key", b"x"));
+        let ended = daemon.api.run_to_end(sh(script).id(id).rootfs(&rootfs.reference()).file("/etc/app/key", b"x"));
         assert_eq!(
             (exit(&ended), daemon.api.output(id).text()),
             (Ok(3), "x\n".into()),
@@ -132,11 +132,11 @@ fn a_prepared_rootfs_stays_as_it_is() {
         daemon.api.delete(id, false).unwrap();
     }
     assert_eq!(rootfs.listing(), before.0);
-    daemon.is_back_at(&before.1);
+    daemon.wait_until_back_at(&before.1);
 }
 
-/// DESIGN: a tmpfs of its own, ro,nosuid,nodev,noexec, noswap where the kernel has it, 0600 in 0700 directories, owned
-/// by the process's user.
+/// Secret files lie on a tmpfs of their own (`ro,nosuid,nodev,noexec`, and `noswap` where the kernel has it), 0600 in
+/// directories of 0700, owned by the process's user (docs/security-claims.md).
 #[test]
 fn secret_files_lie_on_a_file_system_of_their_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -144,8 +144,8 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
         grep executor-secrets /proc/self/mountinfo; \
         (echo x >db/password) 2>&1; (echo x >new) 2>&1; rm db/password 2>&1; true";
     let request = sh(script).rootfs(&rootfs.reference()).user("app:web");
-    let told = seen(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
-    let kind = integration::mount::kind_of_secrets();
+    let told = script_output(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
+    let kind = integration::mount::secrets_fs_type();
     for line in [
         "600 1234:80 6 db/password",
         "600 1234:80 3 /etc/app.key",
@@ -161,5 +161,5 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
     let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounted.contains("executor-secrets"), "secrets have no path on the host");
     let other = sh("ls -l /etc/cf-service-bindings /etc/app.key 2>&1").rootfs(&rootfs.reference());
-    assert_eq!(seen(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
+    assert_eq!(script_output(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
 }

@@ -1,4 +1,4 @@
-//! kill -9 at system calls: a sample of what `cargo xtask crash` does at every one (see docs/crash.md).
+//! kill -9 at system calls: a sample of `cargo xtask crash`, which kills at every one (docs/crash.md).
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -6,9 +6,9 @@ use std::process::Command;
 
 use integration::dist;
 
-/// Calls of all lives at which something is killed.
+/// Number of kills, over all lives.
 const SAMPLE: &str = "90";
-/// Where a sample begins, as a failure told: the same calls again.
+/// Environment variable with the offset of a sample, to repeat a failed one.
 const OFFSET: &str = "EXECUTOR_CRASH_OFFSET";
 
 fn executor_crash() -> Command {
@@ -28,14 +28,14 @@ fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
     assert!(output.status.success(), "again with {OFFSET} as told:\n{told}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for target in figures["targets"].as_array().unwrap() {
-        // The control: processes were killed, in the number that was asked for, and the containers had fates.
+        // As a control, the requested number of processes was killed, and every container had an outcome.
         let of = |name: &str| target[name].as_u64().unwrap();
         assert!(of("kills") > 0 || of("calls") < 200, "{target}");
         assert_eq!(of("known") + of("unknown") + of("refused"), of("kills"), "{target}");
     }
 }
 
-/// The control: binaries that wipe nothing are caught.
+/// Secrets that the control binaries leave, because they wipe nothing, are found.
 #[test]
 fn a_secret_that_stays_is_found() {
     let mut command = executor_crash();

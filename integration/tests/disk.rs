@@ -1,5 +1,5 @@
-//! The limit of disk: it holds inside and leaves the host alone, it goes with its container however that ends, and where
-//! it cannot be held the request is refused, or told.
+//! The disk limit: it holds in the container and protects the host, its storage is removed however the container ends,
+//! and where it cannot be enforced the request is refused, or a warning is given.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -13,10 +13,10 @@ use executor_core::protocol::Reason;
 use executor_core::validate::{Draft, Policy, validate};
 use executor_proto::v1::{Limits, RunRequest, UserNamespace};
 use integration::api::{exit, pid};
-use integration::daemon::{Daemon, Setup, ended, kill};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::launcher::{Launcher, Payload};
 use integration::quota::{Project, project};
-use integration::request::{EVERYBODY, Words, sh};
+use integration::request::{ATTACKERS, RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 use tonic::Code;
@@ -28,7 +28,7 @@ fn limited(request: RunRequest, disk_bytes: u64) -> RunRequest {
     RunRequest { limits: Some(limits), ..request }
 }
 
-/// Loop devices whose file lies below a directory: whether a name is left of it or not.
+/// Loop devices whose file lies below a directory, even if the file has no name any more.
 fn devices(below: &Path) -> Vec<String> {
     let devices = fs::read_dir("/sys/block").unwrap().flatten();
     let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
@@ -42,8 +42,8 @@ fn is_gone(daemon: &Daemon) {
     });
 }
 
-/// What is written beyond the limit fails with ENOSPC, whoever writes it, and what fits is there. The host has lost no more
-/// than that, and all of it comes back. The control: without a limit the same goes through.
+/// A write beyond the limit fails with ENOSPC for every user, and what fits is written. The host loses no more than the
+/// limit, and all of it comes back. The control: without a limit the same write succeeds.
 #[test]
 fn the_limit_holds_and_the_host_is_left_alone() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
@@ -53,7 +53,7 @@ fn the_limit_holds_and_the_host_is_left_alone() {
     let script = "dd if=/dev/zero of=/srv/big bs=64k count=640 2>&1; stat -c '%s bytes' /srv/big; \
         echo x >/srv/small && echo small is there; cat /etc/passwd >>/etc/group && echo copied up; \
         >/srv/ready; exec sleep 100000";
-    for (attacker, disk_bytes) in EVERYBODY.into_iter().flat_map(|one| [(one, LIMIT), (one, 0)]) {
+    for (attacker, disk_bytes) in ATTACKERS.into_iter().flat_map(|one| [(one, LIMIT), (one, 0)]) {
         let request = sh(script).id("c").rootfs(&rootfs.reference()).by(attacker);
         daemon.api.started(limited(request, disk_bytes));
         let so_far = || Some(daemon.api.logs_so_far("c")).filter(|text| text.contains(" bytes\n"));
@@ -69,14 +69,15 @@ fn the_limit_holds_and_the_host_is_left_alone() {
         daemon.api.wait("c").unwrap();
         daemon.api.delete("c", false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
     is_gone(&daemon);
 }
 
-/// Of `cargo xtask vm-test`, because most kernels and file systems have none: where `EXECUTOR_QUOTA_DIR` is mounted,
-/// project quotas are in force. There they hold the limit, of bytes and of files, and no loop device is taken; root of the
-/// container cannot leave its project; and both use and limit are gone at the end, whoever is killed. The controls: without a
-/// limit the same goes through; root of the host's, which could leave its project, gets a file system of its own.
+/// Project quotas hold the limit of bytes and of files without a loop device; root of the container cannot leave its
+/// project; and use and limit are gone at the end, whichever process is killed. The controls: without a limit the same
+/// write succeeds; a container with the host's root, which could leave its project, gets a file system of its own. The
+/// test runs in `cargo xtask vm-test`, because most kernels and file systems have no project quotas: there they are in
+/// force at `EXECUTOR_QUOTA_DIR`.
 #[test]
 #[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
 fn where_there_are_project_quotas_they_hold_the_limit() {
@@ -85,7 +86,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
     drop(own);
     let daemon = Setup::default().config(open).state_below(&at).start();
     let before = daemon.footprint();
-    // Of the machine's own programs, for chattr; what is written goes to the layer above.
+    // The machine's own programs, for chattr; changes go to the layer above.
     let script = "exec 2>&1; cd /opt; dd if=/dev/zero of=big bs=64k count=640; stat -c '%s bytes' big; \
         chattr -p 0 big || echo stays in its project; rm big; mkdir many; i=0; \
         while [ $i -lt 6000 ] && true >many/$i; do i=$((i + 1)); done; echo $i files; exec sleep 100000";
@@ -97,12 +98,12 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         let request = RunRequest { user_namespace: ids.into(), ..sh(script).id(id).rootfs("dir:/").memory(256 << 20) };
         let container = daemon.api.started(limited(request, disk_bytes));
         let so_far = || Some(daemon.api.logs_so_far(id)).filter(|text| text.contains(" files\n"));
-        let told = wait::until("it has written what it can", so_far);
+        let told = wait::until("the container has written as much as it can", so_far);
         let number = |unit: &str| told.lines().find_map(|line| line.strip_suffix(unit)?.parse::<u64>().ok()).unwrap();
         let (bytes, files, of_it) = (number(" bytes"), number(" files"), || project(&at, container.id_range_start));
         println!("{id}: {bytes} bytes, {files} files, {:?}", of_it());
         if id == "limited" {
-            // ext4 and XFS have each their own word for it.
+            // ext4 and XFS have different messages.
             assert!(told.contains("Disk quota exceeded") || told.contains("No space left on device"), "{told}");
             assert!(bytes <= LIMIT && bytes > LIMIT - (1 << 20), "{told}");
             assert!(told.contains("stays in its project"), "{told}");
@@ -116,7 +117,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         }
         let images = devices(daemon.setup().home()).len() + devices(&at.join("")).len();
         assert_eq!(images, usize::from(id == "host"), "file systems of their own");
-        // A shim that is killed leaves it to the launcher.
+        // A shim that is killed leaves the cleanup to the launcher.
         if id == "limited" {
             kill(daemon.record(id).shim.pid, 9);
         } else {
@@ -125,13 +126,13 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         daemon.api.wait(id).unwrap();
         daemon.api.delete(id, false).unwrap();
         wait::until_ok("use and limit are gone", || match of_it() {
-            // Whoever has no project is in this one.
+            // Project 0 has every file without a project.
             _ if container.id_range_start == 0 => Ok(()),
             left if left == Project::default() => Ok(()),
             left => Err(format!("{left:?}")),
         });
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
     let mut chattr = Command::new("chattr");
     assert!(
         chattr.args(["-p", "1"]).arg(at.join("own")).status().unwrap().success(),
@@ -140,7 +141,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
     fs::remove_file(at.join("own")).unwrap();
 }
 
-/// A limit is counted in the capacity, which says so.
+/// A disk limit counts against the capacity, and Info reports it.
 #[test]
 fn disk_is_a_part_of_the_capacity() {
     let daemon = Setup::default().config(&format!("[capacity]\ndisk_bytes = {}\n", 3 * LIMIT)).start();
@@ -162,7 +163,8 @@ fn disk_is_a_part_of_the_capacity() {
     assert_eq!(default.api.info().total.unwrap().disk_bytes, size.f_blocks * size.f_frsize, "the file system's size");
 }
 
-/// Whoever of us is killed: the file system is unmounted, its device is free, and nothing of it is left.
+/// Whichever process of the executor is killed, the file system is unmounted, its device is free, and nothing of it is
+/// left.
 #[test]
 fn nothing_is_left_of_it_whoever_is_killed() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -190,12 +192,12 @@ fn nothing_is_left_of_it_whoever_is_killed() {
         kill(process, 9);
     }
     for process in [launcher, shim] {
-        wait::until("it has ended", || ended(process).then_some(()));
+        wait::until("the killed process has ended", || has_ended(process).then_some(()));
     }
     daemon.kill();
     daemon.start_again();
     daemon.api.wait("all").unwrap();
-    assert!(ended(init));
+    assert!(has_ended(init));
     is_gone(&daemon);
     for id in ["shim", "init", "all"] {
         daemon.api.delete(id, false).unwrap();
@@ -204,8 +206,8 @@ fn nothing_is_left_of_it_whoever_is_killed() {
     assert_eq!((left.mounts, left.files), (before.mounts, before.files));
 }
 
-/// Where no file system can be made, the request is refused by the field's name and nothing is left; where the operator
-/// wants it told, the container runs and its warnings tell. Here there are no loop devices, and no project quotas.
+/// Where no file system can be made, the request is refused with the field's name and nothing is left; where the
+/// operator prefers a warning, the container runs and has one. Here there are neither loop devices nor project quotas.
 #[test]
 fn what_cannot_be_held_is_refused_or_told() {
     let (home, rootfs) = (tempfile::tempdir().unwrap(), Rootfs::busybox());

@@ -1,4 +1,5 @@
-//! GetSecrets (secrets.md, rule 4): who gets the values, who does not, on which socket, and what stays of it.
+//! GetSecrets: callers that get the values and callers that are refused, the sockets that serve it, and what stays of a
+//! call.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -12,8 +13,8 @@ use executor_proto::v1::{GetRequest, InfoRequest, RunRequest, UpdateFilesRequest
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Search};
 use integration::api::{Api, exit, pid};
-use integration::daemon::{Daemon, ended, kill};
-use integration::request::{Words, program, sh};
+use integration::daemon::{Daemon, has_ended, kill};
+use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, get_secrets, socket, token, values, with_token};
 use integration::{dist, wait};
@@ -24,7 +25,7 @@ use tonic_health::pb::health_client::HealthClient;
 const FILE: &str = "/etc/executor-test/pw";
 const SINGLE: &str = "/etc/executor-single";
 
-/// A container with a secret of each kind and a token; it runs until it is ended.
+/// A container with a secret of each kind and a token, which runs until it is ended.
 fn secret(id: &str, script: &str) -> RunRequest {
     let request = program("/bin/sh", &["-c", script, "sh", ""]).id(id).runtime_token(TOKEN);
     let request = request.file(FILE, format!("file-of-{id}\n").as_bytes()).file(SINGLE, b"\x00single");
@@ -42,13 +43,13 @@ fn expected(id: &str) -> Vec<String> {
 
 const FOREVER: &str = "exec sleep 100000";
 
-/// A container asks with its own token, through the socket that it finds, and gets what it was given; agent-cli prints
-/// it. The runtime directory is read-only there and holds nothing else.
+/// A container gets its secrets with its own token through the socket that it finds, and agent-cli prints them. The
+/// runtime directory is read-only there and holds nothing else.
 #[test]
 fn a_container_reads_its_own_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
-    // The program comes in by the host's hand: no image has it.
+    // The host puts the program there: no image has it.
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; ls /run/executor; touch /run/executor/x && exit 9
         for ask in '--env PW' '--arg 3' '--file /etc/executor-test/pw'; do
           /tmp/agent-cli secrets --token-file /etc/executor-test/token $ask || exit 1; echo; done
@@ -58,7 +59,7 @@ fn a_container_reads_its_own_secrets() {
         let request = secret(id, script).user(user).unmasked().memory(1 << 30);
         let init = pid(&daemon.api.started(request));
         daemon.api.follow(id).until(|entry| entry.data == b"up\n");
-        // As root of the container's user namespace: no other id of the host can make a file there.
+        // As root of the container's user namespace: no other id of the host can create a file there.
         let mut inside = std::process::Command::new("nsenter");
         inside.args(["--target", &init.to_string(), "--user", "--mount", "--setuid", "0", "--setgid", "0"]);
         inside.args(["sh", "-ec", "cat >/tmp/agent-cli; chmod 755 /tmp/agent-cli; >/tmp/go"]);
@@ -79,7 +80,7 @@ fn a_container_reads_its_own_secrets() {
         assert!(stderr.contains("GetSecrets alone") && exit(&container) == Ok(125), "info is not served: {stderr}");
         daemon.api.delete(id, false).unwrap();
     }
-    // Another root file system, without a /run of its own; and one that cannot be used.
+    // Another root file system, without a /run of its own; and an unusable one.
     let request = secret("dir", FOREVER).rootfs(&rootfs.reference());
     let init = pid(&daemon.api.started(request));
     let inside = PathBuf::from(format!("/proc/{init}/root/run/executor/runtime.sock"));
@@ -92,14 +93,14 @@ fn a_container_reads_its_own_secrets() {
     let refused = daemon.api.run(secret("link", FOREVER).rootfs(&rootfs.reference())).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("/run is a symbolic link"), "{refused:?}");
-    // Without a token there is neither.
+    // A container without a token has neither the socket nor the token.
     let init = pid(&daemon.api.started(sh(FOREVER).id("plain").file("f", b"x")));
     assert!(!Path::new(&format!("/proc/{init}/root/run/executor")).exists());
     daemon.api.delete("plain", true).unwrap();
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// Rule 4: root, the control plane, another container's token, a token after the end: all are refused, and told the same.
+/// Root, the control plane, another container's token and a token after the end are all refused, with the same message.
 #[test]
 fn nobody_else_is_answered() {
     let daemon = Daemon::start();
@@ -138,7 +139,7 @@ fn nobody_else_is_answered() {
             assert_eq!(get_secrets(socket, Some(&authorization), id).unwrap_err(), told, "{authorization} for {id:?}");
         }
     }
-    // While it is stopping it is still itself; then no more, whether its record is there or not.
+    // A stopping container still has its secrets; an ended one has not, whether or not its record is still there.
     daemon.api.stop("two", Some(600_000)).unwrap();
     assert_eq!(values(&with_token(&runtime, &two).unwrap()), expected("two"));
     daemon.api.stop("two", Some(0)).unwrap();
@@ -146,18 +147,18 @@ fn nobody_else_is_answered() {
     assert_eq!(with_token(&runtime, &two).unwrap_err(), told, "after its end");
     daemon.api.delete("two", false).unwrap();
     assert_eq!(with_token(&runtime, &two).unwrap_err(), told, "after it was deleted");
-    // The id again is another container with another token.
+    // The same id again is another container with another token.
     let again = token(pid(&daemon.api.started(secret("two", FOREVER))));
     assert_eq!(with_token(&runtime, &two).unwrap_err(), told);
     assert_eq!(values(&with_token(&runtime, &again).unwrap()), expected("two"));
-    // A token of a container whose shim is killed is worth nothing from then on.
+    // The token of a container whose shim is killed is invalid from then on.
     kill(daemon.record("two").shim.pid, 9);
     daemon.api.wait("two").unwrap();
     assert_eq!(with_token(&runtime, &again).unwrap_err(), told);
 }
 
-/// Whoever of ours is started again: the token is as good as before, through the very directory that the container saw
-/// from its start.
+/// A token stays valid when executord or the launcher is restarted, through the same directory that the container has
+/// had from its start.
 #[test]
 fn a_token_outlives_daemon_and_launcher() {
     let mut daemon = Daemon::start();
@@ -171,14 +172,14 @@ fn a_token_outlives_daemon_and_launcher() {
     assert_eq!(asks(), expected("one"));
     let launcher = daemon.launcher().unwrap();
     kill(launcher, 9);
-    wait::until("it has ended", || ended(launcher).then_some(()));
+    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
     assert_eq!(asks(), expected("one"), "no launcher is needed");
     daemon.terminate();
     daemon.start_again();
     assert_eq!(asks(), expected("one"));
 }
 
-/// Files are those of the generation in force.
+/// GetSecrets returns the files of the generation in force.
 #[test]
 fn rotated_files_are_answered() {
     let daemon = Daemon::start();
@@ -206,7 +207,7 @@ fn rotated_files_are_answered() {
     assert!(answer.files.iter().all(|file| file.public == (file.path == SINGLE)));
 }
 
-/// The runtime socket serves GetSecrets and nothing else, root or not; it is everybody's to connect to.
+/// The runtime socket serves GetSecrets and nothing else, to root as well; every user may connect to it.
 #[test]
 fn the_runtime_socket_serves_nothing_else() {
     let daemon = Daemon::start();
@@ -232,31 +233,33 @@ fn the_runtime_socket_serves_nothing_else() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
-/// However many connections containers make, the control plane's calls are answered, and so are other users' of the
-/// runtime socket. Connections that ask nothing are ended.
+/// Many connections of containers do not keep the control plane's calls from being answered, nor other users' calls on
+/// the runtime socket. Idle connections are closed.
 #[test]
 fn many_connections_starve_nobody() {
     let daemon = Daemon::start();
     let runtime = socket(&daemon);
     let token = token(pid(&daemon.api.started(secret("one", FOREVER))));
-    // Of one user: more than it may have. The last ones are closed at once, the first ones stay for a while.
+    // More connections of one user than it may have. The last ones are closed at once, the first ones stay for a while.
     let idle: Vec<UnixStream> = (0..64).map(|_| UnixStream::connect(&runtime).unwrap()).collect();
     let open = |stream: &UnixStream| {
         stream.set_nonblocking(true).unwrap();
         !matches!((&*stream).read(&mut [0; 64]), Ok(0))
     };
-    wait::until("some of them are refused", || (idle.iter().filter(|stream| open(stream)).count() <= 32).then_some(()));
-    daemon.api.ran(sh("true").id("busy"));
+    wait::until("the connections over the limit are closed", || {
+        (idle.iter().filter(|stream| open(stream)).count() <= 32).then_some(())
+    });
+    daemon.api.run_to_end(sh("true").id("busy"));
     assert!(idle.iter().any(open), "the control: they are there meanwhile");
     for number in 0..20 {
-        daemon.api.ran(sh("true").id(&format!("busy-{number}")));
+        daemon.api.run_to_end(sh("true").id(&format!("busy-{number}")));
     }
-    wait::until("those that ask nothing are ended", || idle.iter().all(|stream| !open(stream)).then_some(()));
+    wait::until("idle connections are closed", || idle.iter().all(|stream| !open(stream)).then_some(()));
     drop(idle);
     assert_eq!(values(&with_token(&runtime, &token).unwrap()), expected("one"));
 }
 
-/// A client of HTTP/2 that says what it is told to, and keeps its connection whatever it is told.
+/// An HTTP/2 client that never acknowledges anything and keeps its connection whatever it is sent.
 struct Stubborn(UnixStream);
 
 impl Stubborn {
@@ -288,12 +291,12 @@ impl Stubborn {
         Self(stream)
     }
 
-    /// Asks for an answer to nothing.
+    /// Sends a PING.
     fn ping(&mut self) {
         self.0.write_all(&[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     }
 
-    /// Reads until something is there, and answers nothing: no PING, no SETTINGS.
+    /// Reads until these bytes have come, and answers neither PING nor SETTINGS.
     fn read_until(&mut self, wanted: &[u8]) {
         let mut read = Vec::new();
         self.0.set_read_timeout(Some(wait::PATIENCE)).unwrap();
@@ -305,7 +308,7 @@ impl Stubborn {
         }
     }
 
-    /// The daemon has closed it.
+    /// Returns whether the daemon has closed the connection.
     fn is_closed(&mut self) -> bool {
         self.0.set_nonblocking(true).unwrap();
         let mut buffer = [0; 4096];
@@ -319,9 +322,9 @@ impl Stubborn {
     }
 }
 
-/// One second after an answer was taken the daemon's memory holds neither the token nor a value, although the client keeps
-/// its connection and answers nothing; one that does not even take its answer is let go after a while. The control is an
-/// answer that nobody takes.
+/// One second after an answer was read the daemon's memory holds neither the token nor a value, although the client
+/// keeps its connection and acknowledges nothing; a client that does not read its answer is disconnected after a while.
+/// The control is an answer that is not read.
 #[test]
 fn the_daemon_keeps_nothing_of_an_answer() {
     const METHOD: &str = "/executor.v1.Executor/GetSecrets";
@@ -333,7 +336,7 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         canary
     };
     let (variable, argument) = (canary("variable", 64), canary("argument", 4096));
-    // What one window of HTTP/2 takes, and what it does not.
+    // One file that fits into a window of HTTP/2, and one that does not.
     let files = [("small", canary("small", 30_000)), ("large", canary("large", 900_000))];
     let tokens = files.each_ref().map(|(id, file)| {
         let request = program("/bin/sh", &["-c", FOREVER, ""]).id(id).runtime_token(TOKEN);
@@ -352,13 +355,13 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         labels.dedup();
         labels
     };
-    daemon.api.info(); // what Run read is overwritten before the next call is
+    daemon.api.info(); // the buffer of Run is overwritten before the next call is read
     assert_eq!(found(), [""; 0], "before");
     for socket in [daemon.socket(), socket(&daemon)] {
         let mut client = Stubborn::call(&socket, METHOD, &tokens[0]);
         client.read_until(&argument.as_bytes()[4000..]); // the last of the answer's values
         let mut wrong = Stubborn::call(&socket, METHOD, &format!("{}x", tokens[0]));
-        std::thread::sleep(Duration::from_secs(1)); // it is what is claimed
+        std::thread::sleep(Duration::from_secs(1)); // the time that docs/security-claims.md names
         assert_eq!(found(), [""; 0], "{}", socket.display());
         assert!(!client.is_closed() && !wrong.is_closed());
         let mut client = Stubborn::call(&socket, METHOD, &tokens[1]);
@@ -366,12 +369,12 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         let other = with_token(&socket, &tokens[1]).unwrap();
         assert!(other.files[0].content == files[1].1.as_bytes(), "others are served meanwhile");
         assert!(!found().is_empty(), "the control: there is an answer that nobody takes");
-        wait::until("it is let go", || client.is_closed().then_some(()));
+        wait::until("the connection is closed", || client.is_closed().then_some(()));
         assert_eq!(found(), [""; 0], "{}", socket.display());
     }
 }
 
-/// A client that is held up for longer than an answer takes gets the whole of it, and what it says meanwhile is no error.
+/// A client that is held up for longer than an answer takes gets the whole answer, and its PING meanwhile is no error.
 #[test]
 fn a_client_that_is_held_up_gets_its_answer() {
     let daemon = Daemon::start();
@@ -380,37 +383,37 @@ fn a_client_that_is_held_up_gets_its_answer() {
     let token = token(pid(&daemon.api.started(request)));
     for socket in [daemon.socket(), socket(&daemon)] {
         let mut client = Stubborn::call(&socket, "/executor.v1.Executor/GetSecrets", &token);
-        std::thread::sleep(Duration::from_millis(1500)); // it is what is claimed
+        std::thread::sleep(Duration::from_millis(1500)); // longer than an answer takes
         client.ping();
         client.read_until(&content.as_bytes()[29_990..]);
     }
 }
 
-/// Nothing of the call is left after the end, either: not in the shim's place, not in the launcher.
+/// The shim, executord and the launcher hold nothing of a call of GetSecrets after the container's end either.
 #[test]
 fn nothing_is_left_of_what_was_answered() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
-    let mut batch = integration::residue::Batch::new("one");
+    let mut batch = integration::residue::ContainerSecrets::new("one");
     let container = daemon.api.started(batch.request());
-    batch.is_up(&daemon, &container);
+    batch.wait_until_up(&daemon, &container);
     let path = format!("/proc/{}/root/etc/executor-residue/token", pid(&container));
     let token = std::fs::read_to_string(path).unwrap();
     for _ in 0..3 {
         let answer = with_token(&socket(&daemon), &token).unwrap();
         assert_eq!((answer.environment.len(), answer.arguments.len(), answer.files.len()), (4, 4, 4));
-        // A client that goes away in the middle.
+        // This client disconnects in the middle of its call.
         drop(Stubborn::call(&socket(&daemon), "/executor.v1.Executor/GetSecrets", &token));
     }
     daemon.api.signal("one", 10).unwrap();
-    integration::residue::settled(&daemon, "one");
+    integration::residue::wait_until_settled(&daemon, "one");
     let report = batch.search(&daemon, &[]);
     assert!(!report.found() && report.unsearched.is_empty(), "{report}");
     daemon.api.delete("one", false).unwrap();
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// An authorization header in a request of the control plane's is nobody's business but GetSecrets': it opens nothing.
+/// An authorization header opens nothing in the control plane's calls: only GetSecrets uses it.
 #[test]
 fn a_token_opens_nothing_else() {
     let daemon = Daemon::start();

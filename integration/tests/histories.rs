@@ -1,5 +1,5 @@
-//! Random histories of real calls, rotations, kills and restarts, against a model of what must be true of each
-//! container. A failure tells its seed; EXECUTOR_HISTORY_SEED plays that history again.
+//! Random histories of calls, rotations, kills and restarts, compared with a model of each container. A failure prints
+//! its seed; EXECUTOR_HISTORY_SEED repeats that history.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -10,7 +10,7 @@ use executor_proto::v1::event::Kind;
 use executor_proto::v1::{Container, File, State, UpdateFilesRequest, failure};
 use integration::api::exit;
 use integration::daemon::kill;
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::supervised::{Part, Supervised};
 use integration::wait;
 use tonic::Code;
@@ -18,23 +18,23 @@ use tonic::Code;
 const SEED: &str = "EXECUTOR_HISTORY_SEED";
 /// Steps of a history.
 const STEPS: usize = 160;
-/// Containers that run at a time.
+/// Most containers that run at a time.
 const LIVING_MAX: usize = 5;
-/// What ends by itself ends with this.
+/// Exit code of a container that ends by itself.
 const QUICK: i32 = 5;
-/// What is asked to end ends with this.
+/// Exit code of a container that was asked to end.
 const ASKED: i32 = 7;
 
-/// What is known of a container.
+/// The model of a container.
 #[derive(Clone, Debug)]
 struct Known {
-    /// It ends by itself.
+    /// True if the container ends by itself.
     quick: bool,
-    /// It was asked to end.
+    /// True if the container was asked to end.
     asked: bool,
-    /// Its shim was killed.
+    /// True if the container's shim was killed.
     shim_killed: bool,
-    /// Updates that were answered.
+    /// Number of successful updates.
     generation: u64,
 }
 
@@ -43,7 +43,7 @@ struct History {
     random: u64,
     containers: BTreeMap<String, Known>,
     made: usize,
-    /// Both died at once: the key that requests are compared with is another one.
+    /// True if executord and the launcher died at once, so that requests are compared with a new key.
     key_lost: bool,
 }
 
@@ -99,7 +99,7 @@ impl History {
         self.containers.insert(id, Known { quick, asked: false, shim_killed: false, generation: 1 });
     }
 
-    /// The same request again: the same container, whatever became of it.
+    /// Sends the same request again, which finds the same container, in whatever state.
     fn run_again(&mut self) {
         let Some(id) = self.any() else { return };
         match self.node.api.run(Self::request(&id, self.containers[&id].quick)) {
@@ -137,7 +137,7 @@ impl History {
                 assert_eq!(container.files_generation, known.generation + 1, "{id}");
                 self.containers.get_mut(&id).unwrap().generation += 1;
             }
-            // It has ended, or is about to.
+            // The container has ended, or is about to.
             Err(status) => {
                 assert!(matches!(status.code(), Code::FailedPrecondition | Code::Unavailable), "{id}: {status}");
                 assert!(known.quick || known.asked || known.shim_killed, "{id} runs: {status}");
@@ -173,13 +173,13 @@ impl History {
         self.judge(&container);
     }
 
-    /// Some of the three die, in any order; the supervisor brings two of them back.
+    /// Kills some of the three processes in any order; the supervisor restarts two of them.
     fn deaths(&mut self) {
         let which = 1 + self.below(7);
         let shims = self.node.shims();
         if which & 4 != 0 && !shims.is_empty() {
             let shim = shims[self.below(shims.len())];
-            // Whose it is: read before it dies.
+            // The shim's container, looked up before the shim dies.
             let named = |id: &&String| {
                 let path = self.node.run_dir().join("containers").join(id).join("container.json");
                 let record =
@@ -201,7 +201,7 @@ impl History {
         self.node.revive().unwrap();
     }
 
-    /// What must be true of a container, whatever happened around it.
+    /// Checks the conditions that hold for a container in every history.
     fn judge(&self, container: &Container) {
         let known = &self.containers[&container.id];
         assert!(container.files_generation <= known.generation, "{known:?} {container:#?}");
@@ -217,10 +217,10 @@ impl History {
             }
             Some(kind) => {
                 assert_eq!(kind, failure::Kind::SupervisorLost, "{container:#?}");
-                assert!(known.shim_killed, "nobody killed its shim: {container:#?}");
+                assert!(known.shim_killed, "the receipt is missing, although the shim was not killed: {container:#?}");
             }
         }
-        // Without a receipt only where its shim died: perhaps nobody could reach the files any more.
+        // The receipt may be missing only if the shim died: perhaps no process could reach the files any more.
         let wiped = result.wipe.as_ref().map(|wipe| wipe.verified);
         assert!(wiped == Some(true) || (wiped.is_none() && known.shim_killed), "{known:?} {container:#?}");
     }
@@ -232,8 +232,8 @@ fn seed() -> u64 {
     seed.max(1)
 }
 
-/// Whatever is called and whoever dies: what was answered stays true, each container is completed at most once, with
-/// its secrets wiped, and when all are deleted nothing is left.
+/// Every answer stays true whichever calls are made and whichever processes die; each container is completed at most
+/// once, with its secrets wiped; and when all are deleted nothing is left.
 #[test]
 fn any_history_keeps_what_was_promised() {
     let seed = seed();
@@ -248,11 +248,11 @@ fn any_history_keeps_what_was_promised() {
         history.judge(&history.node.api.get(&id).unwrap());
         history.node.api.delete(&id, true).unwrap();
     }
-    history.node.is_back_at(&before, wait::PATIENCE).unwrap();
+    history.node.wait_until_back_at(&before, wait::PATIENCE).unwrap();
     assert!(history.made > 5, "the control: something ran");
 
-    // The event log ends with what is made now.
-    history.node.api.ran(History::request("last", true));
+    // This run's events come last in the event log.
+    history.node.api.run_to_end(History::request("last", true));
     let is_last = |told: &executor_proto::v1::WatchEventsResponse| {
         told.event.as_ref().is_some_and(|event| event.container_id == "last" && event.kind() == Kind::Completed)
     };

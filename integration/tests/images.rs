@@ -1,4 +1,4 @@
-//! Images of others' making, from where others serve them, run in containers.
+//! Images of other tools, from registries, layouts and archives, run in containers.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use executor_proto::v1::RunRequest;
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Search};
-use integration::cli::{Ran, command, finish, run};
+use integration::cli::{CliOutput, command, finish, run};
 use integration::daemon::{Daemon, Setup};
 use integration::images::{Endpoint, Gate, Holding, Image, PASSWORD, Registry, USER, auth_file, layers};
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-fn stdout(ran: &Ran) -> &str {
+fn stdout(ran: &CliOutput) -> &str {
     assert_eq!(ran.status, 0, "{ran:?}");
     &ran.stdout
 }
@@ -28,26 +28,26 @@ fn pulled_from_a_registry_and_run_as_it_says() {
     let (daemon, name) = (Daemon::start(), registry.name("team/app:1"));
     let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
 
-    // Not there, and not to be fetched.
+    // The image is not stored, and may not be fetched.
     let refused = agent(&["run", "--pull", "never", &name]);
     assert!(refused.status == 125 && refused.stderr.contains("pull policy is never"), "{refused:?}");
     let pulled = agent(&["image", "pull", &name]);
     assert_eq!(stdout(&pulled), format!("{digest}\n"));
-    // How far it is was told, to the end, as quick as it may have been.
+    // Progress was reported to the end, however quick the pull was.
     assert_eq!(pulled.stderr.matches(": done (").count(), 2, "{pulled:?}");
     assert_eq!(layers(&daemon.setup().state_dir()), 2);
 
-    // Its own command, its own environment, directory, user; then ours over each.
+    // The image's own command, environment, directory and user; then the request's in place of each.
     assert_eq!(stdout(&agent(&["run", &name])), "hello from /srv as 1234\n");
     let ours =
         ["run", "-e", "GREETING=bye", "--dir", "/", "-u", "0", &name, "--", "echo $GREETING from $PWD as $(id -u)"];
     assert_eq!(stdout(&agent(&ours)), "bye from / as 0\n");
     assert_eq!(stdout(&agent(&["run", "--entrypoint", "/bin/echo", &name, "--", "a", "b"])), "a b\n");
-    // The upper layer's whiteout and change; a file that only the image's own user may read.
+    // The upper layer's whiteout and change; a file that only the image's user may read.
     let looked = agent(&["run", &name, "--", "ls /srv; cat changed private; echo x >mine 2>&1 || echo no; exit 7"]);
     assert_eq!((looked.status, &*looked.stdout), (7, "changed\nprivate\ntwoof appno\n"), "{looked:?}");
 
-    // What ran is told by its digest, whatever the name means by now.
+    // The container shows the digest that ran, whatever the name means by now.
     let id = stdout(&agent(&["run", "-d", "--id", "held", &name, "--", "exec sleep 1000"])).trim().to_owned();
     let container = daemon.api.get(&id).unwrap();
     assert_eq!(container.image.unwrap().digest, digest);
@@ -55,7 +55,7 @@ fn pulled_from_a_registry_and_run_as_it_says() {
     let listed = agent(&["image", "ls", "--json"]).json();
     assert_eq!((&listed[0]["digest"], listed.as_array().unwrap().len()), (&digest.clone().into(), 1));
 
-    // In use it stays; then it goes with its layers.
+    // An image in use stays; afterwards it is removed with its layers.
     let in_use = agent(&["image", "rm", &name]);
     assert!(in_use.status == 125 && in_use.stderr.contains("container held"), "{in_use:?}");
     let pruned = agent(&["image", "prune", "--unused-for", "0s"]);
@@ -63,7 +63,7 @@ fn pulled_from_a_registry_and_run_as_it_says() {
     daemon.api.delete(&id, true).unwrap();
     assert_eq!(stdout(&agent(&["image", "rm", &digest[7..19]])), format!("{}: removed\n", &digest[7..19]));
     assert_eq!(layers(&daemon.setup().state_dir()), 0);
-    // Straight from the registry, by digest.
+    // A run directly from the registry, by digest.
     let pinned = registry.name(&format!("team/app@{digest}"));
     assert_eq!(stdout(&agent(&["run", &pinned])), "hello from /srv as 1234\n");
 }
@@ -87,21 +87,22 @@ fn credentials_open_the_registry_and_stay_nowhere() {
     stdout(&with(&["image", "pull", "--registry-auth-file", &file, &name], ""));
     let shown = with(&["image", "pull", "--registry-user", USER, "--registry-password", PASSWORD, &name], "");
     assert!(shown.status != 0 && !shown.stderr.contains(PASSWORD), "{shown:?}");
-    // The control: a file that holds it is found by the same search.
+    // The control: the same search finds a file that holds the password.
     let home = daemon.setup().home().to_owned();
-    assert_eq!(found(&home, PASSWORD), Vec::<String>::new());
+    assert_eq!(files_containing(&home, PASSWORD), Vec::<String>::new());
     std::fs::write(home.join("control"), format!("x{PASSWORD}y")).unwrap();
-    assert_eq!(found(&home, PASSWORD).len(), 1);
+    assert_eq!(files_containing(&home, PASSWORD).len(), 1);
 }
 
-/// Files below a directory that hold a text.
-fn found(dir: &Path, text: &str) -> Vec<String> {
+/// Files below a directory that contain a text.
+fn files_containing(dir: &Path, text: &str) -> Vec<String> {
     let done = std::process::Command::new("grep").args(["-rlFa", "--devices=skip", text]).arg(dir).output().unwrap();
     String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// A pull's password, and the token that it was exchanged for, are out of executord's memory within a second of its end,
-/// however it ended and whatever comes after. The control: while a layer is on its way the same search finds both.
+/// The password of a pull, and the token that it was exchanged for, are gone from executord's memory within a second of
+/// the pull's end, however it ended and whatever follows. The control: while a layer is transferred the same search
+/// finds both.
 #[test]
 fn credentials_leave_executord_with_their_pull() {
     let (image, open, closed) = (Image::build(), Registry::start(false), Registry::start(true));
@@ -120,16 +121,17 @@ fn credentials_leave_executord_with_their_pull() {
             let arguments: Vec<&str> = arguments.iter().chain(&by_user).chain(&[&*name]).copied().collect();
             command(Some(&daemon.socket()), &arguments).env("PW", password).spawn().unwrap()
         };
-        let remembered = || remembered(&daemon, &[("a password", PASSWORD.as_bytes()), ("a token", token.as_bytes())]);
+        let secrets_in_memory =
+            || secrets_in_memory(&daemon, &[("a password", PASSWORD.as_bytes()), ("a token", token.as_bytes())]);
         let forgotten = |what: &str| {
             let end = Instant::now() + Duration::from_secs(1);
-            while Instant::now() < end && !remembered().is_empty() {}
-            assert_eq!(remembered(), [""; 0], "{asks:?}, {what}");
+            while Instant::now() < end && !secrets_in_memory().is_empty() {}
+            assert_eq!(secrets_in_memory(), [""; 0], "{asks:?}, {what}");
         };
-        // In the middle, and given up there.
+        // This pull is abandoned in the middle.
         let mut pull = with(&["image", "pull"], PASSWORD);
         held.until_held();
-        assert_eq!(remembered(), asks, "the control");
+        assert_eq!(secrets_in_memory(), asks, "the control");
         pull.kill().unwrap();
         pull.wait().unwrap();
         forgotten("given up");
@@ -148,8 +150,8 @@ fn credentials_leave_executord_with_their_pull() {
     }
 }
 
-/// Names of what executord's memory holds.
-fn remembered(daemon: &Daemon, secrets: &[(&str, &[u8])]) -> Vec<String> {
+/// Names of the secrets that executord's memory holds.
+fn secrets_in_memory(daemon: &Daemon, secrets: &[(&str, &[u8])]) -> Vec<String> {
     let mut needles = Needles::new().unwrap();
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
     let mut search = Search::new(&needles);
@@ -170,23 +172,23 @@ fn taken_in_from_layouts_and_archives() {
     let docker = image.archive("docker-archive", "docker.io/team/app:1");
     let oci = image.archive("oci-archive", "");
     let said = "hello from /srv as 1234\n";
-    // Streamed by whoever may not have a place on executord's disk.
+    // Streamed by a user who has no place on executord's disk.
     let mut import = command(Some(&daemon.socket()), &["image", "import", "-"]);
     let import = finish(import.stdin(std::fs::File::open(&docker).unwrap()).spawn().unwrap());
     stdout(&import);
     assert_eq!(stdout(&agent(&["run", "--pull", "never", "team/app:1"])), said);
     stdout(&agent(&["image", "import", "--form", "oci-archive", "--name", "team/oci:1", &oci]));
     assert_eq!(stdout(&agent(&["run", "--pull", "never", "team/oci:1"])), said);
-    // The same layers, however they came.
+    // The layers are the same, however they came.
     assert_eq!(layers(&daemon.setup().state_dir()), 2);
     let wrong = agent(&["image", "import", "--form", "oci-archive", "/bin/busybox"]);
     assert!(wrong.status == 125 && wrong.stderr.contains("not a tar archive"), "{wrong:?}");
-    // From executord's own disk, as a root file system; as far as executord itself may read there.
+    // Root file systems from executord's own disk, as far as executord itself may read there.
     for reference in [image.layout(), format!("docker-archive:{docker}"), format!("oci-archive:{oci}")] {
         image.readable(true);
         assert_eq!(stdout(&agent(&["run", "--rootfs", &reference])), said, "{reference}");
         image.readable(false);
-        // What executord cannot read is told with its path and what helps; agent-cli sends what its caller can read.
+        // A path that executord cannot read is named with a remedy; agent-cli sends files that its caller can read.
         let closed = daemon.api.run(RunRequest { rootfs: reference.clone(), ..sh("true") }).unwrap_err();
         let bad = closed.get_details_bad_request().unwrap().field_violations;
         assert_eq!((closed.code(), bad[0].reason.as_str()), (Code::FailedPrecondition, "ACCESS_DENIED"), "{closed:?}");
@@ -196,7 +198,7 @@ fn taken_in_from_layouts_and_archives() {
         assert!(stdout(&sent) == said && sent.stderr.contains("it is sent"), "{reference}: {sent:?}");
         assert!(stdout(&agent(&["image", "pull", "-q", &reference])).starts_with("sha256:"), "{reference}");
     }
-    // Of several in one layout by its name; with a path from the working directory; and what nobody can read.
+    // An image of several in one layout by its name; a path relative to the working directory; and an unreadable one.
     let other = Image::in_layout(Path::new(image.layout().split(':').nth(1).unwrap()), "other");
     other.copy(Rootfs::busybox().path());
     other.commit();
@@ -210,8 +212,8 @@ fn taken_in_from_layouts_and_archives() {
     assert!(missing.status == 125 && missing.stderr.contains("/nowhere/layout"), "{missing:?}");
 }
 
-/// Devices in `/dev` are left out of an image, since every container has its own, and the caller and the log are told. One
-/// elsewhere is refused as what the operator does not allow, with the reason that programs tell it by.
+/// Devices in `/dev` are left out of an image, since every container has its own, with a warning to the caller and in
+/// the log. A device elsewhere is refused as not allowed by the operator, with a machine-readable reason.
 #[test]
 fn devices_in_dev_are_left_out_and_told() {
     let image = Image::build();
@@ -229,11 +231,11 @@ fn devices_in_dev_are_left_out_and_told() {
     let daemon = Setup::default().config("[policy]\nallow_host_userns = true\n").start();
     let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
     let warning = "3 devices below /dev left out, where each container has its own: dev/console, dev/null, dev/sda";
-    let told = |ran: &Ran| stdout(ran).len() > 1 && ran.stderr.contains(warning);
+    let told = |ran: &CliOutput| stdout(ran).len() > 1 && ran.stderr.contains(warning);
     let imported = agent(&["image", "import", &archive]);
     assert!(told(&imported), "{imported:?}");
     assert!(daemon.setup().logged().contains(warning), "{}", daemon.setup().logged());
-    // Each who uses it is told, not only the first one; there is a /dev, and it is the container's.
+    // Every user of the image gets the warning, not only the first one; there is a /dev, and it is the container's.
     image.readable(true);
     let pulled = agent(&["image", "pull", &image.layout()]);
     assert!(told(&pulled), "{pulled:?}");
@@ -258,7 +260,7 @@ fn devices_in_dev_are_left_out_and_told() {
     );
 }
 
-/// A registry's refusal says which registry refused whom, and is not told as executord's own.
+/// A registry's refusal names the registry and the user, and is not reported as executord's own.
 #[test]
 fn a_registry_that_refuses_is_named() {
     let (registry, daemon) = (Registry::start(true), Daemon::start());
@@ -279,8 +281,8 @@ fn a_registry_that_refuses_is_named() {
     assert!(wrong.status == 125 && wrong.stderr.contains(&whom), "{wrong:?}");
 }
 
-/// Of a closed configuration nothing runs that is an image, and the key that would allow it is told. The control: what a
-/// pattern names runs, and beside it nothing does.
+/// Under a closed configuration no image runs, and the error names the key that would allow it. The control: an image
+/// that a pattern names runs, and others do not.
 #[test]
 fn what_the_policy_does_not_allow_does_not_run() {
     let (image, registry) = (Image::build(), Registry::start(false));
@@ -337,8 +339,8 @@ fn what_the_policy_does_not_allow_does_not_run() {
     assert_eq!(listed["image_policy"]["allow"][0], registry.name("team/*"));
 }
 
-/// With keys in the configuration an image runs once its registry has a signature of one, made by openssl as cosign makes it
-/// and kept where cosign keeps it; before that, and with another key, it is refused by name.
+/// With keys in the configuration an image runs once its registry has a signature by one of them, made by openssl in
+/// cosign's form and place; before that, and with another key, it is refused by name.
 #[test]
 fn an_image_runs_when_it_is_signed() {
     let (image, registry) = (Image::build(), Registry::start(false));
@@ -379,8 +381,8 @@ fn an_image_runs_when_it_is_signed() {
     assert!(stdout(&run(&daemon.socket(), &["info"])).contains("by 1 key"));
 }
 
-/// Volumes begin with what the image has there, with its owners, and can be written to where the rest of the root cannot;
-/// what is written goes with the container. The control: without `--read-only` all of the root can be.
+/// Volumes begin with the image's content and owners, and are writable where the rest of the root is not; their content
+/// is removed with the container. The control: without `--read-only` the whole root is writable.
 #[test]
 fn volumes_can_be_written_to_where_the_rest_cannot() {
     let (image, daemon) = (Image::build(), Daemon::start());
@@ -401,7 +403,7 @@ fn volumes_can_be_written_to_where_the_rest_cannot() {
     assert_eq!(told(&[]), format!("{begin}wrote /tmp/new\nwrote /new\n"), "the control");
 }
 
-/// A full disk in the middle of a pull is told as one, and nothing half is left.
+/// A full disk in the middle of a pull is reported as such, and no partial layer is left.
 #[test]
 fn a_full_disk_leaves_the_store_whole() {
     let (image, registry) = (Image::build(), Registry::start(false));
@@ -421,7 +423,7 @@ fn a_full_disk_leaves_the_store_whole() {
     assert_eq!(stdout(&run(&daemon.socket(), &["run", &name])), "hello from /srv as 1234\n");
 }
 
-/// Killed in the middle of a pull, the next daemon has nothing half, and fetches only what is missing.
+/// A daemon that replaces one killed in the middle of a pull has no partial layer, and fetches only missing ones.
 #[test]
 fn killed_in_the_middle_it_goes_on_where_it_was() {
     let (image, registry) = (Image::build(), Registry::start(false));
@@ -432,7 +434,7 @@ fn killed_in_the_middle_it_goes_on_where_it_was() {
     between.until_held();
     let ingest = daemon.setup().state_dir().join("images/ingest");
     let came = || std::fs::read_dir(&ingest).unwrap().flatten().map(|file| file.metadata().unwrap().len()).max();
-    integration::wait::until("some of it is on disk", || came().filter(|bytes| *bytes >= 256 << 10));
+    integration::wait::until("a part of the layer is on disk", || came().filter(|bytes| *bytes >= 256 << 10));
     daemon.kill();
     assert_eq!(finish(pulling).status, 125);
     between.release();

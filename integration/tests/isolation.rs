@@ -1,4 +1,4 @@
-//! What a container's process cannot do, each with a control that shows that the guard is what stops it.
+//! Actions that a container's process cannot take, each with a control that shows that the guard is what prevents it.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -25,14 +25,14 @@ fn launch(launcher: &Launcher, plan: &Plan, script: &str) -> Shim {
     launcher.launch(plan, &Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() }).unwrap()
 }
 
-/// Runs a script to its end and gives what it printed.
+/// Runs a script to its end and returns its output.
 fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
     launch(launcher, plan, script).reach(State::Completed).unwrap();
     launcher.log(plan.id.as_str())
 }
 
-/// The filter on system calls is really there: a call that needs no capability is denied, by the filter alone. The
-/// control makes the same call outside.
+/// A call that needs no capability is denied, by the filter on system calls alone. The control makes the same call
+/// outside.
 #[test]
 fn a_call_that_the_filter_denies_fails() {
     let launcher = Launcher::start(&[]);
@@ -46,8 +46,8 @@ fn a_call_that_the_filter_denies_fails() {
     assert!(outside.success(), "the control: without the filter the kernel allows it");
 }
 
-/// Whatever ignores signals where the daemon was started (nohup does) does not reach the program: a shell could not even
-/// set a trap for them.
+/// Signals that are ignored where the daemon was started (by nohup, for one) are not ignored in the container: a shell
+/// could not even set a trap for them.
 #[test]
 fn no_signal_is_ignored_from_the_start() {
     let (launcher, rootfs) = (Launcher::start_by("trap '' HUP USR1 PIPE;"), Rootfs::busybox());
@@ -61,8 +61,8 @@ fn no_signal_is_ignored_from_the_start() {
     assert!(!String::from_utf8_lossy(&outside.stdout).contains("SigIgn:\t0000000000000000"), "the control");
 }
 
-/// Every masked path that this kernel has is empty in the container, and not on the host; what is read-only cannot be
-/// written; the death of init is not to be had. More ways are in `attacks/`.
+/// Every masked path that this kernel has is empty in the container and not on the host; read-only paths cannot be
+/// written; init cannot be killed. Further attacks are in `attacks/`.
 #[test]
 fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -80,8 +80,8 @@ fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
     assert!(log.contains("stdout F null"), "the control: /dev is listed");
 }
 
-/// LISTEN_FDS in the launcher's environment makes libcontainer hand descriptors on to the container: here one of the
-/// host's root directory. The launcher's environment and descriptors are scrubbed before.
+/// LISTEN_FDS in the launcher's environment hands no descriptor to the container, although libcontainer passes such
+/// descriptors on, here one of the host's root directory: the launcher's environment and descriptors are cleared first.
 #[test]
 fn no_descriptor_of_the_host_reaches_a_container() {
     let (launcher, rootfs) = (Launcher::start_by("exec 3</; export LISTEN_FDS=1 LISTEN_PID=$$;"), Rootfs::busybox());
@@ -97,9 +97,9 @@ fn no_descriptor_of_the_host_reaches_a_container() {
     assert!(control.success(), "the control: an inherited descriptor of / leads to /root");
 }
 
-/// CVE-2024-21626: no descriptor that init inherited leads to the host, as a working directory, as a program, or by
-/// way of a link in the root file system. Every number is tried that a process of ours could have. The control: the
-/// same paths inside the container, through the root that it may see.
+/// No descriptor that init inherited leads to the host, as a working directory, as a program, or through a link in the
+/// root file system (CVE-2024-21626). Every number is tried that a descriptor of the executor could have. The control:
+/// the same paths inside the container, through the root that it may see.
 #[test]
 fn no_inherited_descriptor_is_a_way_to_the_host() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -159,7 +159,7 @@ fn limits_are_in_force() {
     assert!(["25000", "25000 100000"].contains(&&*value("cpu", "cpu.cfs_quota_us", "cpu.max")));
     wait::until("the process is up", || launcher.log("limits").contains("up").then_some(()));
     let log = launcher.log("limits");
-    // 1 and not 0: a pipe of the host's core_pattern would be given the program's memory at 0.
+    // 1 and not 0: with 0 the kernel would still pipe the program's memory to the host's core_pattern.
     let core = log.lines().find(|line| line.contains("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().rev().nth(1), Some("1"), "{core}");
     assert!(log.contains("stdout F 77"), "{log}");
@@ -178,7 +178,7 @@ fn the_network_is_the_containers_own_unless_the_hosts_is_asked_for() {
     assert!(own.contains("stdout F 1\n"), "one interface: {own}");
 }
 
-/// Loopback is up: a listener and a client of the container find one another.
+/// Loopback is up: a listener and a client of the container can connect.
 #[test]
 fn loopback_is_up() {
     let launcher = Launcher::start(&[]);
@@ -188,7 +188,7 @@ fn loopback_is_up() {
     assert!(log.contains("b'hello'"), "{log}");
 }
 
-/// CVE-2019-5736: whoever reaches /proc/PID/exe of the launcher finds a sealed memory file.
+/// The program behind /proc/PID/exe of the launcher is a sealed memory file (CVE-2019-5736).
 #[test]
 fn the_launchers_program_cannot_be_written() {
     let launcher = Launcher::start(&[]);

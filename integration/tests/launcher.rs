@@ -1,4 +1,4 @@
-//! The launcher and its shims by themselves, spoken to as a daemon speaks to them: a life, and its ends.
+//! The launcher and its shims without a daemon, driven by the daemon's protocol: a container's life and its ends.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -38,7 +38,8 @@ const SEE: &str = "id; stat -L -c '%a %u %g %s %n' /etc/cf-service-bindings/db /
     grep -E 'Seccomp:|NoNewPrivs|CapEff|CapBnd' /proc/self/status; echo $SECRET $HOME; pwd; cat /proc/net/dev | grep -c :; \
     touch /etc/cf-service-bindings/x; echo err >&2; exit 7";
 
-/// The whole of a life: files on a read-only tmpfs of their own, 0600 in 0700, the user's; confined; wiped; gone.
+/// A container's whole life: secret files on a read-only tmpfs of their own, 0600 in 0700, owned by the user; confined;
+/// wiped; removed.
 #[test]
 fn a_container_runs_with_its_secrets_and_is_wiped() {
     let launcher = Launcher::start(&[]);
@@ -50,7 +51,7 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
     let (exit, log) = (launcher.exit("one"), launcher.log("one"));
     assert_eq!(exit.exit, Some(Exit::Code(7)), "{log}");
-    let kind = integration::mount::kind_of_secrets();
+    let kind = integration::mount::secrets_fs_type();
     let on_tmpfs = kind == "tmpfs";
     for line in [
         "uid=1000(vcap) gid=1000(vcap) groups=1000(vcap)",
@@ -104,7 +105,7 @@ fn a_program_that_is_not_there_is_a_result_with_its_errno() {
     }
 }
 
-/// `dir:` is never written to; what the container writes goes to an upper layer that goes with it.
+/// A `dir:` root file system is never written to: a container's changes go to an upper layer that is removed with it.
 #[test]
 fn a_prepared_rootfs_is_never_written_to() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -153,9 +154,9 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
     let cases = [
         // A handler ends in order.
         ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", 60_000, Some(Exit::Code(5))),
-        // One that ignores it is killed when the grace has passed.
+        // A process that ignores SIGTERM is killed when the grace period has passed.
         ("trap '' TERM; echo up; while :; do sleep 0.05; done", 200, Some(Exit::Signal(9))),
-        // The only process, with no handler, is not waited for: a grace of a minute would be noticed.
+        // The only process, without a handler, is not waited for: a grace period of a minute would be noticed.
         ("echo up; exec sleep 1000", 3_600_000, Some(Exit::Signal(9))),
     ];
     for (number, (script, grace_ms, exit)) in cases.into_iter().enumerate() {
@@ -180,8 +181,8 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
     assert_eq!(launcher.exit("sig").exit, Some(Exit::Code(9)));
 }
 
-/// A daemon that was taken over launches one container's plan as another container: refused before anything is made, and
-/// the launcher waits for nobody meanwhile. The same launch that is not forged goes through (the control).
+/// A forged launch, one container's plan as another container, is refused before anything is made, and the launcher
+/// serves others meanwhile. The control: the same launch unforged succeeds.
 #[test]
 fn a_plan_of_another_container_is_refused() {
     let launcher = Launcher::start(&[]);
@@ -207,7 +208,7 @@ fn a_plan_of_another_container_is_refused() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// What could not be wiped is not taken; and what is no memory file, or no socket, neither.
+/// Memory files that could not be wiped are refused, and so are other files and descriptors that are not sockets.
 #[test]
 fn descriptors_that_are_not_what_they_must_be_are_refused() {
     let launcher = Launcher::start(&[]);
@@ -237,8 +238,8 @@ fn descriptors_that_are_not_what_they_must_be_are_refused() {
     launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
 }
 
-/// The handle on the secret files is for who connected as root. A socket that root listens at shows root as its peer to
-/// whoever connected, and decides nothing.
+/// The handle on the secret files is given only to a peer that connected as root. A socket at which root listens shows
+/// root as the peer of every connection, and gives no right.
 #[test]
 fn a_connection_that_was_passed_is_not_of_root() {
     let launcher = Launcher::start(&[]);
@@ -260,7 +261,7 @@ fn a_connection_that_was_passed_is_not_of_root() {
     connected.answer().unwrap();
 }
 
-/// A daemon that was taken over keeps its end of every socket that it passes, and has it wait: the shim does not.
+/// A compromised daemon that keeps its end of every socket it passes and makes it block does not block the shim.
 #[test]
 fn sockets_that_a_daemon_passed_do_not_stop_a_shim() {
     let launcher = Launcher::start(&[]);
@@ -286,7 +287,7 @@ fn sockets_that_a_daemon_passed_do_not_stop_a_shim() {
         rustix::io::ioctl_fionbio(passed, false).unwrap();
     }
     for (client, _) in &clients {
-        client.send(&[ToShim::Window as u8], &[]).unwrap(); // it looks at all of them now
+        client.send(&[ToShim::Window as u8], &[]).unwrap(); // makes the shim use every socket
     }
     shim.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
     shim.reach(State::Completed).unwrap();

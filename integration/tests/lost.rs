@@ -1,4 +1,4 @@
-//! Processes of ours that are killed without warning: what becomes of the container, and that nothing is left.
+//! The executor's processes killed without warning: the outcome for the container, and nothing is left.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -38,21 +38,21 @@ fn kill(pid: i32) {
     pidfd_signal(pidfd(pid).unwrap().as_fd(), 9).unwrap();
 }
 
-fn gone(pid: i32) {
+fn wait_until_gone(pid: i32) {
     wait::until("the process is gone", || {
         host::status(pid, "State").is_none_or(|state| state.starts_with('Z')).then_some(())
     });
 }
 
-/// The secret as the container sees it, by way of its init: what the launcher must have overwritten.
+/// Opens the secret through the container's init; the launcher must overwrite this file.
 fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
     let init = launcher.record(id).unwrap().prepared.unwrap().init.pid;
     std::fs::File::open(format!("/proc/{init}/root/etc/cf-service-bindings/a")).unwrap()
 }
 
-/// A shim that is killed: the launcher kills the container, overwrites its files through the second handle, and
-/// says that the exit status is unknown. A descriptor that was open before sees zeros; the control, read before
-/// the kill, sees the secret.
+/// A container whose shim is killed is killed by the launcher, its files are overwritten through the second handle, and
+/// its exit status is reported as unknown. A descriptor that was open before sees zeros; the control, read before the
+/// kill, sees the secret.
 #[test]
 fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     let launcher = Launcher::start(&[]);
@@ -72,14 +72,14 @@ fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     let wipe = exit.wipe.unwrap();
     assert_eq!((wipe.files, wipe.bytes, &*wipe.by), (1, SECRET.len() as u64, "launcher"));
     assert_eq!(read(SECRET.len()), vec![0; SECRET.len()]);
-    gone(record.prepared.unwrap().init.pid);
+    wait_until_gone(record.prepared.unwrap().init.pid);
     wait::until("the run directory is gone", || (!launcher.run_dir().join("containers/lost").exists()).then_some(()));
     assert_eq!(footprint::inventory_of(&launcher.run_dir()), before);
     start(&launcher, "next");
 }
 
-/// A launcher that is killed: containers run on, the next launcher takes their second handles again, and they end
-/// in order.
+/// Containers outlive a launcher that is killed; the next launcher takes their second handles again, and they end in
+/// order.
 #[test]
 fn a_launcher_that_is_killed_is_followed_by_another() {
     let mut launcher = Launcher::start(&[]);
@@ -88,7 +88,7 @@ fn a_launcher_that_is_killed_is_followed_by_another() {
     launcher.kill();
     assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"));
     launcher.start_again();
-    // Its shim dies now: only the handle that the second launcher asked for can wipe.
+    // The shim dies now: only the handle that the second launcher asked for can wipe.
     let kept = open_secret(&launcher, "on");
     drop(shim);
     kill(launcher.record("on").unwrap().shim.pid);
@@ -97,7 +97,7 @@ fn a_launcher_that_is_killed_is_followed_by_another() {
     let mut bytes = vec![1; SECRET.len()];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    gone(init);
+    wait_until_gone(init);
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
     assert!(!launcher.run_dir().join("containers/alone").exists());
 }
 
-/// Launcher and shim lost: the next launcher's sweep ends the container, overwrites the files by way of the
-/// container's own mounts, and removes all of it.
+/// A container that has lost its launcher and its shim is ended by the next launcher, which overwrites the files
+/// through the container's own mounts and removes everything.
 #[test]
 fn a_container_that_lost_everything_is_swept() {
     let mut launcher = Launcher::start(&[]);
@@ -125,7 +125,7 @@ fn a_container_that_lost_everything_is_swept() {
     let kept = open_secret(&launcher, "swept");
     launcher.kill();
     kill(record.shim.pid);
-    gone(record.shim.pid);
+    wait_until_gone(record.shim.pid);
     assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"), "the container runs without any of us");
     launcher.start_again();
     let exit = launcher.exit("swept");
@@ -134,11 +134,12 @@ fn a_container_that_lost_everything_is_swept() {
     let mut bytes = vec![1; SECRET.len()];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    gone(init);
+    wait_until_gone(init);
     wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
 }
 
-/// A container that renames the directory of a file that is mounted by itself: the next launcher finds the file.
+/// A container that renames the directory of a file with a mount of its own is wiped too: the next launcher finds the
+/// file.
 #[test]
 fn a_swept_container_that_moved_its_secret_is_wiped() {
     let mut launcher = Launcher::start(&[]);
@@ -152,22 +153,22 @@ fn a_swept_container_that_moved_its_secret_is_wiped() {
     let payload = Payload { args: vec![b"-c", script], files: vec![SECRET], ..Payload::default() };
     let shim = launcher.launch(&plan, &payload).unwrap();
     shim.reach(State::Running).unwrap();
-    wait::until("it is moved", || launcher.log("moved").contains("moved").then_some(()));
+    wait::until("the container has moved the directory", || launcher.log("moved").contains("moved").then_some(()));
     let record = launcher.record("moved").unwrap();
     let init = record.prepared.unwrap().init.pid;
     let kept = std::fs::File::open(format!("/proc/{init}/root/root/a b/config")).unwrap();
     launcher.kill();
     kill(record.shim.pid);
-    gone(record.shim.pid);
+    wait_until_gone(record.shim.pid);
     launcher.start_again();
     assert_eq!(launcher.exit("moved").wipe.unwrap().bytes, SECRET.len() as u64);
     let mut bytes = vec![1; SECRET.len()];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    gone(init);
+    wait_until_gone(init);
 }
 
-/// Whoever may connect to a shim: the launcher's handle is for root alone, and a stranger is not served at all.
+/// A process that may connect to a shim but is not root gets no handle, and a stranger is not served at all.
 #[test]
 fn a_stranger_is_not_served_by_a_shim() {
     let launcher = Launcher::start(&[]);
@@ -182,8 +183,8 @@ fn a_stranger_is_not_served_by_a_shim() {
     assert_eq!(status.code(), Some(42));
 }
 
-/// A machine that is going down ends every process with SIGTERM, ours in no order: the shim ends its container in
-/// order, and its files are wiped before it ends itself.
+/// A shim that gets SIGTERM, as every process of a machine that shuts down does, ends its container in order, and wipes
+/// its files before it ends itself.
 #[test]
 fn a_shim_that_is_asked_to_end_ends_its_container_first() {
     let mut launcher = Launcher::start(&[]);
@@ -199,13 +200,13 @@ fn a_shim_that_is_asked_to_end_ends_its_container_first() {
     let mut bytes = vec![1; SECRET.len()];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    gone(record.shim.pid);
-    launcher.start_again(); // takes away what only a launcher does
+    wait_until_gone(record.shim.pid);
+    launcher.start_again(); // removes what only a launcher can remove
 }
 
-/// A machine that stopped without a word: of the run directory (a tmpfs) nothing is there any more, and the boot is
-/// another one. Played here by removing the one and changing the other in the record. The container is told as
-/// stopped with its host, without a receipt, because nobody overwrote anything.
+/// A container of a machine that lost power is reported as stopped with its host, without a receipt, because its files
+/// were not overwritten. The run directory (a tmpfs) is gone after that, and the boot id is another; the test removes
+/// the directory and changes the boot id in the record.
 #[test]
 fn a_machine_that_stopped_is_told() {
     let mut launcher = Launcher::start(&[]);
@@ -213,10 +214,10 @@ fn a_machine_that_stopped_is_told() {
     let record = launcher.record("boot").unwrap();
     launcher.kill();
     kill(record.shim.pid);
-    gone(record.shim.pid);
+    wait_until_gone(record.shim.pid);
     let init = record.prepared.unwrap().init.pid;
     kill(init);
-    gone(init);
+    wait_until_gone(init);
     std::fs::remove_dir_all(launcher.run_dir().join("containers/boot")).unwrap();
     let path = launcher.state_dir().join("containers/boot/container.json");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -230,15 +231,15 @@ fn a_machine_that_stopped_is_told() {
     start(&launcher, "next");
 }
 
-/// A launcher that gives shims three seconds for a turn of their loop.
+/// Starts a launcher that gives shims three seconds for a turn of their loop.
 fn impatient(dir: &Path) -> Launcher {
     let path = dir.join("executor.toml");
     std::fs::write(&path, "[launcher]\nwatchdog_seconds = 3\n").unwrap();
     Launcher::start(&["--config", path.to_str().unwrap()])
 }
 
-/// A shim that is frozen, whatever froze it: the launcher kills it and finishes its container, and says so. One that only
-/// has nothing to do lives (the control), and a launcher that came later does the same.
+/// A shim that is frozen is killed by the launcher, which finishes its container and reports it. An idle shim lives
+/// (the control), and a later launcher acts in the same way.
 #[test]
 fn a_shim_that_does_not_turn_its_loop_is_killed() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,15 +263,15 @@ fn a_shim_that_does_not_turn_its_loop_is_killed() {
         let mut bytes = vec![1; SECRET.len()];
         std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
         assert_eq!(bytes, vec![0; SECRET.len()]);
-        gone(record.prepared.unwrap().init.pid);
-        gone(record.shim.pid);
+        wait_until_gone(record.prepared.unwrap().init.pid);
+        wait_until_gone(record.shim.pid);
     }
     assert_eq!(launcher.record("idle").unwrap().shim.pid, idle);
     assert!(host::status(idle, "State").is_some_and(|state| state.starts_with('S')));
 }
 
-/// A shim that is killed when its process has ended and before it took what that printed last: the exit code is known, and
-/// that output is missing is told, in the log and in the result. Of one that ended in order nothing is said.
+/// A shim that is killed after its process has ended but before it read the last output loses that output: the exit
+/// code is known, and the log and the result report that output is missing. After an orderly end nothing is reported.
 #[test]
 fn output_that_nobody_took_is_told() {
     const NOTICE: &str = " executor F the last output may be missing: the supervisor was killed";
@@ -283,7 +284,7 @@ fn output_that_nobody_took_is_told() {
         let payload = Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() };
         let shim = launcher.launch(&plan, &payload).unwrap();
         shim.reach(State::Running).unwrap();
-        wait::until("it is up", || launcher.log(id).contains("up").then_some(()));
+        wait::until("the process is up", || launcher.log(id).contains("up").then_some(()));
         let record = launcher.record(id).unwrap();
         let init = record.prepared.unwrap().init.pid;
         let supervisor = pidfd(record.shim.pid).unwrap();
@@ -292,7 +293,7 @@ fn output_that_nobody_took_is_told() {
         }
         pidfd_signal(pidfd(init).unwrap().as_fd(), SIGTERM).unwrap();
         if kills {
-            gone(init);
+            wait_until_gone(init);
             pidfd_signal(supervisor.as_fd(), 9).unwrap();
         }
         let exit = launcher.exit(id);

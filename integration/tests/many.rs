@@ -1,25 +1,25 @@
-//! Many containers at once, and what is left of them: nothing.
+//! Many containers at once, of which nothing is left.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
 use std::collections::BTreeSet;
 
 use executor_proto::v1::{DeleteRequest, ListRequest, RunRequest, State, StopRequest, WaitRequest};
-use integration::daemon::{Daemon, ended};
+use integration::daemon::{Daemon, has_ended};
 use integration::lanes::for_all;
-use integration::request::{Words, program};
+use integration::request::{RequestBuilder, program};
 use integration::rootfs::Rootfs;
 use integration::{host, wait};
 
 const CONTAINERS: usize = 200;
 
-/// A daemon that has run its first container, which makes what stays for the daemon's life: threads, watches,
-/// directories.
+/// Starts a daemon and runs its first container, so that threads, watches and directories exist that stay for the
+/// daemon's life.
 fn warmed_up(rootfs: &Rootfs) -> Daemon {
     let daemon = Daemon::start();
-    daemon.api.ran(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));
+    daemon.api.run_to_end(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));
     daemon.api.delete("first", false).unwrap();
-    wait::until("its shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
+    wait::until("the first container's shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     daemon
 }
 
@@ -40,7 +40,7 @@ fn two_hundred_containers_leave_nothing() {
     assert!(all.iter().all(|container| container.state() == State::Running), "{all:#?}");
     assert_eq!((all.len(), pids.len()), (CONTAINERS, CONTAINERS));
     assert!(pids.iter().all(|pid| host::status(*pid, "Name").as_deref() == Some("sleep")));
-    // The control: what is looked for afterwards is there now.
+    // The control: what must be gone afterwards is there now.
     let during = daemon.footprint();
     assert!(during.processes.len() >= 2 * CONTAINERS && during.cgroups.len() >= before.cgroups.len() + CONTAINERS);
     assert!(during.descriptors[0] >= before.descriptors[0] + CONTAINERS, "{:?}", during.descriptors);
@@ -51,17 +51,17 @@ fn two_hundred_containers_leave_nothing() {
         rpc.stop(StopRequest { id: id.clone(), grace_period: None }).await?;
         rpc.wait(WaitRequest { id }).await.map(drop)
     });
-    assert!(pids.iter().all(|pid| ended(*pid)));
+    assert!(pids.iter().all(|pid| has_ended(*pid)));
     wait::until("the last shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     for_all(&daemon, CONTAINERS, |mut rpc, id| async move {
         rpc.delete(DeleteRequest { id, force: false }).await.map(drop)
     });
     assert_eq!(daemon.api.ids(), [""; 0]);
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
     assert_eq!(rootfs.listing(), untouched);
 }
 
-/// Containers that end at once, in and out, while others do: each tells its own exit code and its own output.
+/// Containers that end at once while others do report their own exit code and their own output.
 #[test]
 fn quick_ones_do_not_mix() {
     let rootfs = Rootfs::busybox();
@@ -82,5 +82,5 @@ fn quick_ones_do_not_mix() {
         assert_eq!(daemon.api.output(&id).text(), format!("{id}\n"));
         daemon.api.delete(&id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }

@@ -1,5 +1,5 @@
-//! What is captured of a run, and what never is: containers that try, and beside each claim the control that shows that
-//! the test would see it.
+//! Captured outputs, and secrets that are never captured: containers that try, and beside each claim the control that
+//! shows that the test would notice.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -13,20 +13,20 @@ use executor_proto::v1::{
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup};
 use integration::outputs::{Fetched, directory, fetch, files};
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use tonic::Code;
 
 const CANARY: &str = "canary-of-the-outputs-9d01";
 
-/// Logs show what containers see: these print their secrets as controls.
-fn with(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
+/// Turns redaction off: the containers print their secrets as controls.
+fn with_outputs(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
     RunRequest { outputs, redaction: Redaction::None.into(), ..request }
 }
 
-/// Runs it to its end and fetches everything.
+/// Runs a container to its end and fetches all outputs.
 fn captured(daemon: &Daemon, request: RunRequest) -> (Container, Fetched) {
-    let container = daemon.api.ran(request);
+    let container = daemon.api.run_to_end(request);
     let fetched = fetch(&daemon.api, &container.id, "").unwrap_or_else(|status| {
         panic!("{status:?}\n{}", String::from_utf8_lossy(&daemon.api.output(&container.id).stderr))
     });
@@ -41,12 +41,12 @@ fn summary(container: &Container) -> OutputsSummary {
     container.result.clone().unwrap().outputs.unwrap()
 }
 
-/// Every file below a directory that holds these bytes.
-fn holding(dir: &Path, bytes: &[u8]) -> Vec<String> {
+/// Files below a directory that contain these bytes.
+fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap().flatten() {
         if entry.file_type().unwrap().is_dir() {
-            found.extend(holding(&entry.path(), bytes));
+            found.extend(files_containing(&entry.path(), bytes));
         } else if fs::read(entry.path()).unwrap().windows(bytes.len()).any(|window| window == bytes) {
             found.push(entry.path().display().to_string());
         }
@@ -54,19 +54,19 @@ fn holding(dir: &Path, bytes: &[u8]) -> Vec<String> {
     found
 }
 
-/// secrets.md, rule 3, the first of the three cases.
+/// A plain file in the output directory is captured.
 #[test]
 fn a_plain_text_file_is_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = "echo result >/srv/result.txt; mkdir -p /srv/a/b; echo deep >/srv/a/b/c; echo no >/tmp/elsewhere";
-    let (_, fetched) = captured(&daemon, with(directory("/srv"), sh(script).rootfs(&rootfs.reference())));
+    let (_, fetched) = captured(&daemon, with_outputs(directory("/srv"), sh(script).rootfs(&rootfs.reference())));
     assert_eq!(fetched.paths(), ["/srv/a/b/c", "/srv/result.txt"]);
     assert_eq!((fetched.text("/srv/result.txt"), fetched.text("/srv/a/b/c")), ("result\n".into(), "deep\n".into()));
     assert_eq!(fetched.skipped, []);
 }
 
-/// secrets.md, rule 3, the second: in the output directory, readable in the container, absent from the outputs. Mounted
-/// as a file of its own and as a directory.
+/// A secret file in the output directory is readable in the container and absent from the outputs, mounted as a file by
+/// itself or with its directory.
 #[test]
 fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -74,27 +74,28 @@ fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
     let request = sh(script).rootfs(&rootfs.reference()).user("app");
     let request = request.file("/srv/key", CANARY.as_bytes()).file("/srv/db/password", CANARY.as_bytes());
     fs::set_permissions(rootfs.path().join("srv"), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    let (container, fetched) = captured(&daemon, with(directory("/srv"), request));
+    let (container, fetched) = captured(&daemon, with_outputs(directory("/srv"), request));
     assert_eq!(daemon.api.output(&container.id).text(), format!("{CANARY}{CANARY}"), "the control: it is readable");
     assert_eq!(fetched.paths(), ["/srv/plain"]);
     assert_eq!(fetched.reason("/srv/key"), "a secret file");
     assert_eq!(fetched.reason("/srv/db"), "a directory of secret files");
     let wipe = container.result.unwrap().wipe.unwrap();
     assert!(wipe.verified && wipe.files == 2 && wipe.bytes == 2 * CANARY.len() as u64, "{wipe:?}");
-    // Where the directory itself is one of the secret mount there is nothing else in it.
-    let request = with(directory("/etc/cf-service-bindings"), sh("true").file("a", CANARY.as_bytes()));
+    // A directory of the secret mount itself holds nothing else.
+    let request = with_outputs(directory("/etc/cf-service-bindings"), sh("true").file("a", CANARY.as_bytes()));
     let (_, fetched) = captured(&daemon, request);
     assert_eq!(fetched.reason("/etc/cf-service-bindings"), "a directory of secret files");
 }
 
-/// secrets.md, rule 3, the third. A link to a plain file is none the better, and a declared path may lead over none.
+/// A link to a secret file is skipped, a link to a plain file as well, and a declared path that leads through a link is
+/// skipped too.
 #[test]
 fn a_symlink_to_a_secret_is_skipped() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = "cd /srv; for link in link:/etc/app/key up:../etc/app/key dir:/etc/app plain:/srv/real host:/etc/passwd; do \
         busybox ln -s ${link#*:} ${link%%:*}; done; echo real >real; cat link up dir/key; cat plain";
     let request = || sh(script).rootfs(&rootfs.reference()).file("/etc/app/key", CANARY.as_bytes());
-    let (container, fetched) = captured(&daemon, with(directory("/srv"), request()));
+    let (container, fetched) = captured(&daemon, with_outputs(directory("/srv"), request()));
     let seen = daemon.api.output(&container.id).text();
     assert_eq!(seen, format!("{CANARY}{CANARY}{CANARY}real\n"), "the control: the links lead there");
     assert_eq!(fetched.paths(), ["/srv/real"]);
@@ -102,16 +103,16 @@ fn a_symlink_to_a_secret_is_skipped() {
         assert_eq!(fetched.reason(link), "a symbolic link");
     }
     let declared = files(&["/srv/link", "/srv/dir/key", "/srv/dir/none", "/srv/real"]);
-    let (_, fetched) = captured(&daemon, with(declared, request()));
+    let (_, fetched) = captured(&daemon, with_outputs(declared, request()));
     assert_eq!(fetched.paths(), ["/srv/real"]);
     let reasons = ["/srv/link", "/srv/dir/key", "/srv/dir/none"].map(|path| fetched.reason(path));
     assert_eq!(reasons, ["a symbolic link", "behind a symbolic link", "behind a symbolic link"]);
-    let (_, fetched) = captured(&daemon, with(directory("/srv/dir"), request()));
+    let (_, fetched) = captured(&daemon, with_outputs(directory("/srv/dir"), request()));
     assert_eq!((fetched.paths().len(), fetched.reason("/srv/dir")), (0, "a symbolic link"));
 }
 
-/// No other name of a secret file can be made: the kernel refuses hard links out of its file system and within it, and a
-/// container mounts nothing. What the container can do is to copy: that is its own doing, and is captured.
+/// Secret files get no other name: the kernel refuses hard links out of their file system and within it, and a
+/// container cannot mount. A copy that the container makes itself is captured.
 #[test]
 fn hard_links_and_mounts_lead_to_no_secret() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -119,7 +120,7 @@ fn hard_links_and_mounts_lead_to_no_secret() {
         mount -o bind /srv/db bound; mount -o bind key file; busybox mknod dev c 1 3; cat key >copy";
     let request = sh(script).rootfs(&rootfs.reference());
     let request = request.file("/srv/key", CANARY.as_bytes()).file("/srv/db/password", CANARY.as_bytes());
-    let (container, fetched) = captured(&daemon, with(directory("/srv"), request));
+    let (container, fetched) = captured(&daemon, with_outputs(directory("/srv"), request));
     let refused = String::from_utf8(daemon.api.output(&container.id).stderr).unwrap();
     for words in
         ["hard: Invalid cross-device link", "db/hard: Read-only file system", "mknod: dev: Operation not permitted"]
@@ -131,7 +132,7 @@ fn hard_links_and_mounts_lead_to_no_secret() {
     assert_eq!((fetched.text("/srv/copy"), fetched.text("/srv/file")), (CANARY.into(), String::new()));
 }
 
-/// Bytes of no secret input are in the directory of the outputs, unless the program has put them there itself.
+/// Bytes of a secret input are in the output directory only if the program itself has written them there.
 #[test]
 fn no_secret_is_on_disk_unless_the_program_copies_it() {
     let daemon = Daemon::start();
@@ -144,8 +145,8 @@ fn no_secret_is_on_disk_unless_the_program_copies_it() {
             run.secret_environment.push(EnvironmentVariable { name: "S".into(), value: CANARY.into() });
             run.secret_arguments.push(SecretArgument { index: 3, value: CANARY.into() });
         });
-        captured(&daemon, with(directory("/tmp/o"), request));
-        places.push(holding(&kept(id), CANARY.as_bytes()).len());
+        captured(&daemon, with_outputs(directory("/tmp/o"), request));
+        places.push(files_containing(&kept(id), CANARY.as_bytes()).len());
     }
     assert_eq!(places, [0, 2], "the second is the control");
     let outputs = fs::metadata(kept("keeps").join("outputs")).unwrap();
@@ -157,13 +158,13 @@ fn no_secret_is_on_disk_unless_the_program_copies_it() {
     }
 }
 
-/// /tmp and /run of a container are its own tmpfs mounts, which go with its namespace: they are read before that.
+/// Outputs in a container's /tmp and /run, which are tmpfs mounts of its own, are read before its mount namespace ends.
 #[test]
 fn outputs_of_every_kind_of_file_system() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = "mkdir -p /tmp/o /run/o; echo t >/tmp/o/f; echo r >/run/o/f; exit 3";
     let paths = ["/tmp/o/f", "/run/o/f", "/tmp/o", "/tmp/none", "/none/f", "/etc/passwd"];
-    let (container, fetched) = captured(&daemon, with(files(&paths), sh(script)));
+    let (container, fetched) = captured(&daemon, with_outputs(files(&paths), sh(script)));
     assert_eq!(exit(&container), Ok(3));
     assert_eq!((fetched.text("/tmp/o/f"), fetched.text("/run/o/f")), ("t\n".into(), "r\n".into()));
     assert!(fetched.text("/etc/passwd").starts_with("root:x:0:0:root:/root:/bin/sh\nvcap"), "the container's own");
@@ -171,17 +172,19 @@ fn outputs_of_every_kind_of_file_system() {
     assert_eq!(reasons, ["a directory", "not there", "not there"]);
 
     let before = rootfs.listing();
-    let (_, fetched) =
-        captured(&daemon, with(directory("/etc"), sh("echo new >/etc/new; rm /etc/group").rootfs(&rootfs.reference())));
+    let (_, fetched) = captured(
+        &daemon,
+        with_outputs(directory("/etc"), sh("echo new >/etc/new; rm /etc/group").rootfs(&rootfs.reference())),
+    );
     assert!(fetched.paths().contains(&"/etc/new") && fetched.paths().contains(&"/etc/passwd"));
     assert!(!fetched.paths().contains(&"/etc/group"), "{fetched:?}");
     assert_eq!(rootfs.listing(), before);
 
     for (path, reason) in [("/tmp/none", "not there"), ("/etc/passwd", "not a directory")] {
-        let (_, fetched) = captured(&daemon, with(directory(path), sh("true")));
+        let (_, fetched) = captured(&daemon, with_outputs(directory(path), sh("true")));
         assert_eq!((fetched.paths().len(), fetched.reason(path)), (0, reason));
     }
-    let (_, fetched) = captured(&daemon, with(directory("/tmp/o"), sh("mkdir /tmp/o")));
+    let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), sh("mkdir /tmp/o")));
     assert_eq!(fetched, Fetched::default(), "an empty directory");
 }
 
@@ -194,7 +197,8 @@ fn names_modes_and_what_is_no_file() {
         \x20 open(name, 'w').close(); os.chmod(name, mode)\n\
         os.mkfifo('fifo'); socket.socket(socket.AF_UNIX).bind('socket'); os.mknod('whiteout', 0o20666, 0)\n\
         os.mkdir('empty'); os.mkdir(b'\\xe4'); open(b'\\xe4/f', 'w').close()\n";
-    let (_, fetched) = captured(&daemon, with(directory("/tmp/o"), program("/usr/bin/python3", &["-c", script])));
+    let (_, fetched) =
+        captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", script])));
     let long = format!("/tmp/o/{}", "x".repeat(255));
     let expected = [("/tmp/o/..data", 0o1666), ("/tmp/o/a b", 0o644), (&long, 0o400), ("/tmp/o/ä\n\u{1b}", 0o4755)];
     let found: Vec<(&str, u32)> = fetched.files.iter().map(|(path, (_, mode))| (path.as_str(), *mode)).collect();
@@ -212,7 +216,7 @@ fn names_modes_and_what_is_no_file() {
     assert_eq!(fetched.skipped.len(), skipped.len(), "{:?}", fetched.skipped);
 }
 
-/// A capture reads as the process's user: declared outputs give nothing that the process could not have read itself.
+/// A capture reads as the process's user: declared outputs contain nothing that the process could not have read itself.
 #[test]
 fn what_the_user_may_not_read_is_not_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -226,12 +230,12 @@ fn what_the_user_may_not_read_is_not_captured() {
     let script =
         "cd /srv; echo own >own; chmod 600 own; echo shut >shut; chmod 0 shut; mkdir dir; echo x >dir/x; chmod 0 dir";
     let request = || sh(script).rootfs(&rootfs.reference());
-    let (_, fetched) = captured(&daemon, with(directory("/srv"), request().user("app")));
+    let (_, fetched) = captured(&daemon, with_outputs(directory("/srv"), request().user("app")));
     assert_eq!(fetched.paths(), ["/srv/groups", "/srv/own"]);
     for path in ["/srv/roots", "/srv/others", "/srv/shut", "/srv/dir"] {
         assert_eq!(fetched.reason(path), "the process's user may not read it");
     }
-    let (_, fetched) = captured(&daemon, with(directory("/srv"), request()));
+    let (_, fetched) = captured(&daemon, with_outputs(directory("/srv"), request()));
     let all = ["/srv/dir/x", "/srv/groups", "/srv/others", "/srv/own", "/srv/roots", "/srv/shut"];
     assert_eq!(fetched.paths(), all, "root of a container may read it all");
 }
@@ -241,17 +245,17 @@ fn sizes_are_bounded() {
     let daemon = Setup::default().config("[policy]\noutputs_bytes_max = 3000000\n").start();
     let script = "mkdir /tmp/o; cd /tmp/o; truncate -s 1T a-sparse; truncate -s 1M b-sparse; head -c 1500000 /dev/urandom >c; \
         head -c 1500000 /dev/urandom >d; echo small >e; sha256sum c";
-    let (container, fetched) = captured(&daemon, with(directory("/tmp/o"), sh(script)));
+    let (container, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), sh(script)));
     assert_eq!(fetched.paths(), ["/tmp/o/b-sparse", "/tmp/o/c", "/tmp/o/e"]);
     assert_eq!(fetched.reason("/tmp/o/a-sparse"), "it has 1099511627776 bytes; 3000000 are left of 3000000");
     assert_eq!(fetched.reason("/tmp/o/d"), "it has 1500000 bytes; 451424 are left of 3000000");
     let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&fetched.files["/tmp/o/c"].0));
     assert!(daemon.api.output(&container.id).text().starts_with(&digest), "byte for byte");
     let less = Some(Outputs { bytes_max: 6, ..directory("/tmp/o").unwrap() });
-    let (_, fetched) = captured(&daemon, with(less, sh(script)));
+    let (_, fetched) = captured(&daemon, with_outputs(less, sh(script)));
     assert_eq!(fetched.paths(), ["/tmp/o/e"]);
     let more = Some(Outputs { bytes_max: 3_000_001, ..directory("/tmp/o").unwrap() });
-    let refused = daemon.api.run(with(more, sh(script))).unwrap_err();
+    let refused = daemon.api.run(with_outputs(more, sh(script))).unwrap_err();
     assert!(refused.code() == Code::InvalidArgument && refused.message().contains("outputs_bytes_max"), "{refused:?}");
 }
 
@@ -259,32 +263,32 @@ fn sizes_are_bounded() {
 fn entries_are_bounded() {
     let daemon = Daemon::start();
     let many = "import os\nos.mkdir('/tmp/o')\nfor i in range(10050): open(f'/tmp/o/{i}', 'w').close()\n";
-    let (_, fetched) = captured(&daemon, with(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many])));
+    let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many])));
     assert_eq!(fetched.files.len(), 10_000);
     assert_eq!(fetched.skipped, [("/tmp/o".into(), "more than 10000 entries: the rest was not looked at".into())]);
     let links = "import os\nos.mkdir('/tmp/o')\nfor i in range(1005): os.symlink('x', f'/tmp/o/{i}')\n";
     let (container, fetched) =
-        captured(&daemon, with(directory("/tmp/o"), program("/usr/bin/python3", &["-c", links])));
+        captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", links])));
     assert_eq!((fetched.skipped.len(), summary(&container).skipped), (1001, 1005));
     assert_eq!(fetched.skipped[1000], (String::new(), "5 more files were skipped and are not listed".into()));
     let deep = "import os\nos.mkdir('/tmp/o'); os.chdir('/tmp/o')\nfor i in range(3000):\n os.mkdir('dd'); os.chdir('dd')\n\
         open('f', 'w').close()\n";
-    let (_, fetched) = captured(&daemon, with(directory("/tmp/o"), program("/usr/bin/python3", &["-c", deep])));
+    let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", deep])));
     assert_eq!(fetched.files.len(), 0);
     assert_eq!(fetched.skipped[0].1, "more than 128 directories below one another");
     let wide = "import os\nos.mkdir('/tmp/o'); os.chdir('/tmp/o')\nfor i in range(20):\n os.mkdir('d' * 250); os.chdir('d' * 250)\n\
         \x20open('f', 'w').close()\n";
-    let (_, fetched) = captured(&daemon, with(directory("/tmp/o"), program("/usr/bin/python3", &["-c", wide])));
+    let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", wide])));
     assert_eq!((fetched.files.len(), &*fetched.skipped[0].1), (16, "its path has more than 4095 bytes"));
 }
 
-/// However a process ends, what it wrote is captured; where none ran, there is nothing.
+/// Outputs are captured however the process ends; without a process there are none.
 #[test]
 fn outputs_of_every_end() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let request = |id: &str, then: &str| {
         let script = format!("echo $$ >/srv/pid; {then}");
-        with(files(&["/srv/pid"]), sh(&script).id(id).rootfs(&rootfs.reference()).memory(24 << 20))
+        with_outputs(files(&["/srv/pid"]), sh(&script).id(id).rootfs(&rootfs.reference()).memory(24 << 20))
     };
     for (id, then, ending) in [
         ("code", "exit 7", Ok(7)),
@@ -294,7 +298,7 @@ fn outputs_of_every_end() {
     ] {
         let daemon_api = &daemon.api;
         if id == "signal" {
-            // PID 1 cannot be killed from within: the host does it.
+            // Init cannot be killed from inside, so the host kills it.
             let started = daemon_api.started(request(id, "echo up; exec sleep 100000"));
             daemon_api.follow(id).until(|entry| entry.data == b"up\n");
             daemon_api.signal(&started.id, 9).unwrap();
@@ -316,9 +320,9 @@ fn outputs_of_every_end() {
     assert_eq!(exit(&daemon.api.wait("stopped").unwrap()), Ok(4));
     assert_eq!(fetch(&daemon.api, "stopped", "").unwrap().text("/srv/pid"), "bye\n");
 
-    let none = daemon.api.ran(with(files(&["/etc/passwd"]), program("/nope", &[]).id("none")));
+    let none = daemon.api.run_to_end(with_outputs(files(&["/etc/passwd"]), program("/nope", &[]).id("none")));
     assert_eq!(none.result.unwrap().outputs, None);
-    daemon.api.ran(sh("true").id("undeclared"));
+    daemon.api.run_to_end(sh("true").id("undeclared"));
     for (id, path, code, words) in [
         ("none", "", Code::FailedPrecondition, "its process never ran"),
         ("undeclared", "", Code::FailedPrecondition, "declared no outputs"),

@@ -34,7 +34,7 @@ fn outputs_come_before_the_container_goes() {
         let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(to.join("a")).unwrap());
         assert_eq!(mode & 0o777 & !0o022, 0o750);
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]

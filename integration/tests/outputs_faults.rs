@@ -1,4 +1,4 @@
-//! Outputs when something goes wrong: a full disk, a process of ours that is killed, a stop, a deletion in between.
+//! Outputs when something fails: a full disk, a killed process of the executor, a stop, a deletion during the capture.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -10,13 +10,13 @@ use executor_proto::v1::{Container, GetOutputsRequest, Outputs, OutputsSummary, 
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup, kill};
 use integration::outputs::{directory, fetch, files};
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::{host, wait};
 use tonic::Code;
 
 const SECRET: &[u8] = b"canary-of-the-faults-51e7";
 
-fn with(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
+fn with_outputs(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
     RunRequest { outputs, ..request }.file("/run/app/key", SECRET)
 }
 
@@ -24,45 +24,46 @@ fn summary(container: &Container) -> OutputsSummary {
     container.result.clone().unwrap().outputs.unwrap()
 }
 
-/// The wipe was done, whatever became of the outputs.
+/// Checks that the secrets were wiped, whatever happened to the outputs.
 fn assert_wiped(container: &Container, by: &str) {
     let wipe = container.result.clone().unwrap().wipe.unwrap();
     assert!(wipe.verified && wipe.wiped_by == by && (wipe.files, wipe.bytes) == (1, SECRET.len() as u64), "{wipe:?}");
 }
 
-fn kept(daemon: &Daemon, id: &str) -> PathBuf {
+fn outputs_dir(daemon: &Daemon, id: &str) -> PathBuf {
     daemon.setup().state_dir().join("containers").join(id).join("outputs")
 }
 
-/// A run whose outputs take a while to capture: so many files that a test can step in.
+/// A run whose outputs take a while to capture: so many files that a test can intervene.
 fn slow(id: &str) -> RunRequest {
     let many = "import os\nos.mkdir('/tmp/o')\nfor i in range(9990): open(f'/tmp/o/{i:05}', 'w').close()\n";
-    with(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many]).id(id))
+    with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many]).id(id))
 }
 
-/// Starts one, and comes back in the middle of its capture.
+/// Starts such a run and returns in the middle of its capture.
 fn in_the_middle(daemon: &Daemon, id: &str) {
     daemon.api.started(slow(id));
-    wait::until("the capture has begun", || kept(daemon, id).join("20").exists().then_some(()));
-    assert!(!kept(daemon, id).join(LIST).exists(), "the list comes last");
+    wait::until("the capture has begun", || outputs_dir(daemon, id).join("20").exists().then_some(()));
+    assert!(!outputs_dir(daemon, id).join(LIST).exists(), "the list comes last");
 }
 
-/// A file that the disk has no room for is told; smaller ones are captured, and the daemon has room to go on.
+/// A file that does not fit on the disk is reported; smaller ones are captured, and the daemon has room to continue.
 #[test]
 fn a_full_disk_costs_what_does_not_fit() {
     let daemon = Setup::default().disk(40 << 20).start();
     let before = daemon.footprint();
     let script = "mkdir /tmp/o; cd /tmp/o; head -c 3000000 /dev/zero >a; head -c 30000000 /dev/zero >b; echo small >c";
-    let container = daemon.api.ran(with(directory("/tmp/o"), sh(script).id("some")));
+    let container = daemon.api.run_to_end(with_outputs(directory("/tmp/o"), sh(script).id("some")));
     let fetched = fetch(&daemon.api, "some", "").unwrap();
     assert_eq!(fetched.paths(), ["/tmp/o/a", "/tmp/o/c"]);
     assert_eq!(fetched.reason("/tmp/o/b"), "no room on the executor's disk");
-    assert_eq!(std::fs::read_dir(kept(&daemon, "some")).unwrap().count(), 3, "no half");
+    assert_eq!(std::fs::read_dir(outputs_dir(&daemon, "some")).unwrap().count(), 3, "no half");
     assert_wiped(&container, "shim");
 
-    // To the last byte, while it runs: the end is recorded all the same, and the secrets wiped.
+    // The disk is full to the last byte while the container runs: its end is recorded all the same, and the secrets are
+    // wiped.
     let waits = sh("echo up; trap 'echo x >/tmp/x; exit 5' TERM; while :; do sleep 0.05; done");
-    daemon.api.started(with(files(&["/tmp/x"]), waits.id("none")));
+    daemon.api.started(with_outputs(files(&["/tmp/x"]), waits.id("none")));
     daemon.api.follow("none").until(|entry| entry.data == b"up\n");
     daemon.setup().state_disk().fill();
     daemon.api.stop("none", None).unwrap();
@@ -79,11 +80,11 @@ fn a_full_disk_costs_what_does_not_fit() {
     for id in ["some", "none"] {
         daemon.api.delete(id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// kill -9 of the shim, in the middle of the capture and just before it: the exit code is kept, the secrets are wiped by
-/// the launcher, and half of the outputs is none.
+/// A shim that is killed, in the middle of the capture or just before it, leaves the exit code; the launcher wipes the
+/// secrets, and a partial capture is discarded.
 #[test]
 fn a_shim_that_is_lost_has_captured_nothing() {
     let daemon = Daemon::start();
@@ -92,11 +93,11 @@ fn a_shim_that_is_lost_has_captured_nothing() {
     let shim = daemon.record("middle").shim.pid;
     kill(shim, 9);
     let container = daemon.api.wait("middle").unwrap();
-    assert_eq!(exit(&container), Ok(0), "it had ended before");
+    assert_eq!(exit(&container), Ok(0), "the process had ended before");
     assert_wiped(&container, "launcher");
 
     let script = "echo up; trap 'exit 5' TERM; while :; do sleep 0.05; done";
-    daemon.api.started(with(files(&["/etc/passwd"]), sh(script).id("before")));
+    daemon.api.started(with_outputs(files(&["/etc/passwd"]), sh(script).id("before")));
     daemon.api.follow("before").until(|entry| entry.data == b"up\n");
     kill(daemon.record("before").shim.pid, 9);
     daemon.api.wait("before").unwrap();
@@ -105,13 +106,13 @@ fn a_shim_that_is_lost_has_captured_nothing() {
         assert_eq!(told.failure, "the shim was lost before the outputs were captured", "{id}");
         let status = fetch(&daemon.api, id, "").unwrap_err();
         assert!(status.code() == Code::FailedPrecondition && status.message().contains(&told.failure), "{status:?}");
-        assert!(!kept(&daemon, id).exists());
+        assert!(!outputs_dir(&daemon, id).exists());
         daemon.api.delete(id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// A daemon that is killed takes nothing along: the shim goes on, and the next daemon serves what it captured.
+/// A capture survives the daemon: the shim continues, and the next daemon serves the outputs.
 #[test]
 fn a_daemon_that_is_killed_loses_no_outputs() {
     let mut daemon = Daemon::start();
@@ -127,7 +128,7 @@ fn a_daemon_that_is_killed_loses_no_outputs() {
     assert_eq!(fetch(&daemon.api, "on", "/tmp/o/00007").unwrap().paths(), ["/tmp/o/00007"]);
 }
 
-/// A stop leaves a capture its grace period, and a forced deletion does not wait for it. The helper is gone with it.
+/// A stop limits a capture to the grace period, and a forced deletion does not wait for it. The helper ends with it.
 #[test]
 fn a_stop_cuts_a_capture_short() {
     let daemon = Daemon::start();
@@ -145,22 +146,22 @@ fn a_stop_cuts_a_capture_short() {
     assert_eq!(fetched.files.len(), told.files as usize);
     assert_wiped(&container, "shim");
     assert_eq!(helpers.len(), 1, "the control: there was one");
-    assert!(helpers.iter().all(|pid| integration::daemon::ended(*pid)));
+    assert!(helpers.iter().all(|pid| integration::daemon::has_ended(*pid)));
     daemon.api.delete("stopped", false).unwrap();
 
     in_the_middle(&daemon, "forced");
     daemon.api.delete("forced", true).unwrap();
-    assert!(!kept(&daemon, "forced").exists());
-    daemon.is_back_at(&before);
+    assert!(!outputs_dir(&daemon, "forced").exists());
+    daemon.wait_until_back_at(&before);
 }
 
-/// Whoever reads outputs while they are deleted gets whole files and then an error, and no end as if that were all.
+/// A reader of outputs that are deleted meanwhile gets whole files and then an error, not a regular end of the stream.
 #[test]
 fn a_deletion_in_the_middle_of_a_stream_is_told() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let script = "mkdir /tmp/o; head -c 20000000 /dev/zero >/tmp/o/a; head -c 20000000 /dev/zero >/tmp/o/b";
-    daemon.api.ran(with(directory("/tmp/o"), sh(script).id("gone").memory(128 << 20)));
+    daemon.api.run_to_end(with_outputs(directory("/tmp/o"), sh(script).id("gone").memory(128 << 20)));
     let (bytes, status) = daemon.api.block_on(async {
         let request = GetOutputsRequest { id: "gone".into(), path: String::new() };
         let mut stream = daemon.api.rpc().get_outputs(request).await.unwrap().into_inner();
@@ -183,5 +184,5 @@ fn a_deletion_in_the_middle_of_a_stream_is_told() {
     assert_eq!((bytes, status.code()), (20_000_000, Code::NotFound));
     assert_eq!(status.message(), "the outputs of container gone are gone: it was deleted");
     assert_eq!(fetch(&daemon.api, "gone", "").unwrap_err().code(), Code::NotFound);
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }

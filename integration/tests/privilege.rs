@@ -1,5 +1,5 @@
-//! Who runs with which privilege, who is served, and that nothing secret is where it could be read. Each claim with a
-//! control: the same look where the answer is the other one.
+//! Privileges of each process, callers that are served, and places where no secret may be read. Each claim has a
+//! control: the same check where the answer differs.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -13,11 +13,11 @@ use integration::api::{exit, pid};
 use integration::cli::{command, finish};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
-use integration::request::{Words, program, sh, sleeper};
+use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::{dist, wait};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
-/// All four uids (or gids) of a process.
+/// The four uids (or gids) of a process.
 fn ids(pid: i32, which: &str) -> Vec<u32> {
     status(pid, which).unwrap().split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
@@ -27,8 +27,8 @@ fn capabilities(pid: i32) -> Vec<u64> {
     sets.iter().map(|set| u64::from_str_radix(&status(pid, set).unwrap(), 16).unwrap()).collect()
 }
 
-/// /proc/PID of a process that is not dumpable belongs to root, whoever the process is; of a process of root's it
-/// tells nothing.
+/// Returns whether a process is dumpable: /proc/PID of one that is not belongs to root, whatever its user is. The check
+/// says nothing about a process of root.
 fn is_dumpable(pid: i32) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid() == ids(pid, "Uid")[1]
@@ -48,7 +48,7 @@ fn executord_serves_without_privilege() {
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().rev().nth(1), Some("0"), "{core}");
-    // Every thread: privileges belong to threads.
+    // Every thread is checked: privileges belong to threads.
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten() {
         let status = std::fs::read_to_string(task.path().join("status")).unwrap();
         assert!(status.contains("CapEff:\t0000000000000000") && status.contains(&format!("Uid:\t{}\t", nobody[0])));
@@ -61,17 +61,17 @@ fn keep_root_keeps_root() {
     assert_eq!(ids(daemon.pid(), "Uid"), [0; 4]);
     assert_ne!(capabilities(daemon.pid())[2], 0);
     assert_eq!(daemon.api.info().uid, 0);
-    assert_eq!(exit(&daemon.api.ran(sh("exit 3").file("a", b"x"))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").file("a", b"x"))), Ok(3));
 }
 
 #[test]
 fn a_user_can_be_named() {
     let daemon = Setup::default().arguments(&["--user", "daemon"]).start();
     assert_eq!(ids(daemon.pid(), "Uid"), [1; 4]);
-    assert_eq!(exit(&daemon.api.ran(sh("exit 3"))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3"))), Ok(3));
 }
 
-/// agent-cli as another user: the socket's mode already keeps it out, and behind that the daemon itself.
+/// agent-cli as another user is kept out by the socket's mode, and behind that by the daemon itself.
 #[test]
 fn callers_are_judged_by_their_credentials() {
     let daemon = Setup::default().arguments(&["--allow-group", "games"]).start();
@@ -100,8 +100,8 @@ fn callers_are_judged_by_their_credentials() {
     assert_eq!(info(4242, GAMES).status, 0, "the control: what is refused is who, not what");
 }
 
-/// CVE-2019-5736: whoever opens /proc/PID/exe of a process of ours from inside a container must not be able to write
-/// to what it is.
+/// The program behind /proc/PID/exe of the executor's processes cannot be written from inside a container
+/// (CVE-2019-5736).
 #[test]
 fn launcher_and_shims_run_from_a_sealed_memory_file() {
     let daemon = Daemon::start();
@@ -120,7 +120,7 @@ fn launcher_and_shims_run_from_a_sealed_memory_file() {
     assert_eq!(own, dist::binary("executord").canonicalize().unwrap(), "the control: an ordinary file");
 }
 
-/// The release binary is linked statically; a debug build need not be.
+/// The release binary of the launcher is linked statically; a debug build need not be.
 #[test]
 fn the_released_launcher_is_static() {
     assert!(segments(Path::new("/bin/sh")).contains(&PT_INTERP), "the control");
@@ -130,7 +130,7 @@ fn the_released_launcher_is_static() {
     }
 }
 
-/// A segment that names a dynamic linker.
+/// Type of the segment that names a dynamic linker.
 const PT_INTERP: u32 = 3;
 
 /// Types of the program headers of a 64-bit little-endian ELF file.
@@ -143,8 +143,8 @@ fn segments(program: &Path) -> Vec<u32> {
     (0..count).map(|index| number(table + index * size, 4) as u32).collect()
 }
 
-/// Regular files below a directory that hold some of these bytes.
-fn holding(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
+/// Regular files below a directory that contain some of these bytes.
+fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let mut needles = Needles::new().unwrap();
     needles.add("it", bytes);
     let mut search = Search::new(&needles);
@@ -153,14 +153,14 @@ fn holding(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     hits.map(|hit| if let Place::File(path) = hit.place { path } else { unreachable!("{hit}") }).collect()
 }
 
-/// Arguments, environment and files are in no file of ours: neither the bundle's config.json nor the records, the
-/// ledger and the logs, while the container runs and after it ended. The controls find each of them in the container,
-/// and find what is no secret in those very files by the same search.
+/// Arguments, environment and files are in no file of the executor, neither in the bundle's config.json nor in records,
+/// ledger and logs, while the container runs and after its end. The controls find each of them in the container, and
+/// find public values in those very files by the same search.
 #[test]
 fn nothing_secret_is_on_disk() {
     let canaries = [(); 3].map(|()| Canary::random(64).unwrap());
     let [argument, variable, content] = [0, 1, 2].map(|index: usize| canaries[index].as_str());
-    // What is no secret, as long as the search wants it.
+    // A public value, as long as the search needs.
     const PLAIN: &str = "plain-word-of-more-than-thirty-two-bytes";
     let daemon = Setup::default().config("log_level = \"trace\"\n").start();
     let home = daemon.setup().home();
@@ -175,22 +175,23 @@ fn nothing_secret_is_on_disk() {
     assert!(contains(&in_container("environ"), variable));
     assert!(contains(&in_container("root/etc/cf-service-bindings/db/password"), content));
     let names = || -> BTreeSet<String> {
-        let names = holding(home, PLAIN.as_bytes()).into_iter().map(|path| path.file_name().unwrap().to_os_string());
+        let names =
+            files_containing(home, PLAIN.as_bytes()).into_iter().map(|path| path.file_name().unwrap().to_os_string());
         names.map(|name| name.into_string().unwrap()).collect()
     };
-    wait::until_ok("what is no secret is found in all of them", || {
+    wait::until_ok("the public value is found in every file", || {
         let (names, all) = (names(), ["config.json", "container.json", "daemon.log", "executord.redb", "log"]);
         if all.iter().all(|name| names.contains(*name)) { Ok(()) } else { Err(format!("{names:?}")) }
     });
 
     let nowhere = |when: &str| {
         for (canary, what) in [(argument, "argument"), (variable, "variable"), (content, "content")] {
-            let found = holding(home, canary.as_bytes());
+            let found = files_containing(home, canary.as_bytes());
             assert!(found.is_empty(), "{when}: {what} is in {found:?}");
         }
     };
     nowhere("while it runs");
-    // Refused for something else, and the same id with another secret: errors that are logged.
+    // Refusals that are logged: an error in another field, and the same id with another secret.
     let other = program("/bin/sh", &[argument]).env("TOKEN", variable).file("a", content.as_bytes());
     daemon.api.run(other.clone().id(PLAIN)).unwrap_err();
     daemon.api.run(other.clone().user("nobodyx")).unwrap_err();

@@ -1,11 +1,11 @@
-//! Capabilities, filters, privileges and weights that a request asks for, with real containers.
+//! Capabilities, filters, privileges and weights of a request, with real containers.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
 use executor_proto::v1::{Capabilities, ExtraHost, Limits, RunRequest, Tmpfs, UserNamespace};
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use tonic::Status;
 use tonic_types::StatusExt as _;
@@ -13,14 +13,14 @@ use tonic_types::StatusExt as _;
 const OPEN: &str = "[policy]\nallow_privileged = true\nallow_host_userns = true\nallow_seccomp_profile = true\n\
                     capabilities_allowed = [\"ALL\"]\n";
 
-/// Fields that are at fault.
+/// Names of the violated fields.
 fn violations(status: &Status) -> Vec<String> {
     let details = status.get_details_bad_request().unwrap_or_else(|| panic!("no BadRequest: {status:?}"));
     details.field_violations.into_iter().map(|violation| violation.field).collect()
 }
 
 fn printed(daemon: &Daemon, request: RunRequest) -> String {
-    let container = daemon.api.ran(request);
+    let container = daemon.api.run_to_end(request);
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
     daemon.api.output(&container.id).text()
 }
@@ -30,7 +30,7 @@ fn capabilities(add: &[&str], drop: &[&str]) -> Option<Capabilities> {
     Some(Capabilities { add: list(add), drop: list(drop) })
 }
 
-/// What is dropped is gone, what is added is there, for another user than root too.
+/// Dropped capabilities are gone and added ones are there, for users other than root too.
 #[test]
 fn capabilities_are_as_asked() {
     let daemon = Daemon::start();
@@ -49,7 +49,7 @@ fn capabilities_are_as_asked() {
     assert!(printed(&open, admin()).contains("CapEff:\t00000000002004fb"), "the control: it may be allowed");
 }
 
-/// In a network namespace of its own any user has the ports below 1024; with the host's none.
+/// Any user may bind ports below 1024 in a network namespace of the container's own, and none of the host's.
 #[test]
 fn low_ports_are_for_any_user() {
     let daemon = Setup::default().config("[policy]\nallow_host_network = true\nallow_host_userns = true\n").start();
@@ -70,7 +70,7 @@ fn low_ports_are_for_any_user() {
     assert_eq!(printed(&daemon, RunRequest { sysctls, ..asked }), "81\n");
 }
 
-/// Settings are the container's alone; file systems in memory have their size, and count to its memory.
+/// Kernel settings apply to the container alone; file systems in memory have their size, and count against its memory.
 #[test]
 fn surroundings_are_as_asked() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -101,11 +101,11 @@ fn surroundings_are_as_asked() {
     let expected = ["1", "7", "9", "711 0", "12345678", "4096", "1024", "full", "executed", "fd00::1 extra"];
     assert_eq!(told.lines().collect::<Vec<_>>(), expected);
     assert_eq!(std::fs::read_to_string("/proc/sys/kernel/shmmni").unwrap(), hosts_own);
-    // The control of the size: it is the container's memory that is used.
+    // The control of the size: the file system uses the container's memory.
     let limits = Some(Limits { memory_bytes: 24 << 20, ..Limits::default() });
     let large = sh("dd if=/dev/zero of=/scratch/x bs=1M count=40 2>/dev/null; echo $?").id("large");
     let large = RunRequest { tmpfs: vec![tmpfs("/scratch", 64 << 20, false)], limits, ..large };
-    assert!(daemon.api.ran(large).result.unwrap().oom_killed);
+    assert!(daemon.api.run_to_end(large).result.unwrap().oom_killed);
     let status = daemon.api.run(RunRequest {
         tmpfs: vec![tmpfs("/bin/busybox/x", 0, false)],
         id: "link".into(),
@@ -118,7 +118,7 @@ fn surroundings_are_as_asked() {
     assert!(status.code() == tonic::Code::FailedPrecondition && status.message().contains("net.no.such"), "{status:?}");
 }
 
-/// Nothing can be written to the root; secret files and the fresh file systems are as ever.
+/// A read-only root cannot be written to; secret files and the container's own file systems work as usual.
 #[test]
 fn a_root_can_be_read_only() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -134,7 +134,7 @@ fn a_root_can_be_read_only() {
     assert!(printed(&daemon, request("open", false)).contains("written"), "the control");
 }
 
-/// A profile denies what it says, and only where the operator allows profiles.
+/// A profile denies the calls that it names, and is accepted only where the operator allows profiles.
 #[test]
 fn a_profile_of_the_requests_own_is_in_force() {
     let profile = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
@@ -145,7 +145,7 @@ fn a_profile_of_the_requests_own_is_in_force() {
         RunRequest { seccomp_profile: seccomp_profile.into(), ..request }
     };
     let daemon = Setup::default().config(OPEN).start();
-    let ran = daemon.api.ran(request("own", profile));
+    let ran = daemon.api.run_to_end(request("own", profile));
     let output = daemon.api.output("own").text();
     assert!(output.contains("No space left on device") && output.contains("Seccomp:\t2"), "{output}");
     let spec = ran.spec.unwrap();
@@ -158,7 +158,7 @@ fn a_profile_of_the_requests_own_is_in_force() {
     assert_eq!(violations(&closed.api.run(request("own", profile)).unwrap_err()), ["seccomp_profile"]);
 }
 
-/// Privileges are there where they are allowed and asked for, and nowhere else.
+/// Privileges are granted where the operator allows them and the request asks for them, and nowhere else.
 #[test]
 fn privileges_are_the_operators_to_give() {
     let script = "grep -E 'CapEff|Seccomp:' /proc/self/status";
@@ -169,7 +169,7 @@ fn privileges_are_the_operators_to_give() {
     let open = Setup::default().config(OPEN).start();
     let output = printed(&open, request("own", UserNamespace::Own));
     assert!(output.contains("Seccomp:\t0") && output.contains("CapEff:\t000001ffffffffff"), "{output}");
-    // With the host's ids it can have what the launcher itself has, and is refused where that is not all.
+    // With the host's ids a container can have the launcher's own capabilities, and is refused if these are not all.
     let ours = std::fs::read_to_string("/proc/self/status").unwrap();
     match open.api.run(request("host", UserNamespace::Host)) {
         Ok(_) => assert!(ours.contains("CapBnd:\t000001ffffffffff"), "{ours}"),
@@ -185,7 +185,7 @@ fn privileges_are_the_operators_to_give() {
     );
 }
 
-/// A share of the processors arrives; one of the disks is refused where nothing holds it, or told.
+/// A processor weight is set; a disk weight is refused where no controller can enforce it, or gives a warning.
 #[test]
 fn weights_arrive_or_are_refused() {
     let daemon = Daemon::start();

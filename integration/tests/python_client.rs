@@ -1,4 +1,4 @@
-//! A client in another language (Python's grpcio), which learns the interface by reflection.
+//! A client in another language (Python's grpcio), which finds the interface by reflection.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -7,12 +7,12 @@ use std::process::Command;
 
 use integration::api::pid;
 use integration::daemon::Daemon;
-use integration::guide::{Guide, Place};
-use integration::request::{Words, program};
+use integration::guide::{Guide, GuideShell};
+use integration::request::{RequestBuilder, program};
 use integration::runtime::{TOKEN, socket};
 use serde_json::Value;
 
-/// The interpreter that `cargo xtask test` has prepared.
+/// The interpreter that `cargo xtask test` prepared.
 fn interpreter() -> PathBuf {
     let named = std::env::var_os("EXECUTOR_PYTHON");
     named.expect("EXECUTOR_PYTHON names no Python with grpcio: run `cargo xtask test`, which makes one").into()
@@ -40,10 +40,10 @@ fn a_python_client_runs_a_run_action_with_secret_files() {
     let refused = &told["refused"];
     assert_eq!(refused["code"], "INVALID_ARGUMENT");
     assert!(refused["message"].as_str().unwrap().contains("action.run.path"), "{refused}");
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// Clients of other languages get their secrets, too, one call after the other, although each ends its connection.
+/// Clients of other languages get their secrets too, one call after the other, although each ends its connection.
 #[test]
 fn a_python_client_reads_its_secrets() {
     let daemon = Daemon::start();
@@ -66,7 +66,7 @@ fn a_python_client_reads_its_secrets() {
     assert_eq!(told["refused"], "UNAUTHENTICATED");
 }
 
-/// docs/guides/python.md, typed as it stands.
+/// The commands of docs/guides/python.md work as it says.
 #[test]
 fn the_guide_works_as_it_says() {
     let daemon = Daemon::start();
@@ -79,6 +79,8 @@ fn the_guide_works_as_it_says() {
     let path = std::env::var_os("PATH").unwrap();
     let path = python.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
     let path = std::env::join_paths(path).unwrap();
-    guide
-        .run(&Place { dir: dir.path().into(), env: vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("PATH", path)] });
+    guide.run(&GuideShell {
+        dir: dir.path().into(),
+        env: vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("PATH", path)],
+    });
 }

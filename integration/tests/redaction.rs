@@ -1,11 +1,11 @@
-//! What a container prints of its secrets does not reach a log (secrets.md, redaction): real containers, the log file
-//! on disk, and what clients get. The controls run the same program with `none`.
+//! Masking: secrets that a container prints do not reach a log. The tests look at real containers, at the log file on
+//! disk and at what clients get. The controls run the same program with `none`.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
 use executor_proto::v1::{EnvironmentVariable, File, Redaction, RunRequest, SecretArgument};
 use integration::daemon::Daemon;
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
@@ -13,7 +13,7 @@ const FILE: &str = "file-canary-7d1fb0a2";
 const VARIABLE: &str = "variable-canary-55e0c3";
 const ARGUMENT: &str = "argument-canary-c0ffee";
 
-/// Prints all its secrets: as they are, in base64, in two halves, on both streams.
+/// Prints all its secrets: plain, in base64, in two halves, on both streams.
 const PRINT: &str = r#"
     f=$(cat /etc/cf-service-bindings/db/password)
     echo "file=$f variable=$SECRET argument=$1"
@@ -33,7 +33,7 @@ fn printing(id: &str, redaction: Redaction) -> RunRequest {
     request
 }
 
-/// The log as a client gets it, and every byte of it on disk.
+/// The log as a client gets it, and the bytes of the log files.
 fn logs(daemon: &Daemon, id: &str) -> (String, String) {
     let output = daemon.api.output(id);
     let dir = daemon.setup().state_dir().join("containers").join(id);
@@ -45,7 +45,7 @@ fn logs(daemon: &Daemon, id: &str) -> (String, String) {
 #[test]
 fn a_printed_secret_reaches_no_log() {
     let daemon = Daemon::start();
-    let ended = daemon.api.ran(printing("masked", Redaction::Auto));
+    let ended = daemon.api.run_to_end(printing("masked", Redaction::Auto));
     assert_eq!(ended.spec.unwrap().redaction(), Redaction::Auto);
     let (told, on_disk) = logs(&daemon, "masked");
     for text in [&told, &on_disk] {
@@ -58,14 +58,15 @@ fn a_printed_secret_reaches_no_log() {
     assert!(told.contains("\n[REDACTED:db/password]\nplain\n"), "split over two writes: {told}");
     assert!(told.ends_with("[REDACTED:db/password]\n"), "standard error: {told}");
 
-    daemon.api.ran(printing("control", Redaction::None));
+    daemon.api.run_to_end(printing("control", Redaction::None));
     let (told, on_disk) = logs(&daemon, "control");
     for secret in [FILE, VARIABLE, ARGUMENT, "ZmlsZS1jYW5hcnkt"] {
         assert!(told.contains(secret) && on_disk.contains(secret), "the control does not show {secret}: {told}");
     }
 }
 
-/// `auto` masks from 8 bytes on and says what it leaves, `all` from 4 on; a public file is never masked.
+/// Redaction `auto` masks values of 8 bytes and more and names the others, `all` masks those of 4 and more; a public
+/// file is never masked.
 #[test]
 fn short_values_and_public_ones() {
     let daemon = Daemon::start();
@@ -78,17 +79,17 @@ fn short_values_and_public_ones() {
         request.redaction = redaction.into();
         request
     };
-    let auto = daemon.api.ran(request("auto", Redaction::Auto)).spec.unwrap();
+    let auto = daemon.api.run_to_end(request("auto", Redaction::Auto)).spec.unwrap();
     assert_eq!(logs(&daemon, "auto").0, "4711xsmall-postgres-plan[REDACTED:token]");
     assert!(auto.warnings.iter().any(|warning| warning.contains("pin")), "{:?}", auto.warnings);
     assert!(!format!("{:?}", auto.warnings).contains("4711"));
-    let all = daemon.api.ran(request("all", Redaction::All)).spec.unwrap();
+    let all = daemon.api.run_to_end(request("all", Redaction::All)).spec.unwrap();
     assert_eq!(logs(&daemon, "all").0, "[REDACTED:pin]small-postgres-plan[REDACTED:token]");
     assert_eq!(all.warnings, Vec::<String>::new());
 }
 
-/// What may be the beginning of a secret is held back for a moment only: a prompt without a newline is seen while
-/// the process waits.
+/// Output that may be the beginning of a secret is held back for a moment only: a prompt without a newline appears
+/// while the process waits.
 #[test]
 fn what_is_held_back_comes_after_a_moment() {
     let daemon = Daemon::start();
@@ -97,7 +98,7 @@ fn what_is_held_back_comes_after_a_moment() {
     wait::until("the beginning is in the log", || (daemon.api.logs_so_far("prompt") == begun).then_some(()));
 }
 
-/// A container with secrets loses no byte of other output, whatever the pieces are.
+/// Other output of a container with secrets arrives byte for byte, however it is divided into writes.
 #[test]
 fn other_output_is_byte_exact() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -111,7 +112,7 @@ fn other_output_is_byte_exact() {
     let noise: Vec<u8> = (0..4 << 20).map(|_| random()).collect();
     std::fs::write(rootfs.path().join("noise"), &noise).unwrap();
     let request = program("/bin/cat", &["/noise"]).id("noise").rootfs(&rootfs.reference());
-    daemon.api.ran(request.file("f", FILE.as_bytes()).file("g", &noise[100..108]).file("h", &[b'x'; 300_000]));
+    daemon.api.run_to_end(request.file("f", FILE.as_bytes()).file("g", &noise[100..108]).file("h", &[b'x'; 300_000]));
     let got = daemon.api.output("noise").stdout;
     let marker = b"[REDACTED:g]";
     let at = got.windows(marker.len()).position(|window| window == marker).expect("the eight bytes were masked");

@@ -1,4 +1,4 @@
-//! What does not fit is refused, by name, and leaves nothing.
+//! Plans that cannot be carried out are refused with the name of the field, and leave nothing.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -14,7 +14,7 @@ fn plan(draft: Draft<'_>) -> Plan {
     validate(&Draft { id: "bad", path: "/bin/true", memory_bytes: 64 << 20, ..draft }, &Policy::default()).unwrap()
 }
 
-/// Launches a plan that is to be refused, and looks that nothing of it is left.
+/// Launches a plan that must be refused, and checks that nothing of it is left.
 fn refused(launcher: &Launcher, plan: &Plan, payload: &Payload<'_>) -> Refused {
     let before = footprint::inventory_of(&launcher.run_dir());
     let refused = launcher.launch(plan, payload).unwrap().reach(State::Running).unwrap_err();
@@ -25,7 +25,7 @@ fn refused(launcher: &Launcher, plan: &Plan, payload: &Payload<'_>) -> Refused {
     refused
 }
 
-fn is(refused: &Refused, reason: Reason, field: &str, words: &str) {
+fn assert_refusal(refused: &Refused, reason: Reason, field: &str, words: &str) {
     assert_eq!(refused.reason, reason as i32, "{refused:?}");
     assert_eq!(refused.violations.first().map_or("", |violation| &violation.field), field, "{refused:?}");
     assert!(refused.message.contains(words), "{refused:?}");
@@ -37,17 +37,17 @@ fn what_the_rootfs_does_not_have_is_named() {
     let reference = rootfs.reference();
     let none = Payload::default();
     let unknown = refused(&launcher, &plan(Draft { rootfs: &reference, user: "nobodyx", ..Draft::default() }), &none);
-    is(&unknown, Reason::Precondition, "action.run.user", "user `nobodyx` not found");
+    assert_refusal(&unknown, Reason::Precondition, "action.run.user", "user `nobodyx` not found");
     let group =
         refused(&launcher, &plan(Draft { rootfs: &reference, user: "app:nogroupx", ..Draft::default() }), &none);
-    is(&group, Reason::Precondition, "action.run.user", "group `nogroupx` not found");
+    assert_refusal(&group, Reason::Precondition, "action.run.user", "group `nogroupx` not found");
     let missing = refused(&launcher, &plan(Draft { rootfs: "dir:/no/such/rootfs", ..Draft::default() }), &none);
-    is(&missing, Reason::Precondition, "rootfs", "`dir:/no/such/rootfs`: No such file or directory");
+    assert_refusal(&missing, Reason::Precondition, "rootfs", "`dir:/no/such/rootfs`: No such file or directory");
     let file = refused(&launcher, &plan(Draft { rootfs: "dir:/etc/passwd", ..Draft::default() }), &none);
-    is(&file, Reason::Precondition, "rootfs", "Not a directory");
+    assert_refusal(&file, Reason::Precondition, "rootfs", "Not a directory");
 }
 
-/// The operator's rootfs_dirs hold for where a link leads, too.
+/// The operator's rootfs_dirs apply to the target of a link, too.
 #[test]
 fn a_link_out_of_the_allowed_directories_is_refused() {
     let (allowed, outside) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
@@ -57,7 +57,7 @@ fn a_link_out_of_the_allowed_directories_is_refused() {
     std::os::unix::fs::symlink(outside.path(), allowed.path().join("link")).unwrap();
     let reference = format!("dir:{}/link", allowed.path().display());
     let refused = refused(&launcher, &plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default());
-    is(&refused, Reason::Precondition, "rootfs", "is not below one of the configured rootfs_dirs");
+    assert_refusal(&refused, Reason::Precondition, "rootfs", "is not below one of the configured rootfs_dirs");
     std::fs::rename(outside.path(), allowed.path().join("inside")).unwrap();
     let reference = format!("dir:{}/inside", allowed.path().display());
     let control =
@@ -65,7 +65,8 @@ fn a_link_out_of_the_allowed_directories_is_refused() {
     control.reach(State::Completed).unwrap();
 }
 
-/// The trap of libcontainer 0.7.0: with a link there it creates and deletes files on the host before it pivots.
+/// A root file system whose `/dev` is a link is refused: libcontainer 0.7.0 would create and delete files on the host
+/// before it pivots.
 #[test]
 fn a_rootfs_whose_dev_is_a_link_is_refused_and_the_host_is_untouched() {
     let launcher = Launcher::start(&[]);
@@ -76,7 +77,7 @@ fn a_rootfs_whose_dev_is_a_link_is_refused_and_the_host_is_untouched() {
         rootfs.replace_by_link(name, victim.path().to_str().unwrap());
         let reference = rootfs.reference();
         let refused = refused(&launcher, &plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default());
-        is(&refused, Reason::Precondition, "rootfs", &format!("/{name} is a symbolic link"));
+        assert_refusal(&refused, Reason::Precondition, "rootfs", &format!("/{name} is a symbolic link"));
     }
     assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 1);
     assert_eq!(std::fs::read_to_string(victim.path().join("null")).unwrap(), "precious");
@@ -95,12 +96,12 @@ fn a_path_through_a_link_of_the_rootfs_is_refused() {
     ];
     let payload = Payload { files: vec![b"S", b"S", b"S"], ..Payload::default() };
     let refused = refused(&launcher, &plan(Draft { rootfs: &reference, files, ..Draft::default() }), &payload);
-    is(&refused, Reason::Precondition, "f[0].path", "/link is a symbolic link");
+    assert_refusal(&refused, Reason::Precondition, "f[0].path", "/link is a symbolic link");
     assert_eq!(refused.violations.len(), 3, "all at once: {refused:?}");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// The launcher does not take the daemon's word: a plan that validation would not have made is refused.
+/// The launcher checks the daemon's plan itself: one that validation would not have made is refused.
 #[test]
 fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
     let launcher = Launcher::start(&[]);
@@ -122,8 +123,8 @@ fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
     assert!(refused(&launcher, &wrong_size, &payload).message.contains("do not fit one another"));
 }
 
-/// Secret files count against the container's own limit: more of them than it holds is told, with the limit's name. The
-/// control holds them.
+/// Secret files count against the container's own memory limit: files that do not fit are refused with the limit's
+/// name. The control fits.
 #[test]
 fn files_that_the_memory_limit_cannot_hold_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +143,7 @@ fn files_that_the_memory_limit_cannot_hold_are_told() {
     let payload = Payload { files: vec![&content], ..Payload::default() };
     let small = validate(&draft(16 << 20), &policy).unwrap();
     let refused = refused(&launcher, &small, &payload);
-    is(&refused, Reason::Precondition, "limits.memory_bytes", "does not hold the 33554432 bytes");
+    assert_refusal(&refused, Reason::Precondition, "limits.memory_bytes", "does not hold the 33554432 bytes");
     let enough = validate(&draft(64 << 20), &policy).unwrap();
     launcher.launch(&enough, &payload).unwrap().reach(State::Completed).unwrap();
     assert_eq!(launcher.exit("bad").wipe.unwrap().bytes, 32 << 20);

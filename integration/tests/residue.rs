@@ -1,9 +1,9 @@
-//! Nothing of a secret is left one second after its container's end, however that ended: not in executord, its launcher
-//! or a shim, not behind a descriptor that somebody kept, not on disk, not in a log. For files, secret variables, secret
-//! arguments, files before and after a rotation, the runtime token; 64 bytes, 4 KiB, 64 KiB, and the largest that the kind
-//! can have.
+//! No part of a secret is left one second after its container's end, however that ended: in executord, its launcher or
+//! a shim, behind a descriptor that another process kept open, on disk, or in a log. The secrets are files, secret
+//! variables, secret arguments, files before and after a rotation, and the runtime token, of 64 bytes, 4 KiB, 64 KiB,
+//! and nearly the largest size that the kind allows.
 //!
-//! The control is the same search against binaries that wipe nothing: it finds every kind.
+//! The control is the same search with binaries that wipe nothing: it finds every kind.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -17,12 +17,13 @@ use executor_proto::v1::{self, Container, failure};
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Place, Report, Search};
 use integration::api::{ending, exit, pid};
-use integration::daemon::{Daemon, Setup, ended, kill};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::http2::{
-    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, RST_STREAM, Raw, SETTINGS, field, fields, message,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, RST_STREAM, RawClient, SETTINGS, field, fields,
+    message,
 };
-use integration::request::{Words, sh};
-use integration::residue::{Batch, Keeper, settled};
+use integration::request::{RequestBuilder, sh};
+use integration::residue::{ContainerSecrets, FileHolder, wait_until_settled};
 use integration::streams::script;
 use integration::wait;
 use prost::Message as _;
@@ -31,38 +32,38 @@ const USR1: u32 = 10;
 const USR2: u32 = 12;
 const HUP: u32 = 1;
 
-/// A container that runs, has printed its secrets, and whose files somebody keeps open.
+/// A running container that has printed its secrets, and processes that keep its files open.
 struct Running {
-    batch: Batch,
+    batch: ContainerSecrets,
     container: Container,
-    keepers: Vec<Keeper>,
+    keepers: Vec<FileHolder>,
 }
 
 impl Running {
     fn start(daemon: &Daemon, id: &str) -> Self {
-        Self::of(daemon, Batch::new(id))
+        Self::of(daemon, ContainerSecrets::new(id))
     }
 
-    fn of(daemon: &Daemon, mut batch: Batch) -> Self {
+    fn of(daemon: &Daemon, mut batch: ContainerSecrets) -> Self {
         let container = daemon.api.started(batch.request());
-        batch.is_up(daemon, &container);
-        let keepers = vec![Keeper::of(daemon, &container)];
+        batch.wait_until_up(daemon, &container);
+        let keepers = vec![FileHolder::of(daemon, &container)];
         Self { batch, container, keepers }
     }
 
-    /// Replaces all files; somebody keeps the new ones open, too.
+    /// Replaces all files, and opens the new ones as well.
     fn rotate(&mut self, daemon: &Daemon) {
         self.batch.rotate(daemon);
-        self.keepers.push(Keeper::of(daemon, &self.container));
+        self.keepers.push(FileHolder::of(daemon, &self.container));
         is_found(&self.batch.search_process(self.keepers[1].pid()), &["new file", "variable", "argument"]);
     }
 
-    /// What the process wrote by itself is where it wrote it.
+    /// Checks that the secrets that the process wrote itself are where it wrote them.
     fn has_written(&self) {
         is_found(&self.batch.search_process(self.keepers[0].pid()), &["written"]);
     }
 
-    /// The search finds everything where it is meant to be.
+    /// Checks that the search finds everything where it must be.
     fn is_found(&self) {
         is_found(&self.batch.search_process(self.keepers[0].pid()), &["file", "variable", "argument"]);
         let init = self.batch.search_process(pid(&self.container) as u32);
@@ -71,7 +72,7 @@ impl Running {
     }
 
     fn search(&self, daemon: &Daemon) -> Report {
-        let keepers: Vec<u32> = self.keepers.iter().map(Keeper::pid).collect();
+        let keepers: Vec<u32> = self.keepers.iter().map(FileHolder::pid).collect();
         self.batch.search(daemon, &keepers)
     }
 }
@@ -80,30 +81,30 @@ fn labels(report: &Report) -> Vec<&str> {
     report.hits.iter().map(|hit| hit.label.as_str()).collect()
 }
 
-/// The token and these kinds in every size.
+/// Checks that the report has the token and these kinds in every size.
 fn is_found(report: &Report, kinds: &[&str]) {
     let found = labels(report);
     for kind in kinds {
-        // A file that the process may change has a second name, and is kept as it came.
+        // A file that the process may change has a second name, and its original content is kept.
         let sizes: BTreeSet<&&str> = found.iter().filter(|label| label.starts_with(&format!("{kind} of "))).collect();
         assert_eq!(sizes.len(), 4, "{kind} is not in {found:?}");
     }
     assert!(found.contains(&"token"), "{found:?}");
 }
 
-/// Nothing is found, and everything was searched.
+/// Checks that nothing was found, and that everything was searched.
 fn is_clean(report: &Report, when: &str) {
     assert!(!report.found(), "{when}:\n{report}");
     assert_eq!(report.unsearched, [], "{when}");
     assert!(report.processes >= 1 && report.files > 3, "{when}: {report:?}");
 }
 
-/// A container that is there, its files replaced, changed by its own process, or as they were given, is brought to its end; then
-/// nothing is left.
-fn ends(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
+/// Ends a running container whose files were replaced, changed by its own process, or left as they were; then nothing is
+/// left.
+fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
     for kind in ["given", "rotated", "written"] {
         let id = format!("{name}-{kind}");
-        let batch = if kind == "written" { Batch::writing(&id) } else { Batch::new(&id) };
+        let batch = if kind == "written" { ContainerSecrets::writing(&id) } else { ContainerSecrets::new(&id) };
         let mut running = Running::of(daemon, batch);
         running.is_found();
         match kind {
@@ -112,7 +113,7 @@ fn ends(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Runni
             _ => {}
         }
         end(daemon, &running);
-        settled(daemon, &id);
+        wait_until_settled(daemon, &id);
         is_clean(&running.search(daemon), &id);
         let log = daemon.api.output(&id).text();
         assert!(log.contains("residue-up") && log.contains("[REDACTED:"), "{id}: the control of the log");
@@ -125,7 +126,7 @@ fn wait_for(daemon: &Daemon, running: &Running) -> Container {
 
 #[test]
 fn after_success() {
-    ends(&mut Daemon::start(), "success", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "success", |daemon, running| {
         daemon.api.signal(&running.batch.id, USR1).unwrap();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
     });
@@ -133,7 +134,7 @@ fn after_success() {
 
 #[test]
 fn after_failure() {
-    ends(&mut Daemon::start(), "failure", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "failure", |daemon, running| {
         daemon.api.signal(&running.batch.id, USR2).unwrap();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(3));
     });
@@ -142,21 +143,21 @@ fn after_failure() {
 #[test]
 fn after_a_program_that_cannot_be_executed() {
     let daemon = Daemon::start();
-    let batch = Batch::new("exec");
-    let container = daemon.api.ran(batch.asking_for("/nope"));
+    let batch = ContainerSecrets::new("exec");
+    let container = daemon.api.run_to_end(batch.asking_for("/nope"));
     assert_eq!(ending(&container).failure.as_ref().unwrap().kind(), failure::Kind::Exec);
-    settled(&daemon, "exec");
+    wait_until_settled(&daemon, "exec");
     is_clean(&batch.search(&daemon, &[]), "exec");
-    // And one that is refused when its secrets were there already.
-    let refused = Batch::new("refused");
+    // A request that is refused after its secrets have arrived.
+    let refused = ContainerSecrets::new("refused");
     daemon.api.run(refused.request().user("nobodyx")).unwrap_err();
-    std::thread::sleep(std::time::Duration::from_secs(1)); // it is what is claimed
+    std::thread::sleep(std::time::Duration::from_secs(1)); // the time that docs/security-claims.md names
     is_clean(&refused.search(&daemon, &[]), "refused");
 }
 
 #[test]
 fn after_the_memory_limit() {
-    ends(&mut Daemon::start(), "oom", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "oom", |daemon, running| {
         daemon.api.signal(&running.batch.id, HUP).unwrap();
         let container = wait_for(daemon, running);
         assert!(ending(&container).oom_killed, "{container:#?}");
@@ -165,7 +166,7 @@ fn after_the_memory_limit() {
 
 #[test]
 fn after_a_stop() {
-    ends(&mut Daemon::start(), "stop", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "stop", |daemon, running| {
         daemon.api.stop(&running.batch.id, Some(0)).unwrap();
         assert!(ending(&wait_for(daemon, running)).stopped);
     });
@@ -173,7 +174,7 @@ fn after_a_stop() {
 
 #[test]
 fn after_a_shim_was_killed() {
-    ends(&mut Daemon::start(), "shim", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "shim", |daemon, running| {
         kill(daemon.record(&running.batch.id).shim.pid, 9);
         let container = wait_for(daemon, running);
         let result = ending(&container);
@@ -184,11 +185,11 @@ fn after_a_shim_was_killed() {
 
 #[test]
 fn after_executord_was_killed() {
-    ends(&mut Daemon::start(), "daemon", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "daemon", |daemon, running| {
         daemon.kill();
         // The container ends while there is no daemon.
         kill(pid(&running.container), USR1 as i32);
-        wait::until("it has ended", || ended(pid(&running.container)).then_some(()));
+        wait::until("the process has ended", || has_ended(pid(&running.container)).then_some(()));
         daemon.start_again();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
     });
@@ -196,15 +197,15 @@ fn after_executord_was_killed() {
 
 #[test]
 fn after_the_launcher_was_killed() {
-    ends(&mut Daemon::start(), "launcher", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "launcher", |daemon, running| {
         let launcher = daemon.launcher().unwrap();
         kill(launcher, 9);
-        wait::until("the launcher is gone", || ended(launcher).then_some(()));
+        wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
         daemon.api.signal(&running.batch.id, USR1).unwrap();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
-        settled(daemon, &running.batch.id);
+        wait_until_settled(daemon, &running.batch.id);
         is_clean(&running.search(daemon), "without a launcher");
-        // The next one has nothing to add.
+        // The next launcher finds nothing left to wipe.
         daemon.terminate();
         daemon.start_again();
     });
@@ -212,12 +213,12 @@ fn after_the_launcher_was_killed() {
 
 #[test]
 fn after_all_were_killed() {
-    ends(&mut Daemon::start(), "all", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "all", |daemon, running| {
         let (launcher, shim) = (daemon.launcher().unwrap(), daemon.record(&running.batch.id).shim.pid);
         daemon.kill();
         for pid in [launcher, shim] {
             kill(pid, 9);
-            wait::until("it is gone", || ended(pid).then_some(()));
+            wait::until("the killed process is gone", || has_ended(pid).then_some(()));
         }
         daemon.start_again();
         let container = wait_for(daemon, running);
@@ -225,8 +226,8 @@ fn after_all_were_killed() {
     });
 }
 
-/// The control: with an allocator that overwrites nothing and a wipe that wipes nothing the very same search finds every
-/// kind behind the descriptors that were kept, and the daemon's memory full of what passed through it.
+/// The search finds every kind of secret behind the kept descriptors, and the daemon's memory full of earlier data,
+/// with an allocator that overwrites nothing and a wipe that does nothing. This is the control.
 #[test]
 fn without_the_wipe_residue_is_found() {
     let daemon = Setup::default().control().start();
@@ -235,7 +236,7 @@ fn without_the_wipe_residue_is_found() {
     running.is_found();
     running.rotate(&daemon);
     daemon.api.signal("control", USR1).unwrap();
-    settled(&daemon, "control");
+    wait_until_settled(&daemon, "control");
     let report = running.search(&daemon);
     let found = |place: fn(&Place) -> bool| -> Vec<&str> {
         report.hits.iter().filter(|hit| place(&hit.place)).map(|hit| hit.label.as_str()).collect()
@@ -247,21 +248,21 @@ fn without_the_wipe_residue_is_found() {
         }
     }
     assert!(kept.contains(&"token"), "{kept:?}");
-    let writing = Running::of(&daemon, Batch::writing("control-written"));
+    let writing = Running::of(&daemon, ContainerSecrets::writing("control-written"));
     writing.has_written();
     daemon.api.signal("control-written", USR1).unwrap();
-    settled(&daemon, "control-written");
+    wait_until_settled(&daemon, "control-written");
     is_found(&writing.search(&daemon), &["written"]);
-    // Which of them the memory still has depends on what was allocated since.
+    // Memory that is still unchanged depends on later allocations.
     let memory = found(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
     assert!(memory.len() >= 3, "{memory:?}");
-    // What the control is not: the processes of the daemon are the same, and the log is masked all the same.
+    // Outside of the control: files hold no secret, since the log is masked as usual.
     assert!(found(|place| matches!(place, Place::File(_))).is_empty(), "{report}");
 }
 
 const RUN: &str = "/executor.v1.Executor/Run";
 
-/// A client of another language that makes calls over one connection, which it keeps.
+/// A client in another language that makes calls over one connection, which it keeps.
 struct Caller {
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -290,7 +291,7 @@ impl Drop for Caller {
     }
 }
 
-/// What executord holds of one secret.
+/// Returns whether executord's memory holds any part of a secret.
 fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     let mut needles = Needles::new().unwrap();
     needles.add("secret", secret.as_bytes());
@@ -301,7 +302,7 @@ fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     report.found()
 }
 
-/// Nothing of it is left one second later, which is what is claimed.
+/// Waits one second, the time that docs/security-claims.md names, and checks that nothing is left.
 fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
     let begun = std::time::Instant::now();
     while in_executord(daemon, secret) {
@@ -313,8 +314,8 @@ fn env(name: &str) -> PathBuf {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
 }
 
-/// Whatever library a client has: gRPC's C core (Python, C++, Ruby), Node's; the first run of a connection and the sixtieth,
-/// while the client keeps it, small and large.
+/// executord forgets the secrets of clients on gRPC's C core (Python, C++, Ruby) and on Node's library while they keep
+/// their connection: the first run of a connection and the sixtieth, small and large.
 #[test]
 fn while_clients_of_other_languages_keep_their_connections() {
     let daemon = Daemon::start();
@@ -343,7 +344,7 @@ fn while_clients_of_other_languages_keep_their_connections() {
         ),
     ];
     for (language, start) in callers {
-        // The first of a connection, in each of these sizes.
+        // The first call of a connection, in each of these sizes.
         let mut caller = None;
         for size in [32, 64, 256, 1024, 4096, 8000, 16_384, 30_000, 65_536, 120_000, 300_000, 600_000, 900_000] {
             let mut fresh = Caller::start(&mut start());
@@ -369,15 +370,15 @@ fn run_with(daemon: &Daemon, caller: &mut Caller, id: &str, size: usize) {
     daemon.api.delete(id, false).unwrap();
 }
 
-/// One way to send a secret that comes to nothing.
-type Way = (&'static str, fn(&mut Raw, &Canary));
+/// A way to send a secret in a call that fails.
+type Way = (&'static str, fn(&mut RawClient, &Canary));
 
-/// A run of this action, with the secret where its own are.
-fn action(raw: &mut Raw, wrap: impl Fn(v1::Action) -> v1::Action, secret: &Canary) {
+/// Sends a run of this action, with the secret in place of the action's own.
+fn action(raw: &mut RawClient, wrap: impl Fn(v1::Action) -> v1::Action, secret: &Canary) {
     let inner = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
     let request = v1::RunRequest { action: Some(wrap(inner.action.unwrap())), ..Default::default() };
     let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), 16_384);
-    raw.answered(on);
+    raw.wait_for_answer(on);
 }
 
 fn boxed(action: v1::Action) -> Option<Box<v1::Action>> {
@@ -422,71 +423,71 @@ const WAYS: [Way; 27] = [
     ("a message over the limit", |raw, secret| {
         let on = raw.open(&fields(RUN), false);
         raw.frame(DATA, 0, on, &[0, 0x7f, 0xff, 0xff, 0xff]);
-        raw.answered(on);
+        raw.wait_for_answer(on);
         raw.frame(DATA, 0, on, secret.as_bytes());
     }),
     ("20 kB of metadata", |raw, secret| {
         let more: Vec<u8> = (0..5).flat_map(|number| field(&format!("x-{number}"), secret.as_bytes())).collect();
         let on = raw.call(&[fields("/executor.v1.Executor/Info"), more].concat(), &message(&[]), 5);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("metadata that is to be remembered", |raw, secret| {
         let more = field("authorization", &secret.as_bytes()[..3000]);
         let on = raw.call(&[fields("/executor.v1.Executor/Info"), more].concat(), &message(&[]), 5);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("metadata that is malformed", |raw, secret| {
         let on = raw.open(&[fields(RUN), field("Upper", secret.as_bytes())].concat(), false);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an authority", |raw, secret| {
         let block =
             [&[0x83, 0x86][..], &field(":path", RUN.as_bytes()), &field(":authority", secret.as_bytes())].concat();
         let on = raw.call(&block, &message(&[]), 5);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an unknown method", |raw, secret| {
         let on = raw.call(&fields(&format!("/{}", secret.as_str())), &message(secret.as_bytes()), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an unknown encoding", |raw, secret| {
         let more = field("grpc-encoding", secret.as_bytes());
         let on = raw.call(&[fields(RUN), more].concat(), &message(secret.as_bytes()), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("gzip", |raw, secret| {
         let body = [&[1], &message(secret.as_bytes())[1..]].concat();
         let on = raw.call(&[fields(RUN), field("grpc-encoding", b"gzip")].concat(), &body, 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("a flag for an encoding without one", |raw, secret| {
         let on = raw.call(&fields(RUN), &[&[1], &message(secret.as_bytes())[1..]].concat(), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an unknown field", |raw, secret| {
         let unknown = v1::GetRequest { id: secret.as_str().into() }.encode_to_vec();
         let on = raw.call(&fields("/executor.v1.Executor/Info"), &message(&unknown), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("what is no message", |raw, secret| {
         let on = raw.call(&fields(RUN), &message(&[b"\x0a\xff\xff\x7f", secret.as_bytes()].concat()), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an id", |raw, secret| {
         let request = v1::GetRequest { id: secret.as_str().into() };
         let on = raw.call(&fields("/executor.v1.Executor/Get"), &message(&request.encode_to_vec()), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("data after an answer", |raw, secret| {
         let on = raw.open(&fields("/no.such.Service/Method"), false);
-        raw.answered(on);
+        raw.wait_for_answer(on);
         raw.frame(DATA, 0, on, secret.as_bytes());
         raw.frame(DATA, END_STREAM, on, secret.as_bytes());
     }),
     ("a second message", |raw, secret| {
         let body = [message(&[]), message(secret.as_bytes())].concat();
         let on = raw.call(&fields("/executor.v1.Executor/Info"), &body, 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("data after RST_STREAM", |raw, secret| {
         let on = raw.open(&fields(RUN), false);
@@ -498,14 +499,14 @@ const WAYS: [Way; 27] = [
         let on = raw.open(&fields("/executor.v1.Executor/Info"), false);
         raw.frame(DATA, 0, on, &message(&[]));
         raw.frame(HEADERS, END_HEADERS | END_STREAM, on, &field("x", secret.as_bytes()));
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("paddings", |raw, secret| {
         let padding = &secret.as_bytes()[..255];
         let on = raw.open(&fields("/executor.v1.Executor/Info"), false);
         raw.frame(DATA, PADDED, on, &[&[255][..], &message(&[]), padding].concat());
         raw.frame(HEADERS, END_HEADERS | END_STREAM | PADDED, on, &[&[255][..], padding].concat());
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("frames without a meaning", |raw, secret| {
         for kind in [0x10, 0xfa, 0xff] {
@@ -524,64 +525,64 @@ const WAYS: [Way; 27] = [
     }),
 ];
 
-fn refused_run(raw: &mut Raw, secret: &Canary, piece: usize) {
+fn refused_run(raw: &mut RawClient, secret: &Canary, piece: usize) {
     let request = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes()).user("nobody here");
     let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
-    raw.answered(on);
+    raw.wait_for_answer(on);
 }
 
-/// What comes to nothing leaves nothing, although the client keeps its connection and acknowledges nothing.
+/// Failed calls leave nothing, although the client keeps its connection and acknowledges nothing.
 #[test]
 fn after_what_was_refused() {
     let daemon = Daemon::start();
     for (name, send) in WAYS {
-        let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+        let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
         send(&mut raw, &secret);
-        raw.heard();
+        raw.wait_until_read();
         is_gone(&daemon, &secret, name);
-        raw.heard();
+        raw.wait_until_read();
     }
-    // What ends the connection as well.
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    // Calls that end the connection as well.
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.frame(GOAWAY, 0, 0, &[&[0; 8], secret.as_bytes()].concat());
     is_gone(&daemon, &secret, "debug data");
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.frame(HEADERS, 0, 1, &field("x", secret.as_bytes()));
     raw.frame(DATA, 0, 1, secret.as_bytes());
-    assert_eq!(raw.goes_away(), 1, "a frame within a block of fields is a PROTOCOL_ERROR");
+    assert_eq!(raw.read_goaway(), 1, "a frame within a block of fields is a PROTOCOL_ERROR");
     is_gone(&daemon, &secret, "a block that is not ended");
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.open(&[&[0xff, 0xff, 0xff, 0x7f][..], secret.as_bytes()].concat(), false);
-    assert_eq!(raw.goes_away(), 9, "a block that is none is a COMPRESSION_ERROR");
+    assert_eq!(raw.read_goaway(), 9, "a block that is none is a COMPRESSION_ERROR");
     is_gone(&daemon, &secret, "a block that is none");
-    // The control: what is under way is found.
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    // The control: a secret in transit is found.
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     let on = raw.open(&fields(RUN), false);
     raw.frame(DATA, 0, on, &message(&[secret.as_bytes(), secret.as_bytes()].concat())[..4096]);
-    raw.heard();
+    raw.wait_until_read();
     assert!(in_executord(&daemon, &secret));
 }
 
-/// What is typed to a process of Exec that has ended leaves nothing.
+/// Input to a process of Exec that has ended leaves nothing.
 #[test]
 fn after_a_process_of_exec_has_ended() {
     let daemon = Daemon::start();
     daemon.api.started(sh("sleep 100000").id("c"));
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     let part = |part| message(&v1::ExecRequest { part: Some(part) }.encode_to_vec());
     let on = raw.open(&fields("/executor.v1.Executor/Exec"), false);
     raw.frame(DATA, 0, on, &part(v1::exec_request::Part::Start(script("c", "true"))));
-    raw.answered(on);
+    raw.wait_for_answer(on);
     let typed = part(v1::exec_request::Part::Stdin(secret.as_bytes().to_vec()));
     for piece in [16_384, 7] {
         typed.chunks(piece).for_each(|typed| raw.frame(DATA, 0, on, typed));
-        raw.heard();
+        raw.wait_until_read();
         is_gone(&daemon, &secret, "input of a process that has ended");
     }
 }
 
-/// A connection as a user whom executord does not serve, who may open its socket all the same.
-fn connected_as(daemon: &Daemon, user: u32) -> Raw {
+/// Connects as a user whom executord does not serve, but who may open its socket.
+fn connected_as(daemon: &Daemon, user: u32) -> RawClient {
     use rustix::thread::{CapabilitiesSecureBits, Uid, set_capabilities_secure_bits, set_thread_res_uid};
     let socket = daemon.socket();
     let connect = move || {
@@ -589,12 +590,12 @@ fn connected_as(daemon: &Daemon, user: u32) -> Raw {
         set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).unwrap();
         let user = Uid::from_raw(user);
         set_thread_res_uid(user, user, user).unwrap();
-        Raw::connect(&socket)
+        RawClient::connect(&socket)
     };
     std::thread::spawn(connect).join().unwrap()
 }
 
-/// Whom executord does not serve leaves nothing, while it is connected.
+/// A connected user whom executord does not serve leaves nothing.
 #[test]
 fn after_a_user_was_refused() {
     let daemon = Daemon::start();
@@ -602,25 +603,25 @@ fn after_a_user_was_refused() {
         let (mut raw, secret) = (connected_as(&daemon, 54_321), Canary::random(4096).unwrap());
         let request = sh("true").id("c").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
         let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
-        raw.answered(on);
-        raw.heard();
+        raw.wait_for_answer(on);
+        raw.wait_until_read();
         is_gone(&daemon, &secret, "a user who is refused");
-        raw.heard();
+        raw.wait_until_read();
         let told = daemon.api.get("c").unwrap_err();
         assert_eq!(told.code(), tonic::Code::NotFound, "nothing was run for that user");
     }
 }
 
-/// The control of the ways: where nothing is overwritten, most leave it. Not those whose parts are shorter than what is searched for,
-/// and not where the memory was soon used for something else.
+/// Most ways to fail leave the secret where nothing is overwritten. Exceptions are ways that send parts too short for
+/// the search, and those whose memory was soon reused. This is the control.
 #[test]
 fn without_the_wipe_what_was_refused_is_found() {
     let daemon = Setup::default().control().start();
     let mut clean = Vec::new();
     for (name, send) in WAYS {
-        let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+        let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
         send(&mut raw, &secret);
-        raw.heard();
+        raw.wait_until_read();
         if !in_executord(&daemon, &secret) {
             clean.push(name);
         }

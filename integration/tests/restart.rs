@@ -1,20 +1,20 @@
-//! kill -9 of any of our processes, seen through the interface: containers run on where they can, their fate is
-//! known, and nothing is told twice or lost.
+//! kill -9 of each of the executor's processes, seen through the interface: containers run on where they can, their
+//! outcome is known, and nothing is lost or reported twice.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{State, WatchEventsRequest, failure};
 use integration::api::{ending, exit, pid};
-use integration::daemon::{Daemon, ended, kill};
-use integration::request::{Words, sh, sleeper};
+use integration::daemon::{Daemon, has_ended, kill};
+use integration::request::{RequestBuilder, sh, sleeper};
 use integration::{host, wait};
 use tonic::Code;
 
-/// Prints a counter, line by line, until it is told to end.
+/// Prints a counter, line by line, until it gets SIGTERM.
 const COUNTER: &str = "n=0; trap 'echo last; exit 7' TERM; while :; do n=$((n+1)); echo $n; sleep 0.005; done";
 
-/// Lines of the counter: 1, 2, 3, ... and nothing left out or twice.
+/// Checks that lines count 1, 2, 3, ... without gap or repetition, and returns their number.
 fn counts(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().filter(|line| *line != "last").collect();
     for (index, line) in lines.iter().enumerate() {
@@ -37,20 +37,20 @@ fn containers_outlive_the_daemon() {
     let launcher = daemon.launcher();
 
     daemon.kill();
-    assert_eq!(host::status(pid(&counter), "Name").as_deref(), Some("sh"), "it runs on");
-    // This one ends while there is no daemon.
+    assert_eq!(host::status(pid(&counter), "Name").as_deref(), Some("sh"), "the container runs on");
+    // This container ends while there is no daemon.
     kill(ends, 10);
-    wait::until("it has ended", || ended(ends).then_some(()));
+    wait::until("the process has ended", || has_ended(ends).then_some(()));
     daemon.start_again();
 
     assert_eq!(daemon.launcher(), launcher, "the launcher lives on");
     assert_eq!(daemon.api.ids(), ["counter", "done", "ends", "sleeps"]);
-    assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping, "all that was told of it is told again");
+    assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping, "Get returns the same as before");
     assert_eq!(daemon.api.get("counter").unwrap(), counter);
     assert_eq!(exit(&daemon.api.wait("done").unwrap()), Ok(3));
     assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "its exit code arrives all the same");
 
-    // The log goes on, from the first line to the last.
+    // The log continues, from the first line to the last.
     let seen = counts(&daemon.api.logs_so_far("counter"));
     let more = format!("{}\n", seen + 50);
     daemon.api.follow("counter").until(|entry| entry.data == more.as_bytes());
@@ -64,11 +64,11 @@ fn containers_outlive_the_daemon() {
     for id in daemon.api.ids() {
         daemon.api.delete(&id, true).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// Again and again, at any moment of a life: nothing that was answered is lost, and nothing lives on that the next
-/// daemon does not know.
+/// Whatever was answered is kept when the daemon is killed at any moment of a life, and no container lives on that the
+/// next daemon does not know.
 #[test]
 fn a_daemon_may_be_killed_at_any_moment() {
     let mut daemon = Daemon::start();
@@ -77,7 +77,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
     let states = [Kind::Reserved, Kind::Initializing, Kind::Created, Kind::Running, Kind::Completed];
     for (round, state) in states.into_iter().enumerate() {
         let request = |index| match index {
-            // Some would live for long.
+            // Some of the containers would live for long.
             0 | 1 => sleeper(&format!("r{round}-{index}")).file("a", b"secret"),
             _ => sh(&format!("exit {index}")).id(&format!("r{round}-{index}")).file("a", b"secret"),
         };
@@ -87,7 +87,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
             let (mut rpc, request) = (daemon.api.rpc(), request(index));
             tasks.push(daemon.api.spawn(async move { rpc.run(request).await }));
         }
-        // The daemon dies when the first of them is that far.
+        // The daemon dies when the first container has come so far.
         events.until(|response| {
             let event = response.event.as_ref().unwrap();
             event.container_id != "stays" && event.kind() == state
@@ -104,11 +104,11 @@ fn a_daemon_may_be_killed_at_any_moment() {
             look_after(&daemon, &format!("r{round}-{index}"), index, &answered);
         }
         assert_eq!(daemon.api.get("stays").unwrap(), stays);
-        daemon.is_back_at(&before);
+        daemon.wait_until_back_at(&before);
     }
 }
 
-/// Whoever was answered finds the container; the others were made or not. Either way the id is free in the end.
+/// Checks that a container whose Run was answered exists; the others may. Either way the id is free in the end.
 fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
     let was_answered = answered.iter().any(|answered| answered == id);
     if index > 1 {
@@ -121,19 +121,19 @@ fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
         Err(status) if !was_answered && status.code() == Code::NotFound => {}
         deleted => deleted.expect("Delete"),
     }
-    assert_eq!(exit(&daemon.api.ran(sh("exit 8").id(id))), Ok(8), "{id}");
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 8").id(id))), Ok(8), "{id}");
     daemon.api.delete(id, false).expect("Delete");
 }
 
-/// What was answered just before the kill holds: a completion, a deletion, a stop.
+/// An answer just before the kill holds: a completion, a deletion, a stop.
 #[test]
 fn what_was_answered_is_remembered() {
     let mut daemon = Daemon::start();
     for round in 0..4 {
         let [ended, gone, stopped] = ["ended", "gone", "stopped"].map(|name| format!("{name}{round}"));
-        daemon.api.ran(sh("exit 2").id(&gone));
+        daemon.api.run_to_end(sh("exit 2").id(&gone));
         daemon.api.started(sleeper(&stopped));
-        let result = daemon.api.ran(sh("echo kept; exit 5").id(&ended)).result;
+        let result = daemon.api.run_to_end(sh("echo kept; exit 5").id(&ended)).result;
         daemon.api.delete(&gone, false).unwrap();
         daemon.api.stop(&stopped, None).unwrap();
         daemon.kill();
@@ -164,7 +164,7 @@ fn cursors_never_go_back_and_what_may_be_missing_is_a_gap() {
     let (mut newest, mut gaps) = (0, 0);
     for (round, crash) in [true, false, true].into_iter().enumerate() {
         let id = format!("e{round}");
-        daemon.api.ran(sh("true").id(&id));
+        daemon.api.run_to_end(sh("true").id(&id));
         let completed = |kind: Kind| kind == Kind::Completed;
         let told = daemon.api.events_after(newest).until(|response| {
             let event = response.event.as_ref().unwrap();
@@ -187,7 +187,7 @@ fn cursors_never_go_back_and_what_may_be_missing_is_a_gap() {
     drop(all);
 }
 
-/// A stopped daemon answers, ends, and leaves its containers alone.
+/// A daemon that gets SIGTERM answers pending calls, ends, and leaves its containers running.
 #[test]
 fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
     let mut daemon = Daemon::start();
@@ -197,15 +197,15 @@ fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
         daemon.api.spawn(async move { api.rpc().wait(executor_proto::v1::WaitRequest { id: "sleeps".into() }).await });
     let mut events = daemon.api.events_after(daemon.api.info().cursor);
     assert!(daemon.terminate().success());
-    // Who waits is told to ask the next one, or finds the connection gone.
+    // A waiting client is told to retry, or its connection breaks.
     assert!(daemon.api.block_on(waiting).unwrap().is_err());
     assert!(events.message().is_err());
     daemon.start_again();
     assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping);
 }
 
-/// A shim that is killed: the container's process is killed with it, its files are wiped by the launcher, and the
-/// result says that its exit status is unknown.
+/// A container whose shim is killed is killed with it, the launcher wipes its files, and the result reports the exit
+/// status as unknown.
 #[test]
 fn a_killed_shim_is_told_as_supervisor_lost() {
     let daemon = Daemon::start();
@@ -225,12 +225,12 @@ fn a_killed_shim_is_told_as_supervisor_lost() {
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, [0; 18], "overwritten, also for whoever had it open");
     drop(kept);
-    assert!(ended(pid(&running)));
+    assert!(has_ended(pid(&running)));
     daemon.api.delete("lost", false).unwrap();
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// Everything of ours is killed at once, and the next daemon still makes an end of it.
+/// The next daemon finishes a container whose daemon, launcher and shim were all killed at once.
 #[test]
 fn daemon_launcher_and_shim_are_all_killed() {
     let mut daemon = Daemon::start();
@@ -241,14 +241,18 @@ fn daemon_launcher_and_shim_are_all_killed() {
     daemon.kill();
     for pid in [launcher, shim] {
         kill(pid, 9);
-        wait::until("it is gone", || ended(pid).then_some(()));
+        wait::until("the killed process is gone", || has_ended(pid).then_some(()));
     }
-    assert_eq!(host::status(pid(&running), "Name").as_deref(), Some("sleep"), "it runs without any of us");
+    assert_eq!(
+        host::status(pid(&running), "Name").as_deref(),
+        Some("sleep"),
+        "the container runs without the executor's processes"
+    );
     daemon.start_again();
     let swept = daemon.api.wait("swept").unwrap();
     assert_eq!(ending(&swept).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
     assert_eq!(ending(&swept).wipe.as_ref().unwrap().bytes, 19);
-    assert!(ended(pid(&running)));
+    assert!(has_ended(pid(&running)));
     assert_eq!(daemon.api.get("survivor").unwrap(), survivor, "a container with its shim is unaffected");
     assert_eq!(survivor.state(), State::Running);
     for id in ["swept", "survivor"] {

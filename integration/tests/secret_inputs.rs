@@ -1,4 +1,4 @@
-//! Secret variables and arguments, as a caller uses them: the rules of secrets.md, each named where it is tried.
+//! Secret variables and arguments as a caller uses them.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -6,14 +6,14 @@ use executor_proto::v1::{ListRequest, RunRequest};
 use executor_residue::{Canary, Needles, Search};
 use integration::api::{ending, exit, pid};
 use integration::daemon::{Daemon, Setup, kill};
-use integration::request::{Words, program, sh, sleeper};
+use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, token};
 use integration::{cli, wait};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-/// Prints all that it was given, a line each.
+/// Prints everything that it was given, one per line.
 const SHOW: &str = "printf '%s\\n' \"$PW\" \"$EMPTY\" \"$@\"";
 
 /// Violations of a request: fields and descriptions.
@@ -24,7 +24,7 @@ fn violations(daemon: &Daemon, request: RunRequest) -> Vec<(String, String)> {
     details.field_violations.into_iter().map(|violation| (violation.field, violation.description)).collect()
 }
 
-/// Rules 2, 8 and 9: values are taken as they are; a secret argument fills an empty one; `dir:` and `host` alike.
+/// Secret values reach the process unchanged; a secret argument fills an empty one; `dir:` and `host` behave alike.
 #[test]
 fn secret_variables_and_arguments_reach_the_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -32,7 +32,7 @@ fn secret_variables_and_arguments_reach_the_process() {
     for reference in ["host", &rootfs.reference()] {
         let request = program("/bin/sh", &["-c", SHOW, "sh", "plain", "", ""]).rootfs(reference).unmasked();
         let request = request.secret_env("PW", "a=b ${x} \u{e9}").secret_env("EMPTY", "");
-        let container = daemon.api.ran(request.secret_arg(5, "").secret_arg(4, "--pw=c d\"").env("PLAIN", "1"));
+        let container = daemon.api.run_to_end(request.secret_arg(5, "").secret_arg(4, "--pw=c d\"").env("PLAIN", "1"));
         assert_eq!(exit(&container), Ok(0));
         assert_eq!(daemon.api.output(&container.id).text(), "a=b ${x} \u{e9}\n\nplain\n--pw=c d\"\n\n");
         let spec = container.spec.as_ref().unwrap();
@@ -43,10 +43,11 @@ fn secret_variables_and_arguments_reach_the_process() {
         assert_eq!((spec.argument_count, &spec.secret_argument_indices[..]), (6, &[4, 5][..]));
         daemon.api.delete(&container.id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// Rules 1, 8 and 9: what is both public and secret, or neither, is an error that names the field and repeats no value.
+/// A variable or argument with both a public and a secret value, or with neither, is an error that names the field and
+/// repeats no value.
 #[test]
 fn what_is_public_and_secret_is_an_error() {
     let daemon = Daemon::start();
@@ -74,8 +75,8 @@ fn what_is_public_and_secret_is_an_error() {
     assert_eq!(daemon.api.ids(), [""; 0], "none of them was made");
 }
 
-/// Rule 5: no answer, event, log, record or file of ours repeats a value or the token, while the container runs, after
-/// it, when it is refused. The control finds names and values that are no secret in the very same places.
+/// No answer, event, log, record or file of the executor contains a value or the token: while the container runs, after
+/// it, and when it is refused. The control finds names and public values in the same places.
 #[test]
 fn values_are_in_no_answer_and_in_no_file() {
     let canary = |size| Canary::random(size).unwrap();
@@ -121,7 +122,7 @@ fn values_are_in_no_answer_and_in_no_file() {
     nowhere("after its end");
 }
 
-/// Rule 7: other secrets make another request; a list that is empty and one that is not there are the same.
+/// Different secrets make a different request; an empty list equals no list.
 #[test]
 fn other_secrets_are_never_the_same_container() {
     let mut daemon = Daemon::start();
@@ -145,7 +146,7 @@ fn other_secrets_are_never_the_same_container() {
         }
     };
     compare(&daemon);
-    // The key of the comparison is in memory only, and outlives the daemon in the launcher's.
+    // The key of the comparison is only in memory; the launcher's copy outlives the daemon.
     daemon.kill();
     daemon.start_again();
     compare(&daemon);
@@ -159,7 +160,7 @@ fn other_secrets_are_never_the_same_container() {
     assert!(!daemon.api.run(empty).unwrap().created);
 }
 
-/// Rules 6 and 10, by the command line: values come from files, are stripped of one newline, and are masked.
+/// agent-cli reads values from files and strips one newline; the values are masked.
 #[test]
 fn agent_cli_takes_them_from_files() {
     let daemon = Daemon::start();
@@ -172,7 +173,7 @@ fn agent_cli_takes_them_from_files() {
         let line = ["run", "--secret-env", &variable, "--secret-arg", &argument];
         cli::run(&daemon.socket(), &[&line[..], options, &["--", "sh", "-c", ""]].concat())
     };
-    // The secret argument is the script itself: it fills the empty one.
+    // The secret argument, which fills the empty one, is the script itself.
     std::fs::write(home.join("pw"), "echo ${#PW} $PW\n").unwrap();
     let shown = run(&["--redact", "none"]);
     assert_eq!((shown.status, &*shown.stdout), (0, "15 echo ${#PW} $PW\n"), "{shown:?}");
@@ -180,11 +181,11 @@ fn agent_cli_takes_them_from_files() {
     assert!(masked.stdout.starts_with("15 [REDACTED:"), "{masked:?}");
     let refused = cli::run(&daemon.socket(), &["run", "--secret-env", "PW=canary", "--", "true"]);
     assert!(refused.status == 125 && !refused.stderr.contains("canary"), "{refused:?}");
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// Whatever dies, what a container may ask for again is wiped with its files: also where nobody is left but the
-/// container itself, whose processes cannot come to the inputs.
+/// The stored inputs of a container are wiped with its files whichever process dies, even where only the container
+/// itself is left, whose processes cannot reach them.
 #[test]
 fn inputs_are_wiped_whoever_is_left() {
     let mut daemon = Daemon::start();
@@ -192,7 +193,7 @@ fn inputs_are_wiped_whoever_is_left() {
         let request = program("/bin/sh", &["-c", "exec sleep 100000", ""]).id(id).file("f", b"12345");
         request.secret_env("A", "123").secret_arg(2, "1234").runtime_token(TOKEN)
     };
-    // A file, the token, and the inputs: two values with their lengths, and a payload's head.
+    // A file, the token, and the inputs: two values with their lengths, and the head of a payload.
     let bytes = |id: &str| 5 + (id.len() + 65) as u64 + (12 + 4 + 3 + 4 + 4);
     for id in ["ended", "shim", "launcher-and-shim", "all"] {
         daemon.api.started(secret(id));
@@ -208,7 +209,7 @@ fn inputs_are_wiped_whoever_is_left() {
                 kill(launcher, 9);
                 kill(shim, 9);
                 wait::until("both have ended", || {
-                    (integration::daemon::ended(launcher) && integration::daemon::ended(shim)).then_some(())
+                    (integration::daemon::has_ended(launcher) && integration::daemon::has_ended(shim)).then_some(())
                 });
                 if id != "all" {
                     daemon.kill();

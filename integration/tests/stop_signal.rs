@@ -1,11 +1,11 @@
-//! What Stop sends first is the container's own choice.
+//! The first signal of Stop is the container's own choice.
 
 use std::time::{Duration, Instant};
 
 use executor_proto::v1::RunRequest;
 use integration::api::exit;
 use integration::daemon::Daemon;
-use integration::request::{Words as _, sh, sleeper};
+use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::wait;
 
 const QUIT: u32 = 3;
@@ -22,14 +22,14 @@ fn the_first_signal_is_the_one_that_was_asked_for() {
     let script = "trap 'echo usr1; exit 7' USR1; trap 'echo term; exit 8' TERM; echo up; while :; do sleep 0.01; done";
     for (id, signal, code) in [("usr1", USR1, 7), ("default", 0, 8)] {
         daemon.api.started(stopped_by(sh(script).id(id), signal));
-        wait::until("it is up", || daemon.api.logs_so_far(id).contains("up").then_some(()));
+        wait::until("the process is up", || daemon.api.logs_so_far(id).contains("up").then_some(()));
         daemon.api.stop(id, None).unwrap();
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(code), "{id}");
     }
 }
 
-/// The first process of a pid namespace does not get a signal that it has no handler for. Where it is alone and any other
-/// process would have ended, it is not waited for. The control: a signal that ends nobody is waited out.
+/// A process without a handler that is alone in its pid namespace is not waited for, since the kernel does not deliver
+/// the signal to it and any other process would have ended. The control: a signal that ends no process is waited out.
 #[test]
 fn a_process_that_cannot_get_it_is_not_waited_for() {
     let daemon = Daemon::start();
@@ -38,13 +38,13 @@ fn a_process_that_cannot_get_it_is_not_waited_for() {
         let begun = Instant::now();
         daemon.api.stop(id, None).unwrap();
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Err(9), "{id}");
-        // The other one would not have ended for an hour.
+        // The other one would have run for an hour.
         assert!(signal == QUIT || begun.elapsed() >= Duration::from_millis(700), "{:?}", begun.elapsed());
     }
 }
 
-/// With an init signals reach a program that could not get them as the first process, orphans are taken, and the exit is
-/// the program's. The controls are the same without one.
+/// Signals reach a program under an init that could not get them as the first process, orphans are reaped, and the exit
+/// status is the program's. The controls are the same without an init.
 #[test]
 fn an_init_passes_signals_on_and_takes_orphans() {
     let daemon = Daemon::start();
@@ -56,25 +56,25 @@ fn an_init_passes_signals_on_and_takes_orphans() {
     }
     let traps = "trap 'echo got; exit 6' USR1; echo up; while :; do sleep 0.01; done";
     daemon.api.started(with_init(sh(traps).id("trap"), true));
-    wait::until("it is up", || daemon.api.logs_so_far("trap").contains("up").then_some(()));
+    wait::until("the process is up", || daemon.api.logs_so_far("trap").contains("up").then_some(()));
     daemon.api.signal("trap", USR1).unwrap();
     assert_eq!(exit(&daemon.api.wait("trap").unwrap()), Ok(6));
-    // An orphan that has ended is no more where somebody takes it. A program that is the first process is its parent.
+    // An ended orphan disappears if it is reaped. A program that is the first process is its parent.
     let orphan = "(sh -c 'until test -e /tmp/go; do sleep 0.01; done' & echo $! >/tmp/pid); exec perl -e '
         open F, \"/tmp/pid\"; chomp($pid = <F>); open G, \">/tmp/go\";
         for (1..1000) { last if !-e \"/proc/$pid\" or `cat /proc/$pid/stat` =~ /\\) Z/; select undef, undef, undef, 0.01 }
         select undef, undef, undef, 0.2; print -e \"/proc/$pid\" ? \"zombie\" : \"taken\"; exit 3'";
     for (id, init, told) in [("orphan", true, "taken"), ("zombie", false, "zombie")] {
-        let ended = daemon.api.ran(with_init(sh(orphan).id(id).user("vcap"), init));
+        let ended = daemon.api.run_to_end(with_init(sh(orphan).id(id).user("vcap"), init));
         assert_eq!((exit(&ended), daemon.api.output(id).text().as_str()), (Ok(3), told), "{id}");
     }
-    // It is a copy of what made the container, and root of the container looks at nothing of it but its name.
+    // The init is a copy of the process that made the container; root of the container can read only its name.
     let look = "cat /proc/1/comm; cat /proc/1/environ /proc/1/maps 2>/dev/null; readlink /proc/1/exe /proc/1/cwd; ls /proc/1/fd 2>/dev/null";
     for (id, init, name) in [("looked-at", true, "init\n"), ("seen", false, "sh\n")] {
-        daemon.api.ran(with_init(sh(&format!("{look}; true")).id(id), init));
+        daemon.api.run_to_end(with_init(sh(&format!("{look}; true")).id(id), init));
         let told = daemon.api.output(id).text();
         assert!(told.starts_with(name) && (told == name) == init, "{id}: {told:?}");
     }
-    let missing = daemon.api.ran(with_init(integration::request::program("/nope", &[]).id("missing"), true));
+    let missing = daemon.api.run_to_end(with_init(integration::request::program("/nope", &[]).id("missing"), true));
     assert!(missing.result.unwrap().failure.unwrap().message.contains("/nope"));
 }

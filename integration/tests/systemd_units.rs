@@ -1,5 +1,5 @@
-//! The units in `systemd/`: systemd's own checks find nothing, the sandbox is as tight as it is said to be,
-//! and no relation between them lets a restart reach the containers.
+//! The units in `systemd/`: systemd's own checks pass, the sandbox is as tight as documented, and no dependency between
+//! units lets a restart reach the containers.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -19,14 +19,14 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(source(name)).unwrap()
 }
 
-/// The values of a unit's settings of this name, one after the other.
+/// Values of a unit's settings of this name, in order.
 fn settings(unit: &str, name: &str) -> Vec<String> {
     let unit = text(unit);
     let values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     values.flat_map(str::split_ascii_whitespace).map(str::to_owned).collect()
 }
 
-/// The units as installed, but with programs that are there: `verify` looks for them.
+/// Copies the units with programs that exist, because `verify` looks for them.
 fn installed() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for unit in UNITS {
@@ -61,8 +61,8 @@ fn the_daemons_sandbox_is_tight() {
     run(command.arg(directory.path().join("executord.service")));
 }
 
-/// A unit's limit is the most that its processes may have: with 0 the launcher could give no container the limit of 1, which
-/// is what the kernel heeds where core_pattern is a pipe (core(5)).
+/// The launcher's limit on core files is at least 1: a unit's limit is the most that its processes may have, and
+/// containers need 1, which the kernel respects where core_pattern is a pipe (core(5)).
 #[test]
 fn the_limit_on_core_files_is_the_one_that_is_heeded() {
     for unit in ["executord.service", "executor-launcher.service"] {

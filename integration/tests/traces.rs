@@ -1,5 +1,5 @@
-//! What our processes open while they make a container, as strace sees it: nothing is written to a proc that a container
-//! could have arranged, and no name service or library of an image is loaded.
+//! Files that the executor's processes open while they make a container, seen by strace: nothing is written to a proc
+//! that a container could have arranged, and no name service or library of an image is loaded.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -14,7 +14,7 @@ use executor_core::validate::{Draft, Policy, validate};
 use integration::launcher::{Launcher, Payload};
 use integration::rootfs::Rootfs;
 
-/// Every call that opens a file, by a process and all that it forks from now on.
+/// A trace of every call that opens a file, by a process and its future children.
 struct Trace {
     strace: Child,
     output: tempfile::NamedTempFile,
@@ -47,7 +47,7 @@ impl Trace {
         Self { strace, output }
     }
 
-    /// Ends it. One line a call.
+    /// Ends the trace. Returns one line per call.
     fn lines(mut self) -> Vec<String> {
         let strace = nix::unistd::Pid::from_raw(self.strace.id() as i32);
         nix::sys::signal::kill(strace, nix::sys::signal::Signal::SIGTERM).unwrap();
@@ -56,7 +56,7 @@ impl Trace {
     }
 }
 
-/// Joins the halves of calls that were interrupted by another process' line.
+/// Joins the halves of calls that another process's line interrupts.
 fn joined(output: &str) -> Vec<String> {
     let mut halves = HashMap::new();
     let mut lines = Vec::new();
@@ -73,10 +73,10 @@ fn joined(output: &str) -> Vec<String> {
     lines
 }
 
-/// Calls that opened something of a proc for writing.
+/// Calls that opened a file of a proc for writing.
 fn written_in_proc(lines: &[String]) -> Vec<&String> {
     let writing = |line: &&String| line.contains("O_WRONLY") || line.contains("O_RDWR") || line.contains("creat(");
-    // As it was named, or as what it is.
+    // By the name that was given, or the path that was opened.
     let in_proc = |line: &&String| line.contains("\"/proc") || line.contains("</proc") || line.contains("proc/self/");
     lines.iter().filter(|line| !line.contains("= -1 ")).filter(writing).filter(in_proc).collect()
 }
@@ -84,11 +84,12 @@ fn written_in_proc(lines: &[String]) -> Vec<&String> {
 /// Calls that looked for a name service, or a library for one.
 fn name_services(lines: &[String]) -> Vec<&String> {
     let asked = |line: &&String| ["nsswitch", "libnss", "nscd"].iter().any(|name| line.contains(name));
-    // The one of the root file system `host` is made anew for each container.
+    // The file in the root file system `host` is made anew for each container.
     lines.iter().filter(asked).filter(|line| !line.contains("O_CREAT")).collect()
 }
 
-/// CVE-2019-16884, CVE-2025-52881; and the trap that libcontainer asks the name services of an image for a home directory.
+/// Nothing is written to a proc, and no name service of an image is used, although libcontainer asks it for a home
+/// directory (CVE-2019-16884, CVE-2025-52881).
 #[test]
 fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -108,13 +109,13 @@ fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     let cgroups = lines.iter().filter(|line| line.contains("/cgroup.procs") && line.contains("O_WRONLY")).count();
     let programs = lines.iter().filter(|line| line.contains("execve(\"/bin/true\"") && line.ends_with("= 0")).count();
     assert!(cgroups >= 3 && programs == 3, "the control: what is written and run is seen: {cgroups}, {programs}");
-    // A user namespace's ids are written there, of a process that was cloned for it; nothing else is.
+    // The only writes are a user namespace's id maps, of a process that was cloned for it.
     let (maps, others): (Vec<&String>, Vec<&String>) = written_in_proc(&lines)
         .into_iter()
         .partition(|line| line.contains("/uid_map\"") || line.contains("/gid_map\""));
     assert!(maps.iter().all(|line| !line.contains("/proc/self/") && !line.contains("/proc/1/")), "{maps:#?}");
     assert_eq!(others, [""; 0]);
-    // Settings of the kernel go through a proc of the helper's own, which is mounted nowhere and has no links on the way.
+    // Kernel settings go through a proc of the helper's own, which is mounted nowhere and has no links in its path.
     let settings: Vec<_> = lines.iter().filter(|line| line.contains("\"sys/net/")).collect();
     assert_eq!(settings.len(), 3, "{settings:#?}");
     assert!(
@@ -123,7 +124,7 @@ fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     );
     assert_eq!(name_services(&lines), [""; 0]);
 
-    // The control: the same search finds both where they are.
+    // The control: the same search finds both where they occur.
     let shell = "read go; echo 0 >/proc/self/oom_score_adj; cat /etc/nsswitch.conf";
     let mut control =
         Command::new("sh").args(["-c", shell]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

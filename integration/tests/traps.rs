@@ -1,5 +1,4 @@
-//! The traps of what the containers are built on (libcontainer, cgroups, the filter on system calls), each sprung on
-//! purpose.
+//! Known pitfalls of libcontainer, of cgroups and of filters on system calls, each provoked on purpose.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -25,8 +24,8 @@ fn script(script: &str) -> Payload<'_> {
     Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() }
 }
 
-/// A create that fails half-way leaves the processes that it had made as zombies of the caller. Here the cgroup above the
-/// containers allows no process, so that none can be made in it.
+/// A failed create leaves no zombies, although libcontainer leaves the processes that it made to its caller. Here the
+/// cgroup above the containers allows no process, so that the create fails half-way.
 #[test]
 fn failed_creates_leave_no_zombie() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -57,9 +56,9 @@ fn failed_creates_leave_no_zombie() {
     assert_eq!(host::parent(init), Some(shim), "init is the child of the shim, which waits for it");
 }
 
-/// libcontainer clones without exec: whatever its caller's memory holds is in every container's init. The launcher, whose
-/// copies all shims and all inits are, and another container's shim never held these secrets. The control finds each of
-/// them in the container that they are for.
+/// The launcher, which every shim and init is a copy of, and another container's shim never hold a container's secrets:
+/// libcontainer clones without exec, so that its caller's memory is in every init. The control finds each secret in its
+/// own container.
 #[test]
 fn no_process_inherits_the_secrets_of_another_container() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -92,7 +91,7 @@ fn no_process_inherits_the_secrets_of_another_container() {
     };
     let anywhere = |pid| found(pid, |_| true);
     launcher.launch(&plan_of_secrets, &payload).unwrap().reach(State::Running).unwrap();
-    wait::until("it has read them", || launcher.log("secret").contains("up").then_some(()));
+    wait::until("the process has read its secrets", || launcher.log("secret").contains("up").then_some(()));
     let sleeper = Payload { args: vec![b"1000"], ..Payload::default() };
     launcher.launch(&plan("later", &reference, "/bin/sleep"), &sleeper).unwrap().reach(State::Running).unwrap();
     let later = launcher.record("later").unwrap();
@@ -105,8 +104,8 @@ fn no_process_inherits_the_secrets_of_another_container() {
     assert_eq!(anywhere(init), ["argument", "file", "variable"], "the control");
 }
 
-/// `delete` kills whatever is in the cgroup's path. Two containers of one name, of two launchers, have two paths, and so
-/// has every process of the host.
+/// The end of a container ends no other process, although libcontainer's `delete` kills every process in the cgroup's
+/// path: containers of one name under two launchers have different paths, and so have the host's processes.
 #[test]
 fn the_end_of_a_container_ends_no_other() {
     let (one, other, rootfs) = (Launcher::start(&[]), Launcher::start(&[]), Rootfs::busybox());
@@ -132,8 +131,8 @@ fn the_end_of_a_container_ends_no_other() {
     bystander.wait().unwrap();
 }
 
-/// Without a filter on system calls nothing runs: neither where the kernel refuses it, nor where it is told to be in force
-/// and is not, below a filter of somebody else's.
+/// Without a filter on system calls no container runs: neither where the kernel refuses the filter, nor where another
+/// filter makes it seem installed.
 #[test]
 fn without_the_filter_nothing_runs() {
     let rootfs = Rootfs::busybox();
@@ -144,7 +143,7 @@ fn without_the_filter_nothing_runs() {
         let shim = launcher.launch(&plan("bare", &reference, "/bin/sh"), &script("echo it ran")).unwrap();
         shim.reach(State::Completed).unwrap();
         let (exit, log) = (launcher.exit("bare"), launcher.log("bare"));
-        let failure = exit.failure.unwrap_or_else(|| panic!("it ran: {log}"));
+        let failure = exit.failure.unwrap_or_else(|| panic!("the container ran: {log}"));
         assert_eq!((exit.exit, failure.kind), (None, FailureKind::Exec));
         assert!(
             failure.message.contains("install the seccomp filter") && failure.message.contains(told),
@@ -161,7 +160,7 @@ fn without_the_filter_nothing_runs() {
     assert!(launcher.log("control").contains("it ran"), "the control");
 }
 
-/// Starts a program that can install no filter: each try is answered with an error, or (error 0) with a lie.
+/// Starts a program that can install no filter: each attempt returns an error, or (error 0) false success.
 const REFUSE_FILTERS: &str = "import ctypes, os, struct, sys
 call = {'x86_64': 317, 'aarch64': 277}[os.uname().machine]
 code = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50000 | int(sys.argv[1])), (6, 0, 0, 0x7fff0000)]

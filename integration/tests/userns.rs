@@ -1,5 +1,5 @@
-//! User namespaces: whose ids a container's users have on the host, what its files look like, and who reaches what of it.
-//! Most tests have a container with the host's ids as their control.
+//! User namespaces: host ids of a container's users, owners of its files, and who can reach them. Most tests have a
+//! container with the host's ids as their control.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -13,13 +13,13 @@ use executor_proto::v1::{Container, RunRequest, State, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
-use integration::request::{Words, sh, sleeper};
+use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::{dist, wait};
 use tonic::Code;
 use tonic_types::StatusExt;
 
-/// Also allows the host's ids.
+/// Policy that also allows the host's ids.
 const BOTH: &str = "[policy]\nallow_host_userns = true\n";
 
 fn with_hosts_ids(request: RunRequest) -> RunRequest {
@@ -36,7 +36,7 @@ fn namespace(pid: &str) -> PathBuf {
     fs::read_link(format!("/proc/{pid}/ns/user")).unwrap()
 }
 
-/// Runs a program as a user of the host, without any capability.
+/// Runs a program as a user of the host without capabilities.
 fn as_host_user(id: u32, script: &str) -> String {
     let mut command = Command::new("setpriv");
     let id = id.to_string();
@@ -45,8 +45,8 @@ fn as_host_user(id: u32, script: &str) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Root of a container, a user of it and its groups are ids of the host that nobody else has; another container has
-/// others; and where the host's ids are asked for, root is root.
+/// Root of a container, its users and its groups are ids of the host that no other container has; with the host's ids,
+/// root is root.
 #[test]
 fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     let daemon = Setup::default().config(BOTH).start();
@@ -63,7 +63,7 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     let told = app.spec.unwrap();
     assert_eq!((told.uid, told.gid), (Some(1000), Some(1000)), "told as the container has them");
 
-    let map = daemon.api.ran(sh("cat /proc/self/uid_map /proc/self/gid_map").id("map"));
+    let map = daemon.api.run_to_end(sh("cat /proc/self/uid_map /proc/self/gid_map").id("map"));
     let expected = format!("0 {} {RANGE}", map.id_range_start);
     let text = daemon.api.output("map").text();
     let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -74,9 +74,10 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     assert_eq!(namespace(&pid(&control).to_string()), namespace("self"));
 }
 
-/// The user namespace of a container belongs to the id of the host that its root is. It is not root's: root of the host
-/// without any capability, as a service or a container with the host's ids may be, gets none by entering it, and what the
-/// kernel counts for each user (instances of inotify, say) is not counted as root's. The control enters one that root made.
+/// The user namespace of a container belongs to the host id of its root, not to root: root of the host without
+/// capabilities, as a service or a container with the host's ids may be, gains none by entering it, and resources that
+/// the kernel counts per user (inotify instances, for one) are not counted for root. The control enters a user
+/// namespace that root made.
 #[test]
 fn a_user_namespace_does_not_belong_to_root_of_the_host() {
     let entered = |pid: i32| {
@@ -94,15 +95,17 @@ fn a_user_namespace_does_not_belong_to_root_of_the_host() {
 
     let mut roots = Command::new("unshare").args(["--user", "sleep", "100000"]).spawn().unwrap();
     let its_pid = roots.id() as i32;
-    wait::until("it has its namespace", || (namespace(&its_pid.to_string()) != namespace("self")).then_some(()));
+    wait::until("the process has its user namespace", || {
+        (namespace(&its_pid.to_string()) != namespace("self")).then_some(())
+    });
     let control = entered(its_pid);
     roots.kill().unwrap();
     roots.wait().unwrap();
     assert!(control.status.success(), "the control: {}", String::from_utf8_lossy(&control.stderr));
 }
 
-/// Files of an image show their owners, root of the container may do with them what root may, and on the disk nothing of
-/// them changes: what is changed lies in the upper layer, in the container's range.
+/// Files of an image show their owners, root of the container has root's rights on them, and nothing changes on the
+/// disk: changes lie in the upper layer, with ids of the container's range.
 #[test]
 fn files_show_their_owners_and_nothing_is_chowned() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -117,7 +120,7 @@ fn files_show_their_owners_and_nothing_is_chowned() {
         >/ready; exec /bin/busybox.moved sleep 100000";
     let container = daemon.api.started(sh(script).id("owners").rootfs(&rootfs.reference()));
     let upper = daemon.setup().state_dir().join("containers/owners/upper");
-    wait::until("it has changed its files", || upper.join("ready").exists().then_some(()));
+    wait::until("the container has changed its files", || upper.join("ready").exists().then_some(()));
     let shown = daemon.api.logs_so_far("owners");
     for line in ["0:0 /\n", "0:0 /srv\n", "0:0 /srv/roots\n", "1234:80 /srv/apps\n", "65534:5 /srv/far\n"] {
         assert!(shown.contains(line), "{line} is not in {shown}");
@@ -134,11 +137,11 @@ fn files_show_their_owners_and_nothing_is_chowned() {
     daemon.api.wait("owners").unwrap();
     assert_eq!(rootfs.listing(), before);
     assert_eq!(owner(&rootfs.path().join("srv/apps")), (1234, 80));
-    assert!(!upper.exists(), "what it owned is removed with it");
+    assert!(!upper.exists(), "the container's files are removed with it");
 }
 
-/// 0600 files of the process's user: nobody else reads them or looks into the process, neither a user of the host of the
-/// same number, nor root of another container. The control: with the host's ids the user of the same number does both.
+/// Secret files of 0600 and the process that they are for are closed to all others, such as a host user of the same
+/// number and root of another container. The control: with the host's ids the user of the same number reaches both.
 #[test]
 fn a_secret_is_for_the_mapped_user_alone() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
@@ -149,7 +152,7 @@ fn a_secret_is_for_the_mapped_user_alone() {
     let control = daemon.api.started(with_hosts_ids(request("control").unmasked()));
     for id in ["mapped", "control"] {
         let read = || daemon.api.logs_so_far(id).contains("for-me").then_some(());
-        wait::until("it has read its own file", read);
+        wait::until("the container has read its own file", read);
     }
     let ways = |container: &Container| {
         let pid = pid(container);
@@ -169,7 +172,8 @@ fn a_secret_is_for_the_mapped_user_alone() {
     assert_eq!((meta.uid(), meta.mode() & 0o777), (on_host, 0o600));
 }
 
-/// One range, one container: the next is refused by name, and runs when the first has ended. The host's ids need none.
+/// A pool of one range serves one container: the next is refused by name, and runs when the first has ended. Containers
+/// with the host's ids need no range.
 #[test]
 fn a_pool_that_is_used_up_is_told() {
     let daemon = Setup::default().config(&format!("{BOTH}userns_pool_ranges = 1\n")).start();
@@ -179,15 +183,16 @@ fn a_pool_that_is_used_up_is_told() {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
     let told = refused.get_details_bad_request().unwrap().field_violations;
     assert!(told[0].field == "user_namespace" && told[0].description.contains("all 1 ranges"), "{told:?}");
-    daemon.is_back_at(&before);
-    daemon.api.ran(with_hosts_ids(sh("true").id("hosts")));
+    daemon.wait_until_back_at(&before);
+    daemon.api.run_to_end(with_hosts_ids(sh("true").id("hosts")));
     daemon.api.stop("first", Some(0)).unwrap();
     daemon.api.wait("first").unwrap();
-    let third = daemon.api.ran(sh("true").id("third"));
+    let third = daemon.api.run_to_end(sh("true").id("third"));
     assert_eq!((exit(&third), third.id_range_start), (Ok(0), first.id_range_start));
 }
 
-/// The ids of containers that outlived a launcher are not given to others, and those of one that ended meanwhile are free.
+/// Ids of containers that outlived a launcher are not given to others, and those of a container that ended meanwhile
+/// are free.
 #[test]
 fn ranges_outlive_the_launcher() {
     let mut daemon = Setup::default().config("[policy]\nuserns_pool_ranges = 2\n").start();
@@ -195,7 +200,7 @@ fn ranges_outlive_the_launcher() {
     daemon.api.started(sleeper("goes"));
     let launcher = daemon.launcher().unwrap();
     integration::daemon::kill(launcher, 9);
-    wait::until("the launcher is gone", || integration::daemon::ended(launcher).then_some(()));
+    wait::until("the launcher is gone", || integration::daemon::has_ended(launcher).then_some(()));
     daemon.terminate();
     daemon.start_again();
     assert_ne!(daemon.launcher().unwrap(), launcher);
@@ -208,8 +213,8 @@ fn ranges_outlive_the_launcher() {
     assert!(next.id_range_start.abs_diff(stays.id_range_start) >= RANGE, "{next:?}");
 }
 
-/// Two launchers with one pool: no container of the one has ids of the other's, and where the pool is used up that is told.
-/// Killed, the one keeps the ids of its containers; gone with all of them, its ids are there for the other.
+/// Two launchers with one pool never share ids, and an exhausted pool is reported. A killed launcher keeps the ids of
+/// its containers; when they are gone as well, the other launcher can use the ids.
 #[test]
 fn launchers_on_one_host_never_share_ids() {
     let config = "[policy]\nuserns_pool_start = 1342177280\nuserns_pool_ranges = 2\n";
@@ -221,13 +226,16 @@ fn launchers_on_one_host_never_share_ids() {
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
         assert!(refused.message().contains("by other launchers of this host"), "{refused:?}");
     }
-    assert!(other.setup().logged().contains(&one.setup().run_dir().display().to_string()), "who has the others");
-    // With its shim, so that nobody is left to hold anything; the container runs on.
+    assert!(
+        other.setup().logged().contains(&one.setup().run_dir().display().to_string()),
+        "the error names the other launcher"
+    );
+    // The launcher is killed together with the shim, so that no process holds a claim; the container runs on.
     let (launcher, shim) = (one.launcher().unwrap(), one.record("first").shim.pid);
     one.kill();
     for pid in [launcher, shim] {
         integration::daemon::kill(pid, 9);
-        wait::until("it is gone", || integration::daemon::ended(pid).then_some(()));
+        wait::until("the killed process is gone", || integration::daemon::has_ended(pid).then_some(()));
     }
     assert_eq!(other.api.run(sleeper("fourth")).unwrap_err().code(), Code::ResourceExhausted);
     one.start_again();
@@ -236,11 +244,11 @@ fn launchers_on_one_host_never_share_ids() {
     assert_eq!(again.id_range_start, first.id_range_start, "its own are its own again");
     drop(one);
     let last = other.api.started(sleeper("last"));
-    assert_eq!(last.id_range_start, first.id_range_start, "the control: nobody has them any more");
+    assert_eq!(last.id_range_start, first.id_range_start, "the control: the ids are free");
 }
 
-/// A file system that cannot show other owners is refused by name, with what to do. The control: with the host's ids it
-/// is a root like any other.
+/// A file system that cannot be id-mapped is refused by name, with a remedy. The control: with the host's ids it can be
+/// used as a root.
 #[test]
 fn a_file_system_without_id_mapped_mounts_is_refused() {
     let (rootfs, at) = (Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -258,8 +266,8 @@ fn a_file_system_without_id_mapped_mounts_is_refused() {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     let told = refused.get_details_bad_request().unwrap().field_violations;
     assert!(told[0].field == "rootfs" && told[0].description.contains("id-mapped mounts"), "{told:?}");
-    daemon.is_back_at(&before);
-    let control = daemon.api.ran(with_hosts_ids(sh("true").id("control").rootfs(&reference)));
+    daemon.wait_until_back_at(&before);
+    let control = daemon.api.run_to_end(with_hosts_ids(sh("true").id("control").rootfs(&reference)));
     assert_eq!(exit(&control), Ok(0), "the control");
 }
 
@@ -271,7 +279,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// What a user namespace has is 65,536 ids: another one is a violation, in a number and behind a name.
+/// Ids beyond the 65,536 of a user namespace are a violation, as a number and behind a name.
 #[test]
 fn an_id_beyond_the_range_is_refused() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
@@ -290,7 +298,7 @@ fn an_id_beyond_the_range_is_refused() {
     assert_eq!(host_ids(&far, "Uid"), [65_536; 4], "the control");
 }
 
-/// Starts a launcher in a mount namespace of its own after a preparation, and gives its status and words.
+/// Starts a launcher in a mount namespace of its own after a preparation, and returns its exit status and output.
 fn launcher_says(prepare: &str, run_dir: &Path, config: &str) -> (Option<i32>, String) {
     let file = run_dir.parent().unwrap().join("executor.toml");
     fs::write(&file, config).unwrap();
@@ -303,7 +311,7 @@ fn launcher_says(prepare: &str, run_dir: &Path, config: &str) -> (Option<i32>, S
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A pool that takes ids from users of the host, or has none to take, is refused when the launcher starts, with the
+/// A pool that overlaps with ids of the host's users, or is too small, is refused when the launcher starts, with the
 /// numbers; so is a run directory that containers' users cannot reach.
 #[test]
 fn a_pool_that_belongs_to_others_is_refused_at_the_start() {

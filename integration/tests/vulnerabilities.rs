@@ -1,7 +1,7 @@
-//! Known vulnerabilities of other runtimes, tried on this one: what was done there is done here, as closely as a caller or
-//! a hostile root file system can, and each test has a control that shows that the effect would be seen. docs/security-claims.md
-//! says of each what it was. Three of them are tested where their subject is: CVE-2019-5736 and CVE-2024-21626 in
-//! isolation.rs and privilege.rs too, CVE-2022-29162 in container.rs too.
+//! Known vulnerabilities of other runtimes, tried on this one as closely as a caller or a hostile root file system can;
+//! each test has a control that shows that the effect would be noticed. docs/security-claims.md describes each. Three
+//! are also tested elsewhere: CVE-2019-5736 and CVE-2024-21626 in isolation.rs and privilege.rs, CVE-2022-29162 in
+//! container.rs.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -24,14 +24,14 @@ fn plan(id: &str, draft: Draft<'_>) -> Plan {
     validate(&Draft { id, path, memory_bytes: 64 << 20, ..draft }, &Policy::default()).unwrap()
 }
 
-/// Runs a script to its end and gives what it printed.
+/// Runs a script to its end and returns its output.
 fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
     let payload = Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() };
     launcher.launch(plan, &payload).unwrap().reach(State::Completed).unwrap();
     launcher.log(plan.id.as_str())
 }
 
-/// A directory of the host that a root file system's links lead to. Nobody has any business in it.
+/// A directory of the host that links of a root file system lead to, and that no container may touch.
 struct Victim {
     dir: tempfile::TempDir,
 }
@@ -51,7 +51,7 @@ impl Victim {
         self.dir.path()
     }
 
-    /// Whether everything is as it was.
+    /// Returns whether everything is unchanged.
     fn is_untouched(&self) -> bool {
         let mut count = 0;
         let same = fs::read_dir(self.path()).unwrap().flatten().all(|entry| {
@@ -63,9 +63,9 @@ impl Victim {
     }
 }
 
-/// CVE-2025-31133: masked paths are covered by a bind mount of `/dev/null`, and an image whose `/dev/null` is a link has
-/// what it leads to bound there instead, writable. Here `/dev` of the image is never seen, and the null device is
-/// looked at before it is used.
+/// Masked paths are covered by the real null device (CVE-2025-31133). In the vulnerable runtime they are covered by a
+/// bind mount of the image's `/dev/null`; if that is a link, its target is mounted there instead, writable. Here `/dev`
+/// of the image is never used, and the null device is checked first.
 #[test]
 fn masked_paths_are_covered_by_the_real_null_device() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -88,9 +88,9 @@ fn masked_paths_are_covered_by_the_real_null_device() {
     assert_eq!(fs::read(target).unwrap(), before);
 }
 
-/// CVE-2025-52565: `/dev/console` is a bind mount of a terminal, and an image whose `/dev/pts/N` or `/dev/console` is a
-/// link has what it leads to bound there, before paths are masked. Here nothing is bound there, and the
-/// terminals are its own.
+/// No terminal is bound to `/dev/console` (CVE-2025-52565). In the vulnerable runtime an image whose `/dev/pts/N` or
+/// `/dev/console` is a link has the link's target bound there, before paths are masked. Here nothing is bound there,
+/// and the terminals are the container's own.
 #[test]
 fn no_console_is_bound() {
     let (launcher, rootfs, victim) = (Launcher::start(&[]), Rootfs::busybox(), Victim::new());
@@ -113,10 +113,10 @@ fn no_console_is_bound() {
     assert!(!log.contains("ptmx -> ") && victim.is_untouched(), "{log}");
 }
 
-/// CVE-2019-16884, CVE-2019-19921, CVE-2025-52881: what a runtime writes to `/proc/self/attr/exec` or `/proc/sys` lands in a
-/// `/proc` that the image or a volume brought, and does nothing; or is led on to `/proc/sysrq-trigger`. Here a fresh
-/// proc covers whatever the image has, no volume can be mounted there, and nothing is written through it at all (see
-/// `traces.rs`).
+/// Nothing is written to a `/proc` of the image (CVE-2019-16884, CVE-2019-19921, CVE-2025-52881). In the vulnerable
+/// runtime a write to `/proc/self/attr/exec` or `/proc/sys` goes to a `/proc` that the image or a volume brought, and
+/// has no effect, or is led on to `/proc/sysrq-trigger`. Here a fresh proc covers the image's, no volume can be mounted
+/// there, and nothing is written through it at all (see `traces.rs`).
 #[test]
 fn nothing_is_written_to_a_proc_of_the_image() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -143,7 +143,7 @@ fn nothing_is_written_to_a_proc_of_the_image() {
     }
     fs::write(rootfs.path().join("proc/self/attr/exec"), "profile").unwrap();
     assert_ne!(rootfs.listing(), before, "the control: a write there would be seen");
-    // A volume on it is refused, by whatever way it is named, to a daemon that was taken over too.
+    // A volume on it is refused, however it is named, to a compromised daemon as well.
     for path in ["/proc/self/attr/exec", "/proc", "/proc/sys/kernel/core_pattern", "/sys/fs/x", "/dev/null"] {
         let file = vec![("f".to_owned(), path, 1).into()];
         let asked = Draft { id: "x", path: "/x", files: file, ..Draft::default() };
@@ -158,9 +158,9 @@ fn nothing_is_written_to_a_proc_of_the_image() {
     }
 }
 
-/// CVE-2025-54867 and CVE-2026-41579: `/proc`, `/sys` or `/dev` of an image is a link, which is followed while the host's
-/// tree is still there: file systems are mounted, and devices made, where it leads. Whatever the link looks like,
-/// such an image is refused.
+/// An image whose `/proc`, `/sys` or `/dev` is a link is refused, whatever the link leads to (CVE-2025-54867,
+/// CVE-2026-41579). In the vulnerable runtimes the link is followed while the host's tree is still there: file systems
+/// are mounted, and devices made, at its target.
 #[test]
 fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
     let (launcher, victim) = (Launcher::start(&[]), Victim::new());
@@ -191,9 +191,10 @@ fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
     assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
 }
 
-/// CVE-2021-30465: a mount's target is exchanged for a link between the look at it and the mount. Here whoever can write
-/// to a prepared directory exchanges `/dev`, `/proc`, `/sys` and the parent of the secret files for links to the host,
-/// without pause, while containers are made of it. Each is refused, or has everything in its place.
+/// A root that changes during the start leads nowhere (CVE-2021-30465: a mount's target is exchanged for a link between
+/// check and mount). Here a writer of a prepared directory exchanges `/dev`, `/proc`, `/sys` and the parent of the
+/// secret files for links to the host, without pause, while containers are started. Each is refused, or has everything
+/// in its place.
 #[test]
 fn a_root_that_changes_under_our_hands_leads_nowhere() {
     const CONTAINERS: usize = 200;
@@ -224,7 +225,7 @@ fn a_root_that_changes_under_our_hands_leads_nowhere() {
         assert!(victim.is_untouched(), "after {id}");
     }
     assert!(completed > 0 && refused > 0, "the race was on: {completed} completed, {refused} refused");
-    // The control: one who writes by path, without looking, ends up outside.
+    // The control: a writer by path, without a check, ends up outside.
     let probe = rootfs.path().join("dev/probe");
     integration::wait::until("the control: a plain write follows the link once", || {
         let _ = fs::write(&probe, "x");
@@ -236,8 +237,8 @@ fn a_root_that_changes_under_our_hands_leads_nowhere() {
     assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
 }
 
-/// The same for `rootfs_dirs`: between the look where `dir:` leads and the mount of it, the directory is exchanged for a
-/// link that leads out of what the operator allowed.
+/// The same holds for `rootfs_dirs`: between the check of `dir:` and its mount, the directory is exchanged for a link
+/// that leads out of what the operator allowed.
 #[test]
 fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
     const CONTAINERS: usize = 100;
@@ -270,18 +271,17 @@ fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
         (fs::read_to_string(dir.join("which")).ok()? == Victim::MARK).then_some(())
     });
     race.stop();
-    // The image was moved away from its own temporary directory, which is to be removed.
+    // The image was moved away from its own temporary directory, which must be removed.
     let real = [dir, allowed.path().join("link")].into_iter().find(|path| !path.is_symlink()).unwrap();
     fs::rename(real, image.path()).unwrap();
 }
 
-/// CVE-2022-29162: a container's processes had inheritable capabilities, with which a program that has capabilities on
-/// its file gains them. Here nothing is inheritable (see container.rs), and a program with capabilities on its file, permitted,
-/// inheritable and effective, gains none.
+/// A program with capabilities on its file, permitted, inheritable and effective, gains none (CVE-2022-29162: a
+/// container's processes had inheritable capabilities). Here nothing is inheritable, see container.rs.
 #[test]
 fn capabilities_on_a_file_give_nothing() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
-    let program = rootfs.path().join("srv/grep"); // busybox goes by its name
+    let program = rootfs.path().join("srv/grep"); // busybox acts by its name
     fs::copy(rootfs.path().join("bin/busybox"), &program).unwrap();
     let set = Command::new("setcap").arg("cap_chown,cap_sys_chroot,cap_net_raw=eip").arg(&program).status().unwrap();
     assert!(set.success(), "libcap2-bin is installed");
@@ -309,8 +309,9 @@ fn capabilities_on_a_file_give_nothing() {
     }
 }
 
-/// CVE-2019-5736: an image names the runtime itself as its program, by way of `/proc/self/exe`, and writes to what that is.
-/// Here it is the sealed copy in memory, which is as it was afterwards; that it cannot be written is in isolation.rs.
+/// An image that names the runtime itself as its program, through `/proc/self/exe`, and writes to it changes nothing
+/// (CVE-2019-5736). Here the program is the sealed copy in memory, which is unchanged afterwards; isolation.rs tests
+/// that it cannot be written.
 #[test]
 fn an_image_that_runs_our_own_program_changes_nothing() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -318,7 +319,7 @@ fn an_image_that_runs_our_own_program_changes_nothing() {
     let before = fs::read(&exe).unwrap();
     symlink("/proc/self/exe", rootfs.path().join("bin/itself")).unwrap();
     let reference = rootfs.reference();
-    // A build that is linked dynamically needs the host's libraries, which `host` has.
+    // A dynamically linked build needs the host's libraries, which `host` has.
     for (id, path, rootfs) in [("image", "/bin/itself", reference.as_str()), ("path", "/proc/self/exe", "host")] {
         let plan = plan(id, Draft { rootfs, path, ..Draft::default() });
         let payload = Payload { args: vec![b"--help"], ..Payload::default() };

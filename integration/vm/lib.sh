@@ -1,7 +1,7 @@
-# What checks have in common. Sourced: `. "$VM/lib.sh"`.
+# Functions that the checks share. Sourced: `. "$VM/lib.sh"`.
 
 ROOTFS=/srv/rootfs/busybox
-# Its user is `app`, its entrypoint a shell's -c.
+# The image's user is `app`, its entrypoint a shell's -c.
 IMAGES=/srv/images
 IMAGE=127.0.0.1:5000/example/app:1
 
@@ -10,17 +10,17 @@ fail() {
     exit 1
 }
 
-# Something to be shown even if all is well.
+# Prints text that is shown even if all checks pass.
 note() {
     echo "note: $*"
 }
 
-# How far a long check is, and when: for whoever reads why it failed.
+# Logs the time and progress of a long check, to explain a failure.
 at() {
     echo "$(cut -d' ' -f1 /proc/uptime) s: $*"
 }
 
-# eventually SECONDS COMMAND...: until the command succeeds. Nothing announces what it waits for.
+# eventually SECONDS COMMAND...: repeats the command until it succeeds, because nothing announces the condition.
 eventually() {
     deadline=$(($(date +%s) + $1))
     shift
@@ -40,14 +40,14 @@ has() {
     printf '%s\n' "$1" | grep -Eq -- "$2" || fail "no line matches '$2' in: $1"
 }
 
-# status_of COMMAND...: its exit status, printed; what it says goes to the log of the check.
+# status_of COMMAND...: prints the exit status; the output goes to the log of the check.
 status_of() {
     code=0
     "$@" >&2 || code=$?
     echo $code
 }
 
-# The daemon's own answer, as JSON: field '["result"]["exit"]' < document
+# Reads a field of the daemon's JSON answer: field '["result"]["exit"]' < document
 field() {
     python3 -c "import json, sys; print(json.load(sys.stdin)$1)"
 }
@@ -61,12 +61,12 @@ serves() {
     agent-cli info --json | grep -q '"launcher_connected": true'
 }
 
-# Directories of containers' cgroups.
+# Cgroup directories of containers.
 cgroups() {
     find /sys/fs/cgroup/executor -mindepth 2 -type d 2>/dev/null || true
 }
 
-# What plugins have made for containers, and what the launcher keeps of it.
+# Everything that plugins have made for containers, and the launcher's records of it.
 network_left() {
     ip -o link show type veth
     iptables-save | grep -e ' id: ' -e CNI-DN- -e '10\.88\.' || true
@@ -74,7 +74,7 @@ network_left() {
         ! -name lock 2>/dev/null || true
 }
 
-# Files below the package's directories that are loop devices.
+# Files below the package's directories that back loop devices.
 loop_devices() {
     grep -l /var/lib/executor /sys/block/loop*/loop/backing_file 2>/dev/null || true
 }

@@ -1,12 +1,12 @@
-# One executable of integration/tests, against the programs of the payload, a test at a time: it counts what is on the
-# machine before and after.
+# Runs one executable of integration/tests with the programs of the payload, a test at a time, because tests count what
+# is on the machine before and after.
 unset JOURNAL_STREAM INVOCATION_ID
 export EXECUTOR_DIST=/payload/dist RUST_TEST_THREADS=1 RUST_BACKTRACE=0
 # This kernel cannot show files of a tmpfs, as /run is one, to a user namespace.
 export EXECUTOR_STATE_BELOW=/var/tmp
 name=$1
 shift
-# The tests bring daemons of their own; the package's are not in their way, but their work would be in the figures.
+# The tests start daemons of their own. The package's daemons would not disturb them, but would change the counts.
 systemctl stop executord.socket executord.service executor-launcher.service
 put_back() {
     mv /etc/executor/executor.toml.aside /etc/executor/executor.toml
@@ -14,7 +14,7 @@ put_back() {
 }
 trap put_back EXIT
 trap 'exit 124' TERM
-# They would read its configuration, too.
+# Daemons of the tests would also read the package's configuration.
 mv /etc/executor/executor.toml /etc/executor/executor.toml.aside
 out=$(mktemp)
 status=0

@@ -1,7 +1,8 @@
-//! `cargo xtask adversary`: attacks the release binaries from four positions, at length, and fails where one goes through.
+//! `cargo xtask adversary`: attacks the release binaries from four positions, at length, and fails if an attack
+//! succeeds.
 //!
-//! The attacks are those of `executor-adversary` (in `integration/`), which is told where the binaries are. Figures of a
-//! whole run, and what is claimed, are in docs/adversary.md.
+//! The attacks are those of `executor-adversary` (in `integration/`), which gets the location of the binaries.
+//! docs/adversary.md has the claims, and the figures of a whole run.
 
 use std::process::{Command, ExitCode};
 
@@ -10,16 +11,16 @@ use anyhow::ensure;
 use crate::workspace::{Workspace, is_root, step};
 use crate::{dist, needs, python};
 
-/// Which attacks, and how much of them.
+/// The attacks to run, and their extent.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Print the attacks, and play none
+    /// Print the attacks, and run none
     #[arg(long)]
     list: bool,
-    /// Only those whose name has these words in it
+    /// Only attacks whose name contains these words
     #[arg(long, value_name = "WORDS")]
     filter: Option<String>,
-    /// Only those from this position: client, container, executord, image
+    /// Only attacks from this position: client, container, executord, image
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     position: Vec<String>,
     /// As few and as small as in `cargo xtask test`
@@ -30,7 +31,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Builds and attacks; fails where an attack goes through or its control does not.
+/// Builds the binaries and attacks them; fails if an attack succeeds or its control does not.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers and the positions of others need root");
     needs::require(needs::ROOT_TEST)?;

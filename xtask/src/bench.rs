@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: sets up what the benchmark compares us with, builds both, and runs it.
+//! `cargo xtask bench`: installs the runtimes to compare with, builds everything, and runs the benchmark.
 //!
-//! The measuring itself is `executor-bench` (in `integration/`), which is told where everything is.
+//! The measuring program is `executor-bench` (in `integration/`), which gets the location of everything.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -10,18 +10,18 @@ use anyhow::ensure;
 use crate::workspace::{Workspace, in_path, is_root, run as run_command, step};
 use crate::{dist, needs};
 
-/// Where Debian and Fedora install podman's default profile.
+/// Path of podman's default profile in Debian and Fedora.
 const INSTALLED_PROFILE: &str = "/usr/share/containers/seccomp.json";
-/// The Debian package that holds it. It is unpacked, not installed: it depends on half of podman.
+/// Debian package that contains it. It is unpacked, not installed: it depends on half of podman.
 const PROFILE_PACKAGE: &str = "golang-github-containers-common";
 
-/// What to measure.
+/// The measurements to make.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// How often each contestant runs
+    /// Number of runs of each contestant
     #[arg(long, value_name = "N", default_value_t = 200)]
     runs: u32,
-    /// Write the numbers here as JSON, too
+    /// Also write the numbers to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Only these parts: latency, throughput, memory, failures, images, redaction
@@ -35,7 +35,7 @@ pub(crate) struct Options {
 /// Sets up and measures.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "the benchmark makes namespaces and cgroups: run it as root");
-    // That part runs no container.
+    // The redaction part runs no container.
     let containers = options.only.is_empty() || options.only.iter().any(|part| part != "redaction");
     if containers {
         needs::prefer(&needs::BENCH);
@@ -68,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Podman's default profile: the installed one, else out of Debian's package.
+/// Podman's default profile: the installed one, or the one in Debian's package.
 fn seccomp_profile(workspace: &Workspace) -> Option<PathBuf> {
     let installed = PathBuf::from(INSTALLED_PROFILE);
     if installed.exists() {
@@ -89,7 +89,7 @@ fn unpack(directory: &PathBuf) -> anyhow::Result<()> {
     ensure!(in_path("apt-get") && in_path("dpkg-deb"), "this is no Debian");
     std::fs::create_dir_all(directory)?;
     let scratch = tempfile::tempdir()?;
-    // apt's own sandbox user must be able to write here; as root it warns otherwise.
+    // apt's sandbox user must be able to write here; apt warns otherwise when run as root.
     let fetch = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq", "-o", "APT::Sandbox::User=root", PROFILE_PACKAGE]);

@@ -1,7 +1,7 @@
 //! The five service binding clients under `target/clients`, for the tests that read bindings with them: two from PyPI,
 //! three from npm, pinned with their digests by the files in `integration/clients`.
 //!
-//! Made once: a stamp with those files tells whether it is up to date. No package's own scripts are run.
+//! They are installed once: a stamp with those files shows that they are up to date. No package's own scripts are run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::workspace::{Workspace, run, step};
 const REQUIREMENTS: &str = "requirements.txt";
 const PACKAGES: [&str; 2] = ["package.json", "package-lock.json"];
 
-/// Installs them if they are not there, and answers their directory: `python` and `node_modules` lie in it. `python` is
-/// an interpreter that has pip.
+/// Installs the clients if they are missing, and returns their directory, which contains `python` and `node_modules`.
+/// `python` is an interpreter that has pip.
 pub(crate) fn install(workspace: &Workspace, python: &Path) -> anyhow::Result<PathBuf> {
     let (pinned, directory) = (workspace.root.join("integration/clients"), workspace.target.join("clients"));
     let stamp = directory.join("stamp");

@@ -1,8 +1,8 @@
 //! `cargo xtask crash`: kills executord, the launcher, the shim and its helpers at every system call of a container's
-//! life, and fails where anything is left of it afterwards.
+//! life, and fails if anything is left of it afterwards.
 //!
-//! The killing itself is `executor-crash` (in `integration/`), which is told where the binaries are. Figures of a whole
-//! run, and what is asserted, are in docs/crash.md.
+//! The killing program is `executor-crash` (in `integration/`), which gets the location of the binaries. docs/crash.md
+//! has the assertions, and the figures of a whole run.
 
 use std::process::{Command, ExitCode};
 
@@ -11,7 +11,7 @@ use anyhow::ensure;
 use crate::dist;
 use crate::workspace::{Workspace, is_root, step};
 
-/// Whom to kill where.
+/// The processes to kill, and the calls at which to kill them.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Builds and kills; fails on any leak.
+/// Builds the binaries and kills their processes; fails on any leak.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers and ptrace need root");
     dist::build(workspace)?;

@@ -1,8 +1,8 @@
 //! `cargo xtask deny`: licences, sources, bans and advisories of the dependency tree, by `deny.toml`.
 //!
-//! cargo-deny is taken from PATH where it is there; else one pinned version is built from crates.io into `target/tools/`, once.
-//! That takes minutes and the network, so `.ci/run` says `--if-installed`: a machine that has neither leaves the step out,
-//! and says so.
+//! cargo-deny is taken from PATH if it is installed; otherwise a pinned version is built from crates.io into
+//! `target/tools/`, once. That takes minutes and needs the network, so `.ci/run` passes `--if-installed`: a machine
+//! without cargo-deny skips the step, and says so.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -12,10 +12,10 @@ use anyhow::Context as _;
 use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
-/// Pinned, so that a release over there breaks nothing here.
+/// Pinned, so that a new release of cargo-deny breaks nothing here.
 const VERSION: &str = "0.20.2";
 
-/// What to check.
+/// The checks to make.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Leave out the advisories, whose database is fetched from the network
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     if_installed: bool,
 }
 
-/// Runs cargo-deny, which is built first where it is not there.
+/// Runs cargo-deny, which is built first if it is missing.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let mut command = match installed(workspace) {
         Some(command) => command,
@@ -49,14 +49,14 @@ fn tools(workspace: &Workspace) -> PathBuf {
     workspace.target.join("tools")
 }
 
-/// Our own cargo-deny. Outside of `cargo deny` it wants no subcommand's name.
+/// The cargo-deny in `target/tools`. Called without `cargo`, it takes no subcommand `deny`.
 fn own(workspace: &Workspace) -> Command {
     let mut command = Command::new(tools(workspace).join("bin/cargo-deny"));
     command.current_dir(&workspace.root);
     command
 }
 
-/// The cargo-deny that is there: that of PATH, or ours of the pinned version.
+/// The available cargo-deny: the one in PATH, or the pinned version in `target/tools`.
 fn installed(workspace: &Workspace) -> Option<Command> {
     let succeeds = |mut command: Command| command.arg("--version").output().ok().filter(|done| done.status.success());
     if succeeds(workspace.cargo(["deny"])).is_some() {
@@ -75,7 +75,7 @@ fn install(workspace: &Workspace) -> anyhow::Result<Command> {
     let mut cargo = workspace.cargo(["install", "--locked", "--force", "cargo-deny", "--version"]);
     cargo.arg(format!("={VERSION}")).arg("--root").arg(&root).arg("--target-dir").arg(root.join("build"));
     workspace::run(&mut cargo).context("cargo-deny is not installed, and building it needs crates.io")?;
-    // Only the program is of use from here on.
+    // Only the program is needed from here on.
     let _ = std::fs::remove_dir_all(root.join("build"));
     Ok(own(workspace))
 }

@@ -1,4 +1,4 @@
-//! Whether a binary is static: read from its ELF header, for no tool that tells it is sure to be there.
+//! Checks that a binary is static by its ELF header, because no tool for that is always installed.
 //!
 //! A static program has no PT_INTERP segment (no dynamic loader runs before it) and no DT_NEEDED entry
 //! (a static-pie has a PT_DYNAMIC segment for its own relocations, but needs no library).
@@ -28,13 +28,16 @@ fn check(elf: &[u8]) -> anyhow::Result<()> {
         match u32::try_from(number::<4>(elf, header)?)? {
             PT_INTERP => {
                 let name = elf.get(usize::try_from(offset)?..usize::try_from(offset + length)?).unwrap_or_default();
-                anyhow::bail!("it asks for the loader {}", String::from_utf8_lossy(name).trim_end_matches('\0'));
+                anyhow::bail!(
+                    "the program needs the dynamic loader {}",
+                    String::from_utf8_lossy(name).trim_end_matches('\0')
+                );
             }
             PT_DYNAMIC => {
                 for entry in (offset..offset + length).step_by(16) {
                     match number::<8>(elf, usize::try_from(entry)?)? {
                         DT_NULL => break,
-                        DT_NEEDED => anyhow::bail!("it needs a shared library"),
+                        DT_NEEDED => anyhow::bail!("the program needs a shared library"),
                         _ => {}
                     }
                 }

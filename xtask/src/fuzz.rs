@@ -1,10 +1,10 @@
-//! `cargo xtask fuzz`: looks for bytes that break a rule, with LLVM's libFuzzer, on a stable toolchain.
+//! `cargo xtask fuzz`: searches for inputs that violate a rule, with LLVM's libFuzzer, on a stable toolchain.
 //!
-//! What `cargo fuzz` does with a nightly compiler needs none here: the instrumentation is a pass of LLVM's that any
-//! rustc can be told to run, and sanitizers would add nothing to safe Rust. The build has a target directory of
-//! its own, because the flags would throw away everything else's.
+//! `cargo fuzz` needs a nightly compiler, this command does not: the instrumentation is an LLVM pass that any rustc can
+//! run, and sanitizers would add nothing to safe Rust. The build has a target directory of its own, because its flags
+//! would invalidate all other builds.
 //!
-//! New inputs are collected below `target/`; `--minimise` brings the smallest set that reaches as much into
+//! New inputs are collected below `target/`; `--minimise` reduces them to the smallest set with the same coverage, in
 //! `fuzz/corpus/`. An input that is a finding is written to `fuzz/regressions/`, where the ordinary tests run it.
 
 use std::fs;
@@ -16,43 +16,43 @@ use anyhow::{Context as _, bail};
 use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
-/// What the targets are, in the order in which they are run: the names that `fuzz/src/lib.rs` has.
+/// Names of the targets in `fuzz/src/lib.rs`, in the order in which they are run.
 const TARGETS: [&str; 9] = ["request", "paths", "users", "protocol", "logline", "redactor", "layer", "image", "wire"];
-/// Largest input, in bytes: the corpus is kept in the repository.
+/// Largest input in bytes: the corpus is kept in the repository.
 const INPUT_MAX: usize = 4096;
 /// Most files of a target's corpus.
 const CORPUS_MAX: usize = 60;
-/// As `cargo fuzz` has them, but for the sanitizers: edges are counted, and the operands of comparisons seen.
+/// The flags of `cargo fuzz` without the sanitizers: edges are counted, and operands of comparisons are traced.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    // Branches that are folded into one are one edge to the engine.
+    // Folded branches would be one edge to the engine.
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
     "-Cpanic=abort",
     "--cfg=fuzzing",
 ];
 
-/// What to run, and for how long.
+/// The targets to run, and for how long.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Targets; all of them when none is named
+    /// Targets; all of them if none is named
     #[arg(value_parser = TARGETS)]
     targets: Vec<String>,
-    /// For how long each target is run
+    /// Seconds for which each target is run
     #[arg(long, value_name = "N", default_value_t = 600)]
     seconds: u32,
-    /// Processes at work on a target
+    /// Number of processes for a target
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: u32,
-    /// Afterwards, replace each target's stored corpus by the smallest set that reaches as much
+    /// Afterwards, replace each target's stored corpus by the smallest set with the same coverage
     #[arg(long)]
     minimise: bool,
 }
 
-/// One target's run.
+/// Figures of one target's run.
 struct Figures {
     target: String,
     executions: String,
@@ -60,7 +60,7 @@ struct Figures {
     corpus: usize,
 }
 
-/// Builds, runs, and prints a table. Fails at the first finding.
+/// Builds and runs the targets, and prints a table. Fails at the first finding.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     needs::require(&needs::FUZZ)?;
     let program = build(workspace)?;
@@ -86,22 +86,22 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let target_dir = workspace.target.join("fuzz-build");
     let mut cargo = workspace.cargo(["build", "--locked", "--profile=fuzz", "-p", "executor-fuzz"]);
     cargo.args(["--features=libfuzzer", "--bin=executor-fuzz"]);
-    // A target that is named keeps the flags away from build scripts and macros, which the engine is not linked to.
+    // An explicit target keeps the flags away from build scripts and macros, which the engine is not linked to.
     cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(&target_dir);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
     workspace::run(&mut cargo)?;
     Ok(target_dir.join(&workspace.host).join("fuzz/executor-fuzz"))
 }
 
-/// The engine on one target.
+/// The fuzzing engine for one target.
 struct Engine<'a> {
     program: &'a Path,
     target: &'a str,
-    /// Everything that was found interesting on this machine.
+    /// Directory of the interesting inputs that were found on this machine.
     found: PathBuf,
-    /// What the repository has.
+    /// Directory of the corpus in the repository.
     stored: PathBuf,
-    /// Inputs that are or were findings.
+    /// Directory of inputs that are or were findings.
     regressions: PathBuf,
 }
 
@@ -154,7 +154,7 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Edges alone decide, not how often each was passed: else the set is ten times as large.
+    /// Only edges count, not how often each was passed: otherwise the set is ten times as large.
     fn minimise(&self) -> anyhow::Result<()> {
         step(&format!("Minimising the corpus of {}", self.target));
         let least = self.found.with_extension("least");
@@ -164,7 +164,7 @@ impl<'a> Engine<'a> {
         command.args(["-set_cover_merge=1", "-use_counters=0"]).args([&least, &self.found, &self.stored]);
         workspace::output(&mut command)?;
         let mut kept: Vec<PathBuf> = fs::read_dir(&least)?.flatten().map(|entry| entry.path()).collect();
-        // Where there are too many, the small ones go: they hold the least, and the engine finds them again at once.
+        // Of too many inputs the small ones are removed: they cover the least, and the engine finds them again at once.
         kept.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).map_or(0, |meta| meta.len())));
         if kept.len() > CORPUS_MAX {
             eprintln!("  {} of {} inputs are kept", CORPUS_MAX, kept.len());
@@ -180,7 +180,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// The number behind the last occurrence of a word.
+/// Returns the number after the last occurrence of a word.
 fn last_number(told: &str, word: &str) -> Option<String> {
     let (_, behind) = told.rsplit_once(word)?;
     behind.split_whitespace().next().map(str::to_owned)

@@ -1,11 +1,11 @@
-//! `cargo xtask`: everything a person or CI does with this repository beyond `cargo build`.
+//! `cargo xtask`: the commands that people and CI run on this repository besides `cargo build`.
 //!
-//! Each command does its own set-up (packages, binaries, a Python environment) and says what it does, so
-//! that a clean clone on a machine with Rust and gcc needs no step before it. What comes out lands below
-//! `target/`; nothing is installed into the system but the Debian packages listed in [`needs`].
+//! Each command does its own set-up (packages, binaries, a Python environment) and prints its steps, so that a clean
+//! clone on a machine with Rust and gcc needs no preparation. Output is below `target/`; nothing is installed into the
+//! system except the Debian packages listed in [`needs`].
 //!
-//! It knows the product from outside only: the binaries' command lines, never their crates. (The search for residue is
-//! none of the product's daemons.)
+//! xtask uses the product through the binaries' command lines, never through their crates. (The search for residue is
+//! not part of a daemon.)
 
 #![forbid(unsafe_code)]
 
@@ -48,15 +48,15 @@ enum Command {
     Demo(demo::Options),
     /// Set up what tests need, and run every test
     Test(test::Options),
-    /// Measure against crun, runc and the raw floor
+    /// Measure against crun, runc and the bare system calls
     Bench(bench::Options),
-    /// Look for inputs that break a rule
+    /// Search for inputs that violate a rule
     Fuzz(fuzz::Options),
-    /// Kill our processes at every system call of a container's life
+    /// Kill the executor's processes at every system call of a container's life
     Crash(crash::Options),
     /// Attack from the positions of a client, a container, executord's user and an image
     Adversary(adversary::Options),
-    /// Run the tests of what is unsafe and what decodes with AddressSanitizer
+    /// Run the tests of unsafe and of decoding code with AddressSanitizer
     Sanitize(sanitize::Options),
     /// Make the Debian package in target/deb/
     Deb(deb::Options),

@@ -1,8 +1,7 @@
-//! What the chores need of the machine beyond Rust: one table, each entry with its reason, its sign of
-//! being there already, and the Debian package that brings it.
+//! Requirements of the commands on the machine besides Rust: one table, each entry with its reason, a check that it is
+//! met, and the Debian package that provides it.
 //!
-//! Packages are installed only when missing, and only as root with apt-get there; else the error lists
-//! what to install.
+//! Missing packages are installed if this is root with apt-get; otherwise the error lists them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,14 +10,14 @@ use anyhow::bail;
 
 use crate::workspace::{in_path, is_root, step};
 
-/// One thing that must be there.
+/// A required package.
 pub(crate) struct Need {
     package: &'static str,
     reason: &'static str,
     sign: Sign,
 }
 
-/// How to tell that a [`Need`] is met.
+/// Check that a [`Need`] is met.
 enum Sign {
     Program(&'static str),
     File(&'static str),
@@ -26,7 +25,7 @@ enum Sign {
     Python(&'static str),
 }
 
-/// To link (Rust itself needs it too), statically for the launcher.
+/// Linking (which Rust itself needs too), statically for the launcher.
 pub(crate) const BUILD: [Need; 2] = [
     Need { package: "gcc", reason: "Rust links with it", sign: Sign::Program("cc") },
     Need {
@@ -46,11 +45,11 @@ const SKOPEO: Need = Need { package: "skopeo", reason: "pushes and archives them
 const REGISTRY: Need =
     Need { package: "docker-registry", reason: "serves them", sign: Sign::Program("docker-registry") };
 
-/// For every `cargo xtask test`, also without root.
+/// Needed by every `cargo xtask test`, also without root.
 pub(crate) const TEST: [Need; 1] =
     [Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") }];
 
-/// For the tests that need root.
+/// Needed by the tests that require root.
 pub(crate) const ROOT_TEST: &[Need] = &[
     Need {
         package: "busybox-static",
@@ -94,17 +93,17 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     Need { package: "e2fsprogs", reason: "makes the file systems of limits of disk", sign: Sign::Program("mke2fs") },
 ];
 
-/// For `cargo xtask deb`.
+/// Needed by `cargo xtask deb`.
 pub(crate) const DEB: [Need; 2] = [
     Need { package: "dpkg", reason: "makes the package", sign: Sign::Program("dpkg-deb") },
     Need { package: "gzip", reason: "compresses manual pages", sign: Sign::Program("gzip") },
 ];
 
-/// For `cargo xtask deb --lintian`.
+/// Needed by `cargo xtask deb --lintian`.
 pub(crate) const LINTIAN: [Need; 1] =
     [Need { package: "lintian", reason: "checks the package", sign: Sign::Program("lintian") }];
 
-/// For `cargo xtask vm-test`.
+/// Needed by `cargo xtask vm-test`.
 pub(crate) const VM: [Need; 4] = [
     Need { package: "mmdebstrap", reason: "makes the virtual machine's Debian", sign: Sign::Program("mmdebstrap") },
     Need {
@@ -116,24 +115,24 @@ pub(crate) const VM: [Need; 4] = [
     Need { package: "qemu-system-x86", reason: "is the virtual machine", sign: Sign::Program("qemu-system-x86_64") },
 ];
 
-/// For `cargo xtask sanitize`, beside [`BUILD`]. gcc brings the runtime itself.
+/// Needed by `cargo xtask sanitize`, besides [`BUILD`]. gcc brings the runtime itself.
 pub(crate) const SANITIZE: [Need; 1] = [Need {
     package: "g++",
     reason: "the sanitizer's runtime is linked with C++'s library",
     sign: Sign::Program("c++"),
 }];
 
-/// For `cargo xtask fuzz`.
+/// Needed by `cargo xtask fuzz`.
 pub(crate) const FUZZ: [Need; 1] =
     [Need { package: "g++", reason: "the fuzzing engine is C++, compiled from source", sign: Sign::Program("c++") }];
 
-/// For `cargo xtask bench`: what we are compared with. It runs without them and says so.
+/// Runtimes that `cargo xtask bench` compares with. It runs without them and says so.
 pub(crate) const BENCH: [Need; 2] = [
     Need { package: "crun", reason: "the runtime to be compared with", sign: Sign::Program("crun") },
     Need { package: "runc", reason: "another runtime to be compared with", sign: Sign::Program("runc") },
 ];
 
-/// For `cargo xtask bench`, where it measures starts from images.
+/// Needed by `cargo xtask bench` to measure starts from images.
 pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
 
 impl Need {
@@ -151,7 +150,7 @@ impl Need {
     }
 }
 
-/// Installs what is missing; an error lists what could not be had, and what for.
+/// Installs missing packages; an error lists those that could not be installed, with their reasons.
 pub(crate) fn require(needs: &[Need]) -> anyhow::Result<()> {
     let missing = install_missing(needs);
     if missing.is_empty() {
@@ -162,7 +161,7 @@ pub(crate) fn require(needs: &[Need]) -> anyhow::Result<()> {
     bail!("these Debian packages are missing ({how}):\n{}", list.join("\n"));
 }
 
-/// Installs what is missing if that can be done; tells what is not there, and goes on.
+/// Installs missing packages if possible; prints what is still missing, and continues.
 pub(crate) fn prefer(needs: &[Need]) {
     for need in install_missing(needs) {
         eprintln!("  {} is not to be had here ({}): going on without it", need.package, need.reason);
@@ -176,7 +175,7 @@ fn install_missing(needs: &[Need]) -> Vec<&Need> {
     }
     let packages: Vec<_> = missing.iter().map(|need| need.package).collect();
     step(&format!("Installing {}", packages.join(", ")));
-    // One package that does not exist here fails the whole command, and an old list looks the same.
+    // One package that does not exist here fails the whole command, and an outdated list looks the same.
     if !apt_get("install", &packages) && apt_get("update", &[]) && !apt_get("install", &packages) {
         for package in packages {
             apt_get("install", &[package]);

@@ -1,16 +1,16 @@
 //! A Python environment under `target/python` for the test that drives the daemon from another language.
 //!
-//! Made once: a stamp with the wanted versions tells whether it is up to date.
+//! The environment is made once: a stamp with the versions shows that it is up to date.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::workspace::{Workspace, run, step};
 
-/// From PyPI. Pinned, so that a release over there breaks nothing here.
+/// Packages from PyPI, pinned so that a new release breaks nothing here.
 const PACKAGES: [&str; 4] = ["grpcio==1.85.1", "grpcio-tools==1.85.1", "grpcio-reflection==1.85.1", "protobuf==7.36.2"];
 
-/// Makes the environment if it is not there, and answers its interpreter.
+/// Makes the environment if it is missing, and returns its interpreter.
 pub(crate) fn environment(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let directory = workspace.target.join("python");
     let python = directory.join("bin/python");

@@ -1,11 +1,13 @@
-//! `cargo xtask sanitize`: the tests of what is unsafe and of what decodes, with LLVM's AddressSanitizer, on a stable toolchain.
+//! `cargo xtask sanitize`: the tests of unsafe code and of decoders with LLVM's AddressSanitizer, on a stable
+//! toolchain.
 //!
-//! What needs `-Zsanitizer` of a nightly compiler is two things: the attribute on each function that asks for the
-//! instrumentation, and the runtime. LLVM's own pass `forceattrs` sets the attribute and `asan` instruments, as any rustc can
-//! be told; the runtime is gcc's, which speaks the same version of the interface. The standard library is not instrumented, but
-//! its memory comes from the runtime's allocator, and what it is asked to copy is looked at.
+//! `-Zsanitizer` of a nightly compiler does two things: it sets the attribute that requests the instrumentation on each
+//! function, and it links the runtime. Here LLVM's own passes `forceattrs` and `asan`, which any rustc can run, set the
+//! attribute and instrument; the runtime is gcc's, which has the same version of the interface. The standard library is
+//! not instrumented, but its memory comes from the runtime's allocator, and its copies are checked.
 //!
-//! A program with faults on purpose is built first, in the same way: where its faults are not told, nothing else would be.
+//! A program with deliberate faults is built first in the same way: if its faults are not reported, others would not be
+//! either.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,9 +18,9 @@ use anyhow::{Context as _, bail, ensure};
 use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
-/// What has unsafe code, and what decodes bytes of others: `executor-fuzz` replays every input that it has stored.
+/// Packages with unsafe code, and those that decode untrusted bytes: `executor-fuzz` replays every stored input.
 const PACKAGES: [&str; 5] = ["executor-sys", "executor-secrets", "executor-core", "executor-layers", "executor-fuzz"];
-/// Tests that do on purpose what is a fault anywhere else, or that ask for what the runtime cannot give.
+/// Tests that deliberately do what is a fault elsewhere, or that need what the runtime cannot provide.
 const NOT_RUN: [(&str, &str); 3] = [
     (
         "what_is_freed_is_zero_and_the_system_allocator_shows_that_this_would_be_noticed",
@@ -30,18 +32,19 @@ const NOT_RUN: [(&str, &str); 3] = [
         "locks all memory, and the runtime's shadow is terabytes",
     ),
 ];
-/// The instrumentation.
+/// Compiler flags for the instrumentation.
 const FLAGS: [&str; 5] = [
     "-Cpasses=forceattrs",
     "-Cllvm-args=-force-attribute=sanitize_address",
     "-Cpasses=asan",
-    // A pass over the modules of a crate together does not know what the instrumentation added.
+    // A pass over all modules of a crate does not know what the instrumentation added.
     "-Clto=off",
     "-Cforce-frame-pointers=yes",
 ];
-/// Leaks are none of the faults that are looked for. A return's stack is kept apart, so that what points there is told.
+/// Options of the runtime. Leaks are not searched for. Returned stack frames are kept apart, so that pointers into them
+/// are reported.
 const RUNTIME: &str = "detect_leaks=0:detect_stack_use_after_return=1:abort_on_error=0";
-/// Faults on purpose, each by its number, and what the runtime calls them.
+/// Deliberate faults by number, and the runtime's names for them.
 const FAULTS: [&str; 4] =
     ["heap-buffer-overflow", "heap-use-after-free", "stack-buffer-overflow", "global-buffer-overflow"];
 const FAULTY: &str = r#"
@@ -67,15 +70,15 @@ fn main() {
 }
 "#;
 
-/// What to run.
+/// The tests to run.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only tests whose name contains this
+    /// Only tests whose name contains this text
     #[arg(value_name = "TEXT")]
     filter: Option<String>,
 }
 
-/// Builds and runs; fails where a test fails or the runtime tells a fault.
+/// Builds and runs the tests; fails if a test fails or the runtime reports a fault.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     needs::require(&needs::BUILD)?;
     needs::require(&needs::SANITIZE)?;
@@ -84,7 +87,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     step("Running the tests with AddressSanitizer");
     let mut cargo = workspace.cargo(["test", "--locked", "--no-fail-fast"]);
     cargo.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
-    // A target that is named keeps the flags away from build scripts and macros.
+    // An explicit target keeps the flags away from build scripts and macros.
     cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(target_dir(workspace));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env("ASAN_OPTIONS", RUNTIME);
     cargo.args(&options.filter).arg("--");
@@ -100,7 +103,7 @@ fn target_dir(workspace: &Workspace) -> PathBuf {
     workspace.target.join("sanitize-build")
 }
 
-/// With the runtime, which the compiler that links knows the place of.
+/// Flags including the runtime, whose path the linking compiler knows.
 fn flags() -> anyhow::Result<Vec<String>> {
     let path = workspace::output(Command::new("cc").arg("-print-file-name=libasan.a"))?;
     let path = path.trim();
@@ -110,7 +113,7 @@ fn flags() -> anyhow::Result<Vec<String>> {
     Ok(FLAGS.iter().map(|flag| (*flag).to_owned()).chain(link).collect())
 }
 
-/// The control: each fault on purpose is told by its name, and the same program without one runs.
+/// The control: each deliberate fault is reported by its name, and the same program without one runs.
 fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
     step("Trying whether faults are told");
     let dir = target_dir(workspace);

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test there is, with all set-up.
+//! `cargo xtask test`: all tests, with their set-up.
 //!
 //! The tests that need root start the real binaries out of `target/dist/`. They are handed over by the
 //! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (the same, so that they wipe nothing),
@@ -12,13 +12,13 @@ use anyhow::bail;
 use crate::workspace::{Workspace, is_root, step};
 use crate::{clients, dist, needs, python};
 
-/// Test that runs in the virtual machine alone (`integration/vm/checks/14-quota.sh`).
+/// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
 
-/// What to run.
+/// The tests to run.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only tests whose name contains this
+    /// Only tests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Leave out the tests that need root
@@ -39,7 +39,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         dist::build(workspace)?;
         cargo.env("EXECUTOR_DIST", workspace.dist());
         cargo.env("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?);
-        // They count what is on the host before and after: one at a time.
+        // One at a time, because root tests count what is on the host before and after.
         cargo.env("RUST_TEST_THREADS", "1");
         step("Running all tests");
     } else {

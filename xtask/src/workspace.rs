@@ -1,5 +1,5 @@
-//! Where things are, and how commands are run: the repository's root, cargo's target directory, the host's
-//! target triple, and a `Command` whose failure names the command.
+//! The repository's root, cargo's target directory, the host's target triple, and commands whose failure names the
+//! command.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 
-/// The repository and the tools that work on it.
+/// The repository and its tools.
 pub(crate) struct Workspace {
     /// The directory of the workspace's Cargo.toml.
     pub(crate) root: PathBuf,
     /// Cargo's target directory, wherever the configuration puts it.
     pub(crate) target: PathBuf,
-    /// The host's triple, as rustc tells it: `x86_64-unknown-linux-gnu`.
+    /// The host's triple, as rustc prints it: `x86_64-unknown-linux-gnu`.
     pub(crate) host: String,
     cargo: OsString,
 }
@@ -43,38 +43,38 @@ impl Workspace {
         command
     }
 
-    /// The same, so that Ctrl-C does in what it starts what it does by default. Whoever is started in the background of a
-    /// script finds it ignored, and so does everything that is started by it: tests of Ctrl-C would wait for ever.
+    /// A `cargo` command that restores the default action of Ctrl-C for its children. Background processes of a script
+    /// inherit it as ignored, and so do their children: tests of Ctrl-C would wait for ever.
     pub(crate) fn cargo_with_ctrl_c<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,QUIT").arg(&self.cargo).args(args).current_dir(&self.root);
         command
     }
 
-    /// Where [`crate::dist::build`] puts the product.
+    /// The directory in which [`crate::dist::build`] puts the product.
     pub(crate) fn dist(&self) -> PathBuf {
         self.target.join("dist")
     }
 }
 
-/// Whether we may mount, make cgroups and install packages.
+/// Returns whether this process may mount, make cgroups and install packages.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Tells on stderr what is done next, so that stdout stays the command's own.
+/// Prints the next step on stderr, so that stdout stays the command's own.
 pub(crate) fn step(what: &str) {
     eprintln!("\u{25b8} {what}");
 }
 
-/// Runs a command with our own stdio; a failure names the command.
+/// Runs a command with this process's stdio; a failure names the command.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("cannot run {}", line(command)))?;
     ensure!(status.success(), "{} failed: {status}", line(command));
     Ok(())
 }
 
-/// Runs a command and takes its stdout; stderr is part of the error when it fails.
+/// Runs a command and returns its stdout; its stderr is part of the error.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {}", line(command)))?;
     if !done.status.success() {
@@ -83,10 +83,10 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(done.stdout).with_context(|| format!("the output of {} is not UTF-8", line(command)))
 }
 
-/// Whether a program of this name is in PATH.
+/// Returns whether a program of this name is in PATH.
 pub(crate) fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian keeps runc and its like in /usr/sbin, which a login without root does not have in its PATH.
+    // Debian has runc and others in /usr/sbin, which is not in the PATH of users without root.
     let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(extra).any(|dir| dir.join(program).is_file())
 }

@@ -1,8 +1,9 @@
 //! `container-tree PID`: prints the tree of a running container as the container's root sees it.
 //!
-//! Owners, and the capabilities of files, depend on who looks. This process goes into the user namespace and the mount
-//! namespace of the container, which only a process with one thread can do: a test has many. Out come names and lines as
-//! `integration::tree` tells them, each ended by a NUL. Of what is mounted on the tree only the name is told.
+//! Owners, and the capabilities of files, depend on the reader's user namespace. This process enters the user and mount
+//! namespaces of the container, which only a single-threaded process can do, and a test has many threads. Output is
+//! names and lines as `integration::tree` makes them, each ended by a NUL. Of a mount in the tree only the name is
+//! listed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use integration::tree::listing_between;
+use integration::tree::listing_without_mounts;
 use nix::sched::{CloneFlags, setns};
 
 fn main() -> anyhow::Result<()> {
@@ -20,16 +21,16 @@ fn main() -> anyhow::Result<()> {
     let namespace = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
     let (user, mount) = (namespace("user")?, namespace("mnt")?);
     setns(user, CloneFlags::CLONE_NEWUSER).context("the user namespace")?;
-    // Root and working directory are those of the namespace then.
+    // The root and working directory become those of the namespace.
     setns(mount, CloneFlags::CLONE_NEWNS).context("the mount namespace")?;
     let mut out = Vec::new();
-    for (path, line) in listing_between(Path::new("/"), &mounts) {
+    for (path, line) in listing_without_mounts(Path::new("/"), &mounts) {
         out.extend([path.as_os_str().as_bytes(), &[0], line.as_bytes(), &[0]].concat());
     }
     Ok(std::io::stdout().write_all(&out)?)
 }
 
-/// Where something is mounted below the root, without what is mounted below that.
+/// Mount points below the root, except those nested in another.
 fn mounts(table: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
     ensure!(!table.contains('\\'), "an escaped name: {table}");
     let points: BTreeSet<PathBuf> = table.lines().filter_map(|line| line.split(' ').nth(4)).map(Into::into).collect();

@@ -1,4 +1,4 @@
-//! A small program's image.
+//! The image of a small program.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,8 +7,9 @@ use super::Image;
 use crate::rootfs::Rootfs;
 
 impl Image {
-    /// busybox below, and on top a layer that takes a file away and changes another. Its configuration names an entrypoint, a
-    /// command, variables, a directory, a user, a signal, a volume that it has and one that it has not.
+    /// Builds an image with busybox as its lower layer, and an upper layer that removes a file and changes another. The
+    /// configuration sets an entrypoint, a command, variables, a directory, a user, a signal, an existing volume and a
+    /// missing one.
     pub fn build() -> Self {
         let (image, rootfs) = (Self::new(), Rootfs::busybox());
         image.copy(rootfs.path());

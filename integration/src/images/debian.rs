@@ -1,4 +1,4 @@
-//! An image of Debian: what mmdebstrap makes, and layers over it with everything that a layer can have.
+//! An image of Debian: a tree made by mmdebstrap, and layers over it with every kind of entry that a layer can have.
 
 use std::fs;
 use std::os::unix::fs::lchown;
@@ -7,12 +7,11 @@ use std::sync::OnceLock;
 
 use super::{Image, change, change_again, furnish, mode, tool};
 
-/// A shell's and a login's programs: with the set-user-ID and set-group-ID bits, and a group of its own (`shadow`), in
-/// their packages.
+/// Packages with set-user-ID and set-group-ID programs, and with a group of their own (`shadow`).
 const PACKAGES: &str =
     "base-files,base-passwd,coreutils,dash,findutils,grep,hostname,libpam-modules,login,mount,passwd,util-linux";
-/// Unpacked, and not configured: that takes long, and makes no other kind of file. Without documentation, which is half of
-/// it.
+/// Options of mmdebstrap. Packages are unpacked but not configured, which would take long and make no other kind of
+/// file. Documentation is half of the size, and left out.
 const OPTIONS: [&str; 9] = [
     "--quiet",
     "--mode=root",
@@ -27,7 +26,7 @@ const OPTIONS: [&str; 9] = [
 const SUITE: &str = "bookworm";
 const MIRROR: &str = "http://deb.debian.org/debian";
 
-/// What the layers over Debian change of it, and how it is told afterwards.
+/// Changes that the upper layers make, and the content to expect afterwards.
 pub const CHANGED: [(&str, Option<&str>); 6] = [
     ("usr/bin/factor", None),
     ("usr/share/pam-configs", None),
@@ -37,7 +36,7 @@ pub const CHANGED: [(&str, Option<&str>); 6] = [
     ("usr/bin/passwd", Some("mode 104755, owner 0:0")),
 ];
 
-/// Debian's tree, made once for a checkout.
+/// Debian's tree, made once per checkout.
 fn tree() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -49,11 +48,11 @@ fn tree() -> &'static Path {
         }
         fs::create_dir_all(&target).expect("mkdir");
         let scratch = tempfile::tempdir_in(&target).expect("a directory");
-        // apt's own user reads there.
+        // apt downloads as a user of its own.
         mode(scratch.path(), 0o755);
         let tree = scratch.path().join("tree");
         tool("mmdebstrap", &[&OPTIONS[..], &[&include, SUITE, &tree.display().to_string(), MIRROR]].concat());
-        // Nodes of devices: every container has its own /dev, and images of Debian leave theirs empty.
+        // Device nodes: every container has its own /dev, and images of Debian leave theirs empty.
         fs::remove_dir_all(tree.join("dev")).expect("remove");
         fs::create_dir(tree.join("dev")).expect("mkdir");
         fs::write(scratch.path().join("made-from"), made_from).expect("write");
@@ -64,8 +63,8 @@ fn tree() -> &'static Path {
 }
 
 impl Image {
-    /// Debian, furnished with one of everything; two layers that umoci makes of changes; one of another tool with an
-    /// opaque directory.
+    /// Builds Debian with one entry of every kind, two layers that umoci makes of changes, and a layer of another tool
+    /// with an opaque directory.
     pub fn debian() -> Self {
         let (image, debian) = (Self::new(), tree());
         let root = image.root();
@@ -86,7 +85,7 @@ impl Image {
     }
 }
 
-/// A layer in which a directory hides what is below, another is hidden by a link.
+/// A layer in which one directory hides the one below it, and a link hides another.
 fn replacing() -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |kind: tar::EntryType, path: &str, link: &str, content: &str| {

@@ -1,4 +1,4 @@
-//! A tree with one of everything, and changes of it that take every form that a layer has for them.
+//! A tree with one entry of every kind, and changes to it in every form that a layer can express.
 
 #![allow(clippy::unwrap_used)] // where a tree cannot be made, the test fails
 
@@ -23,7 +23,7 @@ fn time(path: &Path, seconds: i64, nanoseconds: i64) {
     rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
-/// Puts one of everything into a tree.
+/// Creates one entry of every kind in a tree.
 pub fn furnish(root: &Path) {
     for dir in ["a/b/c", "gone/deep/er", "becomes-link", "becomes-file", "opaque/old", "sticky"] {
         fs::create_dir_all(root.join(dir)).unwrap();
@@ -69,8 +69,8 @@ pub fn furnish(root: &Path) {
     }
 }
 
-/// Changes that tree: a directory and a file are gone, a directory becomes a link, another a file, another is made anew,
-/// and one is closed to others.
+/// Changes that tree: removes a directory and a file, replaces a directory by a link and another by a file, makes one
+/// anew, and closes one to other users.
 pub fn change(root: &Path) {
     fs::remove_dir_all(root.join("gone")).unwrap();
     fs::remove_file(root.join("third")).unwrap();
@@ -84,7 +84,8 @@ pub fn change(root: &Path) {
     fs::write(root.join("opaque/new"), "x").unwrap();
 }
 
-/// Changes it once more: a file becomes a directory, what was gone is a file, a file becomes a link to another.
+/// Changes the tree once more: a file becomes a directory, a removed name becomes a file, a file becomes a link to
+/// another.
 pub fn change_again(root: &Path) {
     fs::remove_file(root.join("becomes-file")).unwrap();
     fs::create_dir(root.join("becomes-file")).unwrap();

@@ -1,4 +1,4 @@
-//! A registry that wants a token, and the service that gives it: what the registries of clouds do, and Debian's does not.
+//! A registry with token authentication, as cloud registries have it and Debian's has not, and its token service.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -6,14 +6,14 @@ use std::thread;
 
 use super::{Endpoint, Registry, basic};
 
-/// Stands before an open registry, and passes on what shows its token. Its service gives that to the user of the registry's
-/// password.
+/// A proxy before an open registry that passes on requests with its token. The token service gives the token to
+/// [`super::USER`].
 pub struct Gate {
     port: u16,
 }
 
 impl Gate {
-    /// Begins to stand there, with a token that is in no file.
+    /// Starts the proxy with a token that is in no file.
     pub fn start(registry: &Registry, token: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();

@@ -1,4 +1,4 @@
-//! A registry's answers, held back in their middle.
+//! A proxy that holds a registry's answers back in the middle.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Endpoint;
 use crate::wait;
 
-/// Stands between a client and a registry, and holds an answer back in its middle, for as long as it is told to.
+/// A proxy between a client and a registry that holds an answer back in its middle until it is released.
 pub struct Holding {
     port: u16,
     shared: Arc<Shared>,
@@ -18,7 +18,7 @@ pub struct Holding {
 
 struct Shared {
     upstream: u16,
-    /// Bytes of an answer after which it is held.
+    /// Bytes of an answer after which the rest is held back.
     after: usize,
     holds: AtomicBool,
     held: AtomicUsize,
@@ -26,7 +26,7 @@ struct Shared {
 }
 
 impl Holding {
-    /// Begins to stand there.
+    /// Starts the proxy.
     pub fn start(registry: &dyn Endpoint, after: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -47,17 +47,17 @@ impl Holding {
         Self { port, shared }
     }
 
-    /// Waits until an answer is held.
+    /// Waits until an answer is held back.
     pub fn until_held(&self) {
         wait::until("an answer is held", || (self.shared.held.load(Ordering::SeqCst) > 0).then_some(()));
     }
 
-    /// Holds nothing any more.
+    /// Releases the held answer, and holds no further one.
     pub fn release(&self) {
         self.shared.holds.store(false, Ordering::SeqCst);
     }
 
-    /// Whether a text was in what clients sent.
+    /// Returns whether clients have sent a text.
     pub fn saw(&self, text: &str) -> bool {
         let asked = self.shared.asked.lock().expect("not poisoned");
         String::from_utf8_lossy(&asked).to_ascii_lowercase().contains(text)

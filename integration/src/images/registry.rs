@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use super::{Endpoint, auth_file, tool};
 use crate::wait;
 
-/// The user of a registry that wants one.
+/// User of a registry that needs authentication.
 pub const USER: &str = "puller";
-/// Its password: long enough to be searched for in memory.
+/// Password of [`USER`], long enough to be searched for in memory.
 pub const PASSWORD: &str = "canary-registry-pw-8e21f07c5a3b49d6b1c2e87a90d4";
 
 /// Debian's registry on loopback.
@@ -28,7 +28,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts it, open to all or to [`USER`] alone.
+    /// Starts the registry, open to everybody or to [`USER`] alone.
     pub fn start(closed: bool) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
@@ -42,7 +42,7 @@ impl Registry {
         Self::serve(dir, port, closed, &auth)
     }
 
-    /// Starts one that is encrypted, under a name and at a port; its certificate comes back as PEM.
+    /// Starts a registry with TLS under a name and port, and returns its certificate as PEM.
     pub fn encrypted(name: &str, port: u16) -> (Self, String) {
         let dir = tempfile::tempdir().expect("a directory");
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
@@ -53,7 +53,7 @@ impl Registry {
         (Self::serve(dir, port, false, &tls), made.cert.pem())
     }
 
-    /// `more` goes on where the configuration's section `http` ends.
+    /// `more` is appended to the configuration's section `http`.
     fn serve(dir: TempDir, port: u16, closed: bool, more: &str) -> Self {
         let config = dir.path().join("config.yml");
         let (store, address) = (dir.path().join("store"), format!("127.0.0.1:{port}"));
@@ -75,7 +75,8 @@ impl Registry {
         Self { child, port, closed, dir }
     }
 
-    /// Puts a signature where cosign does: the payload as a layer, the signature in its annotation, under a tag of the digest.
+    /// Stores a signature as cosign does: the payload as a layer, the signature in its annotation, under a tag made of
+    /// the digest.
     pub fn put_signature(&self, repository: &str, digest: &str, payload: &[u8], signature: &[u8]) {
         let layout = self.dir.path().join("signature");
         let blobs = layout.join("blobs/sha256");
@@ -106,12 +107,12 @@ impl Registry {
         tool("skopeo", &["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", &from, &to]);
     }
 
-    /// The credentials that skopeo needs there, if any.
+    /// The credentials that skopeo needs for this registry, if any.
     pub(super) fn credentials(&self) -> Option<String> {
         self.closed.then(|| format!("{USER}:{PASSWORD}"))
     }
 
-    /// A file for credentials as `docker login` writes it.
+    /// A credentials file as `docker login` writes it.
     pub fn auth_file(&self) -> PathBuf {
         let path = self.dir.path().join("config.json");
         fs::write(&path, auth_file(self)).expect("write");

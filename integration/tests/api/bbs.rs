@@ -1,5 +1,5 @@
-//! Bytes as a BBS client encodes them: field numbers and wire types of bbs/models/actions.proto, written down here by
-//! hand, so that a renumbered field of ours cannot go unnoticed.
+//! Requests in the bytes of a BBS client: field numbers and wire types of bbs/models/actions.proto, written out here,
+//! so that a renumbered field of the executor is noticed.
 
 use executor_proto::v1::RunResponse;
 use integration::api::{Api, exit};
@@ -10,7 +10,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Code, Request, Status};
 
-/// Hands bytes over as they are.
+/// A codec that sends bytes unchanged.
 #[derive(Default)]
 struct Verbatim;
 
@@ -67,18 +67,18 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A field of wire type 2: a string, bytes, or a message.
+/// Encodes a field of wire type 2: a string, bytes, or a message.
 fn field(number: u64, content: impl AsRef<[u8]>) -> Vec<u8> {
     let content = content.as_ref();
     [varint(number << 3 | 2), varint(content.len() as u64), content.to_vec()].concat()
 }
 
-/// A field of wire type 0: a number or a bool.
+/// Encodes a field of wire type 0: a number or a bool.
 fn number(number: u64, value: u64) -> Vec<u8> {
     [varint(number << 3), varint(value)].concat()
 }
 
-/// RunRequest{id=1, action=2}.
+/// Encodes RunRequest{id=1, action=2}.
 fn request(id: &str, action: &[u8]) -> Vec<u8> {
     [field(1, id), field(2, action)].concat()
 }
@@ -100,7 +100,7 @@ fn a_run_action_of_a_bbs_client_runs_as_it_is() {
         field(9, [field(1, "db/password"), field(2, "from bbs\n")].concat()), // volume_mounted_files: path, content
     ]
     .concat();
-    // What a later BBS may add is passed over.
+    // Unknown fields, which a later BBS may add, are ignored.
     let run_action = [run_action, field(60, "unknown"), number(61, 5)].concat();
     let answer = run(&daemon.api, request("bbs", &field(3, run_action))).unwrap();
     assert!(answer.created);
@@ -110,8 +110,8 @@ fn a_run_action_of_a_bbs_client_runs_as_it_is() {
     assert_eq!(daemon.api.follow("bbs").message().unwrap().unwrap().log_source, "APP/PROC/WEB");
 }
 
-/// As many bytes of contents as a BBS takes (`volumeMountedFilesMaxAllowedSize`), in files of any number and name; one more is
-/// refused.
+/// Contents of as many bytes as a BBS accepts (`volumeMountedFilesMaxAllowedSize`) are accepted, in files of any number
+/// and name; one more byte is refused.
 #[test]
 fn as_many_bytes_as_a_bbs_takes() {
     let daemon = Daemon::start();
@@ -133,7 +133,7 @@ fn as_many_bytes_as_a_bbs_takes() {
     assert!(status.code() == Code::InvalidArgument && status.message().contains("1048577 bytes"), "{status:?}");
 }
 
-/// models.Action has a field for each kind; the ones that are not carried out are refused by name.
+/// Actions of models.Action that the executor does not implement are refused by name.
 #[test]
 fn other_actions_are_unimplemented_by_name() {
     let daemon = Daemon::start();
@@ -163,7 +163,7 @@ fn other_actions_are_unimplemented_by_name() {
     assert!(run(&daemon.api, request("control", &inner_run)).unwrap().created);
     daemon.api.wait("control").unwrap();
     daemon.api.delete("control", true).unwrap();
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]

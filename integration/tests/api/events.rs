@@ -1,9 +1,9 @@
-//! WatchEvents: one order, numbered, replayed from any point that is kept.
+//! WatchEvents: one order, numbered, replayed from any stored position.
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{Event, WatchEventsRequest, WatchEventsResponse};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words, program, sleeper};
+use integration::request::{RequestBuilder, program, sleeper};
 use tonic::Code;
 
 const WHOLE_LIFE: [Kind; 7] =
@@ -28,7 +28,7 @@ fn cursors(responses: &[WatchEventsResponse]) -> Vec<u64> {
 #[test]
 fn a_life_is_told_in_order_and_told_again_from_any_cursor() {
     let daemon = Daemon::start();
-    daemon.api.ran(program("/bin/true", &[]).id("one"));
+    daemon.api.run_to_end(program("/bin/true", &[]).id("one"));
     daemon.api.delete("one", false).unwrap();
     let all = daemon.api.events_after(0).until(deleted("one"));
     assert_eq!(kinds(&all), WHOLE_LIFE);
@@ -53,7 +53,7 @@ fn a_stop_is_told_and_an_exec_that_failed_never_ran() {
     daemon.api.started(sleeper("stopped"));
     daemon.api.stop("stopped", None).unwrap();
     daemon.api.wait("stopped").unwrap();
-    daemon.api.ran(program("/nope", &[]).id("never"));
+    daemon.api.run_to_end(program("/nope", &[]).id("never"));
     let completed = |id: &'static str| {
         move |response: &WatchEventsResponse| {
             event(response).container_id == id && event(response).kind() == Kind::Completed
@@ -72,23 +72,23 @@ fn a_stop_is_told_and_an_exec_that_failed_never_ran() {
 #[test]
 fn only_new_begins_with_what_is_new() {
     let daemon = Daemon::start();
-    daemon.api.ran(program("/bin/true", &[]).id("old"));
+    daemon.api.run_to_end(program("/bin/true", &[]).id("old"));
     let request = WatchEventsRequest { only_new: true, after_cursor: 1, ..WatchEventsRequest::default() };
     let mut new = daemon.api.events(request).unwrap();
     let mut other = daemon.api.events_after(daemon.api.info().cursor);
-    daemon.api.ran(program("/bin/true", &[]).id("new"));
+    daemon.api.run_to_end(program("/bin/true", &[]).id("new"));
     daemon.api.delete("new", false).unwrap();
     let told = new.until(deleted("new"));
     assert_eq!(kinds(&told), WHOLE_LIFE);
     assert_eq!(other.until(deleted("new")), told, "every follower sees the same");
 }
 
-/// A follower that comes too late is told that something is missing, once, and a cursor from the future is refused.
+/// A follower that comes too late is told once that events are missing, and a cursor from the future is refused.
 #[test]
 fn what_is_no_longer_kept_is_a_gap() {
     let daemon = Setup::default().config("[retention]\nevents = 10\n").start();
     for id in ["a", "b", "c"] {
-        daemon.api.ran(program("/bin/true", &[]).id(id));
+        daemon.api.run_to_end(program("/bin/true", &[]).id(id));
         daemon.api.delete(id, false).unwrap();
     }
     let newest = daemon.api.info().cursor;

@@ -1,8 +1,8 @@
-//! The same request again is the same container; another one under its id is refused.
+//! Idempotency of Run: the same request finds the same container; a different one under its id is refused.
 
 use executor_proto::v1::RunRequest;
 use integration::daemon::Daemon;
-use integration::request::{Words, program, sleeper};
+use integration::request::{RequestBuilder, program, sleeper};
 use tonic::Code;
 
 fn request() -> RunRequest {
@@ -22,7 +22,7 @@ fn the_same_request_again_answers_the_same_container() {
     assert_eq!((late.created, late.container), (false, Some(ended)), "whatever its state by now");
 }
 
-/// Requests that arrive together: one makes the container, the others get it.
+/// Of identical requests that arrive together one makes the container, and the others find it.
 #[test]
 fn the_same_request_at_once_makes_one_container() {
     let daemon = Daemon::start();
@@ -47,7 +47,7 @@ fn the_same_request_at_once_makes_one_container() {
     }
 }
 
-/// Whatever differs, also only a secret's value, makes another request.
+/// A request with any difference, even in a secret's value only, is a different request.
 #[test]
 fn a_different_request_under_a_used_id_is_refused() {
     let daemon = Daemon::start();
@@ -75,7 +75,7 @@ fn a_different_request_under_a_used_id_is_refused() {
 #[test]
 fn ids_that_are_left_out_are_made() {
     let daemon = Daemon::start();
-    let ids: Vec<String> = (0..3).map(|_| daemon.api.ran(program("/bin/true", &[])).id).collect();
+    let ids: Vec<String> = (0..3).map(|_| daemon.api.run_to_end(program("/bin/true", &[])).id).collect();
     let mut different = ids.clone();
     different.sort();
     different.dedup();

@@ -1,14 +1,14 @@
-//! Run, Get, Wait, Stop, Signal, Delete, Info: what they answer, and what is there.
+//! Run, Get, Wait, Stop, Signal, Delete, Info: their answers and their effects.
 
 use executor_proto::v1::{Container, MountKind, Network, SecretFile, State, failure};
 use integration::api::{ending, exit, pid};
 use integration::daemon::Daemon;
 use integration::host;
-use integration::request::{Words, program, sh, sleeper};
+use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use tonic::Code;
 
-/// One container, all that is told of it, while it runs and after.
+/// A container is described without its secrets, while it runs and afterwards.
 #[test]
 fn a_container_is_told_without_its_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -64,7 +64,7 @@ fn a_container_is_told_without_its_secrets() {
 
     daemon.api.delete("web-1", false).unwrap();
     assert_eq!(daemon.api.get("web-1").unwrap_err().code(), Code::NotFound);
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 fn check_spec(container: &Container, rootfs: &Rootfs) {
@@ -78,12 +78,12 @@ fn check_spec(container: &Container, rootfs: &Rootfs) {
     assert_eq!((spec.network(), spec.labels["app"].as_str(), &*spec.log_source), (Network::None, "web", "APP"));
 }
 
-/// Exit code, signal, out of memory and the reasons of a failed start, each told apart.
+/// Each kind of end can be distinguished: exit code, signal, memory limit, and the reasons of a failed start.
 #[test]
 fn every_end_is_told_apart() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let busybox = rootfs.reference();
-    let code = |script: &str| exit(&daemon.api.ran(sh(script)));
+    let code = |script: &str| exit(&daemon.api.run_to_end(sh(script)));
     assert_eq!((code("exit 0"), code("exit 7"), code("exit 255")), (Ok(0), Ok(7), Ok(255)));
     assert_eq!(code("kill -USR1 $$; exit 1"), Ok(1), "the first process of a pid namespace takes no signal of its own");
 
@@ -93,7 +93,7 @@ fn every_end_is_told_apart() {
     assert_eq!((exit(&signalled), ending(&signalled).oom_killed, ending(&signalled).stopped), (Err(9), false, false));
 
     let hungry = sh("dd if=/dev/zero of=/dev/null bs=60M count=1").rootfs(&busybox).memory(16 << 20);
-    assert!(ending(&daemon.api.ran(hungry)).oom_killed);
+    assert!(ending(&daemon.api.run_to_end(hungry)).oom_killed);
 
     for (path, dir, errno, words) in [
         ("/nope", "", 2, "exec /nope: No such file or directory"),
@@ -102,7 +102,7 @@ fn every_end_is_told_apart() {
         ("/bin/true", "/nowhere", 2, "chdir /nowhere: No such file or directory"),
     ] {
         let request = program(path, &[]).rootfs(&busybox).file("a", b"x").action(|run| run.dir = dir.into());
-        let container = daemon.api.ran(request);
+        let container = daemon.api.run_to_end(request);
         let failure = ending(&container).failure.as_ref().unwrap();
         assert_eq!((failure.kind(), failure.errno, &*failure.message), (failure::Kind::Exec, errno, words));
         assert!(ending(&container).exit.is_none());
@@ -114,11 +114,11 @@ fn every_end_is_told_apart() {
 }
 
 const SCRIPTS: [(&str, Option<i64>, Result<i32, i32>); 3] = [
-    // A handler ends in order, and is given the time.
+    // A handler ends in order, and has the time for it.
     ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", None, Ok(5)),
-    // The container's own grace of 200 ms is over.
+    // The container's own grace period of 200 ms ends.
     ("trap '' TERM; echo up; while :; do sleep 0.05; done", None, Err(9)),
-    // The caller's goes before the container's.
+    // The caller's grace period takes precedence over the container's.
     ("trap 'exit 6' TERM; echo up; sleep 100000 & wait; wait", Some(60_000), Ok(6)),
 ];
 
@@ -133,7 +133,7 @@ fn stop_is_term_then_the_grace_period_then_kill() {
         daemon.api.stop(&id, grace).unwrap();
         let ended = daemon.api.wait(&id).unwrap();
         assert_eq!((exit(&ended), ending(&ended).stopped), (expected, true), "{script}");
-        // Stopping what is at its end is not an error, and changes nothing.
+        // Stopping a completed container is not an error, and changes nothing.
         assert_eq!(daemon.api.stop(&id, None).unwrap(), ended);
     }
 }
@@ -168,7 +168,7 @@ fn delete_takes_what_is_completed_and_more_only_with_force() {
     assert_eq!(daemon.api.get("one").unwrap(), running, "the control: it still runs");
     daemon.api.delete("one", true).unwrap();
     assert!(host::status(pid(&running), "Name").is_none_or(|name| name != "sleep"));
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
     // The id is free.
     assert!(daemon.api.run(sleeper("one")).unwrap().created);
     daemon.api.delete("one", true).unwrap();
@@ -202,7 +202,7 @@ fn info_tells_what_is_there_and_what_is_left() {
     assert_eq!(before.kernel, std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().trim());
     assert_eq!(before.total, before.remaining);
     daemon.api.started(sleeper("one").memory(100 << 20));
-    daemon.api.ran(program("/bin/true", &[]).id("two"));
+    daemon.api.run_to_end(program("/bin/true", &[]).id("two"));
     let during = daemon.api.info();
     let (total, remaining) = (during.total.unwrap(), during.remaining.unwrap());
     assert_eq!(total.memory_bytes - remaining.memory_bytes, 100 << 20, "the completed one holds nothing");
@@ -212,7 +212,7 @@ fn info_tells_what_is_there_and_what_is_left() {
     assert!(during.cursor > before.cursor);
 }
 
-/// Clients keep a connection: it serves on after a call that carried secrets, whatever call comes next.
+/// A connection stays usable after a call that carried secrets, whatever call follows.
 #[test]
 fn a_connection_serves_on_after_secrets() {
     let daemon = Daemon::start();

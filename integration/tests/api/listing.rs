@@ -3,7 +3,7 @@
 use executor_proto::v1::{ListRequest, State};
 use integration::api::Api;
 use integration::daemon::Daemon;
-use integration::request::{Words, program, sleeper};
+use integration::request::{RequestBuilder, program, sleeper};
 use tonic::Code;
 
 fn ids(api: &Api, request: ListRequest) -> Vec<String> {
@@ -24,7 +24,7 @@ fn pages_have_every_container_once_in_the_order_of_ids() {
     let daemon = Daemon::start();
     assert_eq!(ids(&daemon.api, ListRequest::default()), [""; 0]);
     for id in ["d", "b", "e", "a", "c"] {
-        daemon.api.ran(program("/bin/true", &[]).id(id));
+        daemon.api.run_to_end(program("/bin/true", &[]).id(id));
     }
     let (mut token, mut pages) = (String::new(), Vec::new());
     loop {
@@ -34,7 +34,7 @@ fn pages_have_every_container_once_in_the_order_of_ids() {
         if token.is_empty() {
             break;
         }
-        // What is deleted between two pages breaks nothing: the token is a place, not a container.
+        // A deletion between two pages breaks nothing: the token is a position, not a container.
         if pages.len() == 1 {
             daemon.api.delete("b", false).unwrap();
         }
@@ -49,7 +49,7 @@ fn pages_have_every_container_once_in_the_order_of_ids() {
 #[test]
 fn filters_take_any_of_the_states_and_all_of_the_labels() {
     let daemon = Daemon::start();
-    daemon.api.ran(program("/bin/true", &[]).id("done").label("app", "web").label("tier", "1"));
+    daemon.api.run_to_end(program("/bin/true", &[]).id("done").label("app", "web").label("tier", "1"));
     daemon.api.started(sleeper("web").label("app", "web"));
     daemon.api.started(sleeper("db").label("app", "db").label("tier", "1"));
     let table = [
@@ -61,7 +61,7 @@ fn filters_take_any_of_the_states_and_all_of_the_labels() {
         (labelled(&[("app", "web"), ("tier", "1")]), vec!["done"]),
         (labelled(&[("app", "")]), vec![]),
         (ListRequest { states: in_states(&[State::Running]).states, ..labelled(&[("tier", "1")]) }, vec!["db"]),
-        // A page holds as many as were asked for of those that fit, not of those that were looked at.
+        // A page has as many containers as requested of those that match.
         (ListRequest { page_size: 1, ..in_states(&[State::Running]) }, vec!["db"]),
     ];
     for (request, expected) in table {

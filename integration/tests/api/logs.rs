@@ -1,13 +1,13 @@
-//! StreamLogs: what was written comes out, stream by stream, byte for byte, as it comes or afterwards.
+//! StreamLogs: output is delivered by stream, byte for byte, while it is written or afterwards.
 
 use executor_proto::v1::{AttachStart, LogStream, RunRequest, StreamLogsRequest, StreamLogsResponse};
 use integration::api::{Api, exit};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use integration::streams::Attached;
 
-/// Most bytes of an entry, as the interface says.
+/// Most bytes of an entry, as docs/api.md says.
 const ENTRY_MAX: usize = 61_440;
 
 fn pairs(entries: &[StreamLogsResponse]) -> Vec<(LogStream, &str)> {
@@ -19,9 +19,9 @@ fn the_streams_are_told_apart_and_lines_keep_their_form() {
     use LogStream::{Stderr, Stdout};
     let daemon = Daemon::start();
     let script = "echo out; echo err >&2; printf 'no newline'";
-    daemon.api.ran(sh(script).id("log").action(|run| run.log_source = "APP/1".into()));
+    daemon.api.run_to_end(sh(script).id("log").action(|run| run.log_source = "APP/1".into()));
     let entries = daemon.api.follow("log").rest();
-    // Within a stream the order is the writer's; between two pipes there is none.
+    // Order is guaranteed within a stream, not between two pipes.
     let of = |stream| pairs(&entries).into_iter().filter(move |(of, _)| *of == stream).map(|(_, text)| text);
     assert_eq!(of(Stdout).collect::<Vec<_>>(), ["out\n", "no newline"]);
     assert_eq!(of(Stderr).collect::<Vec<_>>(), ["err\n"]);
@@ -31,8 +31,8 @@ fn the_streams_are_told_apart_and_lines_keep_their_form() {
     assert_eq!(unfollowed.unwrap().rest(), entries);
 }
 
-/// Every byte value, lines longer than an entry, none at all, and a megabyte of noise: what the container wrote is
-/// what a client gets.
+/// Output is byte-exact: every byte value, lines longer than an entry, no output at all, and a megabyte of random
+/// bytes.
 #[test]
 fn output_is_byte_exact() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -49,7 +49,7 @@ fn output_is_byte_exact() {
     ];
     for (id, bytes) in table {
         std::fs::write(rootfs.path().join("bytes"), bytes).unwrap();
-        daemon.api.ran(program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference()));
+        daemon.api.run_to_end(program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference()));
         let entries = daemon.api.follow(id).rest();
         assert!(entries.iter().all(|entry| entry.data.len() <= ENTRY_MAX && !entry.data.is_empty()), "{id}");
         let got: Vec<u8> = entries.iter().flat_map(|entry| entry.data.clone()).collect();
@@ -62,7 +62,7 @@ fn output_is_byte_exact() {
     }
 }
 
-/// What is written arrives while the process goes on; the stream ends with the container.
+/// Output arrives while the process runs; the stream ends with the container.
 #[test]
 fn follow_goes_along() {
     let daemon = Daemon::start();
@@ -110,8 +110,8 @@ fn since_leaves_out_what_came_before() {
 fn suppressed_output_is_not_kept() {
     let daemon = Daemon::start();
     let loud = sh("echo canary-out && echo canary-err >&2 && ls / && exit 3");
-    assert_eq!(exit(&daemon.api.ran(loud.clone().id("control"))), Ok(3));
-    assert_eq!(exit(&daemon.api.ran(loud.id("quiet").action(|run| run.suppress_log_output = true))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(loud.clone().id("control"))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(loud.id("quiet").action(|run| run.suppress_log_output = true))), Ok(3));
     assert!(daemon.api.output("control").text().starts_with("canary-out\n"));
     assert_eq!(daemon.api.follow("quiet").rest(), []);
     let kept = |id: &str| {
@@ -121,7 +121,7 @@ fn suppressed_output_is_not_kept() {
     assert!(kept("control") && !kept("quiet"));
 }
 
-/// What a program may do with its three standard streams it may also do where nothing of it is kept.
+/// A program whose output is not kept can use its three standard streams as usual.
 #[test]
 fn a_program_whose_output_is_not_kept_can_write_and_read() {
     let daemon = Daemon::start();
@@ -130,19 +130,19 @@ fn a_program_whose_output_is_not_kept_can_write_and_read() {
     for (id, suppress, terminal) in [("kept", false, false), ("quiet", true, false), ("console", true, true)] {
         let script = if terminal { "test -t 1 && echo x && echo y >&2 && exit 7" } else { script };
         let request = sh(script).id(id).action(|run| run.suppress_log_output = suppress);
-        let ended = daemon.api.ran(RunRequest { terminal, ..request });
+        let ended = daemon.api.run_to_end(RunRequest { terminal, ..request });
         assert_eq!(exit(&ended), Ok(7), "{id}");
     }
     assert_eq!(daemon.api.output("kept").text(), "x\nz\n");
     assert_eq!(daemon.api.follow("quiet").rest(), []);
 }
 
-/// A follower is never cut off by a rotation, and what it gets and what it is told to have missed is all of the output.
+/// A follower outlives rotations of the log; what it gets and what it is told to have missed is the whole output.
 #[test]
 fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
     let setup = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n");
     let daemon = setup.start();
-    // What is not read of several streams fills their connection's window: each has its own.
+    // Unread data of several streams fills their connection's window: each stream has a connection of its own.
     let connected = || Api::connect(&daemon.socket()).unwrap();
     let bytes = 100 << 20;
     let request = sh(&format!("read go; head -c {bytes} /dev/zero")).id("c");
@@ -150,9 +150,9 @@ fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
     let mut followers: Vec<_> = (0..3).map(|_| connected().follow("c")).collect();
     let typist = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
     let typist = Attached::begin(&daemon.api, typist).unwrap();
-    typist.types(b"\n");
+    typist.send_input(b"\n");
     daemon.api.wait("c").unwrap();
-    // One that comes late has missed the beginning.
+    // A late follower has missed the beginning.
     followers.push(connected().follow("c"));
     for (number, mut follower) in followers.into_iter().enumerate() {
         let (mut offset, mut dropped, mut sequence) = (0, 0, 0);

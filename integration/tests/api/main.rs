@@ -1,4 +1,4 @@
-//! Every call of the interface, against the real daemon, launcher and shims.
+//! Every call of the interface, with the real daemon, launcher and shims.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 

@@ -2,7 +2,7 @@
 
 use executor_proto::v1::{File, Limits, RunRequest};
 use integration::daemon::Daemon;
-use integration::request::{Words, program};
+use integration::request::{RequestBuilder, program};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -58,11 +58,11 @@ fn every_violation_is_told_at_once() {
     ];
     assert_eq!(found, expected);
     assert!(violations(&status).iter().all(|(_, description)| !description.is_empty()));
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// Wherever a secret can stand in a request that is refused, no byte of the answer has it: message, details and
-/// headers are searched as they came. The control finds a label, which is no secret, by the same search.
+/// No byte of a refusal contains a secret, wherever the secret is in the request: message, details and headers are
+/// searched as they arrive. The control finds a label, which is public, by the same search.
 #[test]
 fn no_secret_is_in_a_status() {
     const CANARY: &str = "canary-5e72d1";
@@ -92,7 +92,7 @@ fn no_secret_is_in_a_status() {
     }
     let control = daemon.api.run(good().label(&format!("{CANARY} "), "x")).unwrap_err();
     assert!(holds(&control, CANARY), "{control:?}");
-    // What fails later than validation tells no more.
+    // Errors after validation contain no secret either.
     let late = daemon.api.run(good().user("nobodyx").env("A", CANARY).file("a", CANARY.as_bytes())).unwrap_err();
     assert_eq!(late.code(), Code::FailedPrecondition);
     assert!(!holds(&late, CANARY), "{late:?}");
@@ -102,7 +102,8 @@ fn no_secret_is_in_a_status() {
     assert!(!log.contains(CANARY) || log.contains(&format!("{CANARY} ")), "{log}");
 }
 
-/// A client in another language gives up on an answer whose trailers are too long: a flood is counted.
+/// Answers with very many violations are shortened, with their number: a client in another language rejects long
+/// trailers.
 #[test]
 fn a_flood_of_violations_fits_an_answer() {
     let daemon = Daemon::start();

@@ -1,4 +1,5 @@
-# What one process of a container reaches of another, its first, which holds the secrets: as itself, and as another user.
+# Reach of one process of a container to another, its first, which holds the secrets: as the same user and as another
+# user.
 import ctypes, errno, os, sys
 
 secret = sys.argv[1]

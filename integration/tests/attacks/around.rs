@@ -1,20 +1,20 @@
-//! Within one container: a process of another user than its first.
+//! Attacks within a container, by a process of another user than its first process.
 
 use integration::daemon::Daemon;
-use integration::request::{Words as _, program};
+use integration::request::{RequestBuilder as _, program};
 
 use crate::attackers::outcomes;
 
 const SCRIPT: &str = include_str!("around.py");
 
-/// A process of a container that is of another user than its first reaches neither the secret files nor the first process:
-/// not its memory, environment, descriptors or root, nor as its tracer. The control: one of the same user does, and finds
-/// the root of the container there, not the host's.
+/// A process of another user than the container's first process reaches neither the secret files nor the first process:
+/// not its memory, environment, descriptors or root, and not by tracing. The control: a process of the same user does,
+/// and finds the root of the container there, not the host's.
 #[test]
 fn another_user_of_the_same_container_reaches_nothing() {
     let daemon = Daemon::start();
     let request = program("/usr/bin/python3", &["-c", SCRIPT, "/etc/cf-service-bindings/db/password"]);
-    let container = daemon.api.ran(request.memory(128 << 20).file("db/password", b"s3cr3t"));
+    let container = daemon.api.run_to_end(request.memory(128 << 20).file("db/password", b"s3cr3t"));
     let printed = daemon.api.output(&container.id).text();
     let outcomes = outcomes(&printed);
     assert_eq!(outcomes.len(), 14, "{printed}");

@@ -1,4 +1,4 @@
-//! Who attacks, from where, and with which guard taken away.
+//! Attackers: users and containers, and guards that are removed for the controls.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,41 +7,40 @@ use std::process::Command;
 use executor_proto::v1::{Capabilities, Limits, ResourceLimits, RunRequest, UserNamespace};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
-use integration::request::{Attacker, EVERYBODY, Words as _, program};
+use integration::request::{ATTACKERS, Attacker, RequestBuilder as _, program};
 use serde_json::Value;
 
 const COMMON: &str = include_str!("probes/common.py");
 
-/// Most files that an attacked container's process may have open.
+/// Most open files of an attacked container's process.
 pub(crate) const NOFILE: u64 = 2500;
 
-/// Where a guard is taken away.
+/// Environment of a control, without some guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Unguarded {
-    /// No container: root of the host, in a mount namespace of its own so that the host's mounts stay.
+    /// No container: root of the host, in a mount namespace of its own that protects the host's mounts.
     Host,
     /// A container with a user namespace, privileged.
     Privileged,
-    /// A container with the host's user namespace and every capability that we have ourselves. Paths are masked.
+    /// A container with the host's user namespace and every capability of this process. Paths are masked.
     Capable,
-    /// A container with the default profile and more of everything.
+    /// A container with the default profile and higher limits.
     Unlimited,
 }
 
-/// A daemon of an operator who allows everything, so that what a request does not ask for is seen to be denied all the
-/// same.
+/// A daemon whose operator allows everything, which shows that what a request does not ask for is denied all the same.
 pub(crate) fn daemon() -> Daemon {
     let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n";
     Setup::default().config(config).start()
 }
 
-/// A list of attacks with what it is told of the world.
+/// A list of attacks, and facts about their environment.
 pub(crate) struct Attacks {
     script: String,
     facts: Value,
-    /// What the attacked container has.
+    /// Limits of the attacked container.
     pub(crate) limits: Limits,
-    /// Path and content of its secret files.
+    /// Paths and contents of the container's secret files.
     pub(crate) secrets: Vec<(String, &'static [u8])>,
 }
 
@@ -61,9 +60,10 @@ impl Attacks {
         self.secrets.iter().fold(request, |request, (path, content)| request.file(path, content))
     }
 
-    /// What becomes of them in a container. That ends by itself, with its secret files wiped.
+    /// Runs the attacks in a container and returns their outcomes. The container ends by itself, with its secret files
+    /// wiped.
     fn tried(&self, daemon: &Daemon, request: RunRequest) -> BTreeMap<String, String> {
-        let container = daemon.api.ran(request.unmasked());
+        let container = daemon.api.run_to_end(request.unmasked());
         let printed = daemon.api.output(&container.id).text();
         assert_eq!(integration::api::exit(&container), Ok(0), "{}: {printed}", container.id);
         if !self.secrets.is_empty() {
@@ -75,12 +75,12 @@ impl Attacks {
         outcomes(&printed)
     }
 
-    /// As one of [`EVERYBODY`].
+    /// Runs the attacks as one of [`ATTACKERS`].
     pub(crate) fn by(&self, daemon: &Daemon, attacker: Attacker) -> BTreeMap<String, String> {
         self.tried(daemon, self.request(attacker.name).by(attacker))
     }
 
-    /// As root where a guard is taken away. On the host a shell makes ready before.
+    /// Runs the attacks as root without a guard. On the host a shell runs `prepare` first.
     pub(crate) fn unguarded(&self, daemon: &Daemon, guard: Unguarded, prepare: &str) -> BTreeMap<String, String> {
         let request = self.request(&format!("{guard:?}"));
         match guard {
@@ -117,22 +117,22 @@ impl Attacks {
     }
 }
 
-/// Capabilities that this process has, which the launcher that it starts has too.
+/// Capabilities of this process, which its launcher has too.
 fn ours() -> Vec<String> {
     let bounding = u64::from_str_radix(&status(std::process::id() as i32, "CapBnd").unwrap(), 16).unwrap();
     let known = executor_core::validate::CAPABILITIES.iter().enumerate();
     known.filter(|(number, _)| bounding >> number & 1 == 1).map(|(_, name)| (*name).to_owned()).collect()
 }
 
-/// What became of each attack: `name => outcome` in each line.
+/// Parses the outcomes: `name => outcome` in each line.
 pub(crate) fn outcomes(printed: &str) -> BTreeMap<String, String> {
     assert!(!printed.contains("Traceback"), "{printed}");
     let lines = printed.lines().filter_map(|line| line.split_once(" => "));
     lines.map(|(attack, outcome)| (attack.to_owned(), outcome.to_owned())).collect()
 }
 
-/// Holds a table to what was seen: every attack of it, and no other, was tried by everybody and failed for one of its
-/// reasons, and went through where its guard was taken away.
+/// Compares the outcomes with the table: each attack of it, and no other, was tried by every attacker and failed for
+/// one of the listed reasons, and succeeded without its guard.
 pub(crate) fn judge(
     daemon: &Daemon,
     attacks: &Attacks,
@@ -143,7 +143,7 @@ pub(crate) fn judge(
     let mut faults = String::new();
     let mut names: Vec<&str> = table.iter().flat_map(|(_, names)| names.iter().copied()).collect();
     names.sort_unstable();
-    for attacker in EVERYBODY {
+    for attacker in ATTACKERS {
         let seen = attacks.by(daemon, attacker);
         let tried: Vec<&str> = seen.keys().map(String::as_str).collect();
         assert_eq!(tried, names, "the table is what was tried");

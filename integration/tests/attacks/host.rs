@@ -1,4 +1,4 @@
-//! The host and its kernel.
+//! Attacks on the host and its kernel.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::attackers::{Attacks, Unguarded, daemon, judge};
 
-/// Each attack below the guard that its control is without.
+/// The attacks, listed under the guard that their control lacks.
 const TABLE: &[(Unguarded, &[&str])] = &[
     (
         Unguarded::Privileged,
@@ -78,7 +78,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
 
 const REASONS: [&str; 9] = ["EACCES", "EBADF", "EBUSY", "ENODATA", "ENOENT", "ENOSYS", "EPERM", "EROFS", "ESRCH"];
 
-/// Gives the number of a file in its file system.
+/// Prints the inode number of a file.
 const HANDLE: &str = "import ctypes, os, sys
 handle = ctypes.create_string_buffer((128).to_bytes(4, 'little') + bytes(132), 136)
 libc = ctypes.CDLL(None, use_errno=True)
@@ -94,7 +94,7 @@ fn handle(path: &str) -> Value {
     json!([kind.parse::<i32>().unwrap(), number])
 }
 
-/// Numbers of a disk of the host, one that the host itself may open.
+/// Device numbers of a disk of the host that the host itself may open.
 fn disk() -> Value {
     let names = fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().file_name());
     let name = names.filter(|name| fs::File::open(Path::new("/dev").join(name)).is_ok()).min().unwrap();

@@ -1,4 +1,4 @@
-//! The host's resources: processes, memory of every kind, open files, terminals. Disk is in `disk.rs`.
+//! Attacks on the host's resources: processes, memory of every kind, open files, terminals. `disk.rs` tests the disk.
 
 use executor_core::spec::TERMINALS_MAX;
 use executor_proto::v1::Limits;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::attackers::{Attacks, NOFILE, Unguarded, daemon, judge};
 
-/// Memory that is taken beside what a container has.
+/// Memory that is taken in addition to the container's own.
 const MEMORY: u64 = 40 << 20;
 
 const TABLE: &[(Unguarded, &[&str])] = &[
@@ -30,7 +30,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
     (Unguarded::Host, &["terminals"]),
 ];
 
-/// What the kernel ends for want of memory was ended by a signal.
+/// A process that the kernel ends for lack of memory is ended by a signal.
 const REASONS: [&str; 6] = ["EAGAIN", "EMFILE", "ENOBUFS", "ENOMEM", "ENOSPC", "SIGKILL"];
 
 #[test]

@@ -1,6 +1,6 @@
-//! A container that turns against its secret files, the host and the host's resources: one table of attacks, gone through
-//! by everybody that a process of a container with the default profile can be. Each fails; and each has a control, the
-//! same attack where the guard is taken away, which goes through.
+//! Attacks by a container on its secret files, on the host and on the host's resources: one table, run by every kind of
+//! user that a process of a container with the default profile can be. Each attack fails; and each has a control, the
+//! same attack without the guard, which succeeds.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

@@ -1,13 +1,13 @@
-//! Secret files: whatever would make them writable, hide them, replace them, or show them to somebody else.
+//! Attacks on secret files: to make them writable, hide them, replace them, or show them to others.
 
 use executor_proto::v1::Limits;
-use integration::request::EVERYBODY;
+use integration::request::ATTACKERS;
 use serde_json::json;
 
 use crate::attackers::{Attacks, Unguarded, daemon, judge};
 
-/// Where secret files are mounted, and one that can be reached by way of it: the directory that programs know, which holds
-/// links, and the one with the generations of files that they lead to.
+/// Mount points of secret files, with a file that is reached through each: the directory that programs know, which
+/// holds links, and the one with the generations of files that the links lead to.
 const POINTS: &[(&str, &str)] = &[
     ("/etc/cf-service-bindings", "/etc/cf-service-bindings/password"),
     ("/dev/executor-files", "/dev/executor-files/0/..data/password"),
@@ -41,14 +41,14 @@ const ATTACKS: &[&str] = &[
     "mount: unmount",
 ];
 
-/// Where a file could not be taken away, it is still there, or cannot be put back. ramfs has no handles to open by.
+/// Errors for a file that could not be removed (it still exists, or cannot be put back). ramfs has no file handles.
 const REASONS: [&str; 6] = ["EACCES", "EEXIST", "ENOENT", "ENOTSUP", "EPERM", "EROFS"];
 
 #[test]
 fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
     let daemon = daemon();
     for (point, secret) in POINTS {
-        // On the host a mount like that of a container, at the same place.
+        // On the host, a mount like a container's at the same path.
         let prepare = format!(
             "point={point} secret={secret}; mount -t tmpfs over ${{point%/*}}; mkdir -p $point; mount -t tmpfs x $point; \
              mkdir -p ${{secret%/*}}; (umask 077; printf s3cr3t >$secret); mount -o remount,ro,bind $point;"
@@ -58,7 +58,7 @@ fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
             Attacks::new(include_str!("probes/secrets.py"), json!({"point": point, "secret": secret}), limits);
         attacks.secrets = vec![("password".to_owned(), b"s3cr3t")];
         judge(&daemon, &attacks, &prepare, &[(Unguarded::Host, ATTACKS)], &REASONS);
-        for attacker in EVERYBODY {
+        for attacker in ATTACKERS {
             daemon.api.delete(attacker.name, false).unwrap();
         }
     }

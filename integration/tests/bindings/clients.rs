@@ -1,8 +1,8 @@
 //! The five clients: PyPI pyservicebinding and service-bindings, npm kube-service-bindings, @nebhale/service-bindings and
 //! @sap/xsenv.
 //!
-//! `cargo xtask test` installs them; they come into the container as files of the action's own. Each prints what it finds,
-//! then the bindings are rotated, and it prints again.
+//! `cargo xtask test` installs them; they come into the container as files of the action. Each prints the bindings that
+//! it finds, then the bindings are rotated, and it prints again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use integration::api::Incoming;
 use integration::daemon::Daemon;
 use serde_json::{Value, json};
 
-use crate::{ROOT, Vcap, done};
+use crate::{ROOT, Vcap, run_agent_cli};
 
-/// Where the clients lie in a container.
+/// Directory of the clients in a container.
 const CLIENTS: &str = "/run/clients";
 
-/// What the clients in JavaScript consist of. Other packages lie beside them, which together are too much for a request.
+/// Packages of the JavaScript clients. Other packages beside them would make the request too large.
 const PACKAGES: [&str; 11] = [
     "@nebhale",
     "@sap",
@@ -39,14 +39,14 @@ fn installed() -> PathBuf {
         .into()
 }
 
-/// Every file of a client below a directory, as an argument of `--public-file`.
+/// Collects every file of a client below a directory, as an argument of `--public-file`.
 fn files(dir: &Path, below: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let below = format!("{below}/{name}");
         match path.is_dir() {
-            // Types say nothing at run time.
+            // Type declarations have no effect at run time.
             true if name == "@types" || name.ends_with(".dist-info") || name == "__pycache__" => {}
             true => files(&path, &below, found),
             false if ["py", "js", "json"].iter().any(|kind| path.extension().is_some_and(|is| is == *kind)) => {
@@ -57,7 +57,7 @@ fn files(dir: &Path, below: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A script of ours in a container with the clients and these bindings.
+/// A script in a container with the clients and these bindings.
 struct Reader<'a> {
     daemon: &'a Daemon,
     id: &'static str,
@@ -79,15 +79,15 @@ impl<'a> Reader<'a> {
         }
         let clients: Vec<&str> = clients.iter().flat_map(|file| ["--public-file", file]).collect();
         let (script, library) = (format!("{CLIENTS}/{script}"), format!("{CLIENTS}/{library}"));
-        // One mount, so that what node finds behind a link lies beside what that needs.
+        // The clients are in one mount, so that node finds a linked package's dependencies beside it.
         let run = ["run", "--id", id, "--detach", "--memory", "512M", "--redact", "none", "--user", "vcap"];
         let run = [&run[..], &["--file-directory", CLIENTS]].concat();
         let run = [&run[..], &["--env", "PYTHONDONTWRITEBYTECODE=1"], options, &clients].concat();
-        done(&daemon.socket(), &[&run[..], &["--", interpreter, &script, &library]].concat());
+        run_agent_cli(&daemon.socket(), &[&run[..], &["--", interpreter, &script, &library]].concat());
         Self { daemon, id, log: daemon.api.follow(id) }
     }
 
-    /// What it prints next.
+    /// Reads the next output.
     fn reads(&mut self) -> Value {
         let mut line = String::new();
         while !line.ends_with('\n') {
@@ -100,18 +100,18 @@ impl<'a> Reader<'a> {
         serde_json::from_str(line.strip_prefix("READ ").unwrap()).unwrap()
     }
 
-    /// New bindings, and a signal that they are there.
+    /// Replaces the bindings and signals the script.
     fn rotate(&self, vcap: &Vcap) {
         let signal = if self.id == "python" { "USR1" } else { "USR2" };
         let arguments = ["rotate", self.id, "--vcap-services", &vcap.source(), "--signal", signal];
-        done(&self.daemon.socket(), &arguments);
+        run_agent_cli(&self.daemon.socket(), &arguments);
     }
 }
 
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
-/// A database, whose name is the first because kube-service-bindings 2.1.0 gives up at the first binding of another
-/// type; and another service.
+/// A database, whose name comes first because kube-service-bindings 2.1.0 stops at the first binding of another type;
+/// and another service.
 fn vcap(password: &str, other: &str) -> Vcap {
     Vcap::new(&json!({
         "postgresql": [{
@@ -128,7 +128,7 @@ fn hex(text: &str) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What both Python clients say of these bindings.
+/// Expected output of both Python clients.
 fn python(password: &str, other: &str) -> Value {
     let sql = json!({
         "type": "postgresql", "provider": "postgresql", "label": "postgresql", "plan": "small", "name": "a-db",
@@ -145,7 +145,7 @@ fn python(password: &str, other: &str) -> Value {
     })
 }
 
-/// What @nebhale/service-bindings says.
+/// Expected output of @nebhale/service-bindings.
 fn nebhale(password: &str, other: &str) -> Value {
     let binding = json!({"name": "a-db", "password": password, "certificate": hex(CERTIFICATE)});
     json!({"all": ["a-db", other], "sql": [binding], "provided": 1, "other": 0})
@@ -173,7 +173,7 @@ fn node_clients_read_bindings_before_and_after_a_rotation() {
             assert_eq!(kube["sql"][key], value, "{seen}");
         }
         assert_eq!(seen["@nebhale/service-bindings"], nebhale(password, other));
-        // It takes directories for bindings, and no links to some.
+        // @sap/xsenv accepts directories as bindings, and no links to directories.
         let sap = &seen["@sap/xsenv"];
         assert_eq!(sap["all"], json!(["a-db", other]), "{seen}");
         assert_eq!(
@@ -186,7 +186,8 @@ fn node_clients_read_bindings_before_and_after_a_rotation() {
     check(&reader.reads(), "new password", "queue");
 }
 
-/// SAP's `.metadata` comes along with `--bind`: its reader tells credentials from what describes them, and so does masking.
+/// A binding's `.metadata` in SAP's format is delivered with `--bind`: the reader needs it to distinguish credentials
+/// from descriptions, and so does masking.
 #[test]
 fn metadata_reaches_the_reader_that_needs_it() {
     let daemon = Daemon::start();
@@ -215,8 +216,9 @@ fn metadata_reaches_the_reader_that_needs_it() {
     assert!(public("plan") && public(".metadata") && !public("user"));
 }
 
-/// What the clients rely on: every directory below SERVICE_BINDING_ROOT is a binding. Where a directory of directories lies
-/// there, as a generation of the files would, three of the four fail, and the fourth takes it for a binding.
+/// Clients fail where a directory below SERVICE_BINDING_ROOT is not a binding: every directory there is one to them.
+/// With a directory of directories, as a generation of the files would be, three of the four fail, and the fourth takes
+/// it for a binding.
 #[test]
 fn clients_fail_where_there_is_anything_but_bindings() {
     let daemon = Daemon::start();

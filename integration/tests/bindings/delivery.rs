@@ -1,5 +1,5 @@
-//! What agent-cli delivers: in every profile and layout, from VCAP_SERVICES and from directories, at a start and by a
-//! rotation, and what it refuses.
+//! Delivery of bindings by agent-cli: every profile and layout, from VCAP_SERVICES and from directories, at the start
+//! and by rotation, and refusals.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +12,9 @@ use integration::daemon::{Daemon, Setup};
 use integration::rootfs::Rootfs;
 use serde_json::{Value, json};
 
-use crate::{ROOT, Vcap, done};
+use crate::{ROOT, Vcap, run_agent_cli};
 
-/// Waits until it is stopped.
+/// Runs until it is stopped.
 const WAIT: [&str; 3] = ["--", "sleep", "100000"];
 
 fn example() -> Vcap {
@@ -26,8 +26,8 @@ fn example() -> Vcap {
     }))
 }
 
-/// What a running container sees below a directory, links followed, by path.
-fn seen(daemon: &Daemon, id: &str, directory: &str) -> BTreeMap<String, Vec<u8>> {
+/// Files below a directory of a running container by path, with links followed.
+fn files_in_container(daemon: &Daemon, id: &str, directory: &str) -> BTreeMap<String, Vec<u8>> {
     let root = format!("/proc/{}/root{directory}", pid(&daemon.api.get(id).unwrap()));
     let mut found = BTreeMap::new();
     collect(Path::new(&root), "", &mut found);
@@ -45,12 +45,12 @@ fn collect(dir: &Path, below: &str, found: &mut BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// A file's content, as text.
+/// Contents of files as text.
 fn text(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<&str, &str> {
     files.iter().map(|(path, content)| (path.as_str(), std::str::from_utf8(content).unwrap())).collect()
 }
 
-/// The files of a container are those that `bindings show` tells, for every profile.
+/// A container has exactly the files that `bindings show` prints, in every profile.
 #[test]
 fn what_is_shown_is_what_is_delivered() {
     let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());
@@ -58,15 +58,16 @@ fn what_is_shown_is_what_is_delivered() {
     for profile in ["cc", "rfc", "libcnb"] {
         for rootfs in ["host", &rootfs.reference()] {
             let from = ["--vcap-services", &vcap.source(), "--binding-profile", profile];
-            let shown = done(&socket, &[&["bindings", "show", "--json", "--reveal"], &from[..]].concat()).json();
+            let shown =
+                run_agent_cli(&socket, &[&["bindings", "show", "--json", "--reveal"], &from[..]].concat()).json();
             let expected: BTreeMap<String, Vec<u8>> = shown["files"].as_array().unwrap().iter().map(file).collect();
-            done(&socket, &[&["run", "--id", "x", "-d", "--rootfs", rootfs], &from[..], &WAIT].concat());
-            assert_eq!(seen(&daemon, "x", ROOT), expected, "{profile}");
+            run_agent_cli(&socket, &[&["run", "--id", "x", "-d", "--rootfs", rootfs], &from[..], &WAIT].concat());
+            assert_eq!(files_in_container(&daemon, "x", ROOT), expected, "{profile}");
             let environment = fs::read(format!("/proc/{}/environ", pid(&daemon.api.get("x").unwrap()))).unwrap();
             let environment = String::from_utf8(environment).unwrap();
             assert!(environment.contains("SERVICE_BINDING_ROOT=/etc/cf-service-bindings\0"), "{environment}");
             assert!(!environment.contains("VCAP_SERVICES"), "{environment}");
-            done(&socket, &["rm", "-f", "x"]);
+            run_agent_cli(&socket, &["rm", "-f", "x"]);
         }
     }
 }
@@ -81,14 +82,15 @@ fn one_file_has_the_whole_document() {
     let script = "env | grep -c ^SERVICE_BINDING_ROOT; env | grep ^VCAP_; cat $VCAP_SERVICES_FILE_PATH";
     let arguments =
         ["run", "--redact", "none", "--vcap-services", &vcap.source(), "--vcap-file", "--", "sh", "-c", script];
-    let ran = done(&daemon.socket(), &arguments);
+    let ran = run_agent_cli(&daemon.socket(), &arguments);
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(lines[..2], ["0", "VCAP_SERVICES_FILE_PATH=/etc/cf-service-bindings/vcap_services"]);
     let document = fs::read_to_string(vcap.source().strip_prefix('@').unwrap()).unwrap();
     assert_eq!(lines[2..], [document.as_str()]);
 }
 
-/// A directory as Kubernetes projects it, with any bytes in it; beside bindings of VCAP_SERVICES.
+/// A directory in Kubernetes' projected form, with arbitrary bytes, is delivered unchanged beside bindings of
+/// VCAP_SERVICES.
 #[test]
 fn a_directory_is_delivered_as_it_is() {
     let daemon = Daemon::start();
@@ -104,13 +106,14 @@ fn a_directory_is_delivered_as_it_is() {
     }
     let (vcap, bind) = (example(), dir.path().to_str().unwrap());
     let run = ["run", "--id", "x", "-d", "--vcap-services", &vcap.source(), "--bind", bind];
-    done(&daemon.socket(), &[&run[..], &WAIT].concat());
-    let files = seen(&daemon, "x", ROOT);
+    run_agent_cli(&daemon.socket(), &[&run[..], &WAIT].concat());
+    let files = files_in_container(&daemon, "x", ROOT);
     assert_eq!((&files["keystore/type"][..], &files["keystore/store.P12"]), (&b"java-keystore\n"[..], &bytes));
     assert_eq!(files["db/password"], b"secret one");
 }
 
-/// What `bindings write` wrote comes back by `--bind` as it went: what describes a binding is not masked, what opens it is.
+/// Bindings that `bindings write` wrote are delivered unchanged by `--bind`: credentials are masked, descriptions are
+/// not.
 #[test]
 fn what_was_written_is_masked_as_what_it_was() {
     let daemon = Daemon::start();
@@ -120,16 +123,16 @@ fn what_was_written_is_masked_as_what_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let written = dir.path().join("written");
     let (socket, written) = (daemon.socket(), written.to_str().unwrap());
-    done(&socket, &["bindings", "write", written, "--vcap-services", &vcap.source()]);
+    run_agent_cli(&socket, &["bindings", "write", written, "--vcap-services", &vcap.source()]);
     let script =
         "cd $SERVICE_BINDING_ROOT/database && for entry in label name plan password; do cat $entry; echo; done";
     for from in [["--vcap-services", &*vcap.source()], ["--bind", written]] {
-        let ran = done(&socket, &[&["run"], &from[..], &["--", "sh", "-c", script]].concat());
+        let ran = run_agent_cli(&socket, &[&["run"], &from[..], &["--", "sh", "-c", script]].concat());
         assert_eq!(ran.stdout, "mysql-type\ndatabase\nthe-large-plan\n[REDACTED:database/password]\n", "{from:?}");
     }
 }
 
-/// Added, changed and removed in one generation; what is no binding stays, wherever it lies.
+/// A rotation adds, changes and removes bindings in one generation; other files stay, wherever they are.
 #[test]
 fn a_rotation_replaces_all_bindings_and_nothing_else() {
     let daemon = Daemon::start();
@@ -149,10 +152,10 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
     };
     let words: Vec<&str> = from_old.iter().map(String::as_str).collect();
     let token = ["--runtime-token", "stays/token"];
-    done(&socket, &[&["run", "--id", "x", "-d"], &words[..], &others, &token, &WAIT].concat());
-    let before = seen(&daemon, "x", ROOT);
+    run_agent_cli(&socket, &[&["run", "--id", "x", "-d"], &words[..], &others, &token, &WAIT].concat());
+    let before = files_in_container(&daemon, "x", ROOT);
     assert_eq!(rotate(&from_new, &[]).stdout, "2\n", "one step");
-    let after = seen(&daemon, "x", ROOT);
+    let after = files_in_container(&daemon, "x", ROOT);
     let mut expected = BTreeMap::from([
         ("stays/type", "t"),
         ("stays/provider", "l"),
@@ -167,20 +170,20 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
         expected.insert(kept, std::str::from_utf8(&before[kept]).unwrap());
     }
     assert_eq!(text(&after), expected);
-    assert!(seen(&daemon, "x", "/run/o").contains_key("type"));
+    assert!(files_in_container(&daemon, "x", "/run/o").contains_key("type"));
 
     // Down to no binding at all, and back.
     assert_eq!(rotate(&from_none, &["--remove", "token"]).stdout, "3\n");
-    let paths: Vec<String> = seen(&daemon, "x", ROOT).into_keys().collect();
+    let paths: Vec<String> = files_in_container(&daemon, "x", ROOT).into_keys().collect();
     assert_eq!(paths, ["plain/file", "stays/token"]);
     assert_eq!(rotate(&from_old, &["--expect-generation", "3"]).stdout, "4\n");
-    assert_eq!(seen(&daemon, "x", ROOT)["goes/a"], b"1");
+    assert_eq!(files_in_container(&daemon, "x", ROOT)["goes/a"], b"1");
     let stale = rotate(&from_new, &["--expect-generation", "3"]);
     assert_eq!((stale.status, &*stale.stdout), (125, ""), "{stale:?}");
-    assert_eq!(seen(&daemon, "x", ROOT)["goes/a"], b"1", "nothing changed");
+    assert_eq!(files_in_container(&daemon, "x", ROOT)["goes/a"], b"1", "nothing changed");
 }
 
-/// Of several at once each is whole: nobody's entries are mixed with another's.
+/// Concurrent rotations are atomic: entries of two are never mixed.
 #[test]
 fn rotations_at_once_do_not_mix() {
     let daemon = Daemon::start();
@@ -192,7 +195,7 @@ fn rotations_at_once_do_not_mix() {
             Vcap::new(&json!({"l": [{"name": format!("b{number}"), "credentials": entries}]}))
         })
         .collect();
-    done(&socket, &[&["run", "--id", "x", "-d", "--vcap-services", &vcaps[0].source()], &WAIT[..]].concat());
+    run_agent_cli(&socket, &[&["run", "--id", "x", "-d", "--vcap-services", &vcaps[0].source()], &WAIT[..]].concat());
     let rotations = vcaps.iter().map(|vcap| {
         let arguments = ["rotate", "x", "--vcap-services", &vcap.source()].map(str::to_owned);
         integration::cli::command(Some(&socket), &arguments).spawn().unwrap()
@@ -203,12 +206,12 @@ fn rotations_at_once_do_not_mix() {
     for ran in ended.iter().filter(|ran| ran.status != 0) {
         assert!(ran.stderr.contains("somebody else has replaced them"), "{ran:?}");
     }
-    let files = seen(&daemon, "x", ROOT);
+    let files = files_in_container(&daemon, "x", ROOT);
     let bindings: std::collections::BTreeSet<&str> = files.keys().map(|path| path.split_once('/').unwrap().0).collect();
     assert_eq!((bindings.len(), files.len()), (1, 7), "{:?}", files.keys());
 }
 
-/// 1,000,000 bytes over paths and contents pass, all the way into the container; one more does not.
+/// Bindings of 1,000,000 bytes in paths and contents are delivered; one more byte is refused.
 #[test]
 fn a_million_bytes_are_delivered_and_one_more_is_not() {
     let daemon = Daemon::start();
@@ -233,17 +236,18 @@ fn a_million_bytes_are_delivered_and_one_more_is_not() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
-/// Without a binding the variable names a directory that is there, and that bindings can come to.
+/// SERVICE_BINDING_ROOT names an existing directory without any binding too, to which bindings can be added.
 #[test]
 fn without_a_binding_the_root_is_there() {
     let (daemon, none, some) = (Daemon::start(), Vcap::new(&json!({})), example());
     let socket = daemon.socket();
     let (none, some) = (none.source(), some.source());
-    let ran = done(&socket, &["run", "--vcap-services", &none, "--", "sh", "-c", "ls \"$SERVICE_BINDING_ROOT\""]);
+    let ran =
+        run_agent_cli(&socket, &["run", "--vcap-services", &none, "--", "sh", "-c", "ls \"$SERVICE_BINDING_ROOT\""]);
     assert_eq!(ran.stdout, "", "it is there, and nothing that a reader looks at");
-    done(&socket, &[&["run", "--detach", "--id", "none", "--vcap-services", &none][..], &WAIT].concat());
-    done(&socket, &["rotate", "none", "--vcap-services", &some]);
-    assert!(seen(&daemon, "none", ROOT).contains_key("db/password"));
+    run_agent_cli(&socket, &[&["run", "--detach", "--id", "none", "--vcap-services", &none][..], &WAIT].concat());
+    run_agent_cli(&socket, &["rotate", "none", "--vcap-services", &some]);
+    assert!(files_in_container(&daemon, "none", ROOT).contains_key("db/password"));
 }
 
 #[test]
@@ -271,23 +275,23 @@ fn what_is_wrong_starts_nothing() {
         (&["--id", "plain"][..], "has no bindings below"),
         (&["--id", "file", "--vcap-services", &source, "--vcap-file"], "add --vcap-file"),
     ] {
-        done(&socket, &[&["run", "--detach"], options, &WAIT].concat());
+        run_agent_cli(&socket, &[&["run", "--detach"], options, &WAIT].concat());
         let ran = run(&socket, &["rotate", options[1], "--vcap-services", &source]);
         assert!(ran.status == 125 && ran.stderr.contains(expected), "{ran:?}");
     }
 }
 
-/// The operator's root is where they lie, and what the variable names.
+/// Bindings lie in the root that the operator configured, and the variable names it.
 #[test]
 fn the_operator_chooses_the_root() {
     let daemon = Setup::default().config("[policy]\nfiles_root = \"/run/bound\"\n").start();
     let vcap = example();
     let arguments =
         ["run", "--vcap-services", &vcap.source(), "--", "sh", "-c", "echo $SERVICE_BINDING_ROOT; ls /run/bound"];
-    assert_eq!(done(&daemon.socket(), &arguments).stdout, "/run/bound\ndb\n");
+    assert_eq!(run_agent_cli(&daemon.socket(), &arguments).stdout, "/run/bound\ndb\n");
 }
 
-/// Wherever the mounts begin that an image leaves room for: the variable leads to bindings, and to nothing else.
+/// The variable names a directory with nothing but bindings, whichever parents the image has or lacks.
 #[test]
 fn the_image_may_have_the_root_or_lack_its_parents() {
     let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());
@@ -296,7 +300,7 @@ fn the_image_may_have_the_root_or_lack_its_parents() {
     for root in [ROOT, "/srv/deep/bindings"] {
         let script = "echo $SERVICE_BINDING_ROOT; ls -A $SERVICE_BINDING_ROOT; cat $SERVICE_BINDING_ROOT/db/type";
         let run = ["run", "--rootfs", &reference, "--vcap-services", &source, "--binding-root", root];
-        let ran = done(&daemon.socket(), &[&run[..], &["--", "sh", "-c", script]].concat());
+        let ran = run_agent_cli(&daemon.socket(), &[&run[..], &["--", "sh", "-c", script]].concat());
         assert_eq!(ran.stdout, format!("{root}\ndb\nmysql-type"));
     }
 }

@@ -1,5 +1,5 @@
-//! Service bindings in real containers: what agent-cli delivers, what the five clients that there are read of it before and
-//! after a rotation, what is left of the values, and the user's guide, step by step.
+//! Service bindings in real containers: what agent-cli delivers, what five existing clients read before and after a
+//! rotation, what is left of the values, and the user's guide.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -10,14 +10,14 @@ mod scan;
 
 use std::path::{Path, PathBuf};
 
-use integration::cli::Ran;
+use integration::cli::CliOutput;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Where bindings lie.
+/// Root of the bindings.
 const ROOT: &str = "/etc/cf-service-bindings";
 
-/// A file with a VCAP_SERVICES.
+/// A file with VCAP_SERVICES.
 struct Vcap {
     _dir: TempDir,
     path: PathBuf,
@@ -31,14 +31,14 @@ impl Vcap {
         Self { _dir: dir, path }
     }
 
-    /// As it is given to `--vcap-services`.
+    /// The argument of `--vcap-services`.
     fn source(&self) -> String {
         format!("@{}", self.path.display())
     }
 }
 
-/// Runs agent-cli and expects that it does what it is asked for.
-fn done(socket: &Path, arguments: &[&str]) -> Ran {
+/// Runs agent-cli, which must succeed.
+fn run_agent_cli(socket: &Path, arguments: &[&str]) -> CliOutput {
     let ran = integration::cli::run(socket, arguments);
     assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
     ran

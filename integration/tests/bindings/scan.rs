@@ -1,5 +1,6 @@
-//! No value of a binding in what `bindings` prints unasked, in the list of processes, or in a file of the daemon's: while
-//! the container runs, after a rotation, and at its end. Each search has a control that it finds something.
+//! Values of bindings are neither in the default output of `bindings`, nor in the list of processes, nor in the
+//! daemon's files: while the container runs, after a rotation, and at its end. Each search has a control that finds
+//! something.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -11,11 +12,11 @@ use integration::wait;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{Vcap, done};
+use crate::{Vcap, run_agent_cli};
 
 const SIZES: [usize; 3] = [64, 4096, 100_000];
 
-/// A VCAP_SERVICES of random values.
+/// VCAP_SERVICES with random values.
 fn vcap(needles: &mut Needles, what: &str) -> Vcap {
     let mut credentials = serde_json::Map::new();
     for size in SIZES {
@@ -26,7 +27,7 @@ fn vcap(needles: &mut Needles, what: &str) -> Vcap {
     Vcap::new(&json!({"mysql": [{"name": "db", "label": "mysql", "credentials": credentials}]}))
 }
 
-/// Searches texts, as a file.
+/// Searches texts through a file.
 fn in_text(needles: &Needles, texts: &[&str]) -> Report {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("text"), texts.concat()).unwrap();
@@ -43,8 +44,8 @@ fn nothing_is_printed_unasked() {
     let written = dir.path().join("bindings");
     let (source, written) = (vcap.source(), written.to_str().unwrap());
     let bindings = |arguments: &[&str]| {
-        // No daemon is there, and none is asked for.
-        let ran = done("/run/no-such.sock".as_ref(), &[&["bindings"], arguments].concat());
+        // There is no daemon, and none is needed.
+        let ran = run_agent_cli("/run/no-such.sock".as_ref(), &[&["bindings"], arguments].concat());
         in_text(&needles, &[&ran.stdout, &ran.stderr])
     };
     for json in [&[][..], &["--json"]] {
@@ -62,7 +63,7 @@ fn nothing_is_printed_unasked() {
     }
 }
 
-/// Command lines and environments of every process there is.
+/// Searches the command line and environment of every process.
 fn in_process_list(needles: &Needles) -> Report {
     let mut texts = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -84,12 +85,12 @@ fn nothing_shows_in_processes_and_files() {
     let daemon = Daemon::start();
     let mut needles = Needles::new().unwrap();
     let (old, new) = (vcap(&mut needles, "old"), vcap(&mut needles, "new"));
-    // It prints them, so that the log is worth a look.
+    // The script prints the bindings, so that the log is worth a search.
     let script = "show() { cat $SERVICE_BINDING_ROOT/db/*; echo shown; }; trap show WINCH; trap 'exit 0' TERM; show; \
                   while :; do sleep 0.05; done";
     let run = ["run", "--id", "x", "--vcap-services", &old.source(), "--", "sh", "-c", script];
     let attached = command(Some(&daemon.socket()), &run).spawn().unwrap();
-    wait::until("it is there", || daemon.api.get("x").ok().filter(|container| container.started_at.is_some()));
+    wait::until("the container runs", || daemon.api.get("x").ok().filter(|container| container.started_at.is_some()));
     let mut log = daemon.api.follow("x");
     let clean = |needles: &Needles, when: &str| {
         for report in [in_process_list(needles), in_files(needles, &daemon)] {
@@ -98,23 +99,25 @@ fn nothing_shows_in_processes_and_files() {
     };
     log.until(|entry| entry.data.ends_with(b"shown\n"));
     clean(&needles, "while it runs");
-    done(&daemon.socket(), &["rotate", "x", "--vcap-services", &new.source(), "--signal", "WINCH"]);
+    run_agent_cli(&daemon.socket(), &["rotate", "x", "--vcap-services", &new.source(), "--signal", "WINCH"]);
     log.until(|entry| entry.data.ends_with(b"shown\n"));
     clean(&needles, "after a rotation");
 
-    // The controls: a process and a file that hold the very values.
+    // The controls: a process and a file that hold the values.
     let document = fs::read_to_string(new.source().strip_prefix('@').unwrap()).unwrap();
     let mut loud = Command::new("sh");
     let loud = loud.args(["-c", "read x", &document]).stdin(Stdio::piped()).spawn().unwrap();
     // Just after exec the kernel shows no command line yet.
-    wait::until("it is found", || (in_process_list(&needles).hits.len() == SIZES.len()).then_some(()));
+    wait::until("the values are found in the list of processes", || {
+        (in_process_list(&needles).hits.len() == SIZES.len()).then_some(())
+    });
     finish(loud);
     let planted = daemon.setup().home().join("planted");
     fs::write(&planted, &document).unwrap();
     assert_eq!(in_files(&needles, &daemon).hits.len(), SIZES.len());
     fs::remove_file(planted).unwrap();
 
-    done(&daemon.socket(), &["stop", "x"]);
+    run_agent_cli(&daemon.socket(), &["stop", "x"]);
     let ran = finish(attached);
     assert_eq!(ran.status, 0, "{ran:?}");
     clean(&needles, "at its end");

@@ -1,5 +1,5 @@
-//! `cnab-executor` as cnab-go calls it: found in PATH by its name, `--handles`, then an operation on standard input, the caller's
-//! environment with what it adds, and outputs read from a directory of the caller's.
+//! `cnab-executor` as cnab-go calls it: found in PATH by its name, `--handles`, then an operation on standard input,
+//! the caller's environment with additions, and outputs read from a directory of the caller's.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use integration::cli::{Ran, finish};
+use integration::cli::{CliOutput, finish};
 use integration::daemon::kill;
 use integration::dist;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::world::{KEY, World};
 
-/// What cnab-go does around a driver.
+/// The parts of cnab-go around a driver.
 struct Caller {
     path: TempDir,
     outputs: TempDir,
@@ -29,7 +29,7 @@ impl Caller {
     }
 
     fn command(&self, world: &World) -> Command {
-        // By name: the first argument is `cnab-executor`, whatever is behind it.
+        // By name: the first argument is `cnab-executor`, whatever file that is.
         let mut command = Command::new("cnab-executor");
         let path = std::env::var("PATH").expect("PATH");
         command.env("PATH", format!("{}:{path}", self.path.path().display()));
@@ -38,7 +38,7 @@ impl Caller {
         command
     }
 
-    /// As cnab-go's command driver runs one.
+    /// Starts the driver as cnab-go's command driver does.
     fn start(&self, world: &World, operation: &Value) -> Child {
         let mut command = self.command(world);
         let mut added: Vec<String> = Vec::new();
@@ -57,7 +57,7 @@ impl Caller {
         child
     }
 
-    fn run(&self, world: &World, operation: &Value) -> Ran {
+    fn run(&self, world: &World, operation: &Value) -> CliOutput {
         finish(self.start(world, operation))
     }
 
@@ -93,7 +93,7 @@ fn handles_names_the_types_and_nothing_else() {
     let world = World::new(TOOL);
     let ran = finish(Caller::new().command(&world).arg("--handles").stdin(Stdio::null()).spawn().expect("it starts"));
     assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "docker,oci\n", ""));
-    // As cnab-go reads it: split at commas, blanks cut off.
+    // As cnab-go reads it: split at commas, with spaces removed.
     let types: Vec<&str> = ran.stdout.split(',').map(str::trim).collect();
     assert_eq!(types, ["docker", "oci"], "no empty type, which would match everything without one");
 }
@@ -138,7 +138,7 @@ fn signals_stop_it_and_outputs_are_kept() {
             assert_eq!(line, expected, "output is live");
         }
         child.stdout = Some(reader.into_inner());
-        // Both outputs are there, and the tool waits.
+        // Both outputs exist, and the tool waits.
         let container = integration::api::pid(&world.containers()[0]);
         let b = format!("/proc/{container}/root/cnab/app/outputs/sub/b");
         integration::wait::until("it waits", || (fs::read_to_string(&b).ok()? == "2\n").then_some(()));

@@ -1,7 +1,7 @@
-//! The user's guide, step by step.
+//! The commands of docs/guides/cnab.md.
 
 use integration::daemon::Daemon;
-use integration::guide::{Guide, Place};
+use integration::guide::{Guide, GuideShell};
 
 #[test]
 fn the_guide_works_as_it_says() {
@@ -10,5 +10,5 @@ fn the_guide_works_as_it_says() {
     let guide = Guide::read("docs/guides/cnab.md");
     assert!(guide.commands() > 10, "there is something to be tried");
     let env = vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("HOME", dir.path().into())];
-    guide.run(&Place { dir: dir.path().into(), env });
+    guide.run(&GuideShell { dir: dir.path().into(), env });
 }

@@ -1,4 +1,4 @@
-//! Images of bundles: thick ones, layouts, and their digests (rules 1, 19, 25, 27 and 42).
+//! Images of bundles: thick ones, layouts, and their digests (rules 1, 19, 25, 27 and 42 of docs/guides/cnab-rules.md).
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::world::{World, lamp};
 
-/// An image layout with two images of which one, `lamp`, has a run tool and a user who is not root.
+/// An image layout with two images, one of which, `lamp`, has a run tool and a user other than root.
 struct Layout {
     directory: PathBuf,
     images: [(&'static str, Image); 2],
@@ -62,7 +62,7 @@ fn bundle(digest: Option<&str>) -> Value {
     bundle
 }
 
-/// A bundle brings its image along, whose user is not root and reads its 0600 credentials.
+/// A thick bundle brings its image, whose user is not root and reads its credentials of mode 0600.
 #[test]
 fn a_thick_bundle_brings_its_image() {
     let world = World::new(TOOL);
@@ -75,7 +75,7 @@ fn a_thick_bundle_brings_its_image() {
     };
     let creds = world.path("creds.json");
     let install = |name: &str, thick: &str| world.cnab(&["install", name, "-b", thick, "-c", &creds]);
-    // With an image that the tool refers to and that is not the one that runs.
+    // A bundle with another image that the tool refers to and that is not run.
     let mut whole = bundle(Some(&layout.digest("lamp")));
     let other = json!({ "image": "example/other:1", "imageType": "docker", "contentDigest": layout.digest("other") });
     whole["images"] = json!({ "other": other });
@@ -88,7 +88,7 @@ fn a_thick_bundle_brings_its_image() {
     let ran = install("lacking", &pack(&whole));
     assert!(ran.status == 125 && ran.stderr.contains("none is \"example/other:1\""), "{ran:?}");
     assert!(!world.claims().join("claims/lacking").exists(), "nothing ran");
-    // The image is there now; without the bundle's file it is found by its digest.
+    // The image is stored now; without the bundle's file it is found by its digest.
     let ran = world.cnab(&["upgrade", "app", "-c", &creds]);
     assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
 

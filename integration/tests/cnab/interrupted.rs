@@ -1,4 +1,4 @@
-//! When whoever started an action goes away in the middle of it (rule 47).
+//! Actions whose caller disappears in the middle (rule 47 of docs/guides/cnab-rules.md).
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::world::{World, lamp};
 
-/// Goes on until a signal, or until a file is there.
+/// Runs until a signal, or until a file exists.
 const TOOL: &str = "trap 'echo stopped > /cnab/app/outputs/seen; exit 0' TERM; echo up
 if [ $CNAB_ACTION = install ]; then while [ ! -e /cnab/app/outputs/go ]; do sleep 0.1; done; fi
 echo \"$KEY went on\"; echo done > /cnab/app/outputs/seen";
@@ -30,7 +30,7 @@ fn started(world: &World, bundle: &str) -> Child {
     child
 }
 
-/// Lets the run tool of a container go on, from the outside.
+/// Lets the run tool of a container continue, from outside.
 fn go(world: &World) {
     let pid = integration::api::pid(&world.containers()[0]);
     std::fs::write(format!("/proc/{pid}/root/cnab/app/outputs/go"), "").expect("write");
@@ -75,7 +75,7 @@ fn the_next_action_waits_for_one_that_still_runs() {
     while !told.contains("still runs") {
         assert!(errors.read_line(&mut told).expect("a line") > 0, "{told}");
     }
-    // Meanwhile nobody else gets in between.
+    // Meanwhile no other action can start.
     let third = world.act(&["uninstall", "app"]);
     assert!(third.status == 125 && third.stderr.contains("another agent-cli works on app"), "{third:?}");
     let forced = world.act(&["uninstall", "app", "--force"]);
@@ -94,7 +94,7 @@ fn the_next_action_waits_for_one_that_still_runs() {
     assert_eq!(statuses, ["succeeded", "succeeded"]);
 }
 
-/// A claim that nobody ever made a container for; and one whose container somebody took away.
+/// A claim without a container, and one whose container was removed, are resolved.
 #[test]
 fn what_never_ran_and_what_was_taken_away() {
     let world = World::new(TOOL);
@@ -105,7 +105,7 @@ fn what_never_ran_and_what_was_taken_away() {
     let id = shown(&world, "container").as_str().expect("an id").to_owned();
     world.daemon.api.delete(&id, true).expect("Delete");
     assert_eq!((shown(&world, "status"), shown(&world, "state")), (json!("unknown"), json!("undefined")));
-    // Back to where it was pending: what a kill between claim and container leaves.
+    // Back to the pending state, which a kill between claim and container leaves.
     let claim = shown(&world, "claim").as_str().expect("an id").to_owned();
     let results = world.claims().join("results").join(claim);
     let mut files: Vec<_> = std::fs::read_dir(&results).expect("results").flatten().map(|entry| entry.path()).collect();
@@ -134,7 +134,7 @@ fn ctrl_c_cancels_and_outputs_are_kept() {
     assert!(world.cnab(&["show", "app"]).stderr.contains("no installation"));
 }
 
-/// Without executord the last word is told as what it is.
+/// Without executord the last recorded state is shown as such.
 #[test]
 fn without_executord_it_says_so() {
     let mut world = World::new(TOOL);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::world::{KEY, World, lamp, search};
 
-/// Tells what it was given, without a secret, and prints the secrets so that the log is worth a search.
+/// Prints what it was given, without a secret, and then the secrets, so that the log is worth a search.
 const TOOL: &str = r#"
 same() { [ "$1" = "$2" ] && echo same || echo other; }
 echo "$CNAB_ACTION:$CNAB_INSTALLATION_NAME:$CNAB_BUNDLE_NAME:$PERIOD" > /cnab/app/outputs/seen
@@ -21,8 +21,9 @@ fn seen(world: &World) -> String {
     outputs["value"].as_str().expect("text").to_owned()
 }
 
-/// Rules 3, 4, 7, 8, 12, 15, 40, 43 to 47: four revisions for an install, two upgrades and an uninstall, none for a status; and
-/// after each step no credential in any file.
+/// A bundle's life follows rules 3, 4, 7, 8, 12, 15, 40 and 43 to 47 (docs/guides/cnab-rules.md): an install, two
+/// upgrades and an uninstall make four revisions, a status makes none; and after each step no credential is in any
+/// file.
 #[test]
 fn a_bundle_goes_through_its_life() {
     let world = World::new(TOOL);
@@ -64,18 +65,18 @@ fn a_bundle_goes_through_its_life() {
     sorted.dedup();
     assert_eq!(sorted, column("id"), "each claim has an id of its own, later than the one before");
 
-    // It is gone, and its last claim is not (rule 45).
+    // The installation is gone, but its last claim is kept (rule 45).
     assert_eq!(world.told(&["list"]), json!([]));
     assert_eq!(world.told(&["list", "--all"])[0]["state"], "absent");
     assert!(world.act(&["upgrade", "app"]).stderr.contains("app is not installed"));
     assert!(world.cnab(&["logs", "app"]).stdout.contains("[REDACTED:"));
 
-    // The control: the same search finds a credential that lies there.
+    // The control: the same search finds a credential in a file.
     fs::write(world.claims().join("forgotten"), format!("{{\"key\":\"{KEY}\"}}")).expect("write");
     assert!(search(world.daemon.setup().home()).found());
 }
 
-/// Rule 5: one installation for a name.
+/// An installed name cannot be installed again (rule 5).
 #[test]
 fn what_is_installed_is_not_installed_again() {
     let world = World::new("true");
@@ -100,7 +101,7 @@ fn what_is_installed_is_not_installed_again() {
     assert!(ran.stderr.contains(&world.claims().join("credentials").display().to_string()), "{ran:?}");
 }
 
-/// Rules 2, 39 and 47: a failure is one, outputs that there are are kept, and the next action puts it in order.
+/// A failure is recorded as such, existing outputs are kept, and the next action succeeds (rules 2, 39 and 47).
 #[test]
 fn a_failure_is_recorded_and_the_next_action_is_allowed() {
     let world = World::new("echo half > /cnab/app/outputs/seen; echo no >&2; exit 7");
@@ -112,7 +113,7 @@ fn a_failure_is_recorded_and_the_next_action_is_allowed() {
     assert_eq!(world.told(&["outputs", "app", "seen"])["value"], "half\n");
     assert_eq!(world.cnab(&["logs", "app"]).stdout, "no\n");
 
-    // An output that is not there and has no default is a failure, too (rule 39).
+    // A missing output without a default is a failure, too (rule 39).
     world.tool("true");
     let ran = world.act(&["install", "app"]);
     assert!(ran.status == 125 && ran.stderr.contains("/outputs/seen: was not left at"), "{ran:?}");
@@ -121,7 +122,7 @@ fn a_failure_is_recorded_and_the_next_action_is_allowed() {
     assert_eq!(world.told(&["outputs", "app", "colour"])["value"], "unlit", "its default");
     assert_eq!(world.told(&["show", "app"])["state"], "present");
 
-    // A run tool that is not there.
+    // A missing run tool.
     fs::remove_file(world.rootfs.path().join("cnab/app/run")).expect("remove");
     let ran = world.act(&["upgrade", "app"]);
     assert!(ran.status == 127 && ran.stderr.contains("/cnab/app/run"), "{ran:?}");
@@ -129,7 +130,7 @@ fn a_failure_is_recorded_and_the_next_action_is_allowed() {
     world.is_clean("after failures");
 }
 
-/// Rule 34: no credentials needed, and nothing recorded.
+/// A stateless action needs no credentials, and leaves no record (rule 34).
 #[test]
 fn a_stateless_action_leaves_no_record() {
     let world =
@@ -145,7 +146,7 @@ fn a_stateless_action_leaves_no_record() {
     assert!(!world.claims().join("claims").exists());
 }
 
-/// Rule 27: what cannot be verified is not run, unless somebody says so.
+/// An image that cannot be verified is not run, unless the caller allows it (rule 27).
 #[test]
 fn an_image_that_cannot_be_verified_is_not_run() {
     let world = World::new("echo x > /cnab/app/outputs/seen");
@@ -160,7 +161,7 @@ fn an_image_that_cannot_be_verified_is_not_run() {
     assert!(ran.stderr.contains("no contentDigest"), "its absence is told: {ran:?}");
 }
 
-/// Rule 48: dependencies come first, in the bundle's own order, and go last, in the reverse one.
+/// Dependencies are installed first, in the bundle's order, and uninstalled last, in the reverse order (rule 48).
 #[test]
 fn dependencies_are_run_in_sequence() {
     let world = World::new("echo \"$CNAB_ACTION $CNAB_INSTALLATION_NAME $SIZE\"");

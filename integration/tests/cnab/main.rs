@@ -1,5 +1,5 @@
-//! Bundles with a real run tool, in real containers of a real daemon: their life, what they are given, what is kept of them, and
-//! what is not.
+//! Bundles with a real run tool, in real containers of a real daemon: their life, their inputs, and their records.
+//! Rules are those of docs/guides/cnab-rules.md.
 
 mod driver;
 mod guide;

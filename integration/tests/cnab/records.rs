@@ -1,4 +1,5 @@
-//! Records that other programs wrote, records that cannot be read, and outputs that are parameters later (rules 40, 44, 49); and the socket of Docker (rule 50).
+//! Records of other programs, unreadable records, and outputs that become parameters (rules 40, 44, 49 of
+//! docs/guides/cnab-rules.md); and Docker's socket (rule 50).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,8 +19,8 @@ fn claims(world: &World, name: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Rule 40: a value that is `writeOnly` is shown to nobody, also where another program put it into its claim; the control
-/// finds it there. What cannot be read is told, and hides neither its installation nor another.
+/// A `writeOnly` value is never shown, even if another program put it into its claim, where the control finds it (rule
+/// 40). An unreadable record is reported, and hides neither its installation nor another.
 #[test]
 fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing() {
     let world = World::new("echo x > /cnab/app/outputs/seen");
@@ -55,8 +56,8 @@ fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing()
     assert_eq!(world.cnab(&["list", "--all"]).status, 0);
 }
 
-/// Rule 49: the last output of an earlier action, or of a dependency that was run a moment before, where nobody says
-/// otherwise. One that is secret stays so.
+/// A parameter without another source takes the last output of an earlier action, or of a dependency that was run just
+/// before (rule 49). A secret one stays secret.
 #[test]
 fn outputs_become_parameters() {
     let world = World::new(
@@ -117,7 +118,8 @@ fn outputs_become_parameters() {
     assert_eq!(act(&["uninstall", "app", "--reset-params"])[0], "uninstall state=<mine+> db=<db of upgrade>");
 }
 
-/// Rule 50: the very socket of the host, where the operator and the person allow it; a bundle that can do without runs without.
+/// A bundle gets the host's own Docker socket where the operator and the user allow it; one that does not require it
+/// runs without it (rule 50).
 #[test]
 fn docker_is_there_where_both_allow_it() {
     const TELL: &str =

@@ -1,4 +1,4 @@
-//! What the run tool finds (rules 3, 4, 9, 11, 16 to 20, 22).
+//! Values that the run tool gets (rules 3, 4, 9, 11, 16 to 20, 22 of docs/guides/cnab-rules.md).
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn rules_16_to_20_variables_and_files_hold_the_values() {
     );
     let world = World::new(&script);
     let bundle = world.bundle(&typed());
-    // Not as a library would write it: rule 3 wants the bytes themselves.
+    // Not in a library's formatting: rule 3 requires the original bytes.
     let original = serde_json::to_string_pretty(&typed()).expect("JSON").replace("  ", " \t");
     fs::write(&bundle, &original).expect("write");
     let set = [
@@ -63,7 +63,7 @@ fn rules_16_to_20_variables_and_files_hold_the_values() {
     assert_eq!(told, expected);
 }
 
-/// A switch for those who test whether a file is there.
+/// An option leaves out the file of an unset parameter, for tools that test whether the file exists.
 #[test]
 fn a_file_of_what_is_unset_can_be_left_out() {
     let world = World::new("cat /etc/x/unset && echo there || echo absent");
@@ -72,7 +72,8 @@ fn a_file_of_what_is_unset_can_be_left_out() {
     assert_eq!(world.acts(&["install", "b", "-b", &bundle, "--omit-unset-files"]).stdout, "absent\n");
 }
 
-/// Rules 19 and 22: whoever runs can read them, change them and write beside them, and nobody can change where they came from.
+/// The container's user can read and change the files and write beside them, and cannot change their sources (rules 19
+/// and 22).
 #[test]
 fn a_run_tool_changes_its_files_and_not_where_they_came_from() {
     let world = World::new(
@@ -89,7 +90,7 @@ fn a_run_tool_changes_its_files_and_not_where_they_came_from() {
     }
 }
 
-/// Rules 9 and 13: what is wrong is told at once, before anything is done, and no value is repeated.
+/// Errors are reported together before anything is done, and repeat no value (rules 9 and 13).
 #[test]
 fn what_is_wrong_is_told_before_anything_runs() {
     let world = World::new("exit 1");

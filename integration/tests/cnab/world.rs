@@ -1,4 +1,4 @@
-//! A daemon, a root file system with a run tool, and a directory of claims beside them.
+//! A daemon, a root file system with a run tool, and a directory of claims.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use executor_proto::v1::{Container, ListRequest};
 use executor_residue::{Needles, Search};
-use integration::cli::{Ran, finish};
+use integration::cli::{CliOutput, finish};
 use integration::daemon::Daemon;
 use integration::dist;
 use integration::rootfs::Rootfs;
@@ -15,22 +15,22 @@ use serde_json::{Value, json};
 
 /// A credential's value.
 pub(crate) const KEY: &str = "canary-of-a-credential-4f1c77a0b2";
-/// A value of a parameter that is `writeOnly`.
+/// Value of a `writeOnly` parameter.
 pub(crate) const PASS: &str = "canary-of-a-parameter-90ab31dd57";
 
-/// Where bundles are run.
+/// The environment of bundles.
 pub(crate) struct World {
     pub(crate) daemon: Daemon,
     pub(crate) rootfs: Rootfs,
 }
 
 impl World {
-    /// One whose run tool is this script.
+    /// Creates an environment whose run tool is this script.
     pub(crate) fn new(script: &str) -> Self {
         Self::of(Daemon::start(), script)
     }
 
-    /// The same with this daemon.
+    /// Creates the same with this daemon.
     pub(crate) fn of(daemon: Daemon, script: &str) -> Self {
         let world = Self { daemon, rootfs: Rootfs::busybox() };
         let outputs = world.rootfs.path().join("cnab/app/outputs");
@@ -45,31 +45,31 @@ impl World {
         world
     }
 
-    /// Another run tool.
+    /// Replaces the run tool.
     pub(crate) fn tool(&self, script: &str) {
         let path = self.rootfs.path().join("cnab/app/run");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("write");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
     }
 
-    /// A directory of the test's own. It is not one of the daemon's: what is in it was put there by the test.
+    /// The test's own directory of inputs, apart from the daemon's directories.
     fn inputs(&self) -> PathBuf {
         self.rootfs.path().join("srv")
     }
 
-    /// A file of the test's own.
+    /// Path of a file in the test's directory.
     pub(crate) fn path(&self, name: &str) -> String {
         self.inputs().join(name).display().to_string()
     }
 
-    /// Writes a bundle.
+    /// Writes a bundle and returns its path.
     pub(crate) fn bundle(&self, bundle: &Value) -> String {
         let path = self.path("bundle.json");
         fs::write(&path, bundle.to_string()).expect("write");
         path
     }
 
-    /// Where claims are: beside the daemon's state, so that one search is over both.
+    /// Directory of the claims, beside the daemon's state, so that one search covers both.
     pub(crate) fn claims(&self) -> PathBuf {
         self.daemon.setup().home().join("claims")
     }
@@ -82,37 +82,37 @@ impl World {
         command
     }
 
-    /// Runs it.
-    pub(crate) fn cnab(&self, arguments: &[&str]) -> Ran {
+    /// Runs `agent-cli cnab`.
+    pub(crate) fn cnab(&self, arguments: &[&str]) -> CliOutput {
         finish(self.command(arguments).spawn().expect("agent-cli starts"))
     }
 
-    /// Runs an action, with the credentials, of our root file system.
-    pub(crate) fn act(&self, arguments: &[&str]) -> Ran {
+    /// Runs an action with the credentials on this root file system.
+    pub(crate) fn act(&self, arguments: &[&str]) -> CliOutput {
         let (creds, image) = (self.path("creds.json"), self.rootfs.reference());
         self.cnab(&[arguments, &["-c", &creds, "--image-override", &image]].concat())
     }
 
-    /// The same; it must succeed.
-    pub(crate) fn acts(&self, arguments: &[&str]) -> Ran {
+    /// Runs an action, which must succeed.
+    pub(crate) fn acts(&self, arguments: &[&str]) -> CliOutput {
         let ran = self.act(arguments);
         assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
         ran
     }
 
-    /// A document of what is known.
+    /// Returns a JSON document of agent-cli.
     pub(crate) fn told(&self, arguments: &[&str]) -> Value {
         let ran = self.cnab(&[arguments, &["--json"]].concat());
         assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
         ran.json()
     }
 
-    /// The containers that there are.
+    /// All containers.
     pub(crate) fn containers(&self) -> Vec<Container> {
         self.daemon.api.list(ListRequest::default()).expect("List").containers
     }
 
-    /// Nothing of a secret is in any file of the daemon's or among the claims, and no container is left.
+    /// Checks that no file of the daemon or among the claims contains a secret, and that no container is left.
     pub(crate) fn is_clean(&self, when: &str) {
         let report = search(self.daemon.setup().home());
         assert!(!report.found(), "{when}:\n{report}");

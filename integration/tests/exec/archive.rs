@@ -1,4 +1,4 @@
-//! Files out of a container that runs and into it, by agent-cli and by hand.
+//! Copies out of a running container and into it, by agent-cli and by direct calls.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use executor_proto::v1::{GetArchiveRequest, RunRequest, Tmpfs};
-use integration::cli::{Ran, command, finish, run};
+use integration::cli::{CliOutput, command, finish, run};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words as _, sh, sleeper};
+use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{executed, script};
 use integration::wait;
@@ -19,13 +19,13 @@ use crate::sleeping;
 
 const CANARY: &str = "canary-of-the-archives-77e2";
 
-fn said(daemon: &Daemon, text: &str) -> String {
+fn shell_output(daemon: &Daemon, text: &str) -> String {
     let executed = executed(&daemon.api, script("c", text)).expect("it runs");
     assert_eq!(executed.exit, Some(Ok(0)), "{text}: {}", String::from_utf8_lossy(&executed.stderr));
     executed.text()
 }
 
-fn cp(daemon: &Daemon, arguments: &[&str]) -> Ran {
+fn cp(daemon: &Daemon, arguments: &[&str]) -> CliOutput {
     run(&daemon.socket(), &[&["cp"], arguments].concat())
 }
 
@@ -33,7 +33,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).expect("it is there").permissions().mode() & 0o7777
 }
 
-/// A tree goes in and comes back as it was, in an image that has no program any more.
+/// A tree is copied in and back out unchanged, in an image without any program.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -47,8 +47,8 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     fs::set_permissions(deep.join("large"), PermissionsExt::from_mode(0o640)).unwrap();
     fs::set_permissions(&deep, PermissionsExt::from_mode(0o751)).unwrap();
     symlink("../nowhere", from.join("link")).unwrap();
-    said(&daemon, "busybox mkdir /there; busybox rm -f /bin/tar; echo old >/file");
-    // To where nothing is, to where a directory is, only what is in it, and a file in the place of another.
+    shell_output(&daemon, "busybox mkdir /there; busybox rm -f /bin/tar; echo old >/file");
+    // To a new name, to an existing directory, only the directory's content, and a file in place of another.
     for (source, destination) in
         [("from", "c:/new"), ("from", "c:/there"), ("from/.", "c:/there"), ("from/.", "c:/new/")]
     {
@@ -57,9 +57,9 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     }
     fs::write(home.path().join("file"), "new").unwrap();
     assert_eq!(cp(&daemon, &[&at("file"), "c:/file"]).status, 0);
-    assert_eq!(said(&daemon, "busybox cat /file; busybox stat -c %u:%g /file"), "new0:0\n");
-    assert_eq!(said(&daemon, "busybox ls /there; busybox readlink /there/from/link").lines().count(), 4);
-    said(&daemon, "busybox rm -rf /bin /usr /lib /lib64 2>/dev/null; echo gone");
+    assert_eq!(shell_output(&daemon, "busybox cat /file; busybox stat -c %u:%g /file"), "new0:0\n");
+    assert_eq!(shell_output(&daemon, "busybox ls /there; busybox readlink /there/from/link").lines().count(), 4);
+    shell_output(&daemon, "busybox rm -rf /bin /usr /lib /lib64 2>/dev/null; echo gone");
     for (source, destination, top) in [
         ("c:/new", "out", "out"),
         ("c:/new", "out", "out/new"),
@@ -79,11 +79,11 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     assert_eq!(fs::read(at("one")).unwrap(), b"new");
 }
 
-/// `-` is an archive, as tar reads and writes it.
+/// A dash as source or destination is an archive that tar can read and write.
 #[test]
 fn a_dash_is_an_archive() {
     let (daemon, home) = (sleeping("c"), tempfile::tempdir().unwrap());
-    said(
+    shell_output(
         &daemon,
         "mkdir -p /tmp/a/b; echo one >/tmp/a/b/f; ln /tmp/a/b/f /tmp/a/b/g; ln -s f /tmp/a/b/l; mkfifo /tmp/a/p",
     );
@@ -100,17 +100,20 @@ fn a_dash_is_an_archive() {
     assert_eq!(fs::read(below.join("l")).unwrap(), b"one\n");
     assert_eq!(fs::metadata(below.join("f")).unwrap().nlink(), 2, "two names of one file");
     let mut into = command(Some(&daemon.socket()), &["cp", "-", "c:/tmp"]).stdin(Stdio::piped()).spawn().unwrap();
-    said(&daemon, "rm -r /tmp/a");
+    shell_output(&daemon, "rm -r /tmp/a");
     into.stdin.take().unwrap().write_all(&archive.stdout).unwrap();
     assert_eq!(finish(into).status, 0);
-    assert_eq!(said(&daemon, "cat /tmp/a/b/l; stat -c %h /tmp/a/b/f; test -p /tmp/a/p && echo pipe"), "one\n2\npipe\n");
+    assert_eq!(
+        shell_output(&daemon, "cat /tmp/a/b/l; stat -c %h /tmp/a/b/f; test -p /tmp/a/p && echo pipe"),
+        "one\n2\npipe\n"
+    );
     let mut damaged = command(Some(&daemon.socket()), &["cp", "-", "c:/tmp"]).stdin(Stdio::piped()).spawn().unwrap();
     damaged.stdin.take().unwrap().write_all(&archive.stdout[..700]).unwrap();
     let damaged = finish(damaged);
     assert!(damaged.status == 125 && damaged.stderr.contains("the archive is damaged"), "{damaged:?}");
 }
 
-/// What may not be, is not there, or is in the way is told; the container's own user reads and writes.
+/// A copy has the rights of the container's user; paths that are forbidden, missing or in the way are reported.
 #[test]
 fn it_is_the_containers_user_who_reads_and_writes() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -124,8 +127,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     fs::write(&file, "x").unwrap();
     let (file, out) = (file.display().to_string(), home.path().join("out").display().to_string());
     assert_eq!(cp(&daemon, &[&file, "c:/tmp/mine"]).status, 0);
-    assert_eq!(said(&daemon, "busybox stat -c %u:%g /tmp/mine"), "1000:1000\n");
-    said(&daemon, "mkdir /tmp/d; ln -s /tmp/d /tmp/l");
+    assert_eq!(shell_output(&daemon, "busybox stat -c %u:%g /tmp/mine"), "1000:1000\n");
+    shell_output(&daemon, "mkdir /tmp/d; ln -s /tmp/d /tmp/l");
     for (source, destination, words) in [
         ("c:/closed", &*out, "Permission denied"),
         ("c:/nope", &out, "/nope: No such file or directory"),
@@ -140,9 +143,9 @@ fn it_is_the_containers_user_who_reads_and_writes() {
         assert!(told.status == 125 && told.stderr.contains(words), "{source} {destination}: {told:?}");
     }
     assert!(!Path::new(&out).exists());
-    // A link to a directory is one, as a destination; an entry does not go through one.
+    // As a destination, a link to a directory counts as a directory; an entry does not lead through one.
     assert_eq!(cp(&daemon, &[&file, "c:/tmp/l"]).status, 0);
-    assert_eq!(said(&daemon, "cat /tmp/d/file"), "x");
+    assert_eq!(shell_output(&daemon, "cat /tmp/d/file"), "x");
     let tree = home.path().join("tree/l");
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join("f"), "").unwrap();
@@ -161,8 +164,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));
 }
 
-/// CVE-2018-15664: links that a container makes, also while a copy goes on, lead to nothing of the host's. The control: what
-/// is looked up from the host, by the same name, is the host's.
+/// Links of a container lead to nothing of the host's, even if they change during a copy (CVE-2018-15664). The control:
+/// the same name, looked up from the host, leads to the host's file.
 #[test]
 fn links_of_a_container_lead_to_nothing_of_the_hosts() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -174,7 +177,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
          while :; do busybox mv dir was; busybox mv link dir; busybox mv dir link; busybox mv was dir; done"
     );
     let container = daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sh(&swaps).id("c") });
-    wait::until("it swaps", || daemon.api.logs_so_far("c").contains("up").then_some(()));
+    wait::until("the container exchanges links", || daemon.api.logs_so_far("c").contains("up").then_some(()));
     let naive = format!("/proc/{}/root/file", integration::api::pid(&container));
     assert_eq!(fs::read_to_string(naive).unwrap(), CANARY, "the control");
     let out = home.path().join("out").display().to_string();
@@ -186,7 +189,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
         let source = format!("c:/dir{name}");
         let read = cp(&daemon, &[&source, &out]);
         assert!(read.status == 125 && !Path::new(&out).exists(), "{read:?}");
-        // Whether it is written, and where to, is the container's luck.
+        // May be written or not, and at either place: the container changes the path.
         let _ = cp(&daemon, &[&new, &source]);
         let _ = cp(&daemon, &[&new, &format!("c:/dir{above}/made")]);
     }
@@ -194,13 +197,13 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
     assert!(!home.path().join("made").exists());
 }
 
-/// Secret files are in no archive, whatever is asked for. The control: a file beside them is.
+/// Secret files are in no archive, whatever path is requested. The control: a file beside them is.
 #[test]
 fn secret_files_are_not_copied() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let request = sleeper("c").file("/secrets/a", CANARY.as_bytes()).file("/srv/b", CANARY.as_bytes());
     daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..request });
-    said(&daemon, "echo plain-content >/srv/plain");
+    shell_output(&daemon, "echo plain-content >/srv/plain");
     for path in ["c:/", "c:/secrets", "c:/srv", "c:/secrets/a", "c:/srv/b", "c:/dev"] {
         let copied = command(Some(&daemon.socket()), &["cp", "-L", path, "-"]).output().unwrap();
         let text = String::from_utf8_lossy(&copied.stdout);
@@ -215,11 +218,11 @@ fn secret_files_are_not_copied() {
     assert!(told.stderr.contains("volume of secret files"), "{told:?}");
 }
 
-/// A client that does not read holds the copy up, and nothing of it piles up; one that goes away ends it.
+/// A client that does not read stops the copy, and nothing of it accumulates; a client that disconnects ends it.
 #[test]
 fn a_slow_reader_holds_the_copy_up() {
     let daemon = sleeping("c");
-    said(&daemon, "truncate -s 1T /tmp/large");
+    shell_output(&daemon, "truncate -s 1T /tmp/large");
     let mut copying = command(Some(&daemon.socket()), &["cp", "c:/tmp/large", "-"]);
     let mut copying = copying.stdout(Stdio::piped()).spawn().unwrap();
     let mut some = vec![0; 1 << 20];
@@ -229,23 +232,27 @@ fn a_slow_reader_holds_the_copy_up() {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     };
-    let ours = || said(&daemon, "cat /proc/[0-9]*/comm").lines().filter(|name| name.starts_with("executor-")).count();
-    wait::until("it is held up", || (ours() == 1).then_some(()));
+    let ours =
+        || shell_output(&daemon, "cat /proc/[0-9]*/comm").lines().filter(|name| name.starts_with("executor-")).count();
+    wait::until("the copy is held up", || (ours() == 1).then_some(()));
     let before = memory();
     copying.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
     assert!(memory() < before + (16 << 10), "{before} {}", memory());
     copying.kill().unwrap();
     copying.wait().unwrap();
-    wait::until("its process ends", || (ours() == 0).then_some(()));
+    wait::until("the copy's process ends", || (ours() == 0).then_some(()));
 }
 
-/// What cannot be copied is told by name, and all else is copied, both ways.
+/// One entry that cannot be copied is reported by name, and the others are copied, in both directions.
 #[test]
 fn one_entry_that_cannot_be_copied_ends_nothing() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
     daemon.api.started(sleeper("c").user("1000:1000"));
-    said(&daemon, "mkdir -p /tmp/t/closed /tmp/t/z; echo 1 >/tmp/t/a; echo 2 >/tmp/t/z/b; chmod 0 /tmp/t/closed");
-    said(&daemon, "echo 3 >/tmp/t/secret; chmod 0 /tmp/t/secret");
+    shell_output(
+        &daemon,
+        "mkdir -p /tmp/t/closed /tmp/t/z; echo 1 >/tmp/t/a; echo 2 >/tmp/t/z/b; chmod 0 /tmp/t/closed",
+    );
+    shell_output(&daemon, "echo 3 >/tmp/t/secret; chmod 0 /tmp/t/secret");
     let out = home.path().join("out");
     let copied = cp(&daemon, &["c:/tmp/t", &out.display().to_string()]);
     assert_eq!(copied.status, 125);
@@ -257,21 +264,21 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
         (b"1\n".to_vec(), b"2\n".to_vec())
     );
     let times = |path: &Path| fs::metadata(path).unwrap().mtime().to_string();
-    assert_eq!(said(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
-    // Into it: a file whose name a directory has, and one below a closed directory.
+    assert_eq!(shell_output(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
+    // Into the container: a file whose name a directory has, and one below a closed directory.
     let tree = home.path().join("tree");
     fs::create_dir_all(tree.join("closed")).unwrap();
     for name in ["closed/x", "before", "z", "zz"] {
         fs::write(tree.join(name), "new").unwrap();
     }
-    said(&daemon, "chmod 0500 /tmp/t/closed");
+    shell_output(&daemon, "chmod 0500 /tmp/t/closed");
     let copied = cp(&daemon, &[&tree.join(".").display().to_string(), "c:/tmp/t"]);
     assert_eq!(copied.status, 125);
     for name in ["/tmp/t/closed/x: Permission denied", "/tmp/t/z: is there and is a directory"] {
         assert!(copied.stderr.contains(name), "{name}: {copied:?}");
     }
-    assert_eq!(said(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
-    // And out of it, where the names clash here.
+    assert_eq!(shell_output(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
+    // Out of the container, where the names collide on the host.
     fs::remove_file(out.join("a")).unwrap();
     fs::create_dir(out.join("a")).unwrap();
     let copied = cp(&daemon, &["c:/tmp/t/.", &out.display().to_string()]);
@@ -279,7 +286,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
     assert_eq!(fs::read(out.join("zz")).unwrap(), b"new");
 }
 
-/// The cause of a refusal is told, however much of the archive is still to come.
+/// The cause of a refusal is reported, however much of the archive is still to come.
 #[test]
 fn a_large_upload_tells_why_it_is_refused() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -300,13 +307,13 @@ fn a_large_upload_tells_why_it_is_refused() {
     }
 }
 
-/// Names in a directory of a container that begin as those of what is not whole do.
+/// Number of names in a directory of a container with the prefix of partial copies.
 fn partial(pid: i32) -> usize {
     let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).expect("it is there");
     names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(".executor-archive-")).count()
 }
 
-/// What is not whole goes, whoever is killed or interrupted.
+/// Partial copies are removed, whichever process is killed or interrupted.
 #[test]
 fn what_is_not_whole_goes() {
     let (mut daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -322,20 +329,20 @@ fn what_is_not_whole_goes() {
         let input = copying.stdin.as_mut().unwrap();
         input.write_all(header.as_bytes()).unwrap();
         input.write_all(&vec![b'x'; 1 << 20]).unwrap();
-        wait::until("it is being written", || (partial(pid) == 1).then_some(()));
+        wait::until("the partial copy exists", || (partial(pid) == 1).then_some(()));
         copying
     };
     let mut copying = begin(&daemon);
     copying.kill().unwrap();
     copying.wait().unwrap();
     wait::until("the client was killed", || (partial(pid) == 0).then_some(()));
-    // Out of it, interrupted.
-    said(&daemon, "truncate -s 64G /tmp/large");
+    // Out of the container, interrupted.
+    shell_output(&daemon, "truncate -s 64G /tmp/large");
     let out = home.path().join("out");
     fs::create_dir(&out).unwrap();
     let copying = command(Some(&daemon.socket()), &["cp", "c:/tmp/large", &out.display().to_string()]);
     let copying = { copying }.spawn().unwrap();
-    wait::until("it comes", || (fs::read_dir(&out).unwrap().count() == 1).then_some(()));
+    wait::until("the copy has begun", || (fs::read_dir(&out).unwrap().count() == 1).then_some(()));
     integration::daemon::kill(copying.id() as i32, 2);
     assert_eq!(finish(copying).status, 130);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);

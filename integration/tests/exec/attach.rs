@@ -1,10 +1,10 @@
-//! Clients that are attached to a container's own process.
+//! Clients attached to a container's own process.
 
 use executor_proto::v1::attach_request::Part;
 use executor_proto::v1::{AttachStart, EndOfInput, RunRequest, State, WindowSize};
 use integration::api::{Api, exit};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words as _, program, sh, sleeper};
+use integration::request::{RequestBuilder as _, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::Attached;
 use integration::supervised::{Part as Process, Supervised};
@@ -19,28 +19,28 @@ fn interactive(request: RunRequest, terminal: bool) -> RunRequest {
     RunRequest { stdin: true, terminal, ..request }
 }
 
-/// A shell on a terminal: the prompt that was there before anybody came, what is typed, the size of the window, Ctrl-C; all
-/// of it in the log, too, with secrets masked in both.
+/// A shell on a terminal works for an attached client: the prompt from before the attachment, typed input, the window
+/// size, Ctrl-C; all output is in the log, too, with secrets masked in both.
 #[test]
 fn a_shell_on_a_terminal() {
     let daemon = Daemon::start();
     let secret = "canary-0123456789-abcdef";
     let shell = program("/bin/bash", &["--norc", "-i"]).id("c").env("PS1", "ready> ").secret_env("SECRET", secret);
     daemon.api.started(interactive(shell, true));
-    wait::until("its prompt", || daemon.api.logs_so_far("c").contains("ready> ").then_some(()));
+    wait::until("the shell's prompt", || daemon.api.logs_so_far("c").contains("ready> ").then_some(()));
     let mut client = attached(&daemon, true);
     assert!(client.terminal);
     client.until("ready> ");
     client.send(Part::Window(WindowSize { rows: 33, columns: 144 }));
-    client.types(b"test -t 0 && stty size\n");
+    client.send_input(b"test -t 0 && stty size\n");
     client.until("33 144");
-    client.types(b"echo $TERM; echo to the cons''ole >/dev/console; sleep 0\n");
+    client.send_input(b"echo $TERM; echo to the cons''ole >/dev/console; sleep 0\n");
     client.until("xterm");
     client.until("to the console");
-    client.types(b"echo $SECRET; (echo go''ing; sleep 1000)\n");
+    client.send_input(b"echo $SECRET; (echo go''ing; sleep 1000)\n");
     client.until("going");
-    client.types(b"\x03");
-    client.types(b"exit 7\n");
+    client.send_input(b"\x03");
+    client.send_input(b"exit 7\n");
     let client = client.end().unwrap();
     let (seen, log) = (String::from_utf8_lossy(&client.stdout).into_owned(), daemon.api.output("c").text());
     for text in [&seen, &log] {
@@ -49,20 +49,20 @@ fn a_shell_on_a_terminal() {
     assert_eq!(exit(&daemon.api.wait("c").unwrap()), Ok(7));
 }
 
-/// Input by a pipe: one client, until another takes over; then its end.
+/// Input through a pipe comes from one client, until another takes over; then the input ends.
 #[test]
 fn input_by_a_pipe() {
     let daemon = Daemon::start();
     daemon.api.started(interactive(sh("cat; echo err >&2; exit 3").id("c"), false));
     let (mut first, watcher) = (attached(&daemon, true), attached(&daemon, false));
-    first.types(b"one\n");
+    first.send_input(b"one\n");
     first.until("one");
     let again = AttachStart { id: "c".into(), input: true, ..AttachStart::default() };
     let told = Attached::begin(&daemon.api, again.clone()).err().unwrap();
     assert_eq!(told.code(), Code::FailedPrecondition, "{told}");
     let second = Attached::begin(&daemon.api, AttachStart { take_over: true, ..again }).unwrap();
     assert_eq!(first.end().err().unwrap().code(), Code::Aborted);
-    second.types(b"two\n");
+    second.send_input(b"two\n");
     second.send(Part::EndOfInput(EndOfInput {}));
     let second = second.end().unwrap();
     assert_eq!((&*second.stdout, &*second.stderr), (&b"two\n"[..], &b"err\n"[..]));
@@ -89,7 +89,7 @@ fn what_cannot_be_attached_to() {
     assert_eq!(begin("c", false).err().unwrap().code(), Code::FailedPrecondition);
 }
 
-/// A client that only watches and does not read is told what it missed; the process and its log go on as if it were not there.
+/// A client that only watches and does not read is told what it missed; the process and its log continue unaffected.
 #[test]
 fn a_watcher_that_does_not_read_holds_up_nobody() {
     let daemon = Daemon::start();
@@ -97,19 +97,19 @@ fn a_watcher_that_does_not_read_holds_up_nobody() {
     let mut slow = attached(&daemon, false);
     let start = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
     let typist = Attached::begin(&daemon.api, start).unwrap();
-    typist.types(b"go\n");
-    wait::until("it wrote all", || daemon.api.logs_so_far("c").contains("done").then_some(()));
+    typist.send_input(b"go\n");
+    wait::until("the process has written everything", || daemon.api.logs_so_far("c").contains("done").then_some(()));
     slow.until("done");
     assert!(slow.missed > 0, "14 MB do not wait for anybody");
     assert_eq!(slow.stdout.len() as u64 + slow.missed, slow.place);
 }
 
-/// Bytes of all values without a pattern that a lost or doubled packet would leave as it was.
+/// Bytes of all values, without a pattern that a lost or doubled packet would preserve.
 fn noise(length: u64) -> Vec<u8> {
     (0..length).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }
 
-/// A root file system with `/bytes` in it, and a daemon that keeps next to nothing of a log.
+/// A root file system with `/bytes` in it, and a daemon that keeps almost nothing of a log.
 fn with_bytes(bytes: &[u8]) -> (Daemon, Rootfs) {
     let rootfs = Rootfs::busybox();
     std::fs::write(rootfs.path().join("bytes"), bytes).expect("write");
@@ -120,8 +120,8 @@ fn reader(id: &str) -> AttachStart {
     AttachStart { id: id.into(), lossless: true, ..AttachStart::default() }
 }
 
-/// The process waits for its reader as on a pipe: from its first byte to its end, which nobody hears of before all of it
-/// was delivered; whatever becomes of the log, and where there is none.
+/// A lossless client gets every byte: the process waits for its reader as on a pipe, from the first byte to the end,
+/// which is not reported before all output was delivered; whatever happens to the log, or without one.
 #[test]
 fn a_lossless_client_gets_every_byte() {
     let bytes = noise(40 << 20);
@@ -131,16 +131,16 @@ fn a_lossless_client_gets_every_byte() {
         let request = cat(id).action(|run| run.suppress_log_output = suppressed);
         daemon.api.started(RunRequest { await_reader: true, ..request });
         let mut client = Attached::begin(&daemon.api, reader(id)).unwrap();
-        // As long as it takes somebody else to write the same with nobody to read it.
-        assert_eq!(exit(&daemon.api.ran(cat(&format!("{id}-2")))), Ok(0));
-        assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "it waits for its reader");
+        // The pause lasts as long as another container needs to write the same without a reader.
+        assert_eq!(exit(&daemon.api.run_to_end(cat(&format!("{id}-2")))), Ok(0));
+        assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "the process waits for its reader");
         let slow = attached_to(&daemon, id);
-        while client.hear().unwrap() {}
+        while client.read_message().unwrap() {}
         assert!(client.stdout == bytes && client.missed == 0, "{} bytes", client.stdout.len());
         drop(slow);
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
     }
-    // So does what is too short for anybody to wait for.
+    // The same holds for output that is too short to wait for.
     daemon.api.started(RunRequest { await_reader: true, ..sh("echo out; echo err >&2; exit 3").id("short") });
     let client = Attached::begin(&daemon.api, reader("short")).unwrap().end().unwrap();
     assert_eq!((&*client.stdout, &*client.stderr), (&b"out\n"[..], &b"err\n"[..]));
@@ -151,35 +151,35 @@ fn attached_to(daemon: &Daemon, id: &str) -> Attached {
     Attached::begin(&daemon.api, AttachStart { id: id.into(), ..AttachStart::default() }).expect("attach")
 }
 
-/// A process that waits for its reader still hears its orders, and goes on when the reader has gone.
+/// A process that waits for its reader still gets its signals, and continues when the reader has disconnected.
 #[test]
 fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     let (daemon, rootfs) = with_bytes(&noise(8 << 20));
     let held = |id: &str| {
         let request = program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
         daemon.api.started(RunRequest { await_reader: true, ..request });
-        // What is not read of several streams fills their connection's window: each has its own.
+        // Unread data of several streams fills their connection's window: each has a connection of its own.
         Attached::begin(&Api::connect(&daemon.socket()).unwrap(), reader(id)).unwrap()
     };
     let (stopped, killed, gone, deleted) = (held("stop"), held("kill"), held("gone"), held("delete"));
     assert_eq!(
-        exit(&daemon.api.ran(program("/bin/cat", &["/bytes"]).id("control").rootfs(&rootfs.reference()))),
+        exit(&daemon.api.run_to_end(program("/bin/cat", &["/bytes"]).id("control").rootfs(&rootfs.reference()))),
         Ok(0)
     );
     for id in ["stop", "kill", "gone", "delete"] {
         assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "{id}");
     }
     drop(gone);
-    assert_eq!(exit(&daemon.api.wait("gone").unwrap()), Ok(0), "it goes on into its log");
+    assert_eq!(exit(&daemon.api.wait("gone").unwrap()), Ok(0), "the process continues with its log alone");
     daemon.api.stop("stop", Some(1)).unwrap();
     assert_eq!(
         exit(&daemon.api.wait("stop").unwrap()),
         Err(9),
         "the first of a pid namespace, alone and without a handler"
     );
-    assert!(stopped.end().is_err(), "it is told that it does not have all");
+    assert!(stopped.end().is_err(), "the stream ends with an error, because output is missing");
     daemon.api.signal("kill", 9).unwrap();
-    // Its reader has time as long as nobody stops the container.
+    // The reader has time as long as the container is not stopped.
     let killed = killed.end().unwrap();
     assert!(killed.stdout == noise(8 << 20)[..killed.stdout.len()]);
     assert_eq!(exit(&daemon.api.wait("kill").unwrap()), Err(9));
@@ -187,7 +187,7 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     drop(deleted);
 }
 
-/// executord dies with output on its way; the client goes on at the byte that it has, and the process waits for it.
+/// A client continues at its byte position when executord dies with output on its way, and the process waits for it.
 #[test]
 fn a_reader_goes_on_where_it_was_when_executord_died() {
     let mut node = Supervised::start();
@@ -197,12 +197,12 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     let mut client = Attached::begin(&node.api, start.clone()).unwrap();
     client.until("line-9999\n");
     node.kill(Process::Executord);
-    while client.hear().is_ok_and(|more| more) {}
+    while client.read_message().is_ok_and(|more| more) {}
     let (mut seen, place) = (client.stdout, client.place);
     assert_eq!(seen.len() as u64, place);
     node.revive().unwrap();
-    wait::until("its shim is known again", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
-    let again = wait::until("it is attached again", || {
+    wait::until("the next executord knows the shim", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
+    let again = wait::until("the client is attached again", || {
         Attached::begin(&node.api, AttachStart { resume_at: Some(place), ..start.clone() }).ok()
     });
     let again = again.end().unwrap();
@@ -212,10 +212,10 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     assert!(seen == expected.as_bytes(), "{} bytes of {}", seen.len(), expected.len());
     assert_eq!(exit(&node.api.wait("c").unwrap()), Ok(4));
     let beyond = Attached::begin(&node.api, AttachStart { resume_at: Some(1 << 40), ..start });
-    assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "it has ended");
+    assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "the position is beyond the end");
 }
 
-/// The terminal is the shim's: it outlives executord.
+/// The terminal belongs to the shim, and outlives executord.
 #[test]
 fn the_terminal_outlives_executord() {
     let mut node = Supervised::start();
@@ -226,13 +226,13 @@ fn the_terminal_outlives_executord() {
         Attached::begin(&node.api, start).unwrap()
     };
     let mut client = begin(&node);
-    client.types(b"1\n");
+    client.send_input(b"1\n");
     client.until("got-1");
     node.kill(Process::Executord);
     assert!(client.end().is_err());
     node.revive().unwrap();
-    wait::until("its shim is known again", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
+    wait::until("the next executord knows the shim", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
     let mut client = begin(&node);
-    client.types(b"2\n");
+    client.send_input(b"2\n");
     assert!(!client.until("got-2").contains("hup"));
 }

@@ -1,12 +1,12 @@
-//! Root of the container against the processes of ours that come in.
+//! Attacks by root of the container on the executor's processes that enter it.
 
 use integration::daemon::Daemon;
-use integration::request::{Words as _, program};
+use integration::request::{RequestBuilder as _, program};
 use integration::streams::{executed, script};
 use integration::wait;
 
-/// Looks at every process of its pid namespace, as fast as it can: what they execute, what they have open, where their
-/// root is, and tries to trace them. Counts by the program that it finds.
+/// Inspects every process of its pid namespace as fast as it can: program, open files, root; and tries to trace them.
+/// Counts by program.
 const POLLER: &str = r#"
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
@@ -46,14 +46,14 @@ while not stop: look()
 print("counts", *(f"{k}={v}" for k, v in counts.items()), flush=True)
 "#;
 
-/// CVE-2016-9962, CVE-2019-5736: root of the container finds our processes while they come in, and reaches nothing of
-/// them. The control in the same run: the programs that they become it does reach, so that it looks in time and looks
-/// right.
+/// Root of the container finds the executor's processes while they enter, and reaches nothing of them (CVE-2016-9962,
+/// CVE-2019-5736). The control in the same run: it does reach the programs that they become, so that it looks in time
+/// and at the right places.
 #[test]
 fn nothing_of_ours_is_reached_while_it_comes_in() {
     let daemon = Daemon::start();
     daemon.api.started(program("/usr/bin/python3", &["-c", POLLER]).id("c").memory(256 << 20));
-    wait::until("it looks", || daemon.api.logs_so_far("c").contains("ready").then_some(()));
+    wait::until("the poller runs", || daemon.api.logs_so_far("c").contains("ready").then_some(()));
     for _ in 0..200 {
         assert_eq!(executed(&daemon.api, script("c", "exit 0")).unwrap().exit, Some(Ok(0)));
     }
@@ -65,6 +65,6 @@ fn nothing_of_ours_is_reached_while_it_comes_in() {
         value.unwrap_or_else(|| panic!("{log}")).parse().unwrap()
     };
     assert_eq!((count("reached"), count("traced")), (0, 0), "{log}");
-    assert!(count("helpers") > 0 && count("denied") > 0, "it has seen them: {log}");
+    assert!(count("helpers") > 0 && count("denied") > 0, "the poller has seen the processes: {log}");
     assert!(count("programs") > 0, "the control: what they become is reached: {log}");
 }

@@ -1,4 +1,4 @@
-"""Uses agent-cli at a terminal, as a person would: makes a terminal, types, reads, and looks how it was left."""
+"""Uses agent-cli at a terminal as a person would: makes a terminal, types, reads, and checks its state at the end."""
 import fcntl, os, pty, select, signal, struct, subprocess, sys, termios, time
 
 PATIENCE = 60

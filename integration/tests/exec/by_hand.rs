@@ -1,4 +1,4 @@
-//! agent-cli at a real terminal: the script beside this makes one and types.
+//! agent-cli at a real terminal, which the script `by_hand.py` makes and types at.
 
 use std::process::Command;
 

@@ -1,11 +1,11 @@
-//! Whoever dies, no process is left of an exec but in the container that it belongs to, and none for longer than that.
+//! After the death of any process, an executed process is left only in its container, and no longer than the container.
 
 use executor_proto::v1::exec_request::Part as ToExecuted;
 use executor_proto::v1::{ExecDetach, ExecStart};
 use integration::api::{exit, pid};
-use integration::daemon::{Daemon, ended, kill};
+use integration::daemon::{Daemon, has_ended, kill};
 use integration::host;
-use integration::request::{Words as _, program, sleeper};
+use integration::request::{RequestBuilder as _, program, sleeper};
 use integration::streams::{Executed, executed, script, start};
 use integration::supervised::{Part, Supervised};
 use integration::wait;
@@ -13,7 +13,7 @@ use tonic::Code;
 
 use crate::sleeping;
 
-/// It ignores what a client's going away sends first, and so does what it has started.
+/// Ignores the signals that a client's disconnection sends first, as its children do.
 const STUBBORN: &str = "trap '' HUP TERM; sleep 100000 & echo $!; wait";
 
 fn supervisors(launcher: i32) -> Vec<i32> {
@@ -22,25 +22,26 @@ fn supervisors(launcher: i32) -> Vec<i32> {
     host::descendants(launcher).into_iter().filter(is).collect()
 }
 
-/// What a process and its children are on the host.
+/// A process and its children on the host.
 fn with_children(pid: i32) -> Vec<i32> {
     [vec![pid], host::descendants(pid)].concat()
 }
 
 fn all_end(what: &str, pids: &[i32]) {
     assert!(!pids.is_empty(), "{what}");
-    wait::until(what, || pids.iter().all(|pid| ended(*pid)).then_some(()));
+    wait::until(what, || pids.iter().all(|pid| has_ended(*pid)).then_some(()));
 }
 
 fn stubborn(daemon: &Daemon, terminal: bool) -> (Executed, Vec<i32>) {
-    let mut process = Executed::begin(&daemon.api, ExecStart { terminal, ..script("c", STUBBORN) }).expect("it runs");
+    let mut process =
+        Executed::begin(&daemon.api, ExecStart { terminal, ..script("c", STUBBORN) }).expect("a running process");
     process.until("\n");
     let all = with_children(process.pid);
     assert_eq!(all.len(), 2, "{all:?}");
     (process, all)
 }
 
-/// SIGHUP, and SIGKILL for what does not hear it.
+/// A disconnected client's process gets SIGHUP, and SIGKILL if it ignores that.
 #[test]
 fn a_client_that_goes_away_takes_its_process_along() {
     let daemon = sleeping("c");
@@ -57,12 +58,12 @@ fn a_client_that_goes_away_takes_its_process_along() {
     wait::until("no supervisor is left", || supervisors(launcher).is_empty().then_some(()));
 }
 
-/// A process that is left to itself, at its beginning or later, goes on without its client and is not held up by what nobody
-/// reads. It ends with its container.
+/// A detached process, from the beginning or later, continues without its client and is not held up by unread output.
+/// It ends with its container.
 #[test]
 fn what_is_detached_goes_on_without_its_client() {
     let daemon = sleeping("c");
-    // More than a pipe or a terminal holds.
+    // More output than a pipe or a terminal holds.
     let busy = |mark: &str| format!("head -c 1000000 /dev/zero | tr '\\0' x; echo >/tmp/{mark}; exec sleep 100000");
     let begun = ExecStart { detached: true, ..script("c", &busy("begun")) };
     let begun = Executed::begin(&daemon.api, begun).unwrap();
@@ -74,9 +75,9 @@ fn what_is_detached_goes_on_without_its_client() {
     assert_eq!(later.end().unwrap().exit, None);
     for mark in ["begun", "later"] {
         let there = || executed(&daemon.api, script("c", &format!("test -e /tmp/{mark}"))).unwrap().exit == Some(Ok(0));
-        wait::until("it has written all", || there().then_some(()));
+        wait::until("the detached process has written everything", || there().then_some(()));
     }
-    assert!(!ended(all[0]) && all.last().is_some_and(|pid| !ended(*pid)));
+    assert!(!has_ended(all[0]) && all.last().is_some_and(|pid| !has_ended(*pid)));
     daemon.api.stop("c", Some(0)).unwrap();
     all_end("detached processes", &all);
     let launcher = daemon.launcher().unwrap();
@@ -93,7 +94,7 @@ fn the_end_of_the_container_ends_it() {
     all_end("the container's processes", &all);
 }
 
-/// Executed again and again while the container ends: each is refused, or runs and is ended, and nothing is left.
+/// Executions while the container ends are refused, or run and are ended, and nothing is left.
 #[test]
 fn a_container_that_ends_meanwhile_refuses_in_order() {
     let daemon = Daemon::start();
@@ -121,9 +122,9 @@ fn a_supervisor_that_is_killed_takes_its_process_along() {
     let found = supervisors(daemon.launcher().unwrap());
     assert_eq!(found.len(), 1);
     kill(found[0], 9);
-    wait::until("the process has ended", || ended(all[0]).then_some(()));
+    wait::until("the process has ended", || has_ended(all[0]).then_some(()));
     assert_eq!(process.end().err().unwrap().code(), Code::Unavailable);
-    // What it had started goes with the container, at the latest.
+    // The children of the killed process end with the container at the latest.
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     all_end("all of it", &all);
@@ -134,23 +135,24 @@ fn executord_that_is_killed_leaves_no_process() {
     let mut node = Supervised::start();
     let container = pid(&node.api.started(sleeper("c")));
     let process = Executed::begin(&node.api, script("c", STUBBORN)).unwrap();
-    let shown = wait::until("its child", || Some(with_children(process.pid)).filter(|all| all.len() == 2));
+    let shown =
+        wait::until("the process has its child", || Some(with_children(process.pid)).filter(|all| all.len() == 2));
     node.kill(Part::Executord);
     all_end("the process", &shown);
-    wait::until("its supervisor", || supervisors(node.pid(Part::Launcher)).is_empty().then_some(()));
+    wait::until("the supervisor has ended", || supervisors(node.pid(Part::Launcher)).is_empty().then_some(()));
     node.revive().unwrap();
-    assert!(!ended(container), "the container runs on");
+    assert!(!has_ended(container), "the container runs on");
     assert_eq!(executed(&node.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));
 }
 
-/// A process outlives the launcher that forked its supervisor, until the next one comes.
+/// An executed process outlives the launcher that forked its supervisor, until the next launcher starts.
 #[test]
 fn a_launcher_that_is_killed_leaves_no_process() {
     let mut node = Supervised::start();
     node.api.started(sleeper("c"));
     let mut process = Executed::begin(&node.api, ExecStart { stdin: true, ..start("c", "/bin/cat", &[]) }).unwrap();
     node.kill(Part::Launcher);
-    process.types(b"still here\n");
+    process.send_input(b"still here\n");
     process.until("still here");
     let all = with_children(process.pid);
     node.revive().unwrap();

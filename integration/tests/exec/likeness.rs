@@ -1,4 +1,4 @@
-//! A process that is executed is what the container's own process is: looked at from outside, line by line.
+//! An executed process has the attributes of the container's own process, compared from outside line by line.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use executor_proto::v1::{Capabilities, ExecStart, RunRequest};
 use integration::api::pid;
 use integration::daemon::Daemon;
 use integration::host;
-use integration::request::{Words as _, sleeper};
+use integration::request::{RequestBuilder as _, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{Executed, script, start};
 
-/// Lines of /proc/PID/status that must be the same.
+/// Lines of /proc/PID/status that must be equal.
 const STATUS: [&str; 13] = [
     "Uid",
     "Gid",
@@ -30,12 +30,12 @@ const NAMESPACES: [&str; 8] = ["user", "mnt", "pid", "pid_for_children", "net", 
 
 fn cgroups(pid: i32) -> Vec<String> {
     let all = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    // What a container has no cgroup of its own in, every process of the host has as it was started.
+    // In a hierarchy without a cgroup of the container's own, a process keeps the cgroup that it was started in.
     let ours = |line: &&str| line.contains("/c") || line.contains("executor");
     all.lines().filter(ours).map(str::to_owned).collect()
 }
 
-fn of(pid: i32, file: &str) -> String {
+fn proc_file(pid: i32, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_else(|error| panic!("{pid} {file}: {error}"))
 }
 
@@ -45,18 +45,18 @@ fn compare(what: &str, init: i32, executed: i32) {
         assert!(host::status(init, line).is_some(), "{line}");
     }
     for namespace in NAMESPACES {
-        let of = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap_or_default();
-        assert_eq!(of(executed), of(init), "{what}: {namespace}");
+        let namespace_of = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap_or_default();
+        assert_eq!(namespace_of(executed), namespace_of(init), "{what}: {namespace}");
     }
     assert!(!cgroups(init).is_empty());
     assert_eq!(cgroups(executed), cgroups(init), "{what}");
-    let (limits, own) = (of(executed, "limits"), of(init, "limits"));
+    let (limits, own) = (proc_file(executed, "limits"), proc_file(init, "limits"));
     for limit in ["Max open files", "Max core file size", "Max processes", "Max locked memory"] {
         let line = |all: &str| all.lines().find(|line| line.starts_with(limit)).map(str::to_owned);
         assert_eq!(line(&limits), line(&own), "{what}");
     }
     for file in ["oom_score_adj", "uid_map", "gid_map", "mountinfo", "personality"] {
-        assert_eq!(of(executed, file), of(init, file), "{what}: {file}");
+        assert_eq!(proc_file(executed, file), proc_file(init, file), "{what}: {file}");
     }
     let root = |pid: i32| std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
     assert_eq!(root(executed), root(init));
@@ -67,7 +67,7 @@ fn compare(what: &str, init: i32, executed: i32) {
     );
 }
 
-/// A table of containers; in each a process of the container's own user.
+/// Executed processes of the container's own user equal its first process, in containers of several kinds.
 #[test]
 fn it_is_as_the_containers_own_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -89,12 +89,12 @@ fn it_is_as_the_containers_own_process() {
         let init = pid(&daemon.api.started(request));
         let executed = Executed::begin(&daemon.api, start(id, "/bin/sleep", &["100000"])).unwrap();
         compare(id, init, executed.pid);
-        // The guard against a comparison of nothing with nothing.
+        // A guard against a comparison of two empty values.
         assert_ne!(host::status(init, "CapBnd"), host::status(std::process::id() as i32, "CapBnd"));
     }
 }
 
-/// Another user has that user's groups by the container's files, and none of root's capabilities.
+/// A process of another user has that user's groups by the container's files, and none of root's capabilities.
 #[test]
 fn another_user_is_that_user() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -114,13 +114,14 @@ fn another_user_is_that_user() {
     assert!(as_user("root").starts_with("0\n0\n0\n/root\n"));
 }
 
-/// No descriptor but the three, and those are pipes; nothing of the host is open.
+/// An executed process has three descriptors, which are pipes or a terminal; nothing of the host is open.
 #[test]
 fn it_has_no_descriptor_of_ours() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     for (stdin, terminal) in [(false, false), (true, false), (false, true)] {
-        // It says when its own loader is done, which opens libraries; and stays, as the last of its commands is not `sleep`.
+        // The script prints when its loader, which opens libraries, is done. It stays, because its last command is not
+        // `sleep`.
         let start = ExecStart { stdin, terminal, ..script("c", "echo loaded; sleep 1000; true") };
         let mut executed = Executed::begin(&daemon.api, start).unwrap();
         executed.until("loaded");

@@ -1,4 +1,4 @@
-//! Processes that are executed in containers that run.
+//! Processes executed in running containers.
 
 mod archive;
 mod attach;
@@ -12,13 +12,13 @@ mod terminal;
 use executor_proto::v1::exec_request::Part;
 use executor_proto::v1::{EnvironmentVariable, ExecStart};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words as _, sh, sleeper};
+use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{Executed, executed, script, start};
 use integration::wait;
 use tonic::Code;
 
-/// A container that sleeps, and its daemon.
+/// A daemon with a sleeping container.
 pub(crate) fn sleeping(id: &str) -> Daemon {
     let daemon = Daemon::start();
     daemon.api.started(sleeper(id));
@@ -74,13 +74,14 @@ fn the_operator_can_forbid_it() {
     assert!(told.code() == Code::InvalidArgument && told.message().contains("allow_exec"), "{told}");
 }
 
-/// PATH, HOME and what was asked for: nothing of the container's own process, whose variables may be secrets.
+/// An executed process has PATH, HOME and the requested variables, and none of the container's own process, which may
+/// be secrets.
 #[test]
 fn its_environment_is_its_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let main = sh("echo main=$SECRET,$OPEN; sleep 100000").id("c").rootfs(&rootfs.reference());
     daemon.api.started(main.env("OPEN", "seen").secret_env("SECRET", "canary-0123456789"));
-    wait::until("it is up", || daemon.api.logs_so_far("c").contains("main=").then_some(()));
+    wait::until("the container prints", || daemon.api.logs_so_far("c").contains("main=").then_some(()));
     let own = EnvironmentVariable { name: "OWN".into(), value: "1".into() };
     let told =
         executed(&daemon.api, ExecStart { env: vec![own], ..start("c", "/bin/busybox", &["env"]) }).unwrap().text();
@@ -99,21 +100,21 @@ fn ten_megabytes_go_in_and_come_out() {
     let all: Vec<u8> = (0..10_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let (mut sent, chunk) = (0, 100_000);
     while cat.stdout.len() < all.len() {
-        // So much at a time that neither side waits for the other.
+        // Small enough portions that neither side waits for the other.
         if sent < all.len() && sent - cat.stdout.len() <= chunk {
-            cat.types(&all[sent..sent + chunk]);
+            cat.send_input(&all[sent..sent + chunk]);
             sent += chunk;
         } else {
-            assert!(cat.hear().unwrap());
+            assert!(cat.read_message().unwrap());
         }
     }
-    assert!(cat.exit.is_none(), "it waits for more");
+    assert!(cat.exit.is_none(), "cat waits for more input");
     cat.end_input();
     let cat = cat.end().unwrap();
     assert!(cat.stdout == all && cat.exit == Some(Ok(0)));
 }
 
-/// A signal is heard although the process reads none of its input.
+/// A signal is delivered although the process reads none of its input.
 #[test]
 fn a_signal_is_not_held_up_by_input() {
     let daemon = sleeping("c");
@@ -121,20 +122,20 @@ fn a_signal_is_not_held_up_by_input() {
     let mut process = Executed::begin(&daemon.api, ExecStart { stdin: true, ..script("c", deaf) }).unwrap();
     process.until("ready");
     for _ in 0..4 {
-        process.types(&[b'x'; 100_000]);
+        process.send_input(&[b'x'; 100_000]);
     }
     process.send(Part::Signal(10));
     let process = process.end().unwrap();
     assert_eq!((process.text().as_str(), process.exit), ("ready\nusr1\n", Some(Ok(3))));
 }
 
-/// A client that says no more ends the process's input, and still hears.
+/// A client that closes its half of the stream ends the process's input, and still gets its output.
 #[test]
 fn a_client_that_says_no_more_still_hears() {
     let daemon = sleeping("c");
     let wc = ExecStart { stdin: true, ..script("c", "wc -c; exit 5") };
     let mut process = Executed::begin(&daemon.api, wc).unwrap();
-    process.types(b"12345");
+    process.send_input(b"12345");
     process.close();
     let process = process.end().unwrap();
     assert_eq!((process.text().trim(), process.exit), ("5", Some(Ok(5))));
@@ -148,10 +149,10 @@ fn sixty_four_at_a_time_and_no_more() {
     let told = sleep().err().unwrap();
     assert!(told.code() == Code::ResourceExhausted && told.message().contains("64"), "{told}");
     drop(all);
-    wait::until("they have ended", || sleep().ok());
+    wait::until("the processes have ended", || sleep().ok());
 }
 
-/// The container's limit of processes holds for them, too.
+/// The container's limit of processes includes executed ones.
 #[test]
 fn the_containers_limits_hold() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! What a process is executed with, and what is typed into it, stays in none of our processes.
+//! Arguments, environment and input of an executed process stay in none of the executor's processes.
 
 use executor_proto::v1::exec_request::Part;
 use executor_proto::v1::{EnvironmentVariable, ExecStart};
@@ -11,7 +11,7 @@ use integration::wait;
 
 const SIZE: usize = 4096;
 
-/// A process that was given a canary in every way, while it runs.
+/// A running process that was given a canary in every way.
 struct Given {
     daemon: Daemon,
     process: Executed,
@@ -36,13 +36,13 @@ impl Given {
         let script = r#"read typed; echo "$PRINTED"; echo read; sleep 100000"#;
         let args = vec!["-c".into(), script.into(), argument.as_str().into()];
         let start = ExecStart { env, args, stdin: true, ..start("c", "/bin/sh", &[]) };
-        let mut process = Executed::begin(&daemon.api, start).expect("it runs");
-        process.types(&[typed.as_bytes(), b"\n"].concat());
+        let mut process = Executed::begin(&daemon.api, start).expect("a running process");
+        process.send_input(&[typed.as_bytes(), b"\n"].concat());
         process.until("read");
         Self { daemon, process, needles }
     }
 
-    /// Searches all of the executor's: executord, the launcher, and what is below them.
+    /// Searches the executor's processes: executord, the launcher, and their descendants.
     fn ours(&self) -> Report {
         let all = Process::all();
         let executord = self.daemon.pid().cast_unsigned();
@@ -66,11 +66,11 @@ impl Given {
     }
 }
 
-/// While the process runs and its call goes on, the process alone has what it was given and what it printed.
+/// While a process runs and its call continues, the process alone holds what it was given and what it printed.
 #[test]
 fn values_are_in_the_process_alone() {
     let given = Given::by(Setup::default());
-    wait::until_ok("only the process has them", || {
+    wait::until_ok("only the process holds the values", || {
         let report = given.ours();
         assert!(report.processes >= 4, "executord, launcher, shim and supervisor: {report:?}");
         if report.found() { Err(report.to_string()) } else { Ok(()) }
@@ -85,13 +85,13 @@ fn values_are_in_the_process_alone() {
     let process = process.end().unwrap();
     assert_eq!(process.exit, Some(Err(9)));
     let given = Given { daemon, process, needles };
-    wait::until_ok("nobody has them", || {
+    wait::until_ok("no process holds the values", || {
         let report = given.ours();
         if report.found() { Err(report.to_string()) } else { Ok(()) }
     });
 }
 
-/// The control: where nothing is overwritten, all of them are found.
+/// All values are found where nothing is overwritten. This is the control.
 #[test]
 fn where_nothing_is_overwritten_they_are_found() {
     let report = Given::by(Setup::default().control()).ours();
@@ -100,7 +100,7 @@ fn where_nothing_is_overwritten_they_are_found() {
     }
 }
 
-/// Copies a canary in and out again over one connection, which stays, and searches executord.
+/// Copies a canary in and out again over one connection, which stays open, and searches executord.
 fn copied(setup: Setup) -> (Daemon, Needles) {
     let daemon = setup.start();
     daemon.api.started(sleeper("c"));
@@ -111,32 +111,32 @@ fn copied(setup: Setup) -> (Daemon, Needles) {
     let mut header = tar::Header::new_gnu();
     header.set_size(SIZE as u64);
     header.set_mode(0o600);
-    archive.append_data(&mut header, "file", canary.as_bytes()).expect("it is copied");
-    let archive = archive.into_inner().expect("it is copied");
-    let done = daemon.api.put_archive("c", "/tmp", &archive, 1000).expect("it is copied");
+    archive.append_data(&mut header, "file", canary.as_bytes()).expect("a copy");
+    let archive = archive.into_inner().expect("a copy");
+    let done = daemon.api.put_archive("c", "/tmp", &archive, 1000).expect("a copy");
     assert_eq!((done.entries, done.bytes), (1, SIZE as u64));
-    let came = daemon.api.get_archive("c", "/tmp/file").expect("it is copied");
-    assert!(came.windows(SIZE).any(|window| window == canary.as_bytes()), "it came back");
+    let came = daemon.api.get_archive("c", "/tmp/file").expect("a copy");
+    assert!(came.windows(SIZE).any(|window| window == canary.as_bytes()), "the file comes back");
     (daemon, needles)
 }
 
 fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
     let mut search = Search::new(needles);
-    search.process(&Process::of(daemon.pid().cast_unsigned()).expect("it runs"));
+    search.process(&Process::of(daemon.pid().cast_unsigned()).expect("a running process"));
     search.report()
 }
 
-/// What is copied into a container and out of one stays nowhere, while the connection goes on.
+/// Files that are copied into a container and out of one stay nowhere, while the connection is open.
 #[test]
 fn files_that_are_copied_leave_nothing() {
     let (daemon, needles) = copied(Setup::default());
-    wait::until_ok("executord has nothing of it", || {
+    wait::until_ok("executord holds nothing of the copy", || {
         let report = in_executord(&daemon, &needles);
         if report.found() { Err(report.to_string()) } else { Ok(()) }
     });
 }
 
-/// The control: where nothing is overwritten, it is found.
+/// Copied files are found where nothing is overwritten. This is the control.
 #[test]
 fn where_nothing_is_overwritten_copied_files_are_found() {
     let (daemon, needles) = copied(Setup::default().control());

@@ -1,4 +1,4 @@
-//! Processes with a terminal, as seen by a client of the interface.
+//! Processes with a terminal, as a client of the interface sees them.
 
 use executor_proto::v1::{ExecStart, WindowSize};
 use integration::daemon::Daemon;
@@ -7,7 +7,7 @@ use integration::streams::{Executed, executed, script, start};
 use crate::sleeping;
 
 fn on_terminal(daemon: &Daemon, text: &str) -> Executed {
-    Executed::begin(&daemon.api, ExecStart { terminal: true, ..script("c", text) }).expect("it runs")
+    Executed::begin(&daemon.api, ExecStart { terminal: true, ..script("c", text) }).expect("a running process")
 }
 
 #[test]
@@ -41,33 +41,33 @@ fn its_size_is_as_asked_and_changes_are_seen() {
     assert_eq!(watcher.exit, Some(Ok(6)));
 }
 
-/// A shell with job control: what is typed is echoed, Ctrl-C ends what runs in the foreground and not the shell, Ctrl-Z
+/// A shell with job control works: typed input is echoed, Ctrl-C ends the foreground job and not the shell, Ctrl-Z
 /// stops it, Ctrl-D ends the shell.
 #[test]
 fn a_shell_is_used_as_by_hand() {
     let daemon = sleeping("c");
     let bash = ExecStart { terminal: true, ..start("c", "/bin/bash", &["--norc", "-i"]) };
     let mut shell = Executed::begin(&daemon.api, bash).unwrap();
-    shell.types(b"PS1='rea''dy> '\n");
+    shell.send_input(b"PS1='rea''dy> '\n");
     shell.until("ready> ");
-    shell.types(b"echo a$((40+2))b\n");
+    shell.send_input(b"echo a$((40+2))b\n");
     shell.until("a42b");
-    shell.types(b"(echo go''ing; sleep 1000)\n");
+    shell.send_input(b"(echo go''ing; sleep 1000)\n");
     shell.until("going");
-    shell.types(b"\x03");
+    shell.send_input(b"\x03");
     shell.until("^C");
-    shell.types(b"echo still-$((1))\n");
+    shell.send_input(b"echo still-$((1))\n");
     shell.until("still-1");
-    shell.types(b"(echo be''gins; sleep 2000)\n");
+    shell.send_input(b"(echo be''gins; sleep 2000)\n");
     shell.until("begins");
-    shell.types(b"\x1a");
+    shell.send_input(b"\x1a");
     shell.until("topped");
-    shell.types(b"kill -9 %1; exit 9\n");
-    shell.types(b"exit 9\n");
+    shell.send_input(b"kill -9 %1; exit 9\n");
+    shell.send_input(b"exit 9\n");
     assert_eq!(shell.end().unwrap().exit, Some(Ok(9)));
 }
 
-/// All that a process wrote before its end is there, however much.
+/// All output before a process's end is delivered, however much it is.
 #[test]
 fn nothing_of_its_output_is_lost() {
     let daemon = sleeping("c");
@@ -78,13 +78,15 @@ fn nothing_of_its_output_is_lost() {
     }
 }
 
-/// `/dev/ptmx` is the container's own to change: what it puts there is not taken for a terminal.
+/// A false `/dev/ptmx`, which the container can put there, is not accepted as a terminal.
 #[test]
 fn a_false_multiplexer_is_refused() {
     let daemon = Daemon::start();
     let trick = "rm /dev/ptmx; echo >/dev/ptmx; echo changed; sleep 100000";
-    daemon.api.started(integration::request::Words::id(integration::request::sh(trick), "c"));
-    integration::wait::until("the trick", || daemon.api.logs_so_far("c").contains("changed").then_some(()));
+    daemon.api.started(integration::request::RequestBuilder::id(integration::request::sh(trick), "c"));
+    integration::wait::until("the container has changed /dev/ptmx", || {
+        daemon.api.logs_so_far("c").contains("changed").then_some(())
+    });
     let told = on_terminal(&daemon, "echo fooled").end().unwrap();
     assert!(told.failure.unwrap().message.contains("/dev/ptmx is no multiplexer"));
 }

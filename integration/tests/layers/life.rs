@@ -1,4 +1,4 @@
-//! A layer's life: asked for, unpacked, used by containers, removed.
+//! A layer's life: requested, unpacked, used by containers, removed.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use integration::layers::Blob;
 use integration::rootfs;
 use prost::Message;
 
-/// A container of an image.
+/// A plan for a container of an image.
 pub(crate) fn plan(id: &str, image: PlannedImage, script: &str) -> Plan {
     let draft = Draft { id, path: "/bin/sh", args: vec!["-c", script], memory_bytes: 64 << 20, ..Draft::default() };
     let mut plan = validate(&draft, &Policy::default()).unwrap();
@@ -31,7 +31,7 @@ fn reason(answer: &LauncherAnswer) -> Option<Reason> {
     }
 }
 
-fn done(answer: &LauncherAnswer) {
+fn assert_done(answer: &LauncherAnswer) {
     assert!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
 }
 
@@ -50,8 +50,8 @@ fn containers_run_on_layers_that_nobody_changes() {
         "what is below comes first"
     );
     let mut image = launcher.unpack_image(&blobs);
-    done(&ask(&blobs[0], &[]));
-    done(&ask(&blobs[1], &[&blobs[0]]));
+    assert_done(&ask(&blobs[0], &[]));
+    assert_done(&ask(&blobs[1], &[&blobs[0]]));
     image.volumes = vec!["/data/deep".into(), "/srv".into()];
 
     let before = store_listing(&launcher);
@@ -64,11 +64,11 @@ fn containers_run_on_layers_that_nobody_changes() {
     let script = "cat /greeting; sleep 1000";
     let two = launcher.launch(&plan("two", image.clone(), script), &payload(script)).unwrap();
     two.reach(State::Running).unwrap();
-    integration::wait::until("it has read the layer", || {
+    integration::wait::until("the container has read the layer", || {
         launcher.log("two").contains("from the upper layer").then_some(())
     });
 
-    // What a container has stays.
+    // A layer in use stays.
     for blob in &blobs {
         assert_eq!(reason(&launcher.remove_layer(blob)), Some(Reason::Busy));
     }
@@ -80,7 +80,7 @@ fn containers_run_on_layers_that_nobody_changes() {
             let answer = launcher.remove_layer(blob);
             (reason(&answer) != Some(Reason::Busy)).then_some(answer)
         });
-        done(&removed);
+        assert_done(&removed);
         assert_eq!(reason(&launcher.remove_layer(blob)), Some(Reason::NotFound));
     }
     assert!(launcher.stored("sha256").is_empty() && launcher.stored("ingest").is_empty());
@@ -88,7 +88,7 @@ fn containers_run_on_layers_that_nobody_changes() {
     assert!(refused.unwrap_err().message.contains("is not unpacked on this host"));
 }
 
-/// A container may make directories in directories for as long as it likes: they go with it.
+/// A tree of arbitrarily nested directories is removed with its container.
 #[test]
 fn a_deep_tree_goes_with_its_container() {
     let launcher = Launcher::start(&[]);
@@ -101,7 +101,7 @@ fn a_deep_tree_goes_with_its_container() {
     assert!(launcher.log("deep").contains("1500 deep"), "the control");
     let state = launcher.state_dir().join("containers/deep");
     assert!(!state.join("upper").exists() && state.join("exit.json").exists());
-    done(&launcher.remove("deep"));
+    assert_done(&launcher.remove("deep"));
 }
 
 fn store_listing(launcher: &Launcher) -> Vec<String> {
@@ -116,7 +116,7 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
     lines
 }
 
-/// Six are asked for at once, two of them the same: all are there in the end, and meanwhile the launcher answers.
+/// Six layers that are requested at once, two of them identical, are all unpacked, and meanwhile the launcher answers.
 #[test]
 fn many_at_once_and_nobody_waits_for_them() {
     let launcher = Launcher::start(&[]);
@@ -135,7 +135,7 @@ fn many_at_once_and_nobody_waits_for_them() {
         let mut buffer = vec![0; PACKET_MAX];
         let (length, _) = launcher.connection.recv(&mut buffer).unwrap().unwrap();
         let reply = LauncherReply::decode(&buffer[..length]).unwrap();
-        done(&reply.answer.unwrap());
+        assert_done(&reply.answer.unwrap());
         order.push(reply.sequence);
         most = most.max(launcher.stored("ingest").len());
     }

@@ -1,4 +1,4 @@
-//! What is left when somebody is killed in the middle, or the disk is full, or the blob is an attack.
+//! Leftovers after a kill in the middle, on a full disk, or of a hostile blob.
 
 use std::path::Path;
 
@@ -23,8 +23,8 @@ fn signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-/// Asks for a layer and stops its process when it has written something.
-fn caught(launcher: &Launcher, blob: &Blob) -> i32 {
+/// Requests a layer and stops the unpacking process when it has written something.
+fn stop_while_unpacking(launcher: &Launcher, blob: &Blob) -> i32 {
     let request = executor_core::protocol::LauncherRequest { sequence: 7, call: Some(blob.request(&[])) };
     launcher.connection.send(&request.encode_to_vec(), &[blob.file.as_fd()]).unwrap();
     wait::until("an unpacker at work", || {
@@ -50,22 +50,23 @@ const FILES: u32 = 20_000;
 fn a_killed_unpacker_leaves_nothing() {
     let launcher = Launcher::start(&[]);
     let blob = Blob::of_many_files(FILES, "x");
-    let pid = caught(&launcher, &blob);
+    let pid = stop_while_unpacking(&launcher, &blob);
     assert!(launcher.stored("sha256").is_empty(), "half a layer is none");
     signal(pid, Signal::SIGKILL);
     let refused = refused(answer(&launcher));
     assert!(refused.message.contains("Signal(9)"), "{refused:?}");
-    wait::until("nothing is left", || launcher.stored("ingest").is_empty().then_some(()));
+    wait::until("the ingest directory is empty", || launcher.stored("ingest").is_empty().then_some(()));
     assert!(launcher.stored("sha256").is_empty());
     assert!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)));
 }
 
-/// Launcher and unpacker both, at once: the next launcher clears what they left, and unpacks it.
+/// A launcher that is killed together with its unpacker leaves no partial layer: the next launcher removes the rest,
+/// and unpacks the layer.
 #[test]
 fn a_killed_launcher_leaves_no_half_layer() {
     let mut launcher = Launcher::start(&[]);
     let blob = Blob::of_many_files(FILES, "x");
-    let pid = caught(&launcher, &blob);
+    let pid = stop_while_unpacking(&launcher, &blob);
     launcher.kill();
     wait::until("the unpacker ends with its launcher", || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -74,10 +75,10 @@ fn a_killed_launcher_leaves_no_half_layer() {
     assert_eq!(launcher.stored("ingest").len(), 1, "the control: something was left");
     assert!(launcher.stored("sha256").is_empty());
     launcher.start_again();
-    wait::until("nothing is left", || launcher.stored("ingest").is_empty().then_some(()));
+    wait::until("the ingest directory is empty", || launcher.stored("ingest").is_empty().then_some(()));
     assert!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)));
     assert_eq!(launcher.stored("sha256").len(), 1);
-    // One that is whole stays.
+    // A complete layer stays.
     launcher.kill();
     launcher.start_again();
     assert!(matches!(launcher.call(blob.request(&[]), &[]), LauncherAnswer::Done(_)));
@@ -95,19 +96,19 @@ fn a_full_disk_is_told_and_leaves_nothing() {
     assert!(told.message.contains("No space left on device"), "{told:?}");
     assert!(launcher.stored("ingest").is_empty() && launcher.stored("sha256").is_empty());
     assert!(matches!(launcher.unpack(&small, &[]), LauncherAnswer::Done(_)));
-    // It lies in what goes with the launcher.
+    // The mount lies in the launcher's directories, and is taken away before them.
     launcher.kill();
     drop(disk);
     launcher.start_again();
 }
 
-/// What a process can do that reads what others wrote.
+/// An unpacker, which reads data of others, has few rights.
 #[test]
 fn an_unpacker_can_do_little() {
     let launcher = Launcher::start(&[]);
-    let pid = caught(&launcher, &Blob::of_many_files(FILES, "x"));
+    let pid = stop_while_unpacking(&launcher, &Blob::of_many_files(FILES, "x"));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SYS_ADMIN for the overlay's attributes, SETFCAP; no new ones by any program.
+    // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SYS_ADMIN for the overlay's attributes, SETFCAP; no program can add any.
     for line in [
         "CapEff:\t000000008020001b",
         "CapPrm:\t000000008020001b",
@@ -129,7 +130,7 @@ fn an_unpacker_can_do_little() {
     assert!(matches!(answer(&launcher), LauncherAnswer::Done(_)));
 }
 
-/// The launcher's answers for what is wrong with a layer; each attack by itself is a test of `executor-layers`.
+/// The launcher's answer names the fault of a layer; `executor-layers` tests each attack by itself.
 #[test]
 fn what_is_wrong_with_a_layer_is_told() {
     let launcher = Launcher::start(&[]);

@@ -1,4 +1,4 @@
-//! The same image, unpacked by us and by umoci: the trees are the same, in names, modes, owners, times, attributes and
+//! Images unpacked by the launcher and by umoci: both trees have the same names, modes, owners, times, attributes and
 //! links.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use integration::launcher::Launcher;
 use integration::rootfs::Rootfs;
 use integration::tree::{differences, forget_time, listing, of_layers};
 
-/// The image unpacked by us, and that umoci's tree is the same but for the times of what nobody describes.
+/// Unpacks the image and compares it with umoci's tree, except for times of entries that no layer describes.
 fn compare(image: &Image, layers: usize, undescribed: &[&str]) -> BTreeMap<PathBuf, String> {
     let launcher = Launcher::start(&[]);
     let blobs = image.blobs();
@@ -25,7 +25,7 @@ fn compare(image: &Image, layers: usize, undescribed: &[&str]) -> BTreeMap<PathB
     ours
 }
 
-/// Layers that umoci made of changes of a tree.
+/// An image with layers that umoci made of changes to a tree is unpacked as umoci does.
 #[test]
 fn an_image_of_many_layers_is_what_umoci_unpacks() {
     let image = Image::new();
@@ -43,7 +43,7 @@ fn an_image_of_many_layers_is_what_umoci_unpacks() {
     assert!(!tree.contains_key(Path::new("third")) && !tree.contains_key(Path::new("opaque/old")));
 }
 
-/// An entry of an archive.
+/// Encodes an entry of an archive.
 fn entry(kind: u8, path: &str, link: &str) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::new(kind));
@@ -66,8 +66,8 @@ fn archive(entries: &[(u8, &str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// Archives that no tool makes of a tree, and that are layers all the same: opaque directories, links on the way, what
-/// only the layers below describe, names from the root and with dots.
+/// Archives that no tool makes of a tree, but that are valid layers, are unpacked as umoci does: opaque directories,
+/// links in paths, entries that only lower layers describe, absolute names and names with dots.
 #[test]
 fn archives_of_other_tools_are_what_umoci_unpacks() {
     let image = Image::new();

@@ -1,16 +1,16 @@
-//! Plugins that misbehave: the container is refused in words that tell which one and why, and all of them take back
-//! what they did.
+//! Plugins that misbehave: the container is refused with the plugin's name and the reason, and all plugins undo what
+//! they did.
 
 use executor_proto::v1::RunRequest;
 use integration::host;
 use integration::network::Network;
-use integration::request::Words;
+use integration::request::RequestBuilder;
 use integration::rootfs::Rootfs;
 use serde_json::json;
 
 use crate::sleeping;
 
-/// A first plugin that does as it should, and a second one that does not; only at ADD.
+/// A second plugin that fails at ADD is named, and everything, including the first plugin's work, is undone.
 #[test]
 fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -53,7 +53,7 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
         assert_eq!(made[calls..], expected, "{id}");
         calls = made.len();
         assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new(), "{id}");
-        daemon.is_back_at(&before);
+        daemon.wait_until_back_at(&before);
     }
     let left = host::processes().into_iter().filter(|pid| {
         std::fs::read(format!("/proc/{pid}/environ"))
@@ -62,7 +62,7 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
     assert_eq!(left.collect::<Vec<_>>(), Vec::<i32>::new(), "no plugin is left");
 }
 
-/// Where egress cannot be closed, here because a plugin took the namespace's name away, nothing is started.
+/// A container whose egress cannot be closed, here because a plugin removed the namespace's name, is not started.
 #[test]
 fn what_cannot_be_closed_does_not_run() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -77,7 +77,7 @@ fn what_cannot_be_closed_does_not_run() {
     daemon.api.run(RunRequest { egress: true, ..sleeping("control", &rootfs) }).unwrap();
 }
 
-/// Where a configuration is for several versions, the newest one that all plugins speak is used.
+/// The newest version that a configuration allows and that all plugins support is used.
 #[test]
 fn versions_are_agreed_upon() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -108,10 +108,11 @@ fn versions_are_agreed_upon() {
     speaks("old", "\"0.1.0\"");
     let refused = daemon.api.run(sleeping("none", &rootfs)).unwrap_err();
     assert!(refused.message().contains("have no version of CNI in common"), "{refused:?}");
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
-/// What a plugin finds: its own variables and nothing of ours, three descriptors, the host's mounts, its configuration.
+/// A plugin finds its own variables and none of the executor's, three descriptors, the host's mounts, and its
+/// configuration.
 #[test]
 fn a_plugin_finds_the_host_and_nothing_of_ours() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -139,7 +140,7 @@ fn a_plugin_finds_the_host_and_nothing_of_ours() {
     assert!(environment.contains(&format!("CNI_NETNS={}", netns.display())), "{environment}");
     let given: serde_json::Value = serde_json::from_str(&read("stdin")).unwrap();
     assert_eq!(given, json!({"cniVersion": "1.0.0", "name": "test", "type": "look", "own": [1, 2]}));
-    // `ls` has one open itself.
+    // `ls` itself has one open.
     assert_eq!(read("descriptors").split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
     let mounts = std::fs::read_link("/proc/self/ns/mnt").unwrap();
     assert_eq!(read("namespaces").lines().next(), mounts.to_str(), "the host's own mounts");
@@ -147,7 +148,7 @@ fn a_plugin_finds_the_host_and_nothing_of_ours() {
     assert!(read("cgroup").contains("/.network.looked-at"), "{}", read("cgroup"));
 }
 
-/// Programs and configurations that others than root could have written are not used.
+/// Programs and configurations that other users than root could have written are not used.
 #[test]
 fn only_what_root_wrote_is_run() {
     use std::os::unix::fs::PermissionsExt;
@@ -168,8 +169,8 @@ fn only_what_root_wrote_is_run() {
     mode(&conf, 0o644);
     std::fs::remove_file(network.dir().join("bin/open")).unwrap();
     assert!(refused("gone").contains("plugin `open`, ADD: there is no such program in"));
-    // Without its plugin nobody is taken off the network: that is kept for a later try, which this host will not see, and
-    // what is mounted there would keep the directory.
+    // A container cannot be removed from its network without the plugin. The removal is retried later, which this host
+    // does not live to see, and the mounts there would keep the directory.
     for name in ["control", "program", "gone"] {
         let kept = daemon.setup().run_dir().join("netns").join(name);
         let _ = std::process::Command::new("umount").arg("-l").arg(kept).status();

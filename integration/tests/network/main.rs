@@ -1,5 +1,5 @@
-//! Networks of CNI, with the plugins of Debian's containernetworking-plugins: who reaches whom, what a container's
-//! files say, and that nothing is left on any way out. Each test has a host of its own, see [`integration::network`].
+//! CNI networks with the plugins of Debian's containernetworking-plugins: reachable peers, the files that name a
+//! container, and cleanup after every kind of end. Each test has a host of its own, see [`integration::network`].
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -12,11 +12,11 @@ mod ways_out;
 use executor_proto::v1::{self, Container, PortMapping, RunRequest};
 use integration::daemon::Daemon;
 use integration::network::{BEYOND, BEYOND_PORT, BEYOND_SAYS, BEYOND_V6, GATEWAY, GATEWAY_V6, HOST_V6, Network};
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
-/// Says who it is to whoever connects, until it is stopped.
+/// A server that answers every connection with its name, until it is stopped.
 const SERVE: &str = "exec busybox nc -ll -p 8080 -e /bin/echo from-$0";
 
 fn on_cni(request: RunRequest) -> RunRequest {
@@ -27,28 +27,28 @@ fn server(id: &str, rootfs: &Rootfs) -> RunRequest {
     on_cni(sh(SERVE).id(id).rootfs(&rootfs.reference())).action(|run| run.args.push(id.into()))
 }
 
-/// The address of a container without the length of its prefix.
+/// Address of a container without its prefix length.
 fn address(container: &Container) -> String {
     let status = container.network_status.clone().unwrap();
     status.addresses[0].split_once('/').unwrap().0.to_owned()
 }
 
-/// Runs a script to its end and answers what it printed.
-fn seen(daemon: &Daemon, request: RunRequest) -> String {
-    let container = daemon.api.ran(request);
+/// Runs a script to its end and returns its output.
+fn script_output(daemon: &Daemon, request: RunRequest) -> String {
+    let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
     format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A container that goes on until it is stopped.
+/// A request for a container that runs until it is stopped.
 fn sleeping(id: &str, rootfs: &Rootfs) -> RunRequest {
     on_cni(sh("exec sleep 100000").id(id).rootfs(&rootfs.reference()))
 }
 
-/// What connecting from a container says.
-fn reached(daemon: &Daemon, rootfs: &Rootfs, address: &str, port: u16, egress: bool) -> String {
+/// Connects from a container and returns the server's answer.
+fn connect_from_container(daemon: &Daemon, rootfs: &Rootfs, address: &str, port: u16, egress: bool) -> String {
     let script = format!("busybox nc -w 2 {address} {port} </dev/null");
-    seen(daemon, RunRequest { egress, ..on_cni(sh(&script).rootfs(&rootfs.reference())) })
+    script_output(daemon, RunRequest { egress, ..on_cni(sh(&script).rootfs(&rootfs.reference())) })
 }
 
 #[test]
@@ -64,11 +64,11 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
     assert!(status.addresses[0].starts_with("10.123.0.") && status.addresses[0].ends_with("/24"), "{status:?}");
     assert_eq!(status.ports, [port]);
 
-    let by_address = || reached(&daemon, &rootfs, &address(&published), 8080, false);
+    let by_address = || connect_from_container(&daemon, &rootfs, &address(&published), 8080, false);
     wait::until("a peer is answered", || by_address().contains("from-web").then_some(()));
     for host in ["127.0.0.1", "192.0.2.1"] {
         let told = network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]);
-        // From loopback only where the plugin routes it, which this one does by its default.
+        // From loopback only where the plugin routes it, which this plugin does by default.
         assert!(told.contains("from-web"), "{host}: {told}");
     }
     let unpublished = network.on_host(&["busybox", "nc", "-w", "2", "192.0.2.1", "18081"]);
@@ -79,7 +79,7 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
     for id in daemon.api.ids() {
         daemon.api.delete(&id, true).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn egress_is_closed_unless_it_is_asked_for() {
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");
     let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
-    let beyond = |egress| reached(&daemon, &rootfs, BEYOND, BEYOND_PORT, egress);
+    let beyond = |egress| connect_from_container(&daemon, &rootfs, BEYOND, BEYOND_PORT, egress);
     assert!(beyond(true).contains(BEYOND_SAYS), "the control");
     let closed = beyond(false);
     assert!(!closed.contains(BEYOND_SAYS), "{closed}");
-    // The host is no peer, be it by the address of its bridge or by another one.
+    // The host is no peer, by the address of its bridge or by another one.
     for address in [GATEWAY, "192.0.2.1"] {
-        let host = |egress| reached(&daemon, &rootfs, address, 7000, egress);
+        let host = |egress| connect_from_container(&daemon, &rootfs, address, 7000, egress);
         wait::until("the control", || host(true).contains("from-host").then_some(()));
         let closed = host(false);
         assert!(!closed.contains("from-host"), "{address}: {closed}");
@@ -103,8 +103,8 @@ fn egress_is_closed_unless_it_is_asked_for() {
     on_host.wait().unwrap();
 }
 
-/// The same with addresses of both families, where neighbours are found by packets that the rules see: peers reach one
-/// another, and neither what lies beyond nor the host is reached, be it by an address that the bridge has by itself.
+/// Egress is closed for both address families, in which neighbours are found by packets that the rules see: peers reach
+/// one another, and neither the outside nor the host is reached, not even by the bridge's link-local address.
 #[test]
 fn egress_is_closed_for_both_families() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -115,7 +115,7 @@ fn egress_is_closed_for_both_families() {
     let of =
         |start: &str| addresses.iter().find_map(|one| one.starts_with(start).then(|| one.split('/').next().unwrap()));
     for peer in [of("10.123.0.").unwrap(), of("fd00:123::").unwrap()] {
-        let told = || reached(&daemon, &rootfs, peer, 8080, false);
+        let told = || connect_from_container(&daemon, &rootfs, peer, 8080, false);
         wait::until("a peer is answered", || told().contains("from-web").then_some(()));
     }
     let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
@@ -127,7 +127,7 @@ fn egress_is_closed_for_both_families() {
         (HOST_V6, 7000, "from-host"),
         (&link_local, 7000, "from-host"),
     ] {
-        let tried = |egress| reached(&daemon, &rootfs, address, port, egress);
+        let tried = |egress| connect_from_container(&daemon, &rootfs, address, port, egress);
         wait::until(&format!("the control, {address}"), || tried(true).contains(says).then_some(()));
         let closed = tried(false);
         assert!(!closed.contains(says), "{address}: {closed}");
@@ -136,7 +136,7 @@ fn egress_is_closed_for_both_families() {
     on_host.wait().unwrap();
 }
 
-/// Root of the container has the default capabilities, and cannot change what keeps it in.
+/// Root of the container has the default capabilities, and cannot open its egress.
 #[test]
 fn root_of_the_container_does_not_open_it() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -147,7 +147,7 @@ fn root_of_the_container_does_not_open_it() {
          busybox ping -c 1 -W 1 {BEYOND}; busybox unshare -n true; busybox nc -w 2 {BEYOND} {BEYOND_PORT} </dev/null; \
          busybox ip route"
     );
-    let told = seen(&daemon, on_cni(sh(&script).rootfs(&rootfs.reference())));
+    let told = script_output(&daemon, on_cni(sh(&script).rootfs(&rootfs.reference())));
     assert!(!told.contains(BEYOND_SAYS), "{told}");
     assert!(told.contains("default via 10.123.0.1") && !told.contains("198.51.100.0"), "{told}");
     assert!(told.matches("Operation not permitted").count() >= 3, "{told}");
@@ -158,7 +158,7 @@ fn root_of_the_container_does_not_open_it() {
     daemon.api.run(asked(true)).unwrap();
 }
 
-/// The command line: a network by name, published ports, what `inspect` tells.
+/// The command line takes a network by name and publishes ports, and `inspect` shows both.
 #[test]
 fn the_command_line_names_networks_and_publishes_ports() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

@@ -1,19 +1,19 @@
-//! What a container's own files say of names.
+//! The container's files with names: /etc/hostname, /etc/hosts, /etc/resolv.conf.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use executor_proto::v1::{Dns, Network as Kind, RunRequest};
 use integration::network::{GATEWAY, Network};
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 
-use crate::{on_cni, seen};
+use crate::{on_cni, script_output};
 
 const SHOW: &str = "cd /etc; for file in hostname hosts resolv.conf; do echo \"== $file\"; cat $file; done; busybox hostname; \
     stat -c '%a %u:%g' hosts";
 
-fn told(name: &str, hosts: &str, resolv: &str) -> String {
+fn expected_files(name: &str, hosts: &str, resolv: &str) -> String {
     let loopback = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
     format!("== hostname\n{name}\n== hosts\n{loopback}{hosts}== resolv.conf\n{resolv}{name}\n644 0:0\n")
 }
@@ -23,7 +23,7 @@ fn a_container_knows_its_name_and_whom_to_ask() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_host_network = true");
-    // What an image may have there leads elsewhere on a host that follows it.
+    // Entries of an image that lead elsewhere on a host that follows them.
     let outside = network.dir().join("outside");
     fs::write(&outside, "of the host").unwrap();
     symlink(&outside, rootfs.path().join("etc/resolv.conf")).unwrap();
@@ -31,34 +31,34 @@ fn a_container_knows_its_name_and_whom_to_ask() {
     let before = rootfs.listing();
     let show = |id: &str| sh(SHOW).id(id).rootfs(&rootfs.reference());
 
-    assert_eq!(seen(&daemon, show("none")), told("none", "127.0.1.1 none\n", ""));
+    assert_eq!(script_output(&daemon, show("none")), expected_files("none", "127.0.1.1 none\n", ""));
     let of_network = format!("nameserver {GATEWAY}\nsearch test.example\n");
-    assert_eq!(seen(&daemon, on_cni(show("cni"))), told("cni", "10.123.0.2 cni\n", &of_network));
+    assert_eq!(script_output(&daemon, on_cni(show("cni"))), expected_files("cni", "10.123.0.2 cni\n", &of_network));
     let asked = RunRequest {
         hostname: "web.example".into(),
         dns: Some(Dns { servers: vec!["10.9.9.9".into()], options: vec!["ndots:1".into()], ..Dns::default() }),
         ..on_cni(show("asked"))
     };
     let resolv = "nameserver 10.9.9.9\nsearch test.example\noptions ndots:1\n";
-    assert_eq!(seen(&daemon, asked), told("web.example", "10.123.0.3 web.example web\n", resolv));
-    let hosts = seen(&daemon, RunRequest { network: Kind::Host.into(), ..show("hosts") });
+    assert_eq!(script_output(&daemon, asked), expected_files("web.example", "10.123.0.3 web.example web\n", resolv));
+    let hosts = script_output(&daemon, RunRequest { network: Kind::Host.into(), ..show("hosts") });
     let of_host = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     assert!(hosts.contains(&of_host) && hosts.contains("127.0.1.1 hosts\n"), "{hosts}");
 
-    // The program's own rootfs, too, has them.
-    let own = seen(&daemon, sh("cat /etc/hosts; hostname; cat /etc/resolv.conf").id("of-host"));
+    // The host's root file system (`host`) has them as well.
+    let own = script_output(&daemon, sh("cat /etc/hosts; hostname; cat /etc/resolv.conf").id("of-host"));
     assert_eq!(own, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 of-host\nof-host\n");
     assert_eq!(fs::read_to_string(&outside).unwrap(), "of the host");
     assert_eq!(rootfs.listing(), before, "the directory that is shared is as it was");
 }
 
-/// A root that has a directory, or a link to another one, in their place keeps it, and the container is told.
+/// A root with a directory, or a link to another file, in their place keeps it, and the container has a warning.
 #[test]
 fn what_cannot_be_replaced_stays() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     let daemon = network.daemon("");
     fs::create_dir(rootfs.path().join("etc/hosts")).unwrap();
-    let container = daemon.api.ran(sh("test -d /etc/hosts").id("dir").rootfs(&rootfs.reference()));
+    let container = daemon.api.run_to_end(sh("test -d /etc/hosts").id("dir").rootfs(&rootfs.reference()));
     assert_eq!(integration::api::exit(&container), Ok(0));
     let warnings = container.spec.unwrap().warnings;
     assert_eq!(warnings, ["/etc/hosts is the image's: Is a directory"]);

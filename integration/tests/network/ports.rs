@@ -1,4 +1,4 @@
-//! Ports of the host that its own programs use: a request for one is refused, and the program is reached as before.
+//! Ports that the host's own programs use: a request for one is refused, and the program stays reachable.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,7 +13,7 @@ use tonic_types::StatusExt as _;
 
 use super::{on_cni, server, sleeping};
 
-/// A program of the host that listens.
+/// A server of the host.
 enum Service {
     Tcp(TcpListener),
     Udp(UdpSocket),
@@ -27,7 +27,7 @@ impl Service {
         }
     }
 
-    /// It is this program that a client at this address is answered by.
+    /// Checks that this server answers a client at this address.
     fn is_reached(&self, address: SocketAddr) {
         let patience = Some(Duration::from_secs(10));
         match self {
@@ -35,13 +35,13 @@ impl Service {
                 let mut client = TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
                 client.set_read_timeout(patience).unwrap();
                 client.write_all(b"x").unwrap();
-                // Nobody else has connected; a client that something else took is not here.
+                // No other client has connected; a client that was diverted is not here.
                 listener.set_nonblocking(true).unwrap();
-                let (mut accepted, _) = wait::until_ok("it has the connection", || listener.accept());
+                let (mut accepted, _) = wait::until_ok("the program has the connection", || listener.accept());
                 accepted.write_all(b"from-host").unwrap();
                 drop(accepted);
                 let mut told = String::new();
-                // Its end may be a reset: what was sent to it was not read.
+                // The stream may end with a reset, since the server did not read the client's data.
                 let _ = client.read_to_string(&mut told);
                 assert_eq!(told, "from-host", "{address}");
             }
@@ -66,12 +66,12 @@ fn a_program_of_the_host_keeps_its_port() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("ports_allowed = [\"1-65535\"]");
-    // Once, so that what the plugins make for a network is there.
+    // A first container, so that the network's bridge exists.
     daemon.api.started(sleeping("first", &rootfs));
     daemon.api.delete("first", true).unwrap();
     let before = daemon.footprint();
     let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
-    // Where a program listens, and addresses at which its port is asked for; nothing stands for none.
+    // A server's address, and addresses at which its port is requested; the empty one stands for no address.
     let table: [(&str, u16, Protocol, &[&str]); 7] = [
         ("0.0.0.0", 18_080, tcp, &["", "127.0.0.1", HOST, "0.0.0.0"]),
         ("127.0.0.1", 18_081, tcp, &["", "127.0.0.1", "0.0.0.0"]),
@@ -92,7 +92,7 @@ fn a_program_of_the_host_keeps_its_port() {
         };
         for at in asked {
             let taken = port(at, number.into(), protocol);
-            // Beside one that is free: all of them or none.
+            // Together with a free port: either both are published or neither is.
             let ports = vec![port("", 19_000, tcp), taken];
             let refused = daemon.api.run(RunRequest { ports, ..server("web", &rootfs) }).unwrap_err();
             let what = format!("{bound} asked for at {at:?}: {refused:?}");
@@ -110,10 +110,10 @@ fn a_program_of_the_host_keeps_its_port() {
         }
     }
     assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 
-    // The control: the port of a program that has gone is the container's, and it is the container that answers there; what the
-    // container has, no program of the host gets.
+    // The control: the port of a program that has ended goes to the container, which answers there; and no program of
+    // the host can bind the container's port.
     let ports = vec![port("", 18_080, tcp)];
     daemon.api.started(on_cni(RunRequest { ports, ..server("web", &rootfs) }));
     let told = || network.on_host(&["busybox", "nc", "-w", "2", HOST, "18080"]);
@@ -121,6 +121,6 @@ fn a_program_of_the_host_keeps_its_port() {
     for address in ["0.0.0.0:18080", "127.0.0.1:18080", "[::]:18080"] {
         assert!(network.enter(|| TcpListener::bind(address)).is_err(), "{address}");
     }
-    // The other protocol of the number, and the number at another address, are nobody's.
+    // The same number with the other protocol, and at another address, is free.
     network.enter(|| UdpSocket::bind("0.0.0.0:18080")).unwrap();
 }

@@ -1,22 +1,23 @@
-//! README.md and the first steps, typed as they stand, on a machine that has nothing but executord with its defaults: docker.io is a registry
-//! of the test's own, which the machine's name service and certificates lead to.
+//! The commands of README.md and of the first steps, on a machine with nothing but executord in its default
+//! configuration. docker.io is a registry of the test's own, to which the machine's name service and certificates lead.
 //!
-//! The machine is a mount and a network namespace of a thread: what the examples write below /etc goes with it.
+//! The machine is a mount and a network namespace of a thread: files that the examples write below /etc are removed
+//! with it.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use integration::daemon::Daemon;
-use integration::guide::{Guide, Place};
+use integration::guide::{Guide, GuideShell};
 use integration::images::{Image, Registry};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// What docker.io's images are fetched from.
+/// Host name from which images of docker.io are fetched.
 const DOCKER_HUB: &str = "registry-1.docker.io";
 
-/// Lets this thread, and what it starts, live on a machine of their own.
+/// Moves this thread, and its children, to a machine of their own.
 fn machine(dir: &Path) {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).unwrap();
     let none = None::<&str>;
@@ -32,7 +33,7 @@ fn machine(dir: &Path) {
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
 }
 
-/// busybox as docker.io has it: every applet, some users, and no directory for what the kernel shows.
+/// busybox as docker.io has it: every applet, some users, and no mount points for the kernel's file systems.
 fn busybox() -> Image {
     let image = Image::new();
     let root = image.root();
@@ -77,10 +78,10 @@ fn the_readme_works_as_it_says() {
             let home = dir.join(name);
             fs::create_dir(&home).unwrap();
             let env = vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("HOME", home.clone().into())];
-            guide.run(&Place { dir: home, env });
+            guide.run(&GuideShell { dir: home, env });
         }
     };
-    // A thread of its own: the next test is not to live on that machine.
+    // A thread of its own, because the next test must not run on that machine.
     let ran = std::thread::scope(|scope| scope.spawn(run).join());
     ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }

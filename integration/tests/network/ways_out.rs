@@ -1,9 +1,9 @@
-//! However a container ends, it is taken off its network: no rule, no address, no cable, no namespace is left.
+//! Ends of a container, each of which removes it from its network: no rule, address, interface or namespace is left.
 
 use executor_proto::v1::{PortMapping, RunRequest};
-use integration::daemon::{Daemon, ended, kill};
+use integration::daemon::{Daemon, has_ended, kill};
 use integration::network::Network;
-use integration::request::{Words, program};
+use integration::request::{RequestBuilder, program};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
@@ -14,7 +14,7 @@ fn published(id: &str, rootfs: &Rootfs) -> RunRequest {
     RunRequest { ports: vec![port], ..sleeping(id, rootfs) }
 }
 
-/// A network with firewall's rules as well.
+/// A network with firewall rules as well.
 fn network() -> (Network, Rootfs) {
     let network = Network::new();
     network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "firewall"})]);
@@ -28,9 +28,9 @@ fn is_clean(network: &Network, daemon: &Daemon) {
     });
 }
 
-fn end(pid: i32) {
+fn kill_and_wait(pid: i32) {
     kill(pid, 9);
-    wait::until("it is gone", || ended(pid).then_some(()));
+    wait::until("the killed process is gone", || has_ended(pid).then_some(()));
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn an_end_in_order_and_starts_that_fail() {
     daemon.api.wait("ends").unwrap();
     is_clean(&network, &daemon);
 
-    // After every plugin has done its part: the program is not there.
+    // The failure comes after every plugin has run: the program does not exist.
     let nowhere = daemon.api.run(on_cni(program("/nope", &[]).id("nowhere").rootfs(&rootfs.reference())));
     assert!(nowhere.is_err() || daemon.api.wait("nowhere").is_ok());
     is_clean(&network, &daemon);
@@ -60,10 +60,10 @@ fn the_shim_is_killed() {
     let (network, rootfs) = network();
     let daemon = network.daemon("");
     daemon.api.started(published("lost", &rootfs));
-    end(daemon.record("lost").shim.pid);
+    kill_and_wait(daemon.record("lost").shim.pid);
     daemon.api.wait("lost").unwrap();
     is_clean(&network, &daemon);
-    daemon.api.started(published("next", &rootfs)); // the port is free again
+    daemon.api.started(published("next", &rootfs)); // needs the port, which is free again
 }
 
 #[test]
@@ -75,21 +75,21 @@ fn everything_is_killed_and_started_again() {
     let init = |id: &str| daemon.record(id).prepared.unwrap().init.pid;
     let (shim, launcher, both) =
         (daemon.record("swept").shim.pid, daemon.launcher().unwrap(), [init("swept"), init("ends-alone")]);
-    // The configuration of that time is what counts.
-    network.forget("10-test.conflist");
+    // The configuration of the container's start applies.
+    network.remove_config("10-test.conflist");
     daemon.kill();
-    end(launcher);
-    // One ends with its shim and without a launcher, the other one loses all.
-    end(both[1]);
-    end(shim);
-    end(both[0]);
+    kill_and_wait(launcher);
+    // One container ends with its shim and without a launcher, the other one loses all three.
+    kill_and_wait(both[1]);
+    kill_and_wait(shim);
+    kill_and_wait(both[0]);
     daemon.start_again();
     daemon.api.wait("swept").unwrap();
     daemon.api.wait("ends-alone").unwrap();
     is_clean(&network, &daemon);
 }
 
-/// In the middle of a plugin: it is ended with everything that it started, and asked to take back what it did.
+/// A plugin whose shim is killed is ended with all its children, and then called to undo its work.
 #[test]
 fn the_shim_is_killed_in_the_middle_of_a_plugin() {
     let network = Network::new();
@@ -106,15 +106,15 @@ fn the_shim_is_killed_in_the_middle_of_a_plugin() {
     std::thread::scope(|scope| {
         let run = scope.spawn(|| daemon.api.run(request));
         let left: i32 = wait::until("the plugin runs", || std::fs::read_to_string(&stays).ok()?.trim().parse().ok());
-        end(daemon.record("middle").shim.pid);
-        wait::until("what the plugin started is gone", || ended(left).then_some(()));
+        kill_and_wait(daemon.record("middle").shim.pid);
+        wait::until("the plugin's child is gone", || has_ended(left).then_some(()));
         let _ = run.join();
     });
     is_clean(&network, &daemon);
     assert_eq!(network.calls(), ["ADD waits netns", "DEL waits netns"]);
 }
 
-/// After a reboot there is no namespace any more: plugins are told so, and give back what they keep on disk.
+/// Plugins are told after a reboot that the namespace is gone, and release what they keep on disk.
 #[test]
 fn the_machine_was_started_again() {
     let network = Network::new();
@@ -128,7 +128,7 @@ fn the_machine_was_started_again() {
     let (shim, init, launcher) = (record.shim.pid, record.prepared.unwrap().init.pid, daemon.launcher().unwrap());
     daemon.kill();
     for pid in [launcher, shim, init] {
-        end(pid);
+        kill_and_wait(pid);
     }
     let path = daemon.setup().state_dir().join("networks/before.json");
     let kept = std::fs::read_to_string(&path).unwrap();
@@ -142,13 +142,13 @@ fn the_machine_was_started_again() {
     assert!(!left.iter().any(|one| one.contains("10.123.0.") && !one.contains("CNI-")), "{left:?}");
 }
 
-/// What was half on disk when the power went keeps nobody from anything.
+/// A network record that a power failure left incomplete prevents nothing.
 #[test]
 fn what_is_known_of_a_network_is_half_on_disk() {
     let (network, rootfs) = network();
     let mut daemon = network.daemon("");
     daemon.kill();
-    end(daemon.launcher().unwrap());
+    kill_and_wait(daemon.launcher().unwrap());
     let kept = daemon.setup().state_dir().join("networks/half.json");
     std::fs::write(&kept, "{\"id\":\"half\"").unwrap();
     daemon.start_again();
@@ -156,7 +156,7 @@ fn what_is_known_of_a_network_is_half_on_disk() {
     daemon.api.started(sleeping("half", &rootfs));
 }
 
-/// A plugin that fails at the end keeps nothing but its own: the container is completed, and it is asked again.
+/// A plugin that fails at the end keeps only its own state: the container is completed, and the plugin is called again.
 #[test]
 fn a_plugin_that_fails_at_the_end_is_asked_again() {
     let network = Network::new();

@@ -1,4 +1,4 @@
-//! Images that are none of ours: Debian, by mmdebstrap, umoci, skopeo and Debian's registry.
+//! Images of other makers: Debian, made by mmdebstrap, umoci and skopeo, and served by Debian's registry.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 

@@ -1,4 +1,4 @@
-//! Containers of one image share its layers: what each takes of the disk is its upper layer.
+//! Containers of one image share its layers: each uses disk only for its upper layer.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -6,19 +6,19 @@ use executor_proto::v1::{DeleteRequest, ListRequest, State};
 use integration::daemon::{Daemon, Setup};
 use integration::images::{Image, layers};
 use integration::lanes::for_all;
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::{host, wait};
 
 const CONTAINERS: usize = 100;
-/// Room for all, and for many copies of the image.
+/// Size of the disk: enough for all containers, and for many copies of the image.
 const DISK: u64 = 4 << 30;
-/// Bytes that a container may take of the disk before it writes anything: its directories, and files of /etc.
+/// Most bytes that a container may use before it writes anything: its directories, and files of /etc.
 const EACH: u64 = 32 << 10;
-/// Bytes that one of them writes.
+/// Bytes that one of the containers writes.
 const WRITTEN: u64 = 32 << 20;
 
-/// Bytes that are taken of the state directory's file system, which is its own: also by files without a name. What the
-/// ledger has noted of containers stays when they are gone, and is left out.
+/// Used bytes of the state directory's own file system, including files without a name. The ledger is left out, because
+/// its records of containers stay when they are gone.
 fn used(daemon: &Daemon) -> u64 {
     let ledger = std::fs::read_dir(daemon.setup().state_dir().join("ledger")).unwrap().flatten();
     let noted: u64 = ledger.map(|file| file.metadata().map_or(0, |meta| meta.blocks() * 512)).sum();
@@ -32,10 +32,10 @@ fn a_hundred_containers_take_the_layers_once() {
     let reference: &'static str = image.layout().leak();
     let daemon = Setup::default().disk(DISK).start();
     let used = || used(&daemon);
-    // The image comes, and what stays for the daemon's life is made.
-    daemon.api.ran(program("/bin/true", &[]).id("first").rootfs(reference));
+    // A first run fetches the image and makes everything that stays for the daemon's life.
+    daemon.api.run_to_end(program("/bin/true", &[]).id("first").rootfs(reference));
     daemon.api.delete("first", false).unwrap();
-    wait::until("its shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
+    wait::until("the first container's shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     let (before, unpacked, taken) = (used(), layers(&daemon.setup().state_dir()), daemon.footprint());
     assert!(before > 40 << 20, "the control: the layers are there, and are counted: {before}");
 
@@ -49,24 +49,24 @@ fn a_hundred_containers_take_the_layers_once() {
     assert!(grown < CONTAINERS as u64 * EACH, "{grown} bytes for {CONTAINERS} containers");
     assert_eq!(layers(&daemon.setup().state_dir()), unpacked);
 
-    // The control: what one of them writes is seen by the same measure, and goes with it.
+    // The control: data that one container writes is measured in the same way, and is removed with it.
     let script = format!("head -c {WRITTEN} /dev/zero >/var/new && echo written && exec sleep 100000");
     daemon.api.started(sh(&script).id("writer").rootfs(reference));
-    wait::until_ok("it has written", || match daemon.api.logs_so_far("writer") {
+    wait::until_ok("the container has written", || match daemon.api.logs_so_far("writer") {
         said if said == "written\n" => Ok(()),
         said => Err(said),
     });
     let with_writer = used() - before - grown;
     assert!((WRITTEN..WRITTEN + EACH).contains(&with_writer), "{with_writer}");
     daemon.api.delete("writer", true).unwrap();
-    wait::until("what it wrote is gone", || (used() < before + grown + EACH).then_some(()));
+    wait::until("the container's data is gone", || (used() < before + grown + EACH).then_some(()));
 
     for_all(
         &daemon,
         CONTAINERS,
         |mut rpc, id| async move { rpc.delete(DeleteRequest { id, force: true }).await.map(drop) },
     );
-    daemon.is_back_at(&taken);
+    daemon.wait_until_back_at(&taken);
     wait::until_ok("the upper layers are gone", || match used().saturating_sub(before) {
         ..EACH => Ok(()),
         left => Err(format!("{left} bytes of {grown} are left")),

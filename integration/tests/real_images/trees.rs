@@ -1,4 +1,4 @@
-//! The tree that a container has of an image is the one that umoci unpacks, whichever way the image came.
+//! Trees of images in containers: each equals the tree that umoci unpacks, whichever way the image came.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,24 +6,24 @@ use std::os::unix::fs::{lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use integration::api::pid;
-use integration::cli::{Ran, command, finish, run};
+use integration::cli::{CliOutput, command, finish, run};
 use integration::daemon::Daemon;
 use integration::images::{CHANGED, Endpoint as _, Image, PASSWORD, Registry, USER, inspect, layers, mode};
-use integration::request::{Words, program};
-use integration::tree::{differences, differing, forget_time, listing, mount_on, of_container};
+use integration::request::{RequestBuilder, program};
+use integration::tree::{differences, differing_paths, forget_time, listing, mount_on, of_container};
 
 type Tree = BTreeMap<PathBuf, String>;
-/// Changes what has this name.
+/// A change to the entry of a given name.
 type Change<'a> = &'a dyn Fn(&str);
 
-/// What a container has of its own: mounts,
+/// Mounts of the container's own,
 const MOUNTS: [&str; 3] = ["dev", "proc", "sys"];
-/// and files that say its name and whom to ask (docs/networks.md), on which the time of their directory depends.
+/// and files with its name and name servers (docs/networks.md), which also change their directory's time.
 const NAMES: [&str; 3] = ["etc/hostname", "etc/hosts", "etc/resolv.conf"];
 const LAYERS: usize = 4;
 
-/// A tree as umoci unpacked it, as far as a container can have the same.
-fn theirs(root: &Path) -> Tree {
+/// A tree that umoci unpacked, as far as a container can have the same.
+fn umoci_tree(root: &Path) -> Tree {
     let mut tree = listing(root);
     mount_on(&mut tree, &MOUNTS);
     without_names(&mut tree);
@@ -35,7 +35,7 @@ fn without_names(tree: &mut Tree) {
     forget_time(tree, "etc");
 }
 
-/// Runs a container of the image, and takes it away with the image. Answers its tree, and the digest that ran.
+/// Runs a container of the image, then removes it and the image. Returns its tree and the digest that ran.
 fn of_a_container(daemon: &Daemon, id: &str, reference: &str) -> (Tree, String) {
     let state = daemon.setup().state_dir();
     let container = daemon.api.started(program("/bin/sleep", &["100000"]).id(id).rootfs(reference));
@@ -50,12 +50,12 @@ fn of_a_container(daemon: &Daemon, id: &str, reference: &str) -> (Tree, String) 
     (tree, digest)
 }
 
-fn same(id: &str, ours: &Tree, theirs: &Tree) {
+fn assert_same_tree(id: &str, ours: &Tree, theirs: &Tree) {
     let differences = differences(ours, theirs);
     assert!(differences.is_empty(), "{id}:\n{}", differences.join("\n"));
 }
 
-/// What is in the tree of which so much is said, lest it be said of nothing.
+/// Checks that the tree has every kind of entry, so that comparisons mean something.
 fn holds_everything(tree: &Tree) {
     assert!(tree.len() > 1000, "{}", tree.len());
     for (path, told) in CHANGED {
@@ -80,12 +80,12 @@ fn holds_everything(tree: &Tree) {
     }
 }
 
-/// From a layout, from archives of both forms and from a registry: the same tree, and the digest is the one that skopeo
-/// tells. An archive in Docker's form has no digest; its configuration has.
+/// The tree is the same from a layout, from archives of both forms and from a registry, and the digest is the one that
+/// skopeo reports. An archive in Docker's form has no manifest digest; its configuration has a digest.
 #[test]
 fn the_tree_is_the_one_that_umoci_unpacks_wherever_it_came_from() {
     let (image, registry, daemon) = (Image::debian(), Registry::start(false), Daemon::start());
-    let theirs = theirs(&image.unpacked());
+    let theirs = umoci_tree(&image.unpacked());
     holds_everything(&theirs);
     let pushed = image.push(&registry, "debian:1");
     let (docker, oci) = (image.archive("docker-archive", "docker.io/team/debian:1"), image.archive("oci-archive", ""));
@@ -98,18 +98,18 @@ fn the_tree_is_the_one_that_umoci_unpacks_wherever_it_came_from() {
         ("registry", format!("docker://{name}"), format!("docker://{name}")),
     ] {
         let (ours, digest) = of_a_container(&daemon, id, &reference);
-        same(id, &ours, &theirs);
+        assert_same_tree(id, &ours, &theirs);
         assert_eq!(digest, inspect(&asked, None, "{{.Digest}}"), "{id}");
     }
     let docker = format!("docker-archive:{docker}");
     let (ours, digest) = of_a_container(&daemon, "docker-archive", &docker);
-    same("docker-archive", &ours, &theirs);
+    assert_same_tree("docker-archive", &ours, &theirs);
     let (_, again) = of_a_container(&daemon, "again", &docker);
     assert!(digest == again && digest != pushed, "{digest} {again}");
     each_change_is_told(&image.unpacked(), &ours);
 }
 
-/// The control: what is changed in one point is told, and nothing else is.
+/// Each single change of the tree is reported, and nothing else is. This is the control.
 fn each_change_is_told(root: &Path, ours: &Tree) {
     let at = |path: &str| root.join(path);
     let set = |path: &str, name: &str, value: &[u8]| {
@@ -131,7 +131,7 @@ fn each_change_is_told(root: &Path, ours: &Tree) {
         ("usr/bin/stat", &|path| keeping_the_time(&at("usr/bin"), || fs::remove_file(at(path)).unwrap())),
         ("usr/bin/more-than-theirs", &|path| keeping_the_time(&at("usr/bin"), || fs::write(at(path), "").unwrap())),
         ("a/dangling-too", &|path| {
-            // The same link, but a file of its own.
+            // The same link, but as a file of its own.
             let (first, target) = (at("a/dangling"), fs::read_link(at(path)).unwrap());
             keeping_the_time(&at("a"), || {
                 fs::remove_file(at(path)).unwrap();
@@ -148,7 +148,7 @@ fn each_change_is_told(root: &Path, ours: &Tree) {
     for (path, change) in changes {
         change(path);
         changed.insert(PathBuf::from(path));
-        let told: BTreeSet<PathBuf> = differing(ours, &theirs(root)).into_iter().cloned().collect();
+        let told: BTreeSet<PathBuf> = differing_paths(ours, &umoci_tree(root)).into_iter().cloned().collect();
         assert_eq!(told, changed, "after {path}");
     }
 }
@@ -159,12 +159,12 @@ fn keeping_the_time(dir: &Path, act: impl FnOnce()) {
     fs::File::open(dir).unwrap().set_modified(before).unwrap();
 }
 
-/// A registry that wants credentials: without them and with wrong ones nothing comes, with the right ones the same tree.
+/// A registry that requires credentials gives the image only with the right ones, and the tree is the same.
 #[test]
 fn the_tree_comes_from_a_closed_registry_with_the_right_credentials_alone() {
     let (image, registry, daemon) = (Image::debian(), Registry::start(true), Daemon::start());
     let (pushed, name) = (image.push(&registry, "debian:1"), registry.name("debian:1"));
-    let pull = |more: &[&str], password: &str| -> Ran {
+    let pull = |more: &[&str], password: &str| -> CliOutput {
         let arguments = [&["image", "pull"], more, &[&*name]].concat();
         finish(command(Some(&daemon.socket()), &arguments).env("PW", password).spawn().unwrap())
     };
@@ -177,6 +177,6 @@ fn the_tree_comes_from_a_closed_registry_with_the_right_credentials_alone() {
     let credentials = format!("{USER}:{PASSWORD}");
     assert_eq!(inspect(&format!("docker://{name}"), Some(&credentials), "{{.Digest}}"), pushed);
     let (ours, digest) = of_a_container(&daemon, "closed", &format!("docker://{name}"));
-    same("closed", &ours, &theirs(&image.unpacked()));
+    assert_same_tree("closed", &ours, &umoci_tree(&image.unpacked()));
     assert_eq!(digest, pushed);
 }

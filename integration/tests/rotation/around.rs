@@ -1,11 +1,11 @@
-//! What lies around secret files: whose it is, who may read them, and what an update does to it.
+//! Surroundings of secret files: owners, readers, and the effect of an update.
 
 use std::os::unix::fs::MetadataExt as _;
 
 use executor_proto::v1::{File, RunRequest, UpdateFilesRequest};
 use integration::api::exit;
 use integration::daemon::Daemon;
-use integration::request::{Words, program, sh, sleeper, update};
+use integration::request::{RequestBuilder, program, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use tonic::Code;
 
@@ -13,7 +13,7 @@ use crate::{ROOT, content, inside, names};
 
 const CONFIG: &str = "/root/.kube/config";
 
-/// A credential of a home that the image lacks: the home is there, and written to as if the image had it.
+/// A home directory that the image lacks exists around a secret file, and can be written to as if the image had it.
 #[test]
 fn what_lies_around_a_file_stays_writable() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -24,24 +24,24 @@ fn what_lies_around_a_file_stays_writable() {
     );
     for user in ["root", "app", "4321:4321"] {
         let request = sh(&script).rootfs(&rootfs.reference()).user(user).file(CONFIG, b"the token\n").unmasked();
-        let ended = daemon.api.ran(request);
+        let ended = daemon.api.run_to_end(request);
         let printed = daemon.api.output(&ended.id).text();
         assert_eq!((exit(&ended), &*printed), (Ok(0), "the token\nls\n"), "{user}");
         assert_eq!(ended.files[0].mount_point, CONFIG);
     }
-    // The control: a directory that is declared to hold secret files alone is mounted as a whole.
+    // The control: a directory that is declared to hold only secret files is mounted as a whole.
     let request = sh("echo x >/root/.history").rootfs(&rootfs.reference()).file(CONFIG, b"x");
-    let ended = daemon.api.ran(RunRequest { file_directories: vec!["/root".into()], ..request });
+    let ended = daemon.api.run_to_end(RunRequest { file_directories: vec!["/root".into()], ..request });
     assert_eq!((exit(&ended).map(|code| code != 0), &*ended.files[0].mount_point), (Ok(true), "/root"));
-    // A root that cannot be written to stays so, and the file is there.
+    // A read-only root stays so, and the file is there.
     let request = sh(&format!("cat {CONFIG} && ! echo x 2>/dev/null >/root/x")).rootfs(&rootfs.reference());
     let request = request.file(CONFIG, b"x").unmasked();
-    let ended = daemon.api.ran(RunRequest { read_only_rootfs: true, ..request });
+    let ended = daemon.api.run_to_end(RunRequest { read_only_rootfs: true, ..request });
     assert_eq!((exit(&ended), &*daemon.api.output(&ended.id).text()), (Ok(0), "x"));
     assert_eq!(rootfs.listing(), before, "the operator's directory is as it was");
 }
 
-/// Files can be added to what is declared, also where there were none; a file by itself is replaced.
+/// Files can be added to declared directories, even empty ones; a file with a mount of its own is replaced.
 #[test]
 fn files_are_added_to_directories_that_are_declared() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -70,7 +70,8 @@ fn shared(path: &str, content: &[u8], mode: Option<u32>, group: Option<&str>) ->
     File { path: path.into(), content: content.into(), mode, group: group.map(Into::into), ..File::default() }
 }
 
-/// A program that starts as root and then becomes another user reads what it is given; one of another group does not.
+/// A program that starts as root and then becomes another user reads files shared with its group; one of another group
+/// does not.
 #[test]
 fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
     let daemon = Daemon::start();
@@ -91,14 +92,14 @@ fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
             shared("own/x", b"o\n", None, None),
         ];
     });
-    let ended = daemon.api.ran(request);
+    let ended = daemon.api.run_to_end(request);
     let expected = "g\nno\na\na\nno\nno\n640 root vcap\n444 root root\n600 root root\n750 root vcap\n750 root vcap\n700 root root\n";
     assert_eq!(daemon.api.output(&ended.id).text(), expected);
     let told: Vec<(u32, u32)> = ended.files.iter().map(|file| (file.mode, file.gid)).collect();
     assert_eq!(told, [(0o640, 1000), (0o444, 0), (0o600, 0)]);
 }
 
-/// A replaced file keeps its mode and group; one that names others gets those. What is wrong is told by its field.
+/// A replaced file keeps its mode and group unless the update names others. Errors name their field.
 #[test]
 fn an_update_keeps_or_changes_who_may_read() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -144,8 +145,8 @@ fn an_update_keeps_or_changes_who_may_read() {
     assert_eq!(daemon.api.get("m").unwrap().files_generation, 4);
 }
 
-/// Programs tell bindings by what they are: directories are real ones at every level, before and after a rotation, and the
-/// files are links.
+/// Directories of files are real directories at every level, before and after a rotation, and the files are links:
+/// programs recognise bindings by this.
 #[test]
 fn directories_of_files_are_real() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! What an update does: files that come, change and go, the signal, the generation, the records.
+//! Effects of an update: added, changed and removed files, the signal, the generation, the records.
 
 use std::fs;
 
@@ -7,13 +7,13 @@ use executor_proto::v1::{Container, Redaction, RunRequest, UpdateFilesRequest};
 use integration::api::ending;
 use integration::cli;
 use integration::daemon::{Daemon, Setup, kill};
-use integration::request::{Words, sh, sleeper, update};
+use integration::request::{RequestBuilder, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use integration::wait;
 use tonic::Code;
 
 use crate::refused::MANY;
-use crate::{ROOT, content, inside, names, settled};
+use crate::{ROOT, content, inside, names, wait_for_single_generation};
 
 fn read(container: &Container, path: &str) -> Option<String> {
     content(container, &format!("{ROOT}/{path}"))
@@ -41,19 +41,22 @@ fn files_come_change_and_go() {
     assert_eq!(read(&container, "db/password").as_deref(), Some("password2"));
     assert_eq!(read(&container, "new/deep/x").as_deref(), Some("x2"));
     assert_eq!((read(&container, "t"), read(&container, "db/user")), (None, None));
-    assert_eq!(settled(&container), "..gen2");
+    assert_eq!(wait_for_single_generation(&container), "..gen2");
     assert_eq!(names(&container, ROOT), ["db", "new"], "a removed file's name is gone");
 
-    // A file becomes a directory, and a directory's last file goes with it.
+    // A file becomes a directory, and a directory is removed with its last file.
     let change = UpdateFilesRequest { removed_paths: vec!["db/password".into()], ..update("c", &[("t/t", b"t3")]) };
     assert_eq!(daemon.api.update(change).unwrap().files_generation, 3);
-    settled(&container);
+    wait_for_single_generation(&container);
     assert_eq!(names(&container, ROOT), ["new", "t"]);
     let all = vec!["t/t".into(), "new/deep/x".into()];
     let none = UpdateFilesRequest { removed_paths: all, ..update("c", &[]) };
     assert!(daemon.api.update(none).unwrap().files.is_empty());
     daemon.api.update(update("c", &[("again", b"5")])).unwrap();
-    assert_eq!((settled(&container), read(&container, "again").as_deref()), ("..gen5".into(), Some("5")));
+    assert_eq!(
+        (wait_for_single_generation(&container), read(&container, "again").as_deref()),
+        ("..gen5".into(), Some("5"))
+    );
     let told = fs::read_to_string(format!("/proc/{}/mountinfo", integration::api::pid(&container))).unwrap();
     let mounts: Vec<&str> = told.lines().filter(|line| line.contains("executor-secrets")).collect();
     assert_eq!(mounts.len(), 2, "the directory, and the generations that its links lead to: {mounts:?}");
@@ -82,7 +85,7 @@ fn files_come_change_and_go() {
     );
 }
 
-/// The signal arrives when the new files are there: the handler reads them.
+/// The signal arrives when the new files are in place: the handler reads them.
 #[test]
 fn a_signal_comes_after_the_swap() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -102,7 +105,7 @@ fn a_signal_comes_after_the_swap() {
     }
 }
 
-/// What is in force is masked in the output, however many updates were refused or had to wait in between.
+/// Values in force are masked in the output, however many updates were refused or had to wait meanwhile.
 #[test]
 fn values_in_force_are_masked() {
     let (daemon, rootfs) = (Setup::default().config(MANY).start(), Rootfs::busybox());
@@ -126,7 +129,7 @@ fn values_in_force_are_masked() {
     assert!(printed.contains("[REDACTED:a]") && !printed.contains("canary"), "{printed}");
 }
 
-/// A file that is mounted by itself is replaced without a moment at which it is not there, and leaves no mount behind.
+/// A file with a mount of its own is replaced atomically, and leaves no mount behind.
 #[test]
 fn a_single_file_is_replaced_in_place() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -171,7 +174,7 @@ fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
     let landed: Vec<Result<u64, tonic::Status>> = eight(None);
     let mut generations: Vec<u64> = landed.into_iter().map(Result::unwrap).collect();
     generations.sort_unstable();
-    // Each counts up by one; one that answers late tells the generation of the next.
+    // Each update counts up by one; an answer that comes late reports a later generation.
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 9);
     assert!(generations.iter().all(|generation| (2..=9).contains(generation)), "{generations:?}");
     let (a, b) = (read(&container, "a"), read(&container, "b"));
@@ -186,7 +189,7 @@ fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 10);
 }
 
-/// Another daemon goes on where the first one was killed; the second launcher wipes what the first could.
+/// Updates continue under the next daemon after a kill; a second launcher wipes what the first could.
 #[test]
 fn updates_outlive_the_daemon() {
     let mut daemon = Daemon::start();
@@ -207,7 +210,7 @@ fn updates_outlive_the_daemon() {
     assert_eq!((wipe.files, wipe.bytes), (5, 1 + 1 + 1 + 1 + 4));
 }
 
-/// kill -9 of the shim at any moment of a rotation: the launcher wipes all generations, and nothing is left.
+/// A shim that is killed at any moment of a rotation leaves nothing: the launcher wipes all generations.
 #[test]
 fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
     let daemon = Daemon::start();
@@ -232,7 +235,7 @@ fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
                 landed
             })
         };
-        // After a few of them, at a moment that differs from round to round.
+        // After a few rotations, at a moment that differs from round to round.
         wait::until("rotations go on", || (daemon.api.get(&id).unwrap().files_generation > 2 + round).then_some(()));
         kill(daemon.record(&id).shim.pid, 9);
         assert!(daemon.api.block_on(rotating).unwrap() > 0);
@@ -246,7 +249,7 @@ fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
         }
         daemon.api.delete(&id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]

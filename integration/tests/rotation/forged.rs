@@ -1,4 +1,4 @@
-//! What a daemon that was taken over could ask of a shim: refused, whatever it says, and nothing changes.
+//! Forged updates, as a compromised daemon could send to a shim: they are refused and change nothing.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -51,8 +51,8 @@ impl Site {
         self.shim.answer()
     }
 
-    /// The files, and their generations.
-    fn seen(&self) -> (Vec<String>, Vec<String>) {
+    /// Lists the files, and the generations.
+    fn files_and_generations(&self) -> (Vec<String>, Vec<String>) {
         let init = self.launcher.record("c").unwrap().prepared.unwrap().init.pid;
         let root = format!("/proc/{init}/root/etc/cf-service-bindings");
         let contents = ["a", "b"].map(|name| std::fs::read_to_string(format!("{root}/{name}")).unwrap());
@@ -67,7 +67,7 @@ impl Site {
 #[test]
 fn a_forged_update_changes_nothing() {
     let site = Site::start();
-    let before = (site.seen(), site.launcher.record("c").unwrap());
+    let before = (site.files_and_generations(), site.launcher.record("c").unwrap());
     let mut files = plan().files;
     files[1].size = 5;
     let good = FileUpdate { base_generation: 1, files, changed: vec![1] };
@@ -90,7 +90,7 @@ fn a_forged_update_changes_nothing() {
     for (update, reason) in table {
         let refused = site.ask(&update, &[b"FORGE"], 0).unwrap_err();
         assert_eq!(refused.reason(), reason, "{update:?}: {refused:?}");
-        assert_eq!((site.seen(), site.launcher.record("c").unwrap()), before, "{update:?}");
+        assert_eq!((site.files_and_generations(), site.launcher.record("c").unwrap()), before, "{update:?}");
     }
     let bad: [&[&[u8]]; 3] = [&[], &[b"FOUR"], &[b"FORGE", b"FORGE"]];
     for contents in bad {
@@ -99,22 +99,22 @@ fn a_forged_update_changes_nothing() {
     for signal in [-1, 65, i32::MAX] {
         assert_eq!(site.ask(&good, &[b"FORGE"], signal).unwrap_err().reason(), Reason::Invalid);
     }
-    // Descriptors that are not what they must be.
+    // Descriptors of the wrong kind.
     let plain = || OwnedFd::from(tempfile::tempfile().unwrap());
     let list = || OwnedFd::from(json(&good));
     for fds in [vec![], vec![list()], vec![list(), plain()], vec![plain(), list()], vec![list(), list(), list()]] {
         assert_eq!(site.ask_with(&fds, 0).unwrap_err().reason(), Reason::Invalid, "{} descriptors", fds.len());
     }
     assert!(site.ask_with(&[list(), list()], 0).is_err(), "JSON is no payload");
-    assert_eq!((site.seen(), site.launcher.record("c").unwrap()), before);
+    assert_eq!((site.files_and_generations(), site.launcher.record("c").unwrap()), before);
 
     site.ask(&good, &[b"three"], 0).unwrap();
-    assert_eq!(site.seen().0, ["one", "three"], "the control");
+    assert_eq!(site.files_and_generations().0, ["one", "three"], "the control");
     let record = site.launcher.record("c").unwrap();
     assert_eq!((record.files_generation, record.plan.files[1].size), (2, 5));
 }
 
-/// A daemon cannot flood a shim: what has not been wiped yet is bounded, and told.
+/// A daemon cannot flood a shim: the amount that is not wiped yet is limited, and exceeding it is reported.
 #[test]
 fn more_than_a_shim_keeps_is_refused_for_the_moment() {
     let site = Site::start();
@@ -125,12 +125,13 @@ fn more_than_a_shim_keeps_is_refused_for_the_moment() {
             Ok(()) => generation += 1,
             Err(refused) => break refused,
         }
-        assert!(generation < 2000, "it is never busy");
+        assert!(generation < 2000, "the shim is never busy");
     };
     assert_eq!(refused.reason(), Reason::Busy, "{refused:?}");
-    let generations = |site: &Site| site.seen().1.iter().filter(|name| name.starts_with("..gen")).count();
-    assert!(generations(&site) <= 33, "{:?}", site.seen());
+    let generations =
+        |site: &Site| site.files_and_generations().1.iter().filter(|name| name.starts_with("..gen")).count();
+    assert!(generations(&site) <= 33, "{:?}", site.files_and_generations());
     integration::wait::until("old generations are gone", || (generations(&site) == 1).then_some(()));
     site.ask(&update(generation), &[b"end"], 0).unwrap();
-    assert_eq!(site.seen().0, ["one", "end"]);
+    assert_eq!(site.files_and_generations().0, ["one", "end"]);
 }

@@ -1,4 +1,4 @@
-//! A reader that hammers a pair of files while they change.
+//! Readers that hammer a pair of files while they change.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use executor_proto::v1::Redaction;
 use integration::api::ending;
 use integration::daemon::{Daemon, kill};
-use integration::request::{Words, program, update};
+use integration::request::{RequestBuilder, program, update};
 use serde_json::Value;
 
-use crate::{GENERATIONS, ROOT, inside, settled};
+use crate::{GENERATIONS, ROOT, inside, wait_for_single_generation};
 
-/// Reads the pair `pair/a`, `pair/b` below a directory until SIGTERM, and tells what it saw. Every line of either file is
-/// the stamp of its generation. In turns: both through the directory that one of them leads to, opened once; and both by plain
-/// paths, with a look at the generation in force before and after. A round that took longer than old generations stay says nothing, and
-/// is only counted.
+/// Reads the pair `pair/a`, `pair/b` below a directory until SIGTERM, and prints what it saw. Every line of either file
+/// is the stamp of its generation. It alternates between two ways: through the directory of one generation, opened
+/// once; and by plain paths, with a check of the generation in force before and after. A round that takes longer than
+/// old generations stay proves nothing, and is only counted.
 const READER: &str = r#"
 import json, os, signal, sys, time
 pair, generations = sys.argv[1] + '/pair', sys.argv[2]
@@ -65,7 +65,7 @@ seen['stamps'] = len(stamps)
 print(json.dumps(seen), flush=True)
 "#;
 
-/// A pair of files of one generation: one within a page, one over several.
+/// A pair of files of one generation: one within a page, one over several pages.
 fn pair(generation: usize) -> [(&'static str, Vec<u8>); 2] {
     let stamp = format!("generation {generation:08}\n");
     [("pair/a", stamp.repeat(3).into_bytes()), ("pair/b", stamp.repeat(600).into_bytes())]
@@ -75,13 +75,13 @@ fn number(seen: &Value, name: &str) -> u64 {
     seen[name].as_u64().unwrap()
 }
 
-/// No mixed, torn or missing pair over 1,000 rotations; and of 1,000 generations one is left.
+/// A reader sees no mixed, torn or missing pair over 1,000 rotations; one of 1,000 generations is left.
 #[test]
 fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     const ROTATIONS: usize = 1000;
     let daemon = Daemon::start();
     let mut request = program("/usr/bin/python3", &["-c", READER, ROOT, GENERATIONS]).id("read").grace_ms(60_000);
-    request.redaction = Redaction::None.into(); // what it prints is to come as it was printed
+    request.redaction = Redaction::None.into(); // the reader's output is compared unmasked
     for (path, content) in pair(0) {
         request = request.file(path, &content);
     }
@@ -93,7 +93,7 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
         let updated = daemon.api.update(update("read", &[(a.0, &a.1), (b.0, &b.1)])).unwrap();
         assert_eq!(updated.files_generation, generation as u64 + 1);
     }
-    assert_eq!(settled(&container), format!("..gen{}", ROTATIONS + 1));
+    assert_eq!(wait_for_single_generation(&container), format!("..gen{}", ROTATIONS + 1));
     daemon.api.stop("read", None).unwrap();
     let told = log.rest().into_iter().flat_map(|entry| entry.data).collect::<Vec<u8>>();
     let seen: Value = serde_json::from_slice(&told).unwrap();
@@ -101,15 +101,15 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     for fault in ["torn", "mixed", "missing"] {
         assert_eq!(number(&seen, fault), 0, "{seen}");
     }
-    assert!(number(&seen, "stamps") > 100, "it hardly looked: {seen}");
-    assert!(number(&seen, "slow") < number(&seen, "rounds") / 10, "it could hardly look: {seen}");
+    assert!(number(&seen, "stamps") > 100, "the reader saw too few rotations: {seen}");
+    assert!(number(&seen, "slow") < number(&seen, "rounds") / 10, "too many rounds of the reader were slow: {seen}");
     let ended = daemon.api.wait("read").unwrap();
     let wipe = ended.result.unwrap().wipe.unwrap();
     let bytes: usize = (0..=ROTATIONS).flat_map(pair).map(|(_, content)| content.len()).sum();
     assert_eq!((wipe.files as usize, wipe.bytes as usize, wipe.verified), (2 * (ROTATIONS + 1), bytes, true));
 }
 
-/// The control: the same reader sees faults where the same files are written over in place.
+/// The same reader sees faults where the same files are overwritten in place. This is the control.
 #[test]
 fn the_reader_would_see_files_that_are_written_in_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn the_reader_would_see_files_that_are_written_in_place() {
     assert!(number(&seen, "torn") + number(&seen, "mixed") > 0, "{seen}");
 }
 
-/// Whoever keeps an old file open reads what it held, or zeros, and never a byte of anything else.
+/// An old descriptor shows the old content or zeros, and never any other byte.
 #[test]
 fn an_open_descriptor_shows_old_content_or_zeros() {
     let daemon = Daemon::start();
@@ -164,8 +164,8 @@ fn an_open_descriptor_shows_old_content_or_zeros() {
     assert_eq!(fs::read(inside(&container, &format!("{ROOT}/a"))).unwrap(), new);
 }
 
-/// Takes leases on its secret files, wherever they show and as often as it can, until SIGTERM; each descriptor that has one
-/// lies in the queue of a socket that nobody reads. The control is a file of its own.
+/// Takes leases on its secret files, at each of their paths and as often as it can, until SIGTERM; each leased
+/// descriptor lies in the queue of a socket that is not read. The control is a file of its own.
 const LEASER: &str = r#"
 import fcntl, os, signal, socket, sys
 queue = [socket.socketpair() for _ in range(16)]
@@ -196,18 +196,20 @@ while going:
 print('leases', leases['own'], leases['secret'], flush=True)
 "#;
 
-/// Nobody waits for a lease that a container has on its own secret files: a replaced value is gone as soon as ever, and the
-/// container ends when it is asked to, whether its shim or the launcher wipes.
+/// Leases of a container on its own secret files delay nothing: a replaced value is wiped as fast as without them, and
+/// the container ends when it is stopped, whether its shim or the launcher wipes.
 #[test]
 fn leases_delay_no_wipe() {
-    const BOUND: Duration = Duration::from_secs(15); // a lease lasts for 45
+    const BOUND: Duration = Duration::from_secs(15); // the kernel breaks a lease after 45 s
     let old = b"old".repeat(500);
     let daemon = Daemon::start();
     for (id, kills_shim) in [("leased", false), ("lost", true)] {
         let leaser = program("/usr/bin/python3", &["-c", LEASER, ROOT, "/dev/executor-files", "/etc/executor-key"]);
         let leaser = leaser.id(id).user("1000:1000").memory(128 << 20).file("a", &old).file("b/c", &old);
         let container = daemon.api.started(leaser.file("/etc/executor-key", &old));
-        integration::wait::until("it leases", || daemon.api.logs_so_far(id).contains("up").then_some(()));
+        integration::wait::until("the container has leases", || {
+            daemon.api.logs_so_far(id).contains("up").then_some(())
+        });
         let kept = [format!("{ROOT}/a"), "/etc/executor-key".into()];
         let kept = kept.map(|path: String| fs::File::open(inside(&container, &path)).unwrap());
         let is_wiped = |file: &fs::File| {

@@ -1,4 +1,4 @@
-//! What is refused, and that the files are as they were afterwards.
+//! Refused updates, after which the files are unchanged.
 
 use std::fs;
 
@@ -6,22 +6,22 @@ use executor_proto::v1::{Container, UpdateFilesRequest};
 use integration::api::ending;
 use integration::daemon::{Daemon, Setup};
 use integration::footprint;
-use integration::request::{Words, program, sleeper, update};
+use integration::request::{RequestBuilder, program, sleeper, update};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::{ROOT, content, names, settled};
+use crate::{ROOT, content, names, wait_for_single_generation};
 
 fn first_field(status: &Status) -> String {
     let details = status.get_error_details();
     details.bad_request().and_then(|bad| bad.field_violations.first()).map(|v| v.field.clone()).unwrap_or_default()
 }
 
-/// Nothing has changed, and nothing of what was asked for is there.
+/// Checks that nothing has changed, and that nothing of the update is there.
 fn as_before(daemon: &Daemon, before: &Container) {
     assert_eq!(daemon.api.get(&before.id).unwrap(), *before);
     assert_eq!(content(before, &format!("{ROOT}/a")).as_deref(), Some("old"));
-    assert_eq!(settled(before), "..gen1");
+    assert_eq!(wait_for_single_generation(before), "..gen1");
     assert_eq!(names(before, ROOT), ["a"]);
 }
 
@@ -64,15 +64,15 @@ fn what_does_not_fit_is_told_and_changes_nothing() {
     assert!(bare.code() == Code::FailedPrecondition && bare.message().contains("no directory"), "{bare}");
 }
 
-/// Larger files than a container of a test has memory for.
+/// Policy for larger files than a test container's memory can hold.
 pub(crate) const MANY: &str = "[policy]\nfiles_bytes_max = 40000000\n[server]\nmessage_bytes_max = 50000000\n";
 
-/// Files count against the container's own memory: what it does not hold is refused with the limit's name, its process
-/// lives on, and what it may hold (the control) lands.
+/// Files count against the container's own memory: an update that does not fit is refused with the limit's name, the
+/// process lives on, and one that fits (the control) succeeds.
 #[test]
 fn what_the_containers_memory_does_not_hold_is_refused() {
     let daemon = Setup::default().config(MANY).start();
-    // Takes most of its memory, and tells when it has.
+    // Uses most of the memory, and prints when it has.
     let script = "import time\nheld = bytearray(40 << 20)\nprint('up', flush=True)\ntime.sleep(100000)";
     let request = program("/usr/bin/python3", &["-c", script]).id("c").memory(64 << 20).file("a", b"old");
     let before = daemon.api.started(request);
@@ -90,13 +90,13 @@ fn what_the_containers_memory_does_not_hold_is_refused() {
     assert!(!ending(&ended).oom_killed, "{ended:?}");
 }
 
-/// The kernel refuses in the middle of writing: it kills the helper and not the container's process, the old files stay,
-/// and the container was not out of memory.
+/// A cgroup that fills up while files are written costs only the update: the kernel kills the helper and not the
+/// container's process, the old files stay, and the container is not reported as out of memory.
 #[test]
 fn a_cgroup_that_fills_up_in_the_middle_costs_only_the_update() {
     let daemon = Setup::default().config(MANY).start();
     let before = daemon.api.started(sleeper("c").memory(64 << 20).file("a", b"old"));
-    // A limit above the container's own, which the look at the room that is left does not see.
+    // A limit above the container's own, which the check of the free memory does not see.
     let cgroup = daemon.record("c").cgroup;
     let parent = footprint::cgroup_roots(&daemon.setup().run_dir())
         .into_iter()

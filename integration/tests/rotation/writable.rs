@@ -1,5 +1,4 @@
-//! Files that a container's process may change: what it can do there and what it cannot, whatever it makes of them, and that all of
-//! it is wiped.
+//! Files that a container's process may change: what it can and cannot do with them, and that all of it is wiped.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -8,8 +7,8 @@ use std::time::Instant;
 
 use executor_proto::v1::{RunRequest, WritableFiles};
 use integration::api::{ending, exit};
-use integration::daemon::{Daemon, Setup, ended, kill};
-use integration::request::{EVERYBODY, Words, program, sh, sleeper, update};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
+use integration::request::{ATTACKERS, RequestBuilder, program, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, socket, token, values, with_token};
 use integration::{api, wait};
@@ -27,7 +26,7 @@ fn anyone() -> Daemon {
     Setup::default().config("[policy]\nallow_host_userns = true\n").start()
 }
 
-/// Ends with 9 where something goes through that should not.
+/// Ends with 9 if an operation succeeds that must not.
 const CHANGES: &str = r#"set -e
 grep -q ' /etc/cf-service-bindings rw,nosuid,nodev,noexec' /proc/self/mountinfo
 cd /etc/cf-service-bindings
@@ -45,7 +44,7 @@ dd if=/dev/zero of=large bs=64k 2>/dev/shm/err && exit 9
 grep 'No space left' /dev/shm/err >/dev/null
 rm large; echo again >db/user; dd if=/dev/zero of=large bs=64k 2>/dev/shm/err || exit 0"#;
 
-fn asked(id: &str, script: &str, rootfs: &Rootfs) -> RunRequest {
+fn request_with_files(id: &str, script: &str, rootfs: &Rootfs) -> RunRequest {
     let request = sh(script).id(id).rootfs(&rootfs.reference()).unmasked();
     let request = request.file("db/user", b"user").file("db/password", b"password").file("token", b"token");
     request.file("/root/.token", b"secret ").file("/root/.kube/config", b"kube")
@@ -54,9 +53,9 @@ fn asked(id: &str, script: &str, rootfs: &Rootfs) -> RunRequest {
 #[test]
 fn a_process_changes_its_files_and_writes_beside_them() {
     let (daemon, rootfs) = (anyone(), Rootfs::busybox());
-    for attacker in EVERYBODY {
-        let begun = writable(asked(attacker.name, CHANGES, &rootfs).by(attacker));
-        let ended = daemon.api.ran(begun);
+    for attacker in ATTACKERS {
+        let begun = writable(request_with_files(attacker.name, CHANGES, &rootfs).by(attacker));
+        let ended = daemon.api.run_to_end(begun);
         let printed = daemon.api.output(attacker.name);
         assert_eq!(
             (exit(&ended), printed.text()),
@@ -68,13 +67,15 @@ fn a_process_changes_its_files_and_writes_beside_them() {
         let options = "rw,nosuid,nodev,noexec";
         let points = [ROOT, ROOT, ROOT, "/root/.token", "/root/.kube"];
         assert_eq!(told, points.map(|point| (point, options)));
-        // Five of the request by their second names too; `password` and `config` that replaced two, y, run, large.
+        // Five files of the request by their second names too; `password` and `config`, which replaced two; y, run and
+        // large.
         let wipe = ending(&ended).wipe.as_ref().unwrap();
         assert_eq!((wipe.verified, wipe.files, &*wipe.wiped_by), (true, 10, "shim"), "{wipe:?}");
         assert!(wipe.bytes > MOST - (64 << 10), "{wipe:?}");
     }
-    // The control: where nobody asked for it they are read-only.
-    let ended = daemon.api.ran(asked("control", "echo x >/etc/cf-service-bindings/db/user", &rootfs));
+    // The control: without `writable_files` they are read-only.
+    let ended =
+        daemon.api.run_to_end(request_with_files("control", "echo x >/etc/cf-service-bindings/db/user", &rootfs));
     assert!(exit(&ended) != Ok(0), "{ended:?}");
     assert!(ended.files[0].mount_options.starts_with("ro,"));
 }
@@ -88,13 +89,13 @@ fn files_that_a_process_may_change_are_not_updated() {
     assert!(refused.message().contains("writable_files"), "{refused}");
     assert_eq!(content(&container, &format!("{ROOT}/a")).as_deref(), Some("old"));
     assert_eq!(daemon.api.get("w").unwrap().files_generation, 1);
-    // What cannot be asked for is told.
+    // Invalid requests are reported.
     let nothing = daemon.api.run(writable(sh("true").rootfs(&rootfs.reference()))).unwrap_err();
     assert!(nothing.code() == Code::InvalidArgument && nothing.message().contains("writable_files"), "{nothing}");
 }
 
-/// The holder of the token gets what the request had, whatever the process made of its files, and what of itself it can ask for is
-/// no way to make root read something else.
+/// The holder of the token gets the files as they were in the request, whatever the process did to its files, and
+/// cannot make root read anything else by what it did.
 #[test]
 fn what_was_given_can_be_asked_for_again() {
     let daemon = Daemon::start();
@@ -109,12 +110,13 @@ fn what_was_given_can_be_asked_for_again() {
     let given = files.map(|path| format!("{path}=was {path}"));
     assert_eq!(values(&answer), [&["PW=pw".to_owned()][..], &given[..]].concat());
     daemon.api.stop("t", Some(0)).unwrap();
-    // Three of the request under their second names, as copies, and the token; `b` is one of them; what the copies lie with.
+    // Three files of the request under their second names, as copies, and the token; `b` is one of them; and the files
+    // that lie beside the copies.
     let wipe = daemon.api.wait("t").unwrap().result.unwrap().wipe.unwrap();
     assert_eq!((wipe.verified, wipe.files), (true, 3 + 3 + 1 + 1));
 }
 
-/// Whatever somebody makes who wants to keep something, or to keep the wipe from its work.
+/// Attempts to keep a secret, or to prevent the wipe.
 const MISCHIEF: &str = r#"
 import mmap, os, socket, sys, time
 os.chdir(sys.argv[1])
@@ -136,7 +138,7 @@ time.sleep(100000)
 #[test]
 fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
     let hostname = fs::read("/etc/hostname").unwrap_or_default();
-    for (attacker, end) in EVERYBODY.into_iter().zip(["shim", "stop", "all"]) {
+    for (attacker, end) in ATTACKERS.into_iter().zip(["shim", "stop", "all"]) {
         let mut daemon = anyone();
         let id = attacker.name;
         let request = program("/usr/bin/python3", &["-c", MISCHIEF, ROOT]).id(id).by(attacker).memory(128 << 20);
@@ -157,7 +159,7 @@ fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
                 daemon.kill();
                 for pid in [launcher, shim] {
                     kill(pid, 9);
-                    wait::until("it is gone", || ended(pid).then_some(()));
+                    wait::until("the killed process is gone", || has_ended(pid).then_some(()));
                 }
                 daemon.start_again();
             }
@@ -175,12 +177,12 @@ fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
     }
 }
 
-/// Leases a file, and does not give it back.
+/// Leases a file, and does not give the lease back.
 const LEASE: &str = "import fcntl, os, signal, sys\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\n\
     fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)\nprint(flush=True)\nsignal.pause()";
 
-/// A file that the process made is held open by nobody of us. A lease that somebody outside of the container has on it delays its
-/// wipe and nothing else, and there is no receipt for what was not wiped.
+/// A file that the process made is held open by no process of the executor. A lease on it that a process outside of the
+/// container has delays its wipe and nothing else, and the result has no receipt then.
 #[test]
 fn a_file_that_is_leased_from_outside_is_wiped_later() {
     let daemon = Daemon::start();
@@ -203,6 +205,6 @@ fn a_file_that_is_leased_from_outside_is_wiped_later() {
     assert_eq!(kept.each_ref().map(first), [b'S', 0], "the other file is wiped at once");
     lease.kill().unwrap();
     lease.wait().unwrap();
-    wait::until("it is wiped", || (first(&kept[0]) == 0).then_some(()));
+    wait::until("the file is wiped", || (first(&kept[0]) == 0).then_some(()));
     assert!(daemon.setup().logged().contains("1 secret files were wiped late"));
 }

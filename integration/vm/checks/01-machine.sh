@@ -1,4 +1,4 @@
-# It is the machine that these checks are about, and the daemon says so.
+# The machine is as these checks need it, and the daemon reports it so.
 . "$VM/lib.sh"
 info=$(agent-cli info --json)
 same v2 "$(printf %s "$info" | field '["cgroups"]')" cgroups

@@ -1,4 +1,4 @@
-# Makes the root file system that containers of these checks have.
+# Makes the root file system of these checks' containers.
 . "$VM/lib.sh"
 mkdir -p $ROOTFS
 cd $ROOTFS

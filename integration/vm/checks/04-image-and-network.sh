@@ -1,5 +1,5 @@
-# Makes what containers of these checks come from and are connected by: an image as others build them, a registry on
-# loopback that serves it, and a network of CNI's plugins. The package knows of neither yet.
+# Makes an image with other tools, a registry on loopback that serves it, and a network of CNI plugins. The package is
+# not configured for them yet.
 . "$VM/lib.sh"
 mkdir -p $IMAGES/registry
 cd $IMAGES

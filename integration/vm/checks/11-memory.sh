@@ -1,10 +1,10 @@
-# The memory limit holds, swap is off, and what the kernel killed is told.
+# The memory limit holds, swap is off, and a kill by the kernel is reported.
 . "$VM/lib.sh"
 run -d --id limited --memory 48M -- sleep 1000
 dir=$(find /sys/fs/cgroup/executor -name limited)
 same $((48 << 20)) "$(cat "$dir/memory.max")" memory.max
 same 0 "$(cat "$dir/memory.swap.max")" memory.swap.max
-# systemd goes over the tree of cgroups; limits that it did not make stay.
+# systemd processes the tree of cgroups; limits that it did not set stay.
 systemctl daemon-reload
 systemctl daemon-reexec
 same $((48 << 20)) "$(cat "$dir/memory.max")" 'memory.max after daemon-reexec'

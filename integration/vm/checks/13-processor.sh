@@ -1,4 +1,4 @@
-# A quarter of a processor is a quarter: the quota is set, and what was used in three seconds is not more.
+# A limit of a quarter of a processor holds: the quota is set, and three seconds use no more.
 . "$VM/lib.sh"
 used() {
     sed -n 's/^usage_usec //p' "$1/cpu.stat"

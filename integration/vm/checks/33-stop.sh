@@ -1,4 +1,4 @@
-# Stopping the units stops no container; starting them finds every one again, also those that ended meanwhile.
+# Stopping the units stops no container; starting them finds every container again, also those that ended meanwhile.
 . "$VM/lib.sh"
 run -d --id stays -- sleep 1000
 run -d --id ends -- sh -c 'sleep 2; exit 9'
@@ -13,7 +13,7 @@ ended() {
 }
 eventually 30 ended
 same sleep "$(cat "/proc/$stays/comm")" 'it runs on'
-# The socket alone: the first call starts the daemon, and the daemon wants its launcher.
+# Only the socket is active: the first call starts the daemon, which starts its launcher.
 systemctl start executord.socket
 eventually 60 serves
 same "$stays" "$(agent-cli inspect --json stays | field '["processes"][0]["pid"]')" 'the same process'

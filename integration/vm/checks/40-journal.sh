@@ -1,4 +1,5 @@
-# Each line in the journal has a severity of its own, none shows its prefix, and errors are errors.
+# Each line in the journal has a severity of its own and does not show its prefix, and errors have the severity of
+# errors.
 . "$VM/lib.sh"
 run -d --id noisy -- sleep 1000
 kill -9 $(shims)

@@ -1,4 +1,4 @@
-# Who may call: root and the group of the package. Nobody else gets past the socket.
+# Callers: root and the package's group are served. Other users are refused at the socket.
 . "$VM/lib.sh"
 group=$(getent group executor | cut -d: -f3)
 as() {

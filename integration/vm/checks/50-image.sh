@@ -1,5 +1,5 @@
-# An image from a registry, run by the package: in a user namespace, as the user that it names, who reads the secrets; it is
-# there after a restart and without the registry, is held while it is used, and goes wholly.
+# An image from a registry, run by the package in a user namespace as the image's user, who reads the secrets. It is
+# available after a restart and without the registry, cannot be removed while in use, and is removed completely.
 . "$VM/lib.sh"
 digest=$(agent-cli image pull --quiet $IMAGE)
 has "$digest" '^sha256:[0-9a-f]{64}$'

@@ -1,5 +1,5 @@
-# A network of CNI's plugins with a published port: reached by the host and by peers, before and after restarts; nothing leads
-# out; and nothing is left on any way out.
+# A network of CNI plugins with a published port is reached by the host and by peers, before and after restarts; egress
+# is closed; and nothing is left after any end.
 . "$VM/lib.sh"
 same '' "$(network_left)" 'before'
 web() {
@@ -20,7 +20,7 @@ peer() {
 }
 has "$(peer "$address" 8000)" '^from-web$'
 
-# The registry answers at the gateway, but no container gets there.
+# The registry listens at the gateway, but containers cannot reach it.
 busybox nc -w 2 10.88.0.1 5000 </dev/null || fail 'the control: the host itself gets there'
 same 1 "$(status_of agent-cli run --network blue $IMAGE -- 'busybox nc -w 2 10.88.0.1 5000 </dev/null')" 'egress'
 same 125 "$(status_of agent-cli run --network blue --egress $IMAGE)" 'egress, as installed'

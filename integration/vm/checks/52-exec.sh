@@ -1,4 +1,4 @@
-# Processes executed in a container that runs: with its user and its secrets, with a terminal, under its limits.
+# Processes executed in a running container: with its user and its secrets, with a terminal, under its limits.
 . "$VM/lib.sh"
 printf secret-of-the-host | agent-cli run -d --id long --pids 40 --file a=@- $IMAGE -- 'exec sleep 1000'
 same 1234 "$(agent-cli exec long -- /bin/id -u)" 'the user'

@@ -1,4 +1,4 @@
-# After all of that: no container, no shim, no cgroup, no mount.
+# No container, shim, cgroup or mount is left after the checks before.
 . "$VM/lib.sh"
 same '' "$(agent-cli ps -aq)" containers
 eventually 60 sh -c "[ -z \"\$(grep -lx executor-shim /proc/[0-9]*/comm 2>/dev/null)\" ]"

@@ -1,4 +1,4 @@
-# An upgrade: both daemons are new ones, the container is the old one, the operator's configuration stays.
+# An upgrade replaces both daemons, and keeps the container and the operator's configuration.
 . "$VM/lib.sh"
 printf secret-of-the-old | run -d --id old --file a=@- -- sh -c "trap 'exit 5' USR1; echo up; while :; do sleep 0.2; done"
 pid=$(agent-cli inspect --json old | field '["processes"][0]["pid"]')

@@ -1,4 +1,4 @@
-# Whoever disabled the units keeps them so, whatever the package does.
+# Disabled units stay disabled, whatever the package does.
 . "$VM/lib.sh"
 units='executord.socket executord.service executor-launcher.service'
 systemctl disable --now $units

@@ -1,5 +1,5 @@
-# Removing the package ends every container in order, and leaves nothing that runs, is mounted or counts; what containers
-# left and the images stay on disk.
+# Removing the package ends every container in order, and leaves no process, mount or cgroup; containers' records and
+# images stay on disk.
 . "$VM/lib.sh"
 printf secret-of-the-polite | run -d --id polite --file a=@- --grace 20s -- \
     sh -c "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.2; done"

@@ -1,4 +1,5 @@
-# A purge takes state and configuration; the user stays, as Debian has it. The second one comes while the daemons run.
+# A purge removes state and configuration; the user stays, as usual in Debian. The second purge happens while the
+# daemons run.
 . "$VM/lib.sh"
 gone() {
     for path in /var/lib/executor /etc/executor /run/executor /sys/fs/cgroup/executor; do

@@ -1,8 +1,8 @@
-//! The machine itself: qemu, booted straight into the kernel, without an initramfs, a network or a screen.
+//! The machine: qemu, booted directly into the kernel, without an initramfs, a network or a screen.
 //!
-//! Its first serial port is the console, kept in `target/vm/console.log`; its second one carries what the checks tell, a
-//! line each, to our standard input. Changes to its disk go to a file of qemu's that is gone with it. It ends when the
-//! checks say that they are done, when it ends by itself (a panic of the kernel), or at the deadline.
+//! Its first serial port is the console, kept in `target/vm/console.log`; its second one carries the checks' reports,
+//! one line each, to this program's standard input. Changes to its disk go to a temporary file of qemu's. The machine
+//! ends when the checks report that they are done, when it ends by itself (a panic of the kernel), or at the deadline.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -16,13 +16,13 @@ use anyhow::{Context as _, bail};
 use super::root::Root;
 use crate::workspace::{run, step};
 
-/// Of the machine: what the checks need, with room for a container that fills its limit.
+/// Memory of the machine: enough for the checks, and for a container that fills its limit.
 const MEMORY_MB: &str = "2048";
 const PROCESSORS: &str = "2";
 /// The guest's last line.
 const DONE: &str = "@done";
 
-/// A machine that is not switched on yet.
+/// A machine that is not started yet.
 pub(super) struct Machine {
     pub(super) directory: PathBuf,
     pub(super) root: Root,
@@ -31,7 +31,7 @@ pub(super) struct Machine {
     pub(super) deadline: Duration,
 }
 
-/// Switched off when it is dropped, whatever it does.
+/// A running machine, which is switched off on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -42,7 +42,7 @@ impl Drop for Running {
 }
 
 impl Machine {
-    /// Boots, hands over each line of the checks, and comes back when they are done.
+    /// Boots the machine, passes on each line of the checks, and returns when they are done.
     pub(super) fn run(&self, filter: &[String], mut line: impl FnMut(&str)) -> anyhow::Result<()> {
         let words = format!("vm.filter={}", filter.join(","));
         let console = format!("file:{}", self.directory.join("console.log").display());
@@ -51,7 +51,7 @@ impl Machine {
         let mut running = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("qemu")?);
         let output = running.0.stdout.take().context("qemu's output")?;
         let (sender, lines) = channel();
-        // It ends with the pipe, which ends with qemu.
+        // The thread ends with the pipe, which ends with qemu.
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).trim_end().to_owned();
@@ -66,7 +66,7 @@ impl Machine {
                 Ok(told) if told == DONE => return Ok(()),
                 Ok(told) => line(&told),
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("it was not done after {} minutes", self.deadline.as_secs() / 60)
+                    bail!("the checks were not done after {} minutes", self.deadline.as_secs() / 60)
                 }
                 Err(RecvTimeoutError::Disconnected) => bail!("the machine ended before its checks were done"),
             }
@@ -80,7 +80,7 @@ impl Machine {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The end of what the machine wrote to its console.
+    /// Returns the end of the console's output.
     pub(super) fn console(&self) -> String {
         let text = fs::read(self.directory.join("console.log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -91,7 +91,7 @@ impl Machine {
     fn command(&self, words: &str, ports: &[&str]) -> Command {
         let mut command = Command::new("qemu-system-x86_64");
         command.args(["-M", "q35", "-smp", PROCESSORS, "-m", MEMORY_MB, "-accel", self.accelerator()]);
-        // A KVM within a KVM may not grant what this processor would say of its own flaws.
+        // A nested KVM may refuse the flags by which this processor describes its vulnerabilities.
         command.args([
             "-cpu",
             if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "Westmere,+rdrand" },
@@ -105,18 +105,18 @@ impl Machine {
             command.args(["-drive", &format!("file={},if=none,format=raw,id={name},{mode}", escaped(image))]);
             command.args(["-device", &format!("nvme,drive={name},serial={name}")]);
         }
-        // Where the file with the changes goes.
+        // Directory of the file with the changes.
         command.env("TMPDIR", &self.directory);
         command
     }
 
     fn accelerator(&self) -> &'static str {
-        // Not KVM wherever there is one: in a virtual machine itself it may be there and hang.
+        // KVM is not used by default: within a virtual machine it may exist and hang.
         if self.accel == "kvm" { "kvm" } else { "tcg,thread=multi" }
     }
 }
 
-/// A comma in a path would begin another option.
+/// Escapes a path: a comma would begin another option.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

@@ -1,7 +1,7 @@
-//! What is brought into the machine: the package, the programs, the checks, and the integration tests that run there,
-//! on a disk of its own that is read-only.
+//! Payload of the machine: the package, the programs, the checks, and the integration tests that run there, on a
+//! read-only disk of its own.
 //!
-//! Which tests those are is in `integration/vm/tests`, one executable a line; a check can name more.
+//! `integration/vm/tests` lists those tests, one executable per line; a check can name more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +39,7 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
         }
     }
     for (name, executable) in tests(workspace, &names)? {
-        // The lines of a backtrace are nine tenths of it.
+        // Debug information is nine tenths of the size.
         run(Command::new("strip").arg("--strip-debug").arg("-o").arg(tree.join("tests").join(name)).arg(executable))?;
     }
     let image = workspace.target.join("vm/payload.ext4");
@@ -47,7 +47,7 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
     Ok(image)
 }
 
-/// The one package in `target/deb/`, the newest if a version was changed in between.
+/// Returns the package in `target/deb/`, the newest if the version has changed meanwhile.
 fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let dir = workspace.target.join("deb");
     let entries = fs::read_dir(&dir).with_context(|| format!("{}: run `cargo xtask deb`", dir.display()))?;
@@ -58,7 +58,7 @@ fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("no package in {}: run `cargo xtask deb`", dir.display()))
 }
 
-/// Checks that run a test themselves, by a line `# tests: NAME...`, with the name of each.
+/// Returns the tests that checks run themselves, by a line `# tests: NAME...`, with the name of each check.
 fn used_by_checks(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let mut used = Vec::new();
     for check in fs::read_dir(dir)? {
@@ -71,13 +71,13 @@ fn used_by_checks(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
     Ok(used)
 }
 
-/// Builds test executables, and answers where they are.
+/// Builds test executables, and returns their paths.
 fn tests(workspace: &Workspace, names: &BTreeSet<String>) -> anyhow::Result<Vec<(String, PathBuf)>> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
     step("Building the tests that run in the virtual machine");
-    // The whole workspace, as `cargo xtask test` does: another choice of packages would build the large dependencies anew.
+    // The whole workspace, like `cargo xtask test`: another choice of packages would rebuild the large dependencies.
     let mut cargo = workspace.cargo(["test", "--workspace", "--no-run", "--quiet", "--message-format=json"]);
     for name in names {
         cargo.args(["--test", name]);

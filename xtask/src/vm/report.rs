@@ -1,14 +1,14 @@
-//! What the checks told: a line each as they end, a summary, JSON if asked for.
+//! Report of the checks: a line for each as it ends, a summary, and JSON if requested.
 //!
-//! The guest's lines: `@begin NAME`, `@note TEXT` (a figure to be shown), `@log TEXT` (what a failed check printed),
-//! `@end STATUS SECONDS` with `pass`, `fail` or `skip`. Whatever else comes is the console's noise.
+//! Lines of the guest: `@begin NAME`, `@note TEXT` (a figure to be shown), `@log TEXT` (output of a failed check),
+//! `@end STATUS SECONDS` with `pass`, `fail` or `skip`. All other lines are console output.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use serde_json::json;
 
-/// Lines that are kept of a failed check.
+/// Most lines that are kept of a failed check.
 const LOG_MAX: usize = 400;
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Report {
         Self { json, ended: Vec::new(), open: None }
     }
 
-    /// One line of the guest's.
+    /// Handles one line of the guest.
     pub(super) fn take(&mut self, line: &str) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (word, &mut self.open) {
@@ -57,7 +57,7 @@ impl Report {
         }
     }
 
-    /// The end: what failed, and the exit status.
+    /// Prints the failures, and returns the exit status.
     pub(super) fn finish(mut self, ended: anyhow::Result<()>, console: &str) -> anyhow::Result<ExitCode> {
         if let Some(mut check) = self.open.take() {
             "unfinished".clone_into(&mut check.status);

@@ -1,9 +1,9 @@
-//! The machine's root file system: Debian 12, minimal, with systemd and the cloud kernel; made once, and again when what
-//! it is made from changes.
+//! The machine's root file system: a minimal Debian 12 with systemd and the cloud kernel. It is made once, and again
+//! when its inputs change.
 //!
-//! mmdebstrap verifies what it installs with Debian's keys; the kernel's package comes through the same apt, but only its
-//! files are taken: its own scripts would want an initramfs, which the cloud kernel does not need for an NVMe disk with
-//! ext4. The result is a disk image and a kernel. The image is never written to: a run's changes go elsewhere.
+//! mmdebstrap verifies packages with Debian's keys; the kernel's package comes through the same apt, but only its files
+//! are used: its scripts would need an initramfs, which the cloud kernel does not need for an NVMe disk with ext4. The
+//! result is a disk image and a kernel. The image is never written to: a run's changes go elsewhere.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use anyhow::Context as _;
 
 use crate::workspace::{Workspace, run, step};
 
-/// What the checks use, beyond Debian's essential packages. A check that needs a program names its package here.
+/// Packages that the checks use, besides Debian's essential ones. A check that needs a program adds its package here.
 const PACKAGES: [&str; 18] = [
     "apache2-utils",  // htpasswd, for the registry
     "busybox-static", // root file systems of containers
@@ -36,7 +36,7 @@ const PACKAGES: [&str; 18] = [
     "zstd",
 ];
 const SUITE: &str = "bookworm";
-/// Documentation that no check reads, and time that is lost on waiting for a disk.
+/// Leaves out documentation, which no check reads, and disk syncs.
 const OPTIONS: [&str; 7] = [
     "--aptopt=Acquire::Languages \"none\"",
     "--aptopt=APT::Install-Recommends \"false\"",
@@ -46,7 +46,8 @@ const OPTIONS: [&str; 7] = [
     "--dpkgopt=path-exclude=/usr/share/doc/*",
     "--variant=minbase",
 ];
-/// Run by mmdebstrap with the root file system's directory as `$1`: the kernel's files, by way of the new system's apt.
+/// Run by mmdebstrap with the root file system's directory as `$1`: fetches the kernel's files through the new system's
+/// apt.
 const KERNEL: &str = r#"set -e; cd "$1"
 kernel=$(chroot . apt-cache depends --important linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
 chroot . sh -c "cd /tmp && apt-get download $kernel"
@@ -56,17 +57,17 @@ mv tmp/kernel/boot/vmlinuz-* vmlinuz
 mv tmp/kernel/lib/modules usr/lib/modules
 rm -r tmp/kernel tmp/"$kernel"_*.deb
 chroot . /sbin/depmod "${kernel#linux-image-}""#;
-/// Bytes of the machine's disk; a sparse file.
+/// Size of the machine's disk, a sparse file.
 const DISK: &str = "4G";
 const UNIT: &str = "integration/vm/vm-test.service";
 
-/// What to boot from.
+/// Files that the machine boots from.
 pub(super) struct Root {
     pub(super) disk: PathBuf,
     pub(super) kernel: PathBuf,
 }
 
-/// The image, made if it is not there or not up to date.
+/// Returns the image, made anew if it is missing or outdated.
 pub(super) fn image(workspace: &Workspace, mirror: &str, fresh: bool) -> anyhow::Result<Root> {
     let directory = workspace.target.join("vm");
     fs::create_dir_all(&directory)?;
@@ -101,20 +102,20 @@ fn debootstrap(tree: &Path, mirror: &str) -> anyhow::Result<()> {
     run(&mut command)
 }
 
-/// What makes a machine of a file tree.
+/// Configures a tree of files as a machine.
 fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
     let etc = tree.join("etc");
     fs::write(etc.join("fstab"), "/dev/nvme0n1 / ext4 defaults 0 1\n")?;
     fs::write(etc.join("hostname"), "vm\n")?;
     fs::write(etc.join("hosts"), "127.0.0.1 localhost\n127.0.1.1 vm\n")?;
-    // An id of its own: without one systemd takes each boot for the first one.
+    // A fixed machine id: without one systemd treats each boot as the first.
     fs::write(etc.join("machine-id"), "76d1d2c0b45e4b2f9a3c0e5d8f6a7b10\n")?;
     let system = etc.join("systemd/system");
     fs::write(system.join("vm-test.service"), unit)?;
     let wanted = system.join("multi-user.target.wants");
     fs::create_dir_all(&wanted)?;
     symlink("../vm-test.service", wanted.join("vm-test.service"))?;
-    // Nobody logs in, no timer's work shall come between, and checks start registries of their own.
+    // There are no logins and no timers, and checks start registries of their own.
     for masked in [
         "getty.target",
         "apt-daily.timer",
@@ -130,7 +131,7 @@ fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A disk image with a directory's files in it; nothing is mounted for it.
+/// Makes a disk image with a directory's files; nothing is mounted for it.
 pub(super) fn make_ext4(tree: &Path, image: &Path, size: &str) -> anyhow::Result<()> {
     let _ = fs::remove_file(image);
     let mut command = Command::new("mke2fs");

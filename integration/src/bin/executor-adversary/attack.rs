@@ -1,22 +1,22 @@
-//! What an attack is.
+//! Attacks: a claim, an attempt to break it from one of four positions, and a control.
 
 use clap::ValueEnum;
 
-/// From where.
+/// Position of the attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Position {
-    /// Whoever may call, and whoever can connect.
+    /// A caller, or a process that can connect.
     Client,
     /// A process in a container with the default profile.
     Container,
-    /// The user that executord runs as: an executord that was taken over.
+    /// The user that executord runs as, that is, a compromised executord.
     Executord,
-    /// Who made an image, or a root file system.
+    /// The author of an image or of a root file system.
     Image,
 }
 
 impl Position {
-    /// As options and reports have it.
+    /// Name of the position in options and reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -27,17 +27,17 @@ impl Position {
     }
 }
 
-/// How much is done.
+/// Extent of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
     /// Enough to see the mechanism.
     Short,
-    /// What a race or a measurement needs to be told with a number.
+    /// Enough for races, and for measurements that need a number.
     Long,
 }
 
 impl Scale {
-    /// One of two numbers.
+    /// Chooses one of two values.
     pub(crate) fn of<T>(self, short: T, long: T) -> T {
         match self {
             Self::Short => short,
@@ -46,33 +46,34 @@ impl Scale {
     }
 }
 
-/// What became of it.
+/// Outcome of an attack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It did not go through; what was seen.
+    /// The attack failed; the text says what was seen.
     Held(String),
-    /// It went through; what was seen.
+    /// The attack succeeded; the text says what was seen.
     Through(String),
 }
 
 impl Outcome {
-    /// It went through where there is a fault.
+    /// [`Self::Through`] if there is a fault.
     pub(crate) fn of(fault: Option<String>, held: impl Into<String>) -> Self {
         fault.map_or_else(|| Self::Held(held.into()), Self::Through)
     }
 }
 
-/// Plays a part of an attack.
-type Play<T> = fn(Scale) -> anyhow::Result<T>;
+/// A function that runs the attack or its control.
+type PartFn<T> = fn(Scale) -> anyhow::Result<T>;
 
 /// A claim, an attack on it, and its control.
 pub(crate) struct Attack {
-    /// Unique.
+    /// Unique name.
     pub(crate) name: &'static str,
     pub(crate) position: Position,
-    /// What holds.
+    /// The claim that the attack tries to break.
     pub(crate) claim: &'static str,
-    pub(crate) attack: Play<Outcome>,
-    /// Shows that the attack is made and judged: what it saw, or why it shows nothing.
-    pub(crate) control: Play<String>,
+    pub(crate) attack: PartFn<Outcome>,
+    /// Control: shows that the attack is really made and judged. It returns what was seen, or an error if it shows
+    /// nothing.
+    pub(crate) control: PartFn<String>,
 }

@@ -1,11 +1,11 @@
-//! From the position of a client: what its requests leave in executord, and what they take from others.
+//! Attacks from the position of a client: what its requests leave in executord, and what they take from others.
 
 mod crowd;
 mod memory;
 
 use crate::attack::{Attack, Position};
 
-/// All of them.
+/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "secrets: of a connection of the C core",

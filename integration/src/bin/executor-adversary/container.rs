@@ -1,5 +1,5 @@
-//! From the position of a process in a container with the default profile: what it takes from the host and from others, and
-//! how it hinders a wipe.
+//! Attacks by a process in a container with the default profile: what it takes from the host and from others, and how
+//! it hinders a wipe.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use executor_proto::v1::RunRequest;
 use integration::daemon::Daemon;
-use integration::request::{Words as _, program, update};
+use integration::request::{RequestBuilder as _, program, update};
 use integration::runtime::TOKEN;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// All of them.
+/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "wipe: a lease on a secret file",
@@ -32,14 +32,14 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "host: file locks",
         position: Position::Container,
-        claim: "a file lock takes no more of the host's memory than is told: 256 bytes",
+        claim: "a file lock takes no more of the host's memory than documented: 256 bytes",
         attack: locks,
         control: locks_control,
     },
     Attack {
         name: "host: netlink sockets that nobody reads",
         position: Position::Container,
-        claim: "a netlink socket takes no more of the host's memory than is told: 2.5 times net.core.rmem_max",
+        claim: "a netlink socket takes no more of the host's memory than documented: 2.5 times net.core.rmem_max",
         attack: netlink,
         control: netlink_control,
     },
@@ -67,31 +67,31 @@ const CROWD: &str = include_str!("probes/crowd.py");
 const FLOOD: &str = include_str!("probes/flood.py");
 const GREETING: &str = include_str!("probes/greeting.py");
 
-/// Memory of a container that attacks the host's.
+/// Memory of a container that attacks the host's memory.
 const MEMORY: u64 = 48 << 20;
 /// Memory of a container with a crowd of processes in it.
 const CROWD_MEMORY: u64 = 1 << 30;
-/// Within this time a rotation is made, and a container ended by force.
+/// Longest time for a rotation, or for the forced end of a container.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 fn python(id: &str, script: &str, arguments: &[&str]) -> RunRequest {
     program("/usr/bin/python3", &[&["-c", script], arguments].concat()).id(id).memory(MEMORY)
 }
 
-/// The last line that a script has printed, once it has printed one that begins with a word.
+/// Waits until a script has printed a line that begins with a word, and returns its last line.
 fn said(daemon: &Daemon, id: &str, word: &str) -> String {
     let entries = daemon.api.follow(id).until(|entry| String::from_utf8_lossy(&entry.data).starts_with(word));
     entries.last().map(|entry| String::from_utf8_lossy(&entry.data).trim().to_owned()).unwrap_or_default()
 }
 
-/// What a script prints on the host, with no guard at all.
+/// Runs a script on the host, without any protection, and returns its output.
 fn on_the_host(script: &str, arguments: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("/usr/bin/python3").args(["-c", script]).args(arguments).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Rotates a file while somebody has a lease on it, waits until the old content must be gone, and ends the container.
+/// Rotates a file on which a lease is held, waits until the old content must be gone, and ends the container.
 pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let path = "/etc/cf-service-bindings/a";
@@ -106,7 +106,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
         daemon.api.update(update(&id, &[("a", b"new")]))?;
         let rotated = Instant::now();
         while rotated.elapsed() < AT_ONCE && std::fs::read(&old)? == b"old" {
-            std::thread::sleep(Duration::from_millis(10)); // a wipe is announced to nobody
+            std::thread::sleep(Duration::from_millis(10)); // nothing announces a wipe
         }
         let (wiped, begun) = (rotated.elapsed(), Instant::now());
         daemon.api.delete(&id, true)?;
@@ -121,9 +121,9 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told.join("; ")))
 }
 
-/// On a file of its own the same script has its lease, and a writer that does not wait is sent away.
+/// Runs the script on a file of its own: it gets its lease, and a writer that does not wait is refused.
 pub(crate) fn lease_control(_: Scale) -> anyhow::Result<String> {
-    let path = tempfile::NamedTempFile::new()?.into_temp_path(); // nobody has it open
+    let path = tempfile::NamedTempFile::new()?.into_temp_path(); // open nowhere
     let said = on_the_host(LEASE, &[path.to_str().context("a path")?, "open"])?;
     ensure!(said.contains("lease taken") && said.contains("writer waits"), "{said}");
     Ok("on the host a lease is taken, and a writer waits for it".into())
@@ -138,21 +138,22 @@ pub(crate) fn requests(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((!ours.contains("taken 1,")).then(|| told.clone()), told))
 }
 
-/// A process of the host takes all, and then another has none.
+/// Takes all requests by a process of the host, and then another process gets none.
 pub(crate) fn requests_control(_: Scale) -> anyhow::Result<String> {
     let said = on_the_host(REQUESTS, &["both"])?;
     ensure!(said.contains("another: EAGAIN"), "{said}");
     Ok(format!("on the host: {said}"))
 }
 
-/// Memory of the kernel that it cannot give back, on all of the host.
+/// Kernel memory of the whole host that cannot be reclaimed.
 fn unreclaimable() -> anyhow::Result<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("SUnreclaim:")).context("SUnreclaim")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// What the kernel's memory grows by while a script stays as it is after it has said how much it took.
+/// Runs a script, and measures the growth of kernel memory while the script holds what it took. Returns the amount and
+/// the growth.
 fn growth(script: &str, amount: u64) -> anyhow::Result<(u64, u64)> {
     let daemon = Daemon::start();
     let before = unreclaimable()?;
@@ -164,17 +165,17 @@ fn growth(script: &str, amount: u64) -> anyhow::Result<(u64, u64)> {
     Ok((taken, grown))
 }
 
-/// Most bytes of a lock.
+/// Most bytes of kernel memory for a lock.
 const LOCK_MAX: u64 = 256;
 
 pub(crate) fn locks(scale: Scale) -> anyhow::Result<Outcome> {
     let (taken, grown) = growth(LOCKS, scale.of(100_000, 400_000))?;
-    // Others of the host take and give memory meanwhile.
+    // Other processes of the host take and release memory meanwhile.
     let told = format!("{taken} locks took {:.1} MB: {} bytes each", grown as f64 / 1e6, grown / taken.max(1));
     Ok(Outcome::of((grown > taken * LOCK_MAX + (8 << 20)).then(|| told.clone()), told))
 }
 
-/// They are there: the kernel's list has them.
+/// Finds the locks in the kernel's list.
 pub(crate) fn locks_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let before = std::fs::read_to_string("/proc/locks")?.lines().count();
@@ -190,7 +191,7 @@ fn receive_max() -> anyhow::Result<u64> {
 }
 
 pub(crate) fn netlink(_: Scale) -> anyhow::Result<Outcome> {
-    // Sockets for about 64 MB in all, whatever this host allows to each.
+    // Enough sockets for about 64 MB in all, whatever this host allows to each.
     let sockets = ((64 << 20) / (2 * receive_max()?)).clamp(4, 200);
     let (taken, grown) = growth(NETLINK, sockets)?;
     let told =
@@ -198,7 +199,7 @@ pub(crate) fn netlink(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((grown > taken * receive_max()? * 5 / 2 + (8 << 20)).then(|| told.clone()), told))
 }
 
-/// A socket's messages are seen where the kernel tells of them.
+/// Finds a socket's messages in the kernel's list.
 pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let container = daemon.api.started(python("c", NETLINK, &["2"]));
@@ -209,11 +210,11 @@ pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("the kernel tells of {} bytes that wait in one socket", most.unwrap_or(0)))
 }
 
-/// A container that shows how another is served while its neighbour takes what it can.
+/// Checks that a container is served while its neighbour takes as much as it can.
 pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let users = scale.of("8", "100");
-    // So many users are as many processes, and they are not what is to be limited here.
+    // Each user is a process; the number of processes is not the limit under test.
     daemon.api.started(python("crowd", CROWD, &[users]).runtime_token(TOKEN).memory(CROWD_MEMORY));
     let crowd = said(&daemon, "crowd", "connected");
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
@@ -222,7 +223,7 @@ pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((greeted != "greeting came").then(|| told.clone()), told))
 }
 
-/// Without a crowd the same container is greeted, and where nobody listens it is not.
+/// Is served without a crowd, and is not served without a server.
 pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
@@ -235,7 +236,7 @@ pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("without a crowd it comes; the socket is of mode {:o}", std::fs::metadata(socket)?.mode() & 0o777))
 }
 
-/// A container asks in the middle of a flood.
+/// Connects in the middle of a flood.
 pub(crate) fn flooded(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let users = scale.of("4", "64");

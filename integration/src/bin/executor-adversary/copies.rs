@@ -1,12 +1,12 @@
-//! Files that are copied out of a container and into it: from the container, which may change what is looked up meanwhile,
-//! and from a client, whose archive names what it likes.
+//! Attacks on copies out of a container and into it: by the container, which changes paths during the lookup, and by a
+//! client, whose archive has arbitrary names.
 
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use executor_proto::v1::RunRequest;
 use integration::daemon::Daemon;
-use integration::request::{Words as _, sh, sleeper};
+use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{executed, script};
 use integration::wait;
@@ -14,7 +14,7 @@ use tar::{Builder, EntryType, Header};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// All of them.
+/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "copy: a directory that becomes a link",
@@ -34,18 +34,18 @@ pub(crate) const ALL: &[Attack] = &[
 
 const CANARY: &str = "canary-of-the-copies-52b0";
 
-/// What exchanges a directory and a link to `/`, for ever.
+/// Exchanges a directory and a link to `/` for ever.
 const EXCHANGES: &str = "cd /; busybox mkdir dir; busybox ln -s / link; echo up
 while :; do busybox mv dir was; busybox mv link dir; busybox mv dir link; busybox mv was dir; done";
 
-/// An archive of entries without content: kind, path, what is linked to.
+/// Builds an archive of entries without content: kind, path, target of the link.
 fn archive(entries: &[(EntryType, &str, &str)]) -> anyhow::Result<Vec<u8>> {
     let mut archive = Builder::new(Vec::new());
     for (kind, path, link) in entries {
         let mut header = Header::new_ustar();
         header.set_entry_type(*kind);
         header.set_mode(0o644);
-        // By hand: the library writes no path that leads out.
+        // Written directly: the library refuses paths that lead out.
         for (at, text) in [(0, path), (157, link)] {
             let field = header.as_mut_bytes().get_mut(at..at + text.len()).context("too long")?;
             field.copy_from_slice(text.as_bytes());
@@ -60,12 +60,12 @@ fn put(daemon: &Daemon, path: &str, archive: &[u8]) -> Result<(), tonic::Status>
     daemon.api.put_archive("c", path, archive, archive.len()).map(drop)
 }
 
-/// A container that exchanges, and a directory of the host's with a file in it.
+/// Starts a container that exchanges paths, and makes a directory on the host with a file in it.
 fn exchanging() -> anyhow::Result<(Daemon, Rootfs, tempfile::TempDir, i32)> {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir()?);
     std::fs::write(home.path().join("precious"), CANARY)?;
     let container = daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sh(EXCHANGES).id("c") });
-    wait::until("it exchanges", || daemon.api.logs_so_far("c").contains("up").then_some(()));
+    wait::until("the container exchanges paths", || daemon.api.logs_so_far("c").contains("up").then_some(()));
     Ok((daemon, rootfs, home, integration::api::pid(&container)))
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
         if daemon.api.get_archive("c", &format!("/dir{above}/precious")).is_ok_and(|came| has_canary(&came)) {
             fault = Some(format!("round {round}: a file of the host's came out"));
         }
-        let _ = put(&daemon, &format!("/dir{above}"), &made); // whether there is a directory is the container's luck
+        let _ = put(&daemon, &format!("/dir{above}"), &made); // may fail: the directory may be a link at the moment
         if home.path().join("made").exists() {
             fault = Some(format!("round {round}: a file was made on the host"));
         }
@@ -90,7 +90,7 @@ pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of(fault, format!("{rounds} rounds, and nothing of the host's was read or made")))
 }
 
-/// Looked up from the host, as `docker cp` did, the same name leads out.
+/// Looks the same name up from the host, as `docker cp` did: it leads out.
 pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     let (_daemon, _rootfs, home, pid) = exchanging()?;
     let naive = Path::new("/proc").join(pid.to_string()).join("root/dir");
@@ -101,7 +101,7 @@ pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("looked up from the host, it was read after {rounds} rounds"))
 }
 
-/// Names that an archive has for a file beyond its directory, `/tmp/in/below`; each lies where [`is_outside`] looks.
+/// Names in an archive for a file outside of the directory `/tmp/in/below`; each lies where [`is_outside`] looks.
 const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
     &[(EntryType::Regular, "../made", "")],
     &[(EntryType::Regular, "x/../../made", "")],
@@ -113,7 +113,7 @@ const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
     &[(EntryType::Symlink, "o", ".."), (EntryType::Link, "old-link", "o/old")],
 ];
 
-/// What is wrong after an archive was unpacked.
+/// Returns what is wrong after an archive was unpacked.
 fn is_outside(daemon: &Daemon) -> anyhow::Result<Option<String>> {
     let look = "cd /tmp/in; ls made 2>/dev/null; test \"$(cat old)\" = old || echo old was written; \
                 test \"$(stat -c %h old)\" = 1 || echo old was linked";
@@ -140,7 +140,7 @@ pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{} archives, nothing beyond the directory", OUTSIDE.len())))
 }
 
-/// One directory higher the first of them makes just that file, and it is seen.
+/// Unpacks one directory higher: the first archive then makes just that file, and it is found.
 pub(crate) fn outside_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_directories()?;
     put(&daemon, "/tmp/in", &archive(&[(EntryType::Regular, "made", "")])?)?;

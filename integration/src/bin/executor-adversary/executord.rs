@@ -1,11 +1,12 @@
-//! From the position of executord's user: what an executord that was taken over gets root, the launcher or a shim to do.
+//! Attacks from the position of executord's user: what a compromised executord can make root, the launcher or a shim
+//! do.
 
 mod disk;
 mod messages;
 
 use crate::attack::{Attack, Position};
 
-/// All of them.
+/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "root: a directory moved while it is emptied",

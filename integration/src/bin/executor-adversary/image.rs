@@ -1,4 +1,4 @@
-//! From the position of who made an image.
+//! Attacks by the author of an image.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -9,12 +9,12 @@ use executor_core::protocol::LauncherAnswer;
 use integration::daemon::Daemon;
 use integration::launcher::Launcher;
 use integration::layers::{Blob, TAR};
-use integration::request::{Words as _, program};
+use integration::request::{RequestBuilder as _, program};
 use integration::rootfs::Rootfs;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// All of them.
+/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "layers: a file of a terabyte of holes",
@@ -39,10 +39,10 @@ pub(crate) const ALL: &[Attack] = &[
     },
 ];
 
-/// Within this time a layer of one file is unpacked or refused.
+/// Longest time for unpacking or refusing a layer of one file.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// A number as GNU tar writes one that is too large for digits: 12 bytes, the first bit set.
+/// Encodes a number as GNU tar does when it is too large for digits: 12 bytes, the first bit set.
 fn number(value: u64) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[0] = 0x80;
@@ -50,7 +50,7 @@ fn number(value: u64) -> [u8; 12] {
     bytes
 }
 
-/// An archive with one sparse file in GNU tar's old form: so many bytes, of which only the last 512 are no hole.
+/// Builds an archive with one sparse file of `size` bytes in GNU tar's old form; only the last 512 bytes are data.
 fn sparse(size: u64) -> Vec<u8> {
     const DATA: u64 = 512;
     let mut header = [0_u8; 512];
@@ -94,9 +94,9 @@ fn holes(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(told.join(", ")))
 }
 
-/// A blob with nothing in it but holes, of a length that alone is no reason to refuse it.
+/// Makes a blob that is nothing but holes, of a length that alone is no reason to refuse it.
 fn hole(media_type: &str, length: u64) -> anyhow::Result<Blob> {
-    /// A frame that readers of zstd pass over: its magic number, and the length of what follows.
+    /// A skippable frame of zstd: its magic number and its length.
     const SKIPPED: [u8; 8] = [0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff];
     let mut blob = Blob::of_archive(b"");
     if media_type.ends_with("zstd") {
@@ -129,7 +129,7 @@ fn hollow(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(told.join(", ")))
 }
 
-/// A blob with a hole behind its archive, of a length that needs no reason, is unpacked.
+/// Unpacks a blob with a hole behind its archive, of a length that is no reason to refuse it.
 fn hollow_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let mut archive = sparse(1 << 20);
@@ -143,7 +143,7 @@ fn hollow_control(_: Scale) -> anyhow::Result<String> {
     Ok("a megabyte of a hole behind an archive is unpacked".into())
 }
 
-/// A small file of the same form is unpacked, holes and data.
+/// Unpacks a small file of the same form, holes and data.
 fn holes_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let answer = launcher.unpack(&Blob::of_archive(&sparse(1 << 20)), &[]);
@@ -187,11 +187,11 @@ fn links(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} refused")))
 }
 
-/// The same image with directories runs.
+/// Runs the same image with directories in place of links.
 fn links_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let rootfs = Rootfs::busybox();
-    let container = daemon.api.ran(program("/bin/true", &[]).rootfs(&rootfs.reference()));
+    let container = daemon.api.run_to_end(program("/bin/true", &[]).rootfs(&rootfs.reference()));
     ensure!(integration::api::exit(&container) == Ok(0), "{container:?}");
     Ok("with directories it runs".into())
 }

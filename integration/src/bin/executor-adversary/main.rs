@@ -1,11 +1,11 @@
-//! `executor-adversary`: what was found to go through when the executor was attacked, played again, and its variants.
+//! `executor-adversary`: repeats attacks on the executor that once succeeded, and variants of them.
 //!
-//! In go the product's binaries (of `target/dist/`, or of the directory that EXECUTOR_DIST names). Each entry of [`all`] is
-//! a claim with an attack on it, played from one of four positions, and a control: the same judgement where the attack is
-//! known to go through, or where there is none, so that an attack that fails only because the judge sees nothing is told.
-//! Each is a process of its own, with daemons and directories of its own: a play that panics costs its entry alone.
+//! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST). Each entry of [`all`] is a
+//! claim with an attack on it from one of four positions, and a control: the same judgement where the attack is known
+//! to succeed, or where there is none, so that an attack that fails only because the judge sees nothing is noticed.
+//! Each part runs in a process of its own, with daemons and directories of its own: a panic costs only its entry.
 //!
-//! Limits: attacks of minutes, gigabytes or millions are made in hundredths of that by default, enough to see the
+//! Limits: attacks of minutes, gigabytes or millions are scaled down to a hundredth by default, enough to see the
 //! mechanism; `--long` repeats races and raises numbers, still within what a machine of 8 GB bears.
 
 mod attack;
@@ -31,13 +31,13 @@ use crate::report::{Report, Row};
 #[derive(Parser)]
 #[command(about = "Attack the executor from the positions of a client, a container, executord's user and an image")]
 struct Options {
-    /// Print the attacks, and play none
+    /// Print the attacks, and run none
     #[arg(long)]
     list: bool,
-    /// Only those whose name has these words in it
+    /// Only attacks whose name contains these words
     #[arg(long, value_name = "WORDS")]
     filter: Option<String>,
-    /// Only those from this position [default: all]
+    /// Only attacks from this position [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
     position: Vec<Position>,
     /// Repeat races and raise numbers: about ten minutes
@@ -46,12 +46,12 @@ struct Options {
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
-    /// What a process that plays one part is told
+    /// Attack and part for a child process
     #[arg(long, hide = true, value_names = ["ATTACK", "PART"], num_args = 2)]
     play: Option<Vec<String>>,
 }
 
-/// Every attack, in the order in which they are played.
+/// Every attack, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
     [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL].into_iter().flatten()
 }
@@ -72,7 +72,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     let scale = if options.long { Scale::Long } else { Scale::Short };
     if let Some([name, part]) = options.play.as_deref() {
         let Some(attack) = all().find(|attack| attack.name == name) else { bail!("no attack is called {name:?}") };
-        stage::act(attack, part, scale)?;
+        stage::run_here(attack, part, scale)?;
         return Ok(true);
     }
     let is_wanted = |attack: &&Attack| {
@@ -91,7 +91,8 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     nix::sys::prctl::set_child_subreaper(true)?;
     let mut report = Report::default();
     for attack in wanted {
-        let row = Row::of(attack, stage::play(attack, "attack", scale)?, stage::play(attack, "control", scale)?);
+        let row =
+            Row::of(attack, stage::run_part(attack, "attack", scale)?, stage::run_part(attack, "control", scale)?);
         eprintln!("{}", row.line());
         report.rows.push(row);
     }

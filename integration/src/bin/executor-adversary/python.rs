@@ -1,4 +1,4 @@
-//! Clients of gRPC's C core: Python's, with messages as bytes.
+//! A client of gRPC's C core, through Python, with messages as bytes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const SCRIPT: &str = include_str!("probes/c_core.py");
 
-/// A client with one connection, which stays.
+/// A client with one connection that stays open.
 pub(crate) struct CCore {
     child: Child,
     to: ChildStdin,
@@ -32,12 +32,12 @@ impl CCore {
         Ok(Self { child, to, from: BufReader::new(from) })
     }
 
-    /// Calls a method: `OK` or the name of the code.
+    /// Calls a method. Returns `OK` or the name of the error code.
     pub(crate) fn call(&mut self, method: &str, message: &[u8]) -> anyhow::Result<String> {
         self.call_with(method, message, &json!({}))
     }
 
-    /// Calls a method with more: `metadata`, `gzip`.
+    /// Calls a method with options in `more`: `metadata`, `gzip`.
     pub(crate) fn call_with(&mut self, method: &str, message: &[u8], more: &Value) -> anyhow::Result<String> {
         writeln!(self.to, "{}", json!({"method": method, "message": hex::encode(message), "more": more}))?;
         let mut line = String::new();

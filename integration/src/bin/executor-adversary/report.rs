@@ -1,4 +1,4 @@
-//! What became of each attack: a line while it goes on, a table for people, JSON for machines.
+//! Report of the attacks: a line for each as it ends, a table for people, JSON for programs.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -6,42 +6,42 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::attack::Attack;
-use crate::stage::Told;
+use crate::stage::PartResult;
 
-/// What became of all of them.
+/// Results of all attacks.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
 }
 
-/// What became of one.
+/// Results of one attack and of its control.
 pub(crate) struct Row {
     attack: &'static Attack,
-    told: Told,
-    control: Told,
+    result: PartResult,
+    control: PartResult,
 }
 
 impl Row {
-    pub(crate) fn of(attack: &'static Attack, told: Told, control: Told) -> Self {
-        Self { attack, told, control }
+    pub(crate) fn of(attack: &'static Attack, result: PartResult, control: PartResult) -> Self {
+        Self { attack, result, control }
     }
 
-    /// The attack was played and held, and its control showed that this means something.
+    /// Returns whether the attack ran and failed, and its control succeeded.
     pub(crate) fn is_good(&self) -> bool {
-        !self.told.failed && !self.told.through && !self.control.failed
+        !self.result.failed && !self.result.through && !self.control.failed
     }
 
-    /// Its name and what became of it.
+    /// One line with the attack's name and outcome.
     pub(crate) fn line(&self) -> String {
-        let seconds = (self.told.took + self.control.took).as_secs_f64();
+        let seconds = (self.result.took + self.control.took).as_secs_f64();
         let Attack { name, position, .. } = self.attack;
         format!("{:<10} {name:<46} {:<14} {seconds:6.1} s", position.name(), self.outcome())
     }
 
     fn outcome(&self) -> &'static str {
-        match (&self.told, &self.control) {
-            (told, _) if told.failed => "NOT PLAYED",
-            (told, _) if told.through => "WENT THROUGH",
+        match (&self.result, &self.control) {
+            (result, _) if result.failed => "NOT PLAYED",
+            (result, _) if result.through => "WENT THROUGH",
             (_, control) if control.failed => "CONTROL FAILED",
             _ => "held",
         }
@@ -50,12 +50,12 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}\n    attack:  {}\n    control: {}", self.line(), self.told.text, self.control.text)
+        write!(out, "{}\n    attack:  {}\n    control: {}", self.line(), self.result.text, self.control.text)
     }
 }
 
 impl Report {
-    /// For people.
+    /// The results as a table.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -66,7 +66,7 @@ impl Report {
         text
     }
 
-    /// For machines.
+    /// The results as JSON.
     pub(crate) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
             json!({
@@ -74,9 +74,9 @@ impl Report {
                 "position": row.attack.position.name(),
                 "claim": row.attack.claim,
                 "outcome": row.outcome(),
-                "told": row.told.text,
+                "told": row.result.text,
                 "control": row.control.text,
-                "seconds": (row.told.took + row.control.took).as_secs_f64(),
+                "seconds": (row.result.took + row.control.took).as_secs_f64(),
             })
         });
         json!({ "attacks": rows.collect::<Vec<_>>() })

@@ -1,4 +1,4 @@
-//! A daemon that may not start.
+//! Start of a daemon that may fail to start.
 
 use std::process::{Child, ExitStatus};
 
@@ -6,7 +6,7 @@ use integration::api::Api;
 use integration::daemon::Daemon;
 use integration::wait;
 
-/// Starts executord once more on a daemon's directories, while none is running there: it serves, or it ends.
+/// Starts executord once more on a daemon's directories while none is running there, and waits until it serves or ends.
 pub(crate) fn start_or_end(daemon: &Daemon) -> std::io::Result<Result<(Child, Api), ExitStatus>> {
     let mut child = daemon.setup().command().spawn()?;
     let socket = daemon.socket();

@@ -1,4 +1,4 @@
-//! What a process remembers of secrets that it should have forgotten.
+//! Search of a process's memory for secrets that it should have wiped.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use anyhow::{Context as _, ensure};
 use executor_residue::process::Process;
 use executor_residue::{Needles, Search};
 
-/// How long a process may take to forget.
+/// Time within which a process must have wiped its secrets.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// Names of what a process holds now, with how much of each.
+/// Names the secrets that a process holds now, with the size of what was found.
 pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let mut needles = Needles::new()?;
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
@@ -20,7 +20,7 @@ pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<St
     Ok(report.hits.iter().map(ToString::to_string).collect())
 }
 
-/// The same after the time within which it must have forgotten; earlier where it has.
+/// Names the secrets that a process still holds after [`WITHIN`]; returns earlier if there are none.
 pub(crate) fn kept(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let end = Instant::now() + WITHIN;
     loop {

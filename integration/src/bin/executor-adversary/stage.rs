@@ -1,4 +1,4 @@
-//! Each part in a process of its own, and what such a process leaves behind when it fails.
+//! Runs each part in a process of its own, and ends what such a process leaves behind when it fails.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 
 use crate::attack::{Attack, Outcome, Scale};
 
-/// How long a part may take.
+/// Longest time for a part.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a part told, or why it told nothing.
-pub(crate) struct Told {
-    /// An attack that went through; a control always did.
+/// Result of a part, or the reason that there is none.
+pub(crate) struct PartResult {
+    /// True for a successful attack; always true for a control.
     pub(crate) through: bool,
-    /// What was seen.
+    /// What was seen, or the error.
     pub(crate) text: String,
-    /// It was not played to its end.
+    /// True if the part did not run to its end.
     pub(crate) failed: bool,
     pub(crate) took: Duration,
 }
 
-/// Plays a part in this process, and prints what became of it.
-pub(crate) fn act(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<()> {
+/// Runs a part in this process and prints its result.
+pub(crate) fn run_here(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<()> {
     let (through, text) = match part {
         "control" => (true, (attack.control)(scale)?),
         "attack" => match (attack.attack)(scale)? {
@@ -37,8 +37,8 @@ pub(crate) fn act(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<(
     Ok(())
 }
 
-/// Plays a part in a process of its own.
-pub(crate) fn play(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<Told> {
+/// Runs a part in a process of its own.
+pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<PartResult> {
     let begun = Instant::now();
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--play", attack.name, part]).stdin(Stdio::null());
@@ -49,12 +49,12 @@ pub(crate) fn play(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<
     let mut bounded = Command::new("timeout");
     bounded.args(["--kill-after=5", &limit]).arg(command.get_program()).args(command.get_args());
     let output = bounded.stdin(Stdio::null()).stderr(Stdio::piped()).output().context("timeout, of coreutils")?;
-    sweep();
+    kill_leftovers();
     let last = String::from_utf8_lossy(&output.stdout).lines().last().map(str::to_owned).unwrap_or_default();
     let told: Option<Value> = serde_json::from_str(&last).ok().filter(|_| output.status.success());
     let took = begun.elapsed();
     Ok(match told {
-        Some(told) => Told {
+        Some(told) => PartResult {
             through: told["through"] == true,
             text: told["text"].as_str().unwrap_or_default().to_owned(),
             failed: false,
@@ -64,7 +64,7 @@ pub(crate) fn play(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<
             let errors = String::from_utf8_lossy(&output.stderr);
             let lines: Vec<&str> = errors.lines().collect();
             let end = lines[lines.len().saturating_sub(12)..].join("\n    ");
-            Told {
+            PartResult {
                 through: false,
                 text: format!("not played to its end ({}): {end}", output.status),
                 failed: true,
@@ -74,8 +74,8 @@ pub(crate) fn play(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<
     })
 }
 
-/// Ends what a part that failed has left: this process is the reaper of all that its children started.
-fn sweep() {
+/// Ends the processes that a failed part has left: this process is the subreaper of all its descendants.
+fn kill_leftovers() {
     let me = std::process::id() as i32;
     loop {
         let left = host::descendants(me);
@@ -87,7 +87,7 @@ fn sweep() {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             let _ = nix::sys::wait::waitpid(pid, Some(nix::sys::wait::WaitPidFlag::WNOHANG));
         }
-        // Their ends are announced to whoever waits for each; there is nothing to do meanwhile.
+        // Each is reaped by whoever waits for it; nothing else can be waited for here.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,6 +1,6 @@
-//! The client: a connection for the event stream and every call but Run, and one for Run.
+//! The measured client: one connection for the event stream and every call but Run, and one for Run.
 //!
-//! What the daemon does to leave nothing of a secret in its buffers is part of what is measured.
+//! The measurement includes the work that the daemon does to keep secrets out of its buffers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,27 +16,27 @@ use crate::oci;
 use crate::rootfs::Rootfs;
 use crate::runtime::Run;
 
-/// For one container, from call to event.
+/// Longest time for one container, from call to event.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of the secret file.
+/// Size of the secret file in bytes.
 const SECRET: usize = 1024;
 
-/// What to run.
+/// The program of a container, and its secret.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     program: &'static str,
-    /// With a volume mounted file of 1 KiB.
+    /// True for a container with a secret file of 1 KiB on its own tmpfs.
     pub(crate) secret: bool,
 }
 
-/// The headline.
+/// The container of the headline.
 pub(crate) const TRUE_WITH_SECRET: Shape = Shape { program: "/bin/true", secret: true };
-/// The same without the file.
+/// The container of the headline without its secret file.
 pub(crate) const TRUE: Shape = Shape { program: "/bin/true", secret: false };
 /// An idle container.
 pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", secret: true };
 
-/// The connection, the event stream, and a connection for Run.
+/// Both connections and the event stream.
 pub(crate) struct Client {
     connection: executor_client::Client,
     runs: executor_client::Client,
@@ -44,10 +44,10 @@ pub(crate) struct Client {
     rootfs: String,
 }
 
-/// An exit event, and when it arrived.
+/// An exit event and its time of arrival.
 type Exit = (Instant, RunResult);
 
-/// Who waits for which container's exit event.
+/// Waiters for exit events, by container id.
 #[derive(Clone, Default)]
 struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
 
@@ -61,24 +61,24 @@ impl Client {
         Ok(Self { connection, runs, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
     }
 
-    /// Another client, for another lane: it shares the event stream and its connection.
+    /// Makes a client for another lane, which shares the event stream and its connection.
     pub(crate) async fn lane(&self) -> anyhow::Result<Self> {
         let runs = executor_client::Client::connect(self.connection.socket()).await?;
         Ok(Self { runs, ..self.with_rootfs(self.rootfs.clone()) })
     }
 
-    /// The same client, but its containers have another root file system.
+    /// Makes a client whose containers have another root file system.
     pub(crate) fn with_rootfs(&self, rootfs: String) -> Self {
         let (connection, runs) = (self.connection.clone(), self.runs.clone());
         Self { connection, runs, waiting: self.waiting.clone(), rootfs }
     }
 
-    /// One container: the call, its exit event, and its deletion.
+    /// Measures one container: the call, its exit event, and its deletion.
     pub(crate) async fn run(&self, id: &str, shape: Shape) -> anyhow::Result<Run> {
         let request = self.request(id, shape);
         let start = Instant::now();
         let outcome = self.until_exit(id, &request, shape).await;
-        // A container that failed is no longer needed either.
+        // A failed container is not needed either.
         let deleted = self.delete(id, outcome.is_err()).await;
         let gone = start.elapsed();
         let (ended, result) = outcome.with_context(|| id.to_owned())?;
@@ -101,7 +101,7 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a container; with `force` even a running one.
+    /// Deletes a container; with `force` even a running one.
     pub(crate) async fn delete(&self, id: &str, force: bool) -> anyhow::Result<()> {
         self.connection.delete(id, force).await.with_context(|| format!("Delete {id}"))
     }
@@ -128,17 +128,17 @@ impl Waiting {
         receiver
     }
 
-    /// Stamps each exit event when it arrives, and hands it to whoever waits for it.
+    /// Timestamps each exit event on arrival and passes it to its waiter.
     async fn hand_out(self, mut events: Events) {
         while let Ok(message) = events.next().await {
             let now = Instant::now();
             let Some(event) = message.event.filter(|event| event.kind() == Kind::Completed) else { continue };
             if let Some(waiter) = self.lock().remove(&event.container_id) {
-                // A waiter that is gone has given up, and has told so.
+                // A waiter that is gone has given up and reported that itself.
                 let _ = waiter.send((now, event.result.unwrap_or_default()));
             }
         }
-        // No event can come any more: a dropped sender is an error at the other end.
+        // No further event can come: dropped senders are errors for the receivers.
         self.lock().clear();
     }
 
@@ -147,16 +147,16 @@ impl Waiting {
     }
 }
 
-/// A run counts only if everything about it is as it must be.
+/// Checks that a run was correct in every respect; only such runs count.
 fn check(result: &RunResult, shape: Shape) -> anyhow::Result<()> {
     let status = result.exit.as_ref().and_then(|exit| exit.status.as_ref());
-    ensure!(matches!(status, Some(exit_status::Status::Code(0))), "it ended with {result:?}");
+    ensure!(matches!(status, Some(exit_status::Status::Code(0))), "the container ended with {result:?}");
     let wiped = result.wipe.as_ref().is_some_and(|wipe| wipe.files == 1 && wipe.verified);
-    ensure!(wiped || !shape.secret, "its secret file was not wiped: {result:?}");
+    ensure!(wiped || !shape.secret, "the secret file was not wiped: {result:?}");
     Ok(())
 }
 
-/// What the result tells of where the time went.
+/// Durations of the phases, as the result reports them.
 fn phases(result: &RunResult) -> Vec<(&'static str, Duration)> {
     let Some(timings) = &result.timings else { return Vec::new() };
     let phases =

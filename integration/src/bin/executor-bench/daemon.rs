@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::client::Client;
 use crate::rootfs::Rootfs;
 
-/// To get ready, or to end.
+/// Longest time until the daemon is ready, or ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Dropped, it is told to end, which takes its containers and directories along.
+/// A running daemon. Dropping it ends the daemon, which removes its containers and directories.
 pub(crate) struct Daemon {
     child: Child,
     run: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it, and waits until it can run containers.
+    /// Starts the daemon and waits until it can run containers.
     pub(crate) async fn start(
         dist: &Path,
         scratch: &Path,
@@ -52,7 +52,7 @@ impl Daemon {
         Ok(Self { child, run, log })
     }
 
-    /// Waits until it is ready, and connects.
+    /// Waits until the daemon is ready, and connects.
     async fn connection(&mut self) -> anyhow::Result<executor_client::Client> {
         let socket = self.run.join("executor.sock");
         let start = Instant::now();
@@ -69,12 +69,13 @@ impl Daemon {
         }
     }
 
-    /// executord's own.
+    /// Pid of executord.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGTERM, its end, and then the launcher's, which removes the run directory last.
+    /// Sends SIGTERM, and waits for the end of executord and then of the launcher, which removes the run directory
+    /// last.
     pub(crate) fn end(&mut self) -> anyhow::Result<()> {
         if self.child.try_wait()?.is_some() {
             return Ok(());
@@ -105,6 +106,6 @@ impl Drop for Daemon {
 
 async fn ask(socket: &Path) -> anyhow::Result<executor_client::Client> {
     let client = executor_client::Client::connect(socket).await?;
-    ensure!(client.info().await?.launcher_connected, "it has no launcher");
+    ensure!(client.info().await?.launcher_connected, "executord has no launcher");
     Ok(client)
 }

@@ -1,4 +1,4 @@
-//! Many runs, eight at once: how many of them were not exactly as they must be, and what processor time each takes.
+//! Many runs, eight at a time: the number of incorrect ones, and the processor time of each.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use crate::client::Client;
 use crate::host::{self, Host};
 use crate::throughput::of_executor;
 
-/// Runs.
+/// Number of runs.
 pub(crate) const RUNS: u32 = 1000;
-/// At once.
+/// Concurrent runs.
 pub(crate) const LANES: u32 = 8;
 
-/// What came of them.
+/// Result of the runs.
 pub(crate) struct Failures {
-    /// What went wrong, one line each.
+    /// Failures, one per line.
     pub(crate) lines: Vec<String>,
-    /// Processor time of the whole machine for each run, the client's included.
+    /// Processor time of the whole machine per run, the client's included.
     pub(crate) processor: Duration,
 }
 
-/// Counts; a failure does not end it.
+/// Runs the containers and counts failures; a failure does not end the measurement.
 pub(crate) async fn measure(host: &Host, client: &Client) -> anyhow::Result<Failures> {
     host.go_on().await?;
     let before = host::processor_time()?;

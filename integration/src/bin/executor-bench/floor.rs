@@ -1,8 +1,8 @@
-//! The floor: the least that any runtime must do for a container. One clone3 into new pid, mount, network,
-//! ipc, uts and cgroup namespaces, pivot_root into the rootfs, exec, wait.
+//! The floor: the minimum that any runtime must do for a container. One clone3 into new pid, mount, network, ipc, uts
+//! and cgroup namespaces, pivot_root into the rootfs, exec, wait.
 //!
-//! No cgroup, no limits, no mounts inside, no filter, nobody to talk to: nobody can be faster on this
-//! kernel, and nobody should be this fast. This file holds the benchmark's only unsafe code.
+//! There are no cgroup, no limits, no mounts inside, no filter and no protocol: no runtime can be faster on this
+//! kernel, and none should be this fast. This file holds the benchmark's only unsafe code.
 
 use std::ffi::CStr;
 use std::ptr::null;
@@ -22,7 +22,7 @@ const NAMESPACES: i32 = libc::CLONE_NEWPID
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// Runs `/bin/true` once. From before clone3 until it has been reaped.
+/// Runs `/bin/true` once. Returns the time from before clone3 until the child has been reaped.
 pub(crate) fn run(rootfs: &Rootfs) -> anyhow::Result<Duration> {
     let start = Instant::now();
     let child = clone(&rootfs.c_path).context("clone3")?;
@@ -32,7 +32,7 @@ pub(crate) fn run(rootfs: &Rootfs) -> anyhow::Result<Duration> {
     Ok(took)
 }
 
-/// Answers the child's pid, to the parent. The child execs or exits with the number of the step that failed.
+/// Clones a child and returns its pid. The child executes the program or exits with the number of the failed step.
 fn clone(rootfs: &CStr) -> nix::Result<Pid> {
     let arguments = libc::clone_args {
         flags: NAMESPACES.unsigned_abs().into(),
@@ -54,7 +54,7 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
         // SAFETY: this is the child of the clone above.
         unsafe { become_true(rootfs) }
     }
-    // Not positive: an error, which errno tells.
+    // Zero or less is an error, and errno has its number.
     i32::try_from(result).ok().filter(|pid| *pid > 0).map(Pid::from_raw).ok_or_else(nix::Error::last)
 }
 

@@ -1,5 +1,5 @@
-//! The surroundings of a measurement: a private mount namespace, without a hybrid host's cgroup2 mount;
-//! adoption of the containers' init processes; a runtime directory on a tmpfs; an end that leaves no cgroup.
+//! Surroundings of a measurement: a private mount namespace without a hybrid host's cgroup2 mount, adoption of the
+//! containers' init processes, a runtime directory on a tmpfs, and removal of all cgroups at the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use anyhow::{Context as _, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-/// The prepared host. Dropped, it removes the cgroups that runtimes left behind.
+/// The prepared host. Dropping it removes the cgroups that runtimes left behind.
 pub(crate) struct Host {
-    /// The cgroup below which runtimes put their containers.
+    /// Parent cgroup of the runtimes' containers.
     pub(crate) cgroup: String,
-    /// `v1`, `v2`, or `hybrid` (measured as v1, its cgroup2 mount taken away).
+    /// Cgroup version: `v1`, `v2`, or `hybrid` (measured as v1, without its cgroup2 mount).
     pub(crate) cgroups: &'static str,
     pub(crate) kernel: String,
     pub(crate) cpus: usize,
@@ -23,16 +23,16 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Moves this process into the namespace. Must be called before any thread is started.
+    /// Moves this process into the namespace. It must be called before any thread is started.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
-        unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of our own")?;
+        unshare(CloneFlags::CLONE_NEWNS).context("unsharing the mount namespace")?;
         let none = None::<&str>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("making mounts private")?;
         let (v1, v2) = cgroup_mounts()?;
         for path in v2.iter().filter(|_| !v1.is_empty()) {
             umount2(path, MntFlags::MNT_DETACH).with_context(|| format!("detaching {}", path.display()))?;
         }
-        // The init of a container is orphaned when `create` ends; adopted, it can be waited for.
+        // The init of a container is orphaned when `create` ends; a subreaper adopts it and can wait for it.
         nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
         let cgroups = match (v1.is_empty(), v2.is_empty()) {
             (true, _) => "v2",
@@ -49,7 +49,7 @@ impl Host {
         })
     }
 
-    /// From now on Ctrl-C makes [`Host::go_on`] fail rather than ending us on the spot.
+    /// Makes Ctrl-C fail [`Host::go_on`] from now on instead of ending this process at once.
     pub(crate) fn watch_for_interrupt(&self) {
         let interrupted = Arc::clone(&self.interrupted);
         tokio::spawn(async move {
@@ -59,7 +59,7 @@ impl Host {
         });
     }
 
-    /// To be asked before each step: fails once Ctrl-C was pressed, so that everything unwinds and cleans up.
+    /// Fails once Ctrl-C was pressed, so that everything unwinds and cleans up. It is called before each step.
     pub(crate) async fn go_on(&self) -> anyhow::Result<()> {
         tokio::task::yield_now().await;
         ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");
@@ -67,22 +67,22 @@ impl Host {
     }
 }
 
-/// Processor time that all of the machine has used so far, kernel threads included and in steps of 10 ms.
+/// Processor time that the whole machine has used so far, including kernel threads, in steps of 10 ms.
 pub(crate) fn processor_time() -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no sum")?;
     let ticks: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    // user, nice, system, and after idle and iowait what interrupts took.
+    // user, nice, system; after idle and iowait, the time of interrupts.
     let used: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| ticks.get(*at)).sum();
     let second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100).unsigned_abs();
     Ok(Duration::from_millis(used * 1000 / second.max(1)))
 }
 
-/// A tmpfs for what runtimes keep in `/run`, which is one on every host with systemd. Dropped, it is unmounted.
+/// A tmpfs for the runtimes' state, as `/run` is one on every host with systemd. Dropping it unmounts it.
 pub(crate) struct RuntimeDirectory(PathBuf);
 
 impl RuntimeDirectory {
-    /// Mounts it in a directory.
+    /// Mounts the tmpfs in a directory.
     pub(crate) fn mount(scratch: &Path) -> anyhow::Result<Self> {
         let at = scratch.join("run");
         std::fs::create_dir(&at)?;
@@ -92,7 +92,7 @@ impl RuntimeDirectory {
         Ok(Self(at))
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -117,7 +117,7 @@ impl Drop for Host {
     }
 }
 
-/// A cgroup goes by rmdir, its children first; its files cannot be unlinked.
+/// Removes a cgroup and its children by rmdir; the files in it cannot be unlinked.
 fn remove_cgroup(directory: &Path) -> std::io::Result<()> {
     if !directory.exists() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Starts from an image that is there already, beside starts from `dir:` of the same tree.
+//! Starts from images that are already in the store, compared with starts from `dir:` of the same tree.
 //!
 //! The images are made by umoci and served by Debian's registry. Each is fetched before the runs that count.
 
@@ -13,15 +13,15 @@ use crate::host::Host;
 use crate::latency::{Contestant, Latency, rounds};
 use crate::rootfs::Rootfs;
 
-/// Images with the rootfs' tree, on a registry that serves them as long as this lives.
+/// Images with the rootfs's tree, on a registry that runs until this is dropped.
 pub(crate) struct Images {
     registry: Registry,
-    /// Names, and how many layers each has.
+    /// Names, and number of layers of each.
     pushed: [(&'static str, usize); 2],
 }
 
 impl Images {
-    /// Makes them: one with one layer, one with a layer for each directory.
+    /// Makes two images: one with a single layer, one with a layer for each directory.
     pub(crate) fn make(rootfs: &Rootfs) -> anyhow::Result<Self> {
         let registry = Registry::start(false);
         let directories = rootfs.path.read_dir()?.map(|entry| entry.map(|entry| entry.path()));
@@ -45,7 +45,7 @@ impl Images {
     }
 }
 
-/// Measures, interleaved as every latency. The first is `dir:`.
+/// Measures the starts, interleaved like every latency. The first contestant is `dir:`.
 pub(crate) async fn measure(
     options: &Options,
     host: &Host,

@@ -1,4 +1,4 @@
-//! One container at a time: every contestant in every round, in an order shuffled anew.
+//! Latency of single containers: every contestant in every round, in an order shuffled anew.
 
 use crate::Options;
 use crate::client::{self, Client, Shape};
@@ -8,18 +8,18 @@ use crate::rootfs::Rootfs;
 use crate::runtime::{Run, Runtime, Runtimes};
 use crate::stats::{Sample, Shuffle};
 
-/// Rounds before those that count: caches fill, the daemon makes what it keeps ready.
+/// Rounds that do not count: caches fill, and the daemon prepares what it keeps ready.
 const WARM_UP: u32 = 5;
 
-/// What one contestant needed.
+/// Times of one contestant.
 pub(crate) struct Latency {
     pub(crate) name: String,
-    /// Until the exit is known: of the process to a runtime's driver, of the container (wiped, its record
-    /// on disk) to our client.
+    /// Time until the exit is known: of the process to a runtime's driver, of the container (wiped, its record on disk)
+    /// to the executor's client.
     pub(crate) exit: Sample,
-    /// Until the container is deleted, too. The floor has nothing to delete.
+    /// Time until the container is deleted as well. The floor has nothing to delete.
     pub(crate) gone: Sample,
-    /// Where the time went, as far as the contestant tells.
+    /// Durations of the phases that the contestant reports.
     pub(crate) phases: Vec<(&'static str, Sample)>,
 }
 
@@ -37,7 +37,7 @@ impl Latency {
     }
 }
 
-/// Who is measured.
+/// A measured runtime.
 pub(crate) enum Contestant<'a> {
     Floor(&'a Rootfs),
     Runtime(&'a Runtime),
@@ -65,7 +65,7 @@ impl Contestant<'_> {
     }
 }
 
-/// Measures the floor, the runtimes and ourselves.
+/// Measures the floor, the runtimes and the executor.
 pub(crate) async fn measure(
     options: &Options,
     host: &Host,
@@ -83,7 +83,7 @@ pub(crate) async fn measure(
     rounds(options, host, "bench", &contestants).await
 }
 
-/// Runs all rounds. The first failure ends it: a number made of some runs would be worth nothing.
+/// Runs all rounds. The first failure ends the measurement: figures of some of the runs would be worth nothing.
 pub(crate) async fn rounds(
     options: &Options,
     host: &Host,

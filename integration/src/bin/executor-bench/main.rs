@@ -1,18 +1,18 @@
-//! `executor-bench`: how fast and how small, beside crun, runc and the raw floor.
+//! `executor-bench`: time and memory of the executor, compared with crun, runc and the bare system calls.
 //!
-//! In go the product's binaries (`--dist`), a full seccomp profile (`--seccomp`) and whatever of crun and
-//! runc is installed. Out come a table for people and, with `--json`, the same numbers for machines.
+//! Input is the product's binaries (`--dist`), a full seccomp profile (`--seccomp`) and the installed ones of crun and
+//! runc. Output is a table for people and, with `--json`, the same numbers for programs.
 //!
-//! The method, for anyone who doubts a number:
-//! - All contestants run in one process's measurement, interleaved: in each round every contestant runs
-//!   once, in an order shuffled anew, so that what the machine does meanwhile hits all alike. Compare
-//!   ratios of medians of one run, not milliseconds of two.
-//! - Same rootfs, same static `true`, same namespaces, limits, capabilities and user. Ours have a user namespace and an
-//!   id-mapped root besides.
-//! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it.
-//!   We are timed from the client's call to the arrival of the exit event, on a channel that is kept.
-//! - Everyone lives in one private mount namespace, where the cgroup2 mount of a hybrid host is taken
-//!   away: crun 1.8 refuses such a host otherwise.
+//! Method:
+//! - All contestants run in one process's measurement, interleaved: in each round every contestant runs once, in an
+//! order shuffled anew, so that other load of the machine affects all alike. Compare ratios of medians of one run, not
+//! milliseconds of two.
+//! - Rootfs, static `true`, namespaces, limits, capabilities and user are the same. The executor's containers also have
+//! a user namespace and an id-mapped root.
+//! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it. The
+//! executor is timed from the client's call to the arrival of the exit event, on a connection that stays open.
+//! - All run in one private mount namespace, from which the cgroup2 mount of a hybrid host is removed: crun 1.8 refuses
+//! such a host otherwise.
 
 mod client;
 mod daemon;
@@ -48,16 +48,16 @@ use crate::runtime::Runtimes;
 #[derive(Parser)]
 #[command(about = "Measure the executor beside crun, runc and the raw floor")]
 struct Options {
-    /// Where executord, executor-launcher and agent-cli are
+    /// Directory of executord, executor-launcher and agent-cli
     #[arg(long, value_name = "DIR", env = "EXECUTOR_DIST")]
     dist: PathBuf,
-    /// How often each contestant runs
+    /// Number of runs of each contestant
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// A full seccomp profile in Docker's and podman's form
     #[arg(long, value_name = "FILE")]
     seccomp: Option<PathBuf>,
-    /// Write the numbers here as JSON, too
+    /// Also write the numbers to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Only these parts
@@ -74,13 +74,13 @@ enum Part {
     Latency,
     /// Containers per second, several at once
     Throughput,
-    /// What an idle container costs
+    /// Memory of idle containers
     Memory,
     /// Many runs, counting failures
     Failures,
-    /// Starts from images that are there, beside `dir:` of the same tree
+    /// Starts from stored images, compared with `dir:` of the same tree
     Images,
-    /// How fast output is masked; runs no container
+    /// Speed of masking output; runs no container
     Redaction,
 }
 
@@ -89,7 +89,7 @@ impl Options {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// Whether any part runs containers.
+    /// Returns whether any part runs containers.
     fn wants_containers(&self) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| *part != Part::Redaction)
     }
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(rustix::process::geteuid().is_root(), "namespaces and cgroups are made: run as root");
-    // First of all, and before any thread: threads would keep the old mount namespace.
+    // Before any thread: a thread would keep the old mount namespace.
     let host = Host::prepare()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
     runtime.block_on(measure(options, &host))

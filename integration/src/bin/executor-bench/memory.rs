@@ -1,5 +1,5 @@
-//! What idle containers cost: the proportional set size (PSS) of every process of ours, without any
-//! container and with fifty. A container's own process, in its own pid namespace, is not ours.
+//! Memory of idle containers: the proportional set size (PSS) of every process of the executor, without any container
+//! and with fifty. A container's own process, in its own pid namespace, does not count.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use anyhow::{Context as _, ensure};
 use crate::client::{Client, PAUSE};
 use crate::host::Host;
 
-/// Idle containers.
+/// Number of idle containers.
 pub(crate) const CONTAINERS: u32 = 50;
 
-/// Kilobytes (1,024 bytes), as the kernel tells them.
+/// Memory in units of 1,024 bytes, as the kernel reports it.
 pub(crate) struct Memory {
-    /// By role, without a container.
+    /// PSS by role, without a container.
     pub(crate) before: BTreeMap<&'static str, u64>,
-    /// By role, with [`CONTAINERS`].
+    /// PSS by role, with [`CONTAINERS`].
     pub(crate) with: BTreeMap<&'static str, u64>,
-    /// Resident memory of the daemon with them.
+    /// Resident memory of the daemon with [`CONTAINERS`].
     pub(crate) daemon_rss: u64,
-    /// Processes of ours with them.
+    /// Number of the executor's processes with [`CONTAINERS`].
     pub(crate) processes: usize,
 }
 
-/// Starts the containers, looks, and removes them.
+/// Starts the containers, measures, and removes them.
 pub(crate) async fn measure(host: &Host, daemon: u32, client: &Client) -> anyhow::Result<Memory> {
     let (before, _) = pss(daemon)?;
     let mut outcome = Ok(());
@@ -49,7 +49,7 @@ pub(crate) async fn measure(host: &Host, daemon: u32, client: &Client) -> anyhow
     measured
 }
 
-/// PSS by role, and how many processes they are.
+/// Returns the PSS by role, and the number of processes.
 fn pss(daemon: u32) -> anyhow::Result<(BTreeMap<&'static str, u64>, usize)> {
     let mut by_role = BTreeMap::new();
     let processes: Vec<_> = ours().filter(|process| !process.contained).collect();
@@ -74,7 +74,7 @@ struct Process {
     contained: bool,
 }
 
-/// Every descendant of the benchmark, which as a subreaper has all of them below itself.
+/// Returns every descendant of the benchmark, which is the subreaper of all of them.
 fn ours() -> impl Iterator<Item = Process> {
     let pids = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -93,7 +93,7 @@ fn ours() -> impl Iterator<Item = Process> {
 fn read(pid: u32) -> Option<Process> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
-    // A process that has ended and was not waited for yet has no memory.
+    // A zombie has no memory.
     line("VmRSS:")?;
     let contained = line("NSpid:")?.split_ascii_whitespace().count() > 1;
     Some(Process { pid, parent: line("PPid:")?.trim().parse().ok()?, contained })

@@ -1,10 +1,10 @@
-//! The bundle for crun and runc: as near to the executor's own container as config.json can say it.
+//! The bundle for crun and runc, as close to the executor's own container as config.json can express.
 
 use serde_json::{Value, json};
 
 use crate::rootfs::Rootfs;
 
-/// A short list, like the executor's: what a process may still do as root of its container.
+/// Capabilities of the container's root, a short list like the executor's.
 pub(crate) const CAPABILITIES: [&str; 10] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -17,14 +17,14 @@ pub(crate) const CAPABILITIES: [&str; 10] = [
     "CAP_SETUID",
     "CAP_SYS_CHROOT",
 ];
-/// Limits of every contestant that has limits.
+/// Memory limit of every contestant with limits.
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
 pub(crate) const PIDS: u64 = 64;
 pub(crate) const CPU_MILLIS: u64 = 1000;
 
 const CPU_PERIOD: u64 = 100_000;
 
-/// config.json for a container named `id`, with its cgroup below `cgroup`.
+/// Returns the config.json of a container named `id`, with its cgroup below `cgroup`.
 pub(crate) fn config(rootfs: &Rootfs, id: &str, cgroup: &str, seccomp: Option<&Value>) -> Value {
     let namespaces = ["pid", "mount", "network", "ipc", "uts", "cgroup"].map(|kind| json!({"type": kind}));
     let mut config = json!({

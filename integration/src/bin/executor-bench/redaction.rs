@@ -1,10 +1,10 @@
-//! How fast secret values are masked in output: the redactor beside a plain copy and beside the `aho-corasick` crate
-//! on the very same forms.
+//! Speed of masking secret values in output: the redactor compared with a plain copy and with the `aho-corasick` crate
+//! on the same forms.
 //!
-//! 100 random values of 32 bytes, a private key of 4 KiB and a service account in JSON are watched; the output is
-//! lines of a log, one in a thousand with a value in it, in parts as large as a shim reads them. In hostile
-//! output every byte looks like the beginning of a value. The peer gets whole parts, so that it masks nothing
-//! across two of them: it has less to do. Time is processor time.
+//! 100 random values of 32 bytes, a private key of 4 KiB and a service account in JSON are watched; the output is lines
+//! of a log, one in a thousand with a value in it, in parts as large as a shim reads them. In hostile output every byte
+//! looks like the beginning of a value. `aho-corasick` gets each part by itself and masks nothing across two of them:
+//! it has less to do. Time is processor time.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -19,36 +19,36 @@ use executor_secrets::redact::{Redactor, Stream, Watched};
 use crate::host::Host;
 use crate::stats::{Sample, Shuffle};
 
-/// Rounds. In each, every contestant goes once over all of the output.
+/// Number of rounds. In each, every contestant masks all of the output once.
 const ROUNDS: usize = 21;
-/// Bytes of output.
+/// Length of the output in bytes.
 const OUTPUT: usize = 32 << 20;
-/// Bytes of hostile output.
+/// Length of the hostile output in bytes.
 const HOSTILE: usize = 1 << 20;
-/// One line in so many holds a value.
+/// Number of lines of which one holds a value.
 const MATCH_EVERY: u64 = 1000;
 const VALUES: u32 = 100;
 
-/// What was measured.
+/// Result of the measurement.
 pub(crate) struct Speeds {
-    /// Values watched.
+    /// Number of watched values.
     pub(crate) values: usize,
-    /// Forms of them.
+    /// Number of forms of the values.
     pub(crate) forms: usize,
-    /// Bytes that the redactor holds.
+    /// Memory of the redactor in bytes.
     pub(crate) bytes: usize,
-    /// Bytes that the peer holds.
+    /// Memory of `aho-corasick` in bytes.
     pub(crate) peer_bytes: usize,
-    /// To make a redactor.
+    /// Time to build a redactor.
     pub(crate) build: Duration,
-    /// Name and millions of bytes a second, median.
+    /// Names, and medians in millions of bytes per second.
     pub(crate) rates: Vec<(&'static str, f64)>,
 }
 
-/// Takes a part of the output, and appends what becomes of it.
+/// Masks a part of the output and appends the result.
 type Run<'a> = Box<dyn Fn(&[u8], &mut Vec<u8>) + 'a>;
 
-/// A way to get output from one place to another.
+/// A way to process the output.
 struct Contestant<'a> {
     name: &'static str,
     output: &'a [u8],
@@ -56,7 +56,7 @@ struct Contestant<'a> {
     took: Sample,
 }
 
-/// Measures.
+/// Measures every contestant.
 pub(crate) async fn measure(host: &Host) -> anyhow::Result<Speeds> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let values = values(&mut random);
@@ -67,7 +67,7 @@ pub(crate) async fn measure(host: &Host) -> anyhow::Result<Speeds> {
     let forms: Vec<_> = redactor.forms().collect();
     let peer = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&forms)?;
 
-    // Long values that differ at their end only, and their common beginning without end.
+    // Long values that differ only at their end; the hostile output repeats their common beginning.
     let hostile: Vec<_> = (0..VALUES).map(|number| format!("{}{number}", "a".repeat(220))).collect();
     let hostile = Redactor::new(Redaction::Auto, hostile.iter().map(|value| watched("hostile", value)));
     let letters = vec![b'a'; HOSTILE];
@@ -108,7 +108,7 @@ impl<'a> Contestant<'a> {
         Self { name, output, run: Box::new(run), took: Sample::default() }
     }
 
-    /// All of the output once, in parts.
+    /// Processes all of the output once, in parts.
     fn go(&mut self, out: &mut Vec<u8>) {
         out.clear();
         let start = processor_time();
@@ -117,13 +117,13 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Ours. What the last part leaves held is less than a form.
+/// Masks with the redactor. What it still holds after the last part is shorter than a form.
 fn mask(redactor: &Redactor) -> impl Fn(&[u8], &mut Vec<u8>) {
     let stream = RefCell::new(Stream::default());
     move |part, out| stream.borrow_mut().push(redactor, part, out)
 }
 
-/// The peer's.
+/// Masks with `aho-corasick`.
 fn replace(peer: &AhoCorasick, part: &[u8], out: &mut Vec<u8>) {
     let mut done = 0;
     for found in peer.find_iter(part) {
@@ -138,7 +138,7 @@ fn watched<'a>(name: &'a str, value: &'a str) -> Watched<'a> {
     Watched { name, value: value.as_bytes() }
 }
 
-/// What is watched, by name.
+/// Returns the watched values by name.
 fn values(random: &mut Random) -> Vec<(String, String)> {
     let mut values: Vec<_> = (0..VALUES).map(|number| (format!("TOKEN_{number}"), random.text(32))).collect();
     let lines: Vec<_> = (0..62).map(|_| random.text(64)).collect();
@@ -156,7 +156,7 @@ fn values(random: &mut Random) -> Vec<(String, String)> {
     values
 }
 
-/// Lines of a log, and how many of them hold a value.
+/// Returns lines of a log, and the number of those with a value.
 fn log(values: &[(String, String)], random: &mut Random) -> (Vec<u8>, usize) {
     const PATHS: [&str; 4] = ["/v1/containers", "/healthz", "/v1/projects/example-project/keys?limit=100", "/login"];
     let (mut output, mut printed) = (String::with_capacity(OUTPUT + 1024), 0);
@@ -175,13 +175,13 @@ fn log(values: &[(String, String)], random: &mut Random) -> (Vec<u8>, usize) {
     (output.into_bytes(), printed)
 }
 
-/// What this thread has used: whoever else uses the machine takes nothing from a contestant but caches.
+/// Processor time of this thread: other load of the machine costs a contestant nothing but caches.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Millions of bytes a second.
+/// Returns millions of bytes per second.
 #[allow(clippy::cast_precision_loss)] // far below 2^52
 fn rate(bytes: usize, took: Duration) -> f64 {
     bytes as f64 / 1e6 / took.as_secs_f64()
@@ -198,7 +198,7 @@ impl Random {
         self.0
     }
 
-    /// As in base64.
+    /// Returns random text in base64's alphabet.
     fn text(&mut self, length: usize) -> String {
         const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         (0..length).map(|_| char::from(DIGITS[(self.next() >> 58) as usize])).collect()

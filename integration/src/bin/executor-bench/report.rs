@@ -1,4 +1,4 @@
-//! What was measured, as a table for people while it comes in, and as JSON at the end.
+//! Report of the measurements: a table for people as parts complete, and JSON at the end.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,10 +19,10 @@ const METHOD: &str = "interleaved: every contestant once a round, in an order sh
                       run; same rootfs, static `true`, namespaces (executor: a user namespace besides), limits and \
                       user. Runtimes: create, start, exit, delete. Executor: from the client's call to the exit event \
                       (wiped, cgroup gone, result recorded), its own seccomp filter always on, on a kept connection.";
-/// The two that everyone is compared with, if they were measured.
+/// The contestants that all others are compared with, if they were measured.
 const BASES: [&str; 2] = ["crun", "crun, full seccomp"];
 
-/// Prints each part as it is handed in, and keeps it.
+/// A report that prints each part as it is handed in, and keeps it.
 pub(crate) struct Report {
     json: Value,
     failed: bool,
@@ -42,7 +42,7 @@ impl Report {
         Self { json, failed: false }
     }
 
-    /// Machine and method.
+    /// Prints the machine and the method.
     pub(crate) fn head(&self) {
         let machine = &self.json["machine"];
         let versions: Vec<_> =
@@ -97,7 +97,7 @@ impl Report {
         self.json["latency"] = rows.into();
     }
 
-    /// The first of them is what the others are compared with.
+    /// Compares each contestant with the first one.
     pub(crate) fn images(&mut self, latencies: &[Latency]) {
         let Some(base) = latencies.first().map(|latency| latency.exit.median()) else { return };
         println!("\nOne /bin/true to the exit event, {} runs, in ms, by its root file system", self.json["runs"]);
@@ -205,7 +205,7 @@ impl Report {
         });
     }
 
-    /// All of it.
+    /// Returns the whole report as JSON.
     pub(crate) fn json(&self) -> String {
         format!("{:#}\n", self.json)
     }
@@ -216,7 +216,8 @@ impl Report {
 }
 
 impl Latency {
-    /// At the executor's exit event the work is done that a runtime does in `delete`: only the record is left.
+    /// Returns whether the exit event is the end of the work: the executor has then done what a runtime does in
+    /// `delete`, except for removing the record.
     fn counts_to_exit(&self) -> bool {
         self.name.starts_with("executor")
     }
@@ -254,7 +255,7 @@ fn ratio(ours: Duration, base: Duration) -> f64 {
     ours.as_secs_f64() / base.as_secs_f64()
 }
 
-/// Millions of bytes out of the kernel's kB, which are 1,024 bytes.
+/// Converts the kernel's kB (1,024 bytes) into millions of bytes.
 #[allow(clippy::cast_precision_loss)] // far below 2^52
 fn megabytes(kilobytes: u64) -> f64 {
     kilobytes as f64 * 1024.0 / 1e6

@@ -1,7 +1,7 @@
-//! The rootfs that every contestant runs: a directory with two static programs of a few instructions.
+//! The rootfs of every contestant: a directory with two static programs of a few instructions.
 //!
-//! `true` ends at once: what is measured is the container and not the program. `pause` sleeps until it is
-//! killed: an idle container.
+//! `true` ends at once, so that the container is measured and not the program. `pause` sleeps until it is killed: an
+//! idle container.
 
 use std::ffi::CString;
 use std::io::Write as _;
@@ -21,7 +21,7 @@ const GROUP: &str = "root:x:0:\nbench:x:1000:\n";
 /// The prepared directory.
 pub(crate) struct Rootfs {
     pub(crate) path: PathBuf,
-    /// The same for system calls.
+    /// The path for system calls.
     pub(crate) c_path: CString,
 }
 
@@ -37,7 +37,7 @@ impl Rootfs {
         for (name, source) in [("true", TRUE), ("pause", PAUSE)] {
             compile(source, &path.join("bin").join(name))?;
         }
-        // Containers run as another user than the one whose temporary directory this is.
+        // Containers run as another user than the owner of the temporary directory.
         for directory in [below, &path] {
             std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
         }

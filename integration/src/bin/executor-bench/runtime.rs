@@ -13,11 +13,11 @@ use crate::host::Host;
 use crate::oci;
 use crate::rootfs::Rootfs;
 
-/// A runtime with one way to run the container.
+/// A runtime with one set of options.
 pub(crate) struct Runtime {
     /// `crun`, `crun, full seccomp`, ...
     pub(crate) name: String,
-    /// As the runtime tells it, `crun version 1.8.1`.
+    /// Version as the runtime prints it: `crun version 1.8.1`.
     pub(crate) version: String,
     program: PathBuf,
     root: PathBuf,
@@ -26,21 +26,21 @@ pub(crate) struct Runtime {
     cgroup: String,
 }
 
-/// Those that are installed.
+/// The installed runtimes.
 pub(crate) struct Runtimes(pub(crate) Vec<Runtime>);
 
-/// Times of one run, from its begin.
+/// Times of one run, from its beginning.
 pub(crate) struct Run {
-    /// Until the container's process had ended.
+    /// Time until the container's process had ended.
     pub(crate) exit: Duration,
-    /// Until `delete` had returned.
+    /// Time until `delete` had returned.
     pub(crate) gone: Duration,
-    /// Where it went, as far as the contestant tells.
+    /// Durations of the phases that the contestant reports.
     pub(crate) phases: Vec<(&'static str, Duration)>,
 }
 
 impl Runtimes {
-    /// crun and runc, each without a filter and, if there is a profile, with it.
+    /// Finds crun and runc; each runs without a filter and, if there is a profile, with it.
     pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Self> {
         let mut found = Vec::new();
         for name in ["crun", "runc"] {
@@ -64,7 +64,7 @@ impl Runtimes {
     }
 }
 
-/// A bundle on disk, made before the clock runs.
+/// A bundle on disk, made before the time is taken.
 pub(crate) struct Bundle {
     id: String,
     path: PathBuf,
@@ -82,11 +82,11 @@ impl Runtime {
         Ok(Bundle { id: id.to_owned(), path })
     }
 
-    /// One container from create to delete.
+    /// Runs one container from create to delete.
     pub(crate) fn run(&self, bundle: &Bundle) -> anyhow::Result<Run> {
         let result = self.try_run(bundle);
         if result.is_err() {
-            // Whatever stage it reached; its own complaint would hide the first one.
+            // At whatever stage the run failed; an error of this command would hide the first one.
             let _ = self.command(&["delete", "--force", &bundle.id]).stderr(Stdio::null()).status();
         }
         std::fs::remove_dir_all(&bundle.path)?;
@@ -101,7 +101,7 @@ impl Runtime {
         let pid = Pid::from_raw(pid.trim().parse()?).context("the pid file holds no pid")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
         call(&mut self.command(&["start", &bundle.id]))?;
-        // We are the subreaper: the container's init is our child by now.
+        // This process is the subreaper: the container's init is its child by now.
         let status = waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd)), WaitIdOptions::EXITED)?;
         let exit = start.elapsed();
         let code = status.and_then(|status| status.exit_status());
@@ -118,8 +118,8 @@ impl Runtime {
     }
 }
 
-/// Runs; what the runtime complains about becomes the error. A pipe would stay open in the container, whose
-/// process inherits it: a file takes the complaint.
+/// Runs a command and returns its error output as the error. The output goes to a file: the container's process would
+/// inherit a pipe and keep it open.
 fn call(command: &mut Command) -> anyhow::Result<()> {
     let complaint = rustix::fs::memfd_create("complaint", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut reader = std::fs::File::from(complaint);
@@ -133,7 +133,7 @@ fn call(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Debian keeps runc in /usr/sbin, which is not in everyone's PATH.
+/// Finds a program. Debian has runc in /usr/sbin, which is not in every PATH.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);

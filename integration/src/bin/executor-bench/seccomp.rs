@@ -1,7 +1,7 @@
-//! Docker's and podman's seccomp profiles, as OCI's `linux.seccomp` wants them.
+//! Docker's and podman's seccomp profiles, converted to the `linux.seccomp` of the OCI runtime specification.
 //!
-//! The profiles are conditional: a rule holds for some architectures, capabilities or kernels (`includes`,
-//! `excludes`). Engines resolve that for each container; so does this, for the benchmark's container.
+//! The profiles are conditional: a rule applies to some architectures, capabilities or kernels (`includes`,
+//! `excludes`). Engines resolve these conditions for each container, and this module for the benchmark's container.
 
 use std::path::Path;
 
@@ -22,10 +22,10 @@ fn resolve(profile: &Value, arch: &str, kernel: &str) -> anyhow::Result<Value> {
     let (go_arch, scmp_arch) = match arch {
         "x86_64" => ("amd64", "SCMP_ARCH_X86_64"),
         "aarch64" => ("arm64", "SCMP_ARCH_AARCH64"),
-        other => bail!("it is not known how {other} is called in it"),
+        other => bail!("unknown architecture {other}; x86_64 and aarch64 are known"),
     };
     let mut rules = Vec::new();
-    for rule in profile["syscalls"].as_array().context("it has no `syscalls`")? {
+    for rule in profile["syscalls"].as_array().context("the field `syscalls` is missing")? {
         let includes = Condition { condition: &rule["includes"], go_arch, kernel };
         let excludes = Condition { condition: &rule["excludes"], go_arch, kernel };
         if includes.all() && !excludes.any() {
@@ -43,7 +43,7 @@ fn resolve(profile: &Value, arch: &str, kernel: &str) -> anyhow::Result<Value> {
     Ok(resolved)
 }
 
-/// `includes` or `excludes` of a rule.
+/// Condition of a rule: its `includes` or `excludes`.
 struct Condition<'a> {
     condition: &'a Value,
     go_arch: &'a str,
@@ -51,12 +51,12 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Every part that is there holds.
+    /// Returns whether every part that is present holds.
     fn all(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().all(|part| part)
     }
 
-    /// Some part holds.
+    /// Returns whether some part holds.
     fn any(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().any(|part| part)
     }

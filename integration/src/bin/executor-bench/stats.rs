@@ -1,8 +1,8 @@
-//! Durations of many runs, and what is told of them.
+//! Durations of many runs, and their statistics.
 
 use std::time::Duration;
 
-/// What was measured, in order of size.
+/// Measured durations, sorted.
 #[derive(Clone, Default)]
 pub(crate) struct Sample(Vec<Duration>);
 
@@ -16,7 +16,7 @@ impl Sample {
         self.0.first().copied().unwrap_or_default()
     }
 
-    /// The smallest value that at least `percent` of the sample do not exceed (nearest rank).
+    /// Returns the smallest value that at least `percent` of the sample do not exceed (nearest rank).
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
         self.0.get(rank - 1).copied().unwrap_or_default()
@@ -27,8 +27,8 @@ impl Sample {
     }
 }
 
-/// Shuffles, so that nobody always runs after the same other one. The quality of the randomness does not
-/// matter, that runs can be repeated does: xorshift from a fixed seed.
+/// A shuffle of the contestants' order, so that none always runs after the same other one. It is xorshift from a fixed
+/// seed: quality does not matter, but runs can be repeated.
 pub(crate) struct Shuffle(u64);
 
 impl Default for Shuffle {

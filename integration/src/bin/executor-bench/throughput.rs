@@ -1,4 +1,4 @@
-//! Containers per second, some at once: each lane runs one container after the other, from begin to delete.
+//! Containers per second, several at once: each lane runs one container after the other, from call to deletion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,19 +12,19 @@ use crate::client::{Client, TRUE_WITH_SECRET};
 use crate::host::Host;
 use crate::runtime::{Runtime, Runtimes};
 
-/// Containers at once.
+/// Numbers of concurrent containers.
 pub(crate) const LANES: [u32; 3] = [1, 4, 16];
-/// Containers of one measurement. A multiple of every number of lanes.
+/// Number of containers of one measurement, a multiple of every number of lanes.
 const CONTAINERS: u32 = 160;
 
-/// Of one contestant.
+/// Throughput of one contestant.
 pub(crate) struct Throughput {
     pub(crate) name: String,
     /// Containers per second, in the order of [`LANES`].
     pub(crate) rates: Vec<f64>,
 }
 
-/// For each number of lanes all contestants, one after the other.
+/// Measures all contestants, one after the other, for each number of lanes.
 pub(crate) async fn measure(
     options: &Options,
     host: &Host,
@@ -71,7 +71,7 @@ fn of_runtime(runtime: &Runtime, lanes: u32) -> anyhow::Result<Duration> {
         let threads: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
         let ended =
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        // All of them, before the first failure is told.
+        // All threads are joined before the first failure is returned.
         ended.collect::<Vec<_>>().into_iter().collect()
     });
     let took = start.elapsed();
@@ -79,7 +79,7 @@ fn of_runtime(runtime: &Runtime, lanes: u32) -> anyhow::Result<Duration> {
     Ok(took)
 }
 
-/// Runs `count` of our containers in `lanes` lanes. Answers the failures, and how long it took.
+/// Runs `count` containers of the executor in `lanes` lanes. Returns the failures and the time.
 pub(crate) async fn of_executor(
     client: &Client,
     lanes: u32,

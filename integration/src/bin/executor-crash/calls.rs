@@ -1,4 +1,4 @@
-//! Names of system calls, for messages: those that processes of ours are known to make.
+//! Names of system calls for messages: those that the executor's processes are known to make.
 
 use nix::libc;
 
@@ -8,7 +8,7 @@ pub(crate) fn name(number: i64) -> String {
     known.map_or_else(|| format!("call {number}"), |(_, name)| (*name).to_owned())
 }
 
-/// On every architecture.
+/// System calls of every architecture.
 const NAMES: &[(i64, &str)] = &[
     (libc::SYS_accept, "accept"),
     (libc::SYS_accept4, "accept4"),
@@ -197,7 +197,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_writev, "writev"),
 ];
 
-/// Those that newer architectures do without.
+/// System calls that newer architectures lack.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[(i64, &str)] = &[
     (libc::SYS_access, "access"),
@@ -233,7 +233,7 @@ const OLD: &[(i64, &str)] = &[
     (libc::SYS_vfork, "vfork"),
 ];
 
-/// Those that newer architectures do without.
+/// System calls that newer architectures lack; none here.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[(i64, &str)] = &[];
 

@@ -1,8 +1,8 @@
-//! What must hold after a kill, once a supervisor has started again what had died.
+//! The conditions that must hold after a kill, once a supervisor has restarted the dead processes.
 //!
-//! Asked in this order: what became of the container (its exit code is known, or it is said that it is unknown, or
-//! nothing of it is there and the client saw an error); the same request again under the same id; its deletion; a new
-//! run under the same id; and then, with nothing alive, what is left on the host and in memory.
+//! They are checked in this order: the container's outcome (its exit code is known, or it is reported as unknown, or
+//! the container does not exist and the client saw an error); the same request again under the same id; the deletion; a
+//! new run under the same id; and then, with no container alive, what is left on the host and in memory.
 
 use std::time::{Duration, Instant};
 
@@ -13,21 +13,21 @@ use integration::footprint::Footprint;
 use integration::supervised::{Part, Supervised};
 use tonic::{Code, Status};
 
-use crate::life::{self, CODE, Secrets, Trail, bounded, drive};
+use crate::life::{self, CODE, ClientAnswers, Secrets, bounded, drive};
 
-/// How long the last steps of a shim and of the kernel may take.
+/// Longest time for the last steps of a shim and of the kernel.
 const TIDY: Duration = Duration::from_secs(30);
-/// How long after an end a copy of a secret may be in a buffer that is about to be overwritten.
+/// Longest time after an end that a copy of a secret may stay in a buffer that is about to be overwritten.
 const RESIDUE: Duration = Duration::from_secs(1);
 
-/// What is known of a container's end.
+/// Knowledge of a container's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
-    /// Its exit code.
+    /// The exit code is known.
     Known,
-    /// That it is unknown.
+    /// The exit code is reported as unknown.
     Unknown,
-    /// That there is no container: the client saw an error.
+    /// The container does not exist, and the client saw an error.
     Refused,
 }
 
@@ -43,189 +43,190 @@ impl Fate {
     }
 }
 
-/// The judgement of one kill.
+/// Judgement of one kill.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// What became of the container.
+    /// Outcome of the container, if it could be determined.
     pub(crate) fate: Option<Fate>,
-    /// Its result has a receipt of the wipe. `None` where it has no result.
+    /// True if the result has a receipt of the wipe; `None` without a result.
     pub(crate) receipt: Option<bool>,
-    /// All that is wrong.
+    /// Every violated condition.
     pub(crate) wrong: Vec<String>,
 }
 
-/// What is asked about.
-pub(crate) struct Case<'a> {
+/// A kill and the life around it.
+pub(crate) struct KilledLife<'a> {
     pub(crate) node: &'a Supervised,
     pub(crate) before: &'a Footprint,
     pub(crate) request: &'a RunRequest,
     pub(crate) secrets: &'a Secrets,
-    /// What finds it, and those of the lives before.
+    /// Needles for these secrets and for those of earlier lives.
     pub(crate) needles: &'a Needles,
-    /// The container's shim was not touched: its exit code must be known.
+    /// True if the container's shim was not touched: its exit code must be known.
     pub(crate) shim_lived: bool,
-    /// The key of request tags is gone, with launcher and executord.
+    /// True if the key of request tags is lost, with launcher and executord.
     pub(crate) key_lost: bool,
 }
 
-impl Case<'_> {
-    /// Asks everything.
-    pub(crate) fn judge(&self, trail: &Trail) -> Verdict {
+impl KilledLife<'_> {
+    /// Checks every condition.
+    pub(crate) fn judge(&self, answers: &ClientAnswers) -> Verdict {
         let mut verdict = Verdict::default();
-        self.client(trail, &mut verdict);
-        let there = self.fate(trail, &mut verdict);
+        self.check_client(answers, &mut verdict);
+        let there = self.find_fate(answers, &mut verdict);
         if there {
-            self.again(&mut verdict);
+            self.check_same_request(&mut verdict);
         }
-        self.deleted(there, &mut verdict);
-        self.next_run(&mut verdict);
-        if let Err(left) = self.node.is_back_at(self.before, TIDY) {
+        self.check_deletion(there, &mut verdict);
+        self.check_next_run(&mut verdict);
+        if let Err(left) = self.node.wait_until_back_at(self.before, TIDY) {
             verdict.wrong.push(format!("left on the host: {}", left.trim_end().replace('\n', "; ")));
         }
-        self.residue(&mut verdict);
+        self.check_residue(&mut verdict);
         verdict
     }
 
-    /// No call of the client's hung, and what it was told is right.
-    fn client(&self, trail: &Trail, verdict: &mut Verdict) {
+    /// Checks that none of the client's calls hung, and that its answers are right.
+    fn check_client(&self, answers: &ClientAnswers, verdict: &mut Verdict) {
         let calls = [
-            ("Run", trail.run.as_ref().and_then(|run| run.as_ref().err())),
-            ("StreamLogs", trail.output.as_ref().and_then(|output| output.as_ref().err())),
-            ("UpdateFiles", trail.update.as_ref().and_then(|update| update.as_ref().err())),
-            ("GetOutputs", trail.captured.as_ref().and_then(|captured| captured.as_ref().err())),
-            ("Wait", trail.wait.as_ref().and_then(|wait| wait.as_ref().err())),
-            ("Delete", trail.delete.as_ref().and_then(|delete| delete.as_ref().err())),
+            ("Run", answers.run.as_ref().and_then(|run| run.as_ref().err())),
+            ("StreamLogs", answers.output.as_ref().and_then(|output| output.as_ref().err())),
+            ("UpdateFiles", answers.update.as_ref().and_then(|update| update.as_ref().err())),
+            ("GetOutputs", answers.captured.as_ref().and_then(|captured| captured.as_ref().err())),
+            ("Wait", answers.wait.as_ref().and_then(|wait| wait.as_ref().err())),
+            ("Delete", answers.delete.as_ref().and_then(|delete| delete.as_ref().err())),
         ];
         for (name, error) in calls {
             if let Some(error) = error.filter(|error| life::hung(error)) {
                 verdict.wrong.push(format!("{name} {}", error.message()));
             }
         }
-        if let Some(Ok(run)) = &trail.run
+        if let Some(Ok(run)) = &answers.run
             && !run.created
         {
             verdict.wrong.push("Run of a new id answered created=false".into());
         }
         if self.shim_lived
-            && let Some(Ok(captured)) = &trail.captured
+            && let Some(Ok(captured)) = &answers.captured
             && captured != life::CONTENT
         {
             verdict.wrong.push(format!("the client got outputs {:?}", String::from_utf8_lossy(captured)));
         }
         if self.shim_lived
-            && let Some(Ok(output)) = &trail.output
+            && let Some(Ok(output)) = &answers.output
             && *output != life::output(self.secrets)
         {
             verdict.wrong.push(format!("the client read {:?}", String::from_utf8_lossy(output)));
         }
     }
 
-    /// What became of the container. Tells whether it is there.
-    fn fate(&self, trail: &Trail, verdict: &mut Verdict) -> bool {
+    /// Determines the outcome of the container. Returns whether it exists.
+    fn find_fate(&self, answers: &ClientAnswers, verdict: &mut Verdict) -> bool {
         let id = &self.request.id;
-        let run_failed = trail.run.as_ref().is_none_or(Result::is_err);
-        let waited = trail.wait.as_ref().and_then(|wait| wait.as_ref().ok());
+        let run_failed = answers.run.as_ref().is_none_or(Result::is_err);
+        let waited = answers.wait.as_ref().and_then(|wait| wait.as_ref().ok());
         match drive(&self.node.api, async |mut rpc| life::get(&mut rpc, id).await) {
             Ok(_) => {
-                if matches!(trail.delete, Some(Ok(()))) {
-                    verdict.wrong.push("it was deleted, and is there again".into());
+                if matches!(answers.delete, Some(Ok(()))) {
+                    verdict.wrong.push("the container was deleted, and exists again".into());
                 }
-                let brought = drive(&self.node.api, async |mut rpc| life::bring_on(&mut rpc, id, self.secrets).await);
+                let brought =
+                    drive(&self.node.api, async |mut rpc| life::let_proceed(&mut rpc, id, self.secrets).await);
                 if let Err(status) = brought {
-                    verdict.wrong.push(format!("UpdateFiles: {}", words(&status)));
+                    verdict.wrong.push(format!("UpdateFiles: {}", describe(&status)));
                 }
                 match drive(&self.node.api, async |mut rpc| life::wait(&mut rpc, id).await) {
-                    Ok(container) => self.told(&container, waited, verdict),
-                    // It was found while it was being made, and then it could not be made.
+                    Ok(container) => self.check_result(&container, waited, verdict),
+                    // The container existed while it was being made, and then its start failed.
                     Err(status) if run_failed && refused(&status) => {
                         verdict.fate = Some(Fate::Refused);
                         return false;
                     }
-                    Err(status) => verdict.wrong.push(format!("its fate is not told: Wait: {}", words(&status))),
+                    Err(status) => verdict.wrong.push(format!("its end is not reported: Wait: {}", describe(&status))),
                 }
                 true
             }
             Err(status) if status.code() == Code::NotFound => {
                 match (waited, run_failed) {
-                    (Some(container), _) if trail.delete.is_some() => self.told(container, None, verdict),
+                    (Some(container), _) if answers.delete.is_some() => self.check_result(container, None, verdict),
                     (_, true) => verdict.fate = Some(Fate::Refused),
-                    _ => verdict.wrong.push("Run answered, and the container is forgotten".into()),
+                    _ => verdict.wrong.push("Run succeeded, but the container is unknown".into()),
                 }
                 false
             }
             Err(status) => {
-                verdict.wrong.push(format!("Get: {}", words(&status)));
+                verdict.wrong.push(format!("Get: {}", describe(&status)));
                 true
             }
         }
     }
 
-    /// A completed container says how it ended, honestly, and says the same to everybody.
-    fn told(&self, container: &Container, earlier: Option<&Container>, verdict: &mut Verdict) {
+    /// Checks that a completed container reports its end correctly, and reports the same to every caller.
+    fn check_result(&self, container: &Container, earlier: Option<&Container>, verdict: &mut Verdict) {
         let Some(ending) = container.result.as_ref().filter(|_| container.state() == State::Completed) else {
             verdict.wrong.push(format!("Wait answered a container that is {}", container.state().as_str_name()));
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        match (code(ending), &ending.failure) {
+        match (exit_code(ending), &ending.failure) {
             (Some(CODE), None) => verdict.fate = Some(Fate::Known),
             (None, Some(_)) if ending.exit.is_none() => verdict.fate = Some(Fate::Unknown),
-            _ => verdict.wrong.push(format!("it says exit {:?}, failure {:?}", ending.exit, ending.failure)),
+            _ => verdict.wrong.push(format!("the result has exit {:?}, failure {:?}", ending.exit, ending.failure)),
         }
         if self.shim_lived && verdict.fate == Some(Fate::Unknown) {
-            verdict.wrong.push(format!("its shim lived, and its end is unknown: {:?}", ending.failure));
+            verdict.wrong.push(format!("the shim lived, but the exit code is unknown: {:?}", ending.failure));
         }
         if let Some(earlier) = earlier.and_then(|earlier| earlier.result.as_ref())
             && earlier != ending
         {
-            verdict.wrong.push(format!("the client was told {earlier:?} before, and now {ending:?}"));
+            verdict.wrong.push(format!("the client first got the result {earlier:?}, and now {ending:?}"));
         }
         if self.shim_lived && earlier.is_none() && container.state() == State::Completed {
             let id = &self.request.id;
             match drive(&self.node.api, async |mut rpc| life::read_output(&mut rpc, id).await) {
                 Ok(output) if output == life::output(self.secrets) => {}
-                Ok(output) => verdict.wrong.push(format!("its log holds {:?}", String::from_utf8_lossy(&output))),
+                Ok(output) => verdict.wrong.push(format!("the log holds {:?}", String::from_utf8_lossy(&output))),
                 Err(status) if status.code() == Code::NotFound => {} // deleted by the client's own last call
-                Err(status) => verdict.wrong.push(format!("StreamLogs: {}", words(&status))),
+                Err(status) => verdict.wrong.push(format!("StreamLogs: {}", describe(&status))),
             }
         }
     }
 
-    /// The same request under the same id, while the container is there: the same container.
-    fn again(&self, verdict: &mut Verdict) {
+    /// Checks that the same request under the same id finds the same container.
+    fn check_same_request(&self, verdict: &mut Verdict) {
         match self.run() {
             Ok(false) => {}
             Ok(true) => verdict.wrong.push("the same request made the container a second time".into()),
             Err(status) if self.key_lost && status.code() == Code::AlreadyExists => {}
-            Err(status) => verdict.wrong.push(format!("the same request again: {}", words(&status))),
+            Err(status) => verdict.wrong.push(format!("the same request again: {}", describe(&status))),
         }
     }
 
-    fn deleted(&self, there: bool, verdict: &mut Verdict) {
+    fn check_deletion(&self, there: bool, verdict: &mut Verdict) {
         let id = &self.request.id;
         let delete = executor_proto::v1::DeleteRequest { id: id.clone(), force: true };
         match drive(&self.node.api, async |mut rpc| bounded(rpc.delete(delete)).await) {
             Ok(_) => {}
             Err(status) if !there && status.code() == Code::NotFound => {}
-            Err(status) => verdict.wrong.push(format!("Delete: {}", words(&status))),
+            Err(status) => verdict.wrong.push(format!("Delete: {}", describe(&status))),
         }
     }
 
-    /// A new run under the same id works and goes.
-    fn next_run(&self, verdict: &mut Verdict) {
+    /// Checks that a new run under the same id works and can be deleted.
+    fn check_next_run(&self, verdict: &mut Verdict) {
         let id = &self.request.id;
         match self.run() {
             Ok(true) => {}
             Ok(false) => return verdict.wrong.push("the next run under the id found an old container".into()),
-            Err(status) => return verdict.wrong.push(format!("the next run: {}", words(&status))),
+            Err(status) => return verdict.wrong.push(format!("the next run: {}", describe(&status))),
         }
         let delete = executor_proto::v1::DeleteRequest { id: id.clone(), force: true };
         let (output, ended, captured, deleted) = drive(&self.node.api, async |mut rpc| {
-            if let Err(status) = life::is_up(&mut rpc, id).await {
-                verdict.wrong.push(format!("the next run: StreamLogs: {}", words(&status)));
+            if let Err(status) = life::wait_until_up(&mut rpc, id).await {
+                verdict.wrong.push(format!("the next run: StreamLogs: {}", describe(&status)));
             }
-            if let Err(status) = life::bring_on(&mut rpc, id, self.secrets).await {
-                verdict.wrong.push(format!("the next run: UpdateFiles: {}", words(&status)));
+            if let Err(status) = life::let_proceed(&mut rpc, id, self.secrets).await {
+                verdict.wrong.push(format!("the next run: UpdateFiles: {}", describe(&status)));
             }
             let output = life::read_output(&mut rpc, id).await;
             let (ended, captured) = (life::wait(&mut rpc, id).await, life::captured(&mut rpc, id).await);
@@ -234,18 +235,18 @@ impl Case<'_> {
         if !captured.as_ref().is_ok_and(|captured| captured == life::CONTENT) {
             verdict.wrong.push(format!("the next run: outputs {captured:?}"));
         }
-        match ended.as_ref().map(|ended| ended.result.as_ref().and_then(code)) {
+        match ended.as_ref().map(|ended| ended.result.as_ref().and_then(exit_code)) {
             Ok(Some(CODE)) => {}
             Ok(_) => verdict.wrong.push(format!("the next run ended with {ended:?}")),
-            Err(status) => verdict.wrong.push(format!("the next run: Wait: {}", words(status))),
+            Err(status) => verdict.wrong.push(format!("the next run: Wait: {}", describe(status))),
         }
         match output {
             Ok(output) if output == life::output(self.secrets) => {}
             Ok(output) => verdict.wrong.push(format!("the next run printed {:?}", String::from_utf8_lossy(&output))),
-            Err(status) => verdict.wrong.push(format!("the next run: StreamLogs: {}", words(&status))),
+            Err(status) => verdict.wrong.push(format!("the next run: StreamLogs: {}", describe(&status))),
         }
         if let Err(status) = deleted {
-            verdict.wrong.push(format!("the next run: Delete: {}", words(&status)));
+            verdict.wrong.push(format!("the next run: Delete: {}", describe(&status)));
         }
     }
 
@@ -254,11 +255,11 @@ impl Case<'_> {
         drive(&self.node.api, async |mut rpc| bounded(rpc.run(request)).await).map(|run| run.into_inner().created)
     }
 
-    /// No process of ours and no file holds a canary of this sweep.
-    fn residue(&self, verdict: &mut Verdict) {
+    /// Checks that no process of the executor and no file holds a canary of this sweep.
+    fn check_residue(&self, verdict: &mut Verdict) {
         let deadline = Instant::now() + RESIDUE;
         loop {
-            let report = self.traces();
+            let report = self.search();
             if !report.found() {
                 verdict
                     .wrong
@@ -269,13 +270,13 @@ impl Case<'_> {
                 let hits: Vec<String> = report.hits.iter().map(ToString::to_string).collect();
                 return verdict.wrong.push(format!("the secret is left: {}", hits.join("; ")));
             }
-            // A buffer is overwritten by what its owner does next.
+            // The owner's next step overwrites the buffer.
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Memory and descriptors of our processes, and all files of the node.
-    fn traces(&self) -> Report {
+    /// Searches the memory and descriptors of the executor's processes, and all files of the node.
+    fn search(&self) -> Report {
         let mut search = Search::new(self.needles);
         search.files(self.node.home());
         let own = [self.node.pid(Part::Executord), self.node.pid(Part::Launcher)];
@@ -288,7 +289,7 @@ impl Case<'_> {
     }
 }
 
-fn code(ending: &Ending) -> Option<i32> {
+fn exit_code(ending: &Ending) -> Option<i32> {
     match ending.exit.as_ref()?.status.as_ref()? {
         exit_status::Status::Code(code) => Some(*code),
         exit_status::Status::Signal(_) => None,
@@ -299,6 +300,6 @@ fn refused(status: &Status) -> bool {
     !life::hung(status)
 }
 
-fn words(status: &Status) -> String {
+fn describe(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }

@@ -1,4 +1,4 @@
-//! The figures of a run: a table for people, the same as JSON for machines.
+//! Figures of a run, as a table for people and as JSON for programs.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use crate::sweep::Outcome;
 /// Lines of the processes' log that are shown with a failure.
 const LOG_LINES: usize = 40;
 
-/// The figures of all targets.
+/// Figures of all targets.
 #[derive(Default)]
 pub(crate) struct Report {
     rows: Vec<Row>,
-    /// What went wrong, one a line.
+    /// Failures, one per line.
     pub(crate) failures: Vec<String>,
 }
 
-/// The figures of one target.
+/// Figures of one target.
 #[derive(Default)]
 pub(crate) struct Row {
     target: &'static str,
-    /// System calls of a whole life: the most that were counted.
+    /// System calls of a whole life; the largest count seen.
     pub(crate) calls: u64,
     /// Lives with a kill.
     pub(crate) kills: u64,
-    /// Of those: what became of the container.
+    /// Outcomes of the containers in those lives.
     fates: [u64; Fate::ALL.len()],
-    /// Results with and without a receipt of the wipe.
+    /// Number of results with and without a receipt of the wipe.
     receipts: [u64; 2],
-    /// Lives after which something was wrong.
+    /// Lives that violated a condition.
     pub(crate) wrong: u64,
     took: Duration,
 }
@@ -64,12 +64,12 @@ impl Report {
         &mut self.rows[index]
     }
 
-    /// Lives after which something was wrong.
+    /// Lives that violated a condition, over all targets.
     pub(crate) fn leaks(&self) -> u64 {
         self.rows.iter().map(|row| row.wrong).sum()
     }
 
-    /// For people.
+    /// The figures as a table.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         let head = ["target", "calls", "kills", "known", "unknown", "refused", "receipts", "none", "leaks", "seconds"];
@@ -98,7 +98,7 @@ impl Report {
         text
     }
 
-    /// For machines.
+    /// The figures as JSON.
     pub(crate) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
             json!({
@@ -118,7 +118,7 @@ impl Report {
     }
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 pub(crate) fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(LOG_LINES)..].iter().map(|line| format!("    {line}\n")).collect()

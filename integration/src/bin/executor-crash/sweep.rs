@@ -1,4 +1,4 @@
-//! One kill: the life with a tracer behind one of our processes, the supervisor, the judgement.
+//! One kill: a life with one of the executor's processes traced, the supervisor's restart, and the judgement.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -13,14 +13,14 @@ use integration::footprint::Footprint;
 use integration::supervised::{Part, Supervised};
 
 use crate::calls;
-use crate::judge::{Case, Fate, Verdict};
+use crate::judge::{Fate, KilledLife, Verdict};
 use crate::life::{self, Secrets, Step};
-use crate::tracer::{Blow, Helper, Hunt, Prey};
+use crate::tracer::{Helper, StopAction, Trace, TraceTarget};
 
-/// Bytes of a secret.
+/// Length of a secret in bytes.
 const CANARY: usize = 64;
 
-/// Whose calls are counted, and who dies at them.
+/// The process whose calls are counted, and the processes that are killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
     /// executord
@@ -66,15 +66,15 @@ impl Target {
         }
     }
 
-    fn prey(self, node: &Supervised) -> Prey {
+    fn trace_target(self, node: &Supervised) -> TraceTarget {
         let launcher = node.pid(Part::Launcher);
         match self {
-            Self::Executord => Prey::Living(node.pid(Part::Executord)),
-            Self::Launcher => Prey::Living(launcher),
-            Self::Shim | Self::Everything | Self::Orphan => Prey::Shim { launcher },
-            Self::Inject => Prey::Helpers { launcher, which: Helper::Inject },
-            Self::Cloner => Prey::Helpers { launcher, which: Helper::Cloner },
-            Self::Namespace => Prey::Helpers { launcher, which: Helper::Namespace },
+            Self::Executord => TraceTarget::Living(node.pid(Part::Executord)),
+            Self::Launcher => TraceTarget::Living(launcher),
+            Self::Shim | Self::Everything | Self::Orphan => TraceTarget::Shim { launcher },
+            Self::Inject => TraceTarget::Helpers { launcher, which: Helper::Inject },
+            Self::Cloner => TraceTarget::Helpers { launcher, which: Helper::Cloner },
+            Self::Namespace => TraceTarget::Helpers { launcher, which: Helper::Namespace },
         }
     }
 
@@ -83,51 +83,52 @@ impl Target {
     }
 }
 
-/// What one kill came to.
+/// Result of one attempted kill.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Where it was; `None` where the life had fewer calls.
+    /// Place of the kill; `None` if the life had fewer calls.
     pub(crate) kill: Option<Kill>,
-    /// Calls that were counted.
+    /// Number of counted calls.
     pub(crate) calls: u64,
     pub(crate) verdict: Verdict,
 }
 
-/// Where a process was killed.
+/// Place of a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Kill {
-    /// Which call of its life.
+    /// Number of the call in the process's life, from 1.
     pub(crate) at: u64,
-    /// The call's name.
+    /// Name of the call.
     pub(crate) call: String,
-    /// How far the container was, by its records, and the client.
+    /// State of the container by its records, and call of the client.
     pub(crate) phase: String,
 }
 
-/// A node that lives are lived on.
-pub(crate) struct Range {
+/// A node for many lives.
+pub(crate) struct TestNode {
     node: Supervised,
     before: Footprint,
     needles: Needles,
     lives: u64,
 }
 
-impl Range {
-    /// Starts a node, lets one life pass, and takes its footprint.
+impl TestNode {
+    /// Starts a node, runs one life without a kill, and takes the footprint.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let node = Supervised::start();
         let before = node.footprint();
-        let mut range = Self { node, before, needles: Needles::new()?, lives: 0 };
-        let (id, secrets) = range.next_life()?;
+        let mut test_node = Self { node, before, needles: Needles::new()?, lives: 0 };
+        let (id, secrets) = test_node.next_life()?;
         let request = life::request(&id, &secrets);
-        let trail = life::drive(&range.node.api, async |rpc| life::live(rpc, request, secrets, Step::default()).await);
-        let ended = trail.wait.context("the life did not come to Wait")??;
-        anyhow::ensure!(trail.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
-        range.node.is_back_at(&range.before, life::PATIENCE).map_err(anyhow::Error::msg)?;
-        Ok(range)
+        let answers =
+            life::drive(&test_node.node.api, async |rpc| life::live(rpc, request, secrets, Step::default()).await);
+        let ended = answers.wait.context("the life did not come to Wait")??;
+        anyhow::ensure!(answers.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
+        test_node.node.wait_until_back_at(&test_node.before, life::PATIENCE).map_err(anyhow::Error::msg)?;
+        Ok(test_node)
     }
 
-    /// An id, and secrets that are searched for from now on.
+    /// Creates an id, and secrets that are searched for from now on.
     fn next_life(&mut self) -> anyhow::Result<(String, Secrets)> {
         self.lives += 1;
         let mut secret = |which| -> anyhow::Result<String> {
@@ -139,13 +140,13 @@ impl Range {
         Ok((format!("life-{}", self.lives), secrets))
     }
 
-    /// What the processes have logged.
+    /// Log of the processes.
     pub(crate) fn logged(&self) -> String {
         self.node.logged()
     }
 
-    /// One life with a kill at call `at`.
-    pub(crate) fn strike(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
+    /// Runs one life with a kill at call `at`.
+    pub(crate) fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
         let (id, secrets) = self.next_life()?;
         let request = life::request(&id, &secrets);
         let step = Step::default();
@@ -158,32 +159,32 @@ impl Range {
                 Target::Orphan => vec![self.node.pid(Part::Launcher)],
                 _ => Vec::new(),
             };
-            move |shot: &crate::tracer::Shot| {
+            move |shot: &crate::tracer::StoppedCall| {
                 for pid in also {
                     kill(pid, 9);
                 }
                 let phase = format!("{} (client: {})", phase(&run.join(&id), &state.join(&id)), step.name());
                 let _ = told.send(Kill { at: shot.call, call: calls::name(shot.number), phase });
-                if target == Target::Orphan { Blow::LetGo } else { Blow::Kill }
+                if target == Target::Orphan { StopAction::LetGo } else { StopAction::Kill }
             }
         };
-        let hunt = Hunt::begin(target.prey(&self.node), at, act).context("attaching")?;
+        let trace = Trace::begin(target.trace_target(&self.node), at, act).context("attaching")?;
         let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
-        // Either the process is killed, and the supervisor starts what has died while the client goes on, or the
-        // life is over without.
+        // Either the process is killed, and the supervisor restarts dead processes while the client goes on, or the
+        // life ends without a kill.
         let (mut kill, mut revived) = (None, Ok(()));
         while kill.is_none() && !life.is_finished() {
             kill = kills.recv_timeout(Duration::from_millis(1)).ok();
         }
-        let api = self.node.api.clone(); // its runtime carries the life
+        let api = self.node.api.clone(); // its runtime runs the life
         if kill.is_some() {
             self.await_deaths(target);
             revived = self.node.revive();
         }
-        let trail = api.block_on(life).context("the client")?;
-        let seen = hunt.end().context("tracing")?;
+        let answers = api.block_on(life).context("the client")?;
+        let seen = trace.end().context("tracing")?;
         if kill.is_none() && seen.shot.is_some() {
-            // In the last moment, when the client had its answer.
+            // The kill came after the client's last answer.
             kill = kills.recv_timeout(Duration::from_secs(1)).ok();
             self.await_deaths(target);
             revived = revived.and_then(|()| self.node.revive());
@@ -192,7 +193,7 @@ impl Range {
             let wrong = vec![why];
             return Ok(Outcome { kill, calls: seen.calls, verdict: Verdict { wrong, ..Verdict::default() } });
         }
-        let case = Case {
+        let case = KilledLife {
             node: &self.node,
             before: &self.before,
             request: &request,
@@ -201,14 +202,14 @@ impl Range {
             shim_lived: target.shim_lives() || kill.is_none(),
             key_lost: target == Target::Everything,
         };
-        let mut verdict = case.judge(&trail);
+        let mut verdict = case.judge(&answers);
         if kill.is_none() && verdict.fate != Some(Fate::Known) {
             verdict.wrong.push(format!("without a kill: {:?}", verdict.fate));
         }
         Ok(Outcome { kill, calls: seen.calls, verdict })
     }
 
-    /// A supervisor is told of deaths by the kernel; here they are waited for, so that what is dead is known to be.
+    /// Waits until the killed processes are dead, as a supervisor learns it from the kernel.
     fn await_deaths(&mut self, target: Target) {
         let parts: &[Part] = match target {
             Target::Executord => &[Part::Executord],
@@ -217,12 +218,12 @@ impl Range {
             Target::Shim | Target::Inject | Target::Cloner | Target::Namespace => &[],
         };
         for part in parts {
-            integration::wait::until("it is dead", || self.node.is_dead(*part).then_some(()));
+            integration::wait::until("the killed process is dead", || self.node.is_dead(*part).then_some(()));
         }
     }
 }
 
-/// How far a container is, as its records tell.
+/// State of a container by its records.
 fn phase(run: &Path, state: &Path) -> String {
     if state.join("exit.json").exists() {
         return if run.exists() { "recorded" } else { "completed" }.into();
@@ -235,7 +236,7 @@ fn phase(run: &Path, state: &Path) -> String {
     }
 }
 
-/// A number that differs from one run to the next.
+/// Returns a number that differs between runs.
 pub(crate) fn clock() -> u32 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     since.subsec_nanos() ^ since.as_secs() as u32

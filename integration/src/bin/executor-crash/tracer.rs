@@ -1,9 +1,9 @@
-//! Counts the system calls of one process of ours as they begin, and stops it at one of them.
+//! Counts the system calls of one of the executor's processes as they begin, and stops it at one of them.
 //!
-//! A tracer is a thread: the kernel lets only the thread that attached ask and wait. It attaches with PTRACE_SEIZE,
-//! which stops nothing by itself, and leaves by ending, which lets everything go that it still holds. A shim and its
-//! helpers are reached through their fork; a container's init is never traced, because no option that follows forks
-//! is set where it is cloned.
+//! The tracer is a thread: the kernel lets only the thread that attached make ptrace calls and wait. It attaches with
+//! PTRACE_SEIZE, which stops nothing by itself, and detaches by ending, which releases every remaining tracee. A shim
+//! and its helpers are reached through their fork; a container's init is never traced, because no option that follows
+//! forks is set where it is cloned.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -20,10 +20,10 @@ use nix::sys::signal::{self, Signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// Which process is counted.
+/// The process whose calls are counted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Prey {
-    /// A process that lives, with all its threads.
+pub(crate) enum TraceTarget {
+    /// An existing process, with all its threads.
     Living(i32),
     /// The next child of a launcher: a shim.
     Shim {
@@ -34,24 +34,24 @@ pub(crate) enum Prey {
     Helpers {
         /// The launcher.
         launcher: i32,
-        /// The one that libcontainer clones init with, or those that come after it.
+        /// The kind of helper.
         which: Helper,
     },
 }
 
-/// Children of a shim.
+/// Kinds of helpers, by the order in which a shim forks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Helper {
-    /// The first, which the user namespace is made with.
+    /// The first child, which the user namespace is made with.
     Namespace,
-    /// The second: libcontainer's own, which clones init.
+    /// The second child: libcontainer's own, which clones init.
     Cloner,
-    /// All others, which write and mount secret files.
+    /// The remaining children, which write and mount secret files.
     Inject,
 }
 
 impl Helper {
-    /// By the order in which a shim forks them.
+    /// The kind of the shim's child number `fork`.
     fn of(fork: u32) -> Self {
         match fork {
             1 => Self::Namespace,
@@ -61,59 +61,64 @@ impl Helper {
     }
 }
 
-/// What happens to a process at the call that was aimed at.
+/// Treatment of a process at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blow {
-    /// SIGKILL, before the call is carried out.
+pub(crate) enum StopAction {
+    /// SIGKILL before the call is carried out.
     Kill,
-    /// Nothing more: it goes on, untraced.
+    /// The process continues untraced.
     LetGo,
 }
 
 /// The call at which a process was stopped.
 #[derive(Clone, Debug)]
-pub(crate) struct Shot {
-    /// Which of its life, from 1.
+pub(crate) struct StoppedCall {
+    /// Number of the call in the process's life, from 1.
     pub(crate) call: u64,
-    /// The system call's number.
+    /// Number of the system call.
     pub(crate) number: i64,
 }
 
-/// What a hunt saw.
+/// Result of a trace.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    /// Calls that began.
+pub(crate) struct TraceResult {
+    /// Number of calls that began.
     pub(crate) calls: u64,
-    /// The one that was aimed at, if there was such a one.
-    pub(crate) shot: Option<Shot>,
+    /// The chosen call, if the process came to it.
+    pub(crate) shot: Option<StoppedCall>,
 }
 
-/// A hunt that is under way.
-pub(crate) struct Hunt {
-    thread: JoinHandle<Result<Seen, Errno>>,
+/// A trace in progress.
+pub(crate) struct Trace {
+    thread: JoinHandle<Result<TraceResult, Errno>>,
     stop: Arc<AtomicBool>,
-    /// Who is signalled so that the tracer wakes up.
+    /// The tracees, which are signalled to wake the tracer.
     held: Held,
 }
 
-/// Whom a tracer holds.
+/// Ids of the threads that a tracer holds.
 type Held = Arc<Mutex<BTreeSet<i32>>>;
 
-impl Hunt {
-    /// Begins to count. At call `at` of the prey, while it stands still, `act` is called and says how it goes on.
-    pub(crate) fn begin(prey: Prey, at: u64, act: impl FnOnce(&Shot) -> Blow + Send + 'static) -> Result<Self, Errno> {
+impl Trace {
+    /// Begins to count. At the target's call `at`, while the process is stopped, `act` is called and decides how it
+    /// continues.
+    pub(crate) fn begin(
+        target: TraceTarget,
+        at: u64,
+        act: impl FnOnce(&StoppedCall) -> StopAction + Send + 'static,
+    ) -> Result<Self, Errno> {
         let stop = Arc::new(AtomicBool::new(false));
         let held = Held::default();
         let (ready, begun) = mpsc::channel();
         let mut tracer = Tracer {
-            prey,
+            target,
             at,
             stop: Arc::clone(&stop),
             held: Arc::clone(&held),
             tracees: HashMap::new(),
             early: Vec::new(),
             forks: 0,
-            seen: Seen::default(),
+            seen: TraceResult::default(),
         };
         let thread = std::thread::spawn(move || {
             let attached = tracer.attach();
@@ -128,13 +133,13 @@ impl Hunt {
         }
     }
 
-    /// The life is over: lets go whom it still holds, and tells what was seen.
-    pub(crate) fn end(self) -> Result<Seen, Errno> {
+    /// Ends the trace at the end of a life: releases the remaining tracees and returns the result.
+    pub(crate) fn end(self) -> Result<TraceResult, Errno> {
         self.stop.store(true, Ordering::SeqCst);
         while !self.thread.is_finished() {
-            // A signal that everybody ignores. A tracee stops on its way all the same, and that wakes the tracer.
+            // SIGURG is ignored by default. A tracee still stops for it, and that wakes the tracer.
             for pid in locked(&self.held).iter() {
-                let _ = signal::kill(Pid::from_raw(*pid), Signal::SIGURG); // to the process; one may be gone
+                let _ = signal::kill(Pid::from_raw(*pid), Signal::SIGURG); // sent to the process, which may have ended
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -142,42 +147,42 @@ impl Hunt {
     }
 }
 
-/// How a process is traced.
+/// Purpose for which a process is traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    /// For its forks only.
+enum TraceMode {
+    /// Forks only.
     Forks,
-    /// For its system calls.
+    /// System calls.
     Calls,
 }
 
 struct Tracer {
-    prey: Prey,
+    target: TraceTarget,
     at: u64,
     stop: Arc<AtomicBool>,
     held: Held,
-    tracees: HashMap<i32, How>,
-    /// Children that stopped before their parent's fork was told.
+    tracees: HashMap<i32, TraceMode>,
+    /// Children that stopped before their parent's fork event.
     early: Vec<i32>,
     /// Children of the shim so far.
     forks: u32,
-    seen: Seen,
+    seen: TraceResult,
 }
 
 impl Tracer {
     fn attach(&mut self) -> Result<(), Errno> {
-        match self.prey {
-            Prey::Living(pid) => self.attach_threads(pid),
-            Prey::Shim { launcher } | Prey::Helpers { launcher, .. } => {
+        match self.target {
+            TraceTarget::Living(pid) => self.attach_threads(pid),
+            TraceTarget::Shim { launcher } | TraceTarget::Helpers { launcher, .. } => {
                 seize(launcher, follow_forks())?;
-                self.tracees.insert(launcher, How::Forks);
+                self.tracees.insert(launcher, TraceMode::Forks);
                 locked(&self.held).insert(launcher);
                 Ok(())
             }
         }
     }
 
-    /// All threads, also those that begin meanwhile.
+    /// Attaches to all threads, including those that begin meanwhile.
     fn attach_threads(&mut self, pid: i32) -> Result<(), Errno> {
         locked(&self.held).insert(pid);
         loop {
@@ -186,7 +191,7 @@ impl Tracer {
                 let Entry::Vacant(place) = self.tracees.entry(thread) else { continue };
                 match seize(thread, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE) {
                     Ok(()) => {
-                        place.insert(How::Calls);
+                        place.insert(TraceMode::Calls);
                         ptrace::interrupt(Pid::from_raw(thread))?;
                     }
                     Err(Errno::ESRCH) => {}
@@ -199,11 +204,11 @@ impl Tracer {
         }
     }
 
-    fn follow(&mut self, act: impl FnOnce(&Shot) -> Blow) -> Result<(), Errno> {
+    fn follow(&mut self, act: impl FnOnce(&StoppedCall) -> StopAction) -> Result<(), Errno> {
         let mut act = Some(act);
         loop {
             let status = match waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)) {
-                Err(Errno::ECHILD) => return Ok(()), // nobody is left
+                Err(Errno::ECHILD) => return Ok(()), // no tracee is left
                 Err(Errno::EINTR) => continue,
                 other => other?,
             };
@@ -217,10 +222,10 @@ impl Tracer {
                         if self.seen.calls == self.at
                             && let Some(act) = act.take()
                         {
-                            let shot = Shot { call: self.at, number: number(pid).unwrap_or(-1) };
+                            let shot = StoppedCall { call: self.at, number: number(pid).unwrap_or(-1) };
                             let blow = act(&shot);
                             self.seen.shot = Some(shot);
-                            if blow == Blow::LetGo {
+                            if blow == StopAction::LetGo {
                                 return Ok(());
                             }
                             signal::kill(Pid::from_raw(process_of(pid.as_raw())), Signal::SIGKILL)?;
@@ -255,26 +260,26 @@ impl Tracer {
         }
     }
 
-    /// A tracee has a child, or a new thread.
+    /// Handles a tracee's new child or thread.
     fn forked(&mut self, parent: Pid, child: i32) {
-        let how = match self.prey {
-            Prey::Living(_) => Some(How::Calls),
-            Prey::Shim { launcher } if parent.as_raw() == launcher => Some(How::Calls),
-            Prey::Helpers { launcher, .. } if parent.as_raw() == launcher => Some(How::Forks),
-            Prey::Helpers { which, .. } => {
+        let how = match self.target {
+            TraceTarget::Living(_) => Some(TraceMode::Calls),
+            TraceTarget::Shim { launcher } if parent.as_raw() == launcher => Some(TraceMode::Calls),
+            TraceTarget::Helpers { launcher, .. } if parent.as_raw() == launcher => Some(TraceMode::Forks),
+            TraceTarget::Helpers { which, .. } => {
                 self.forks += 1;
-                (Helper::of(self.forks) == which).then_some(How::Calls)
+                (Helper::of(self.forks) == which).then_some(TraceMode::Calls)
             }
-            Prey::Shim { .. } => None,
+            TraceTarget::Shim { .. } => None,
         };
-        let is_shim = matches!(self.prey, Prey::Shim { launcher } | Prey::Helpers { launcher, .. } if parent.as_raw() == launcher);
+        let is_shim = matches!(self.target, TraceTarget::Shim { launcher } | TraceTarget::Helpers { launcher, .. } if parent.as_raw() == launcher);
         if let Some(how) = how {
             self.tracees.insert(child, how);
-            if !matches!(self.prey, Prey::Living(_)) {
+            if !matches!(self.target, TraceTarget::Living(_)) {
                 locked(&self.held).insert(child);
             }
         }
-        // Its first stop: already seen, or seen now.
+        // The first stop of the child: already seen, or next.
         let stopped = match self.early.iter().position(|early| *early == child) {
             Some(index) => {
                 self.early.swap_remove(index);
@@ -285,8 +290,8 @@ impl Tracer {
         if stopped {
             let child = Pid::from_raw(child);
             match how {
-                Some(How::Calls) => {
-                    let more = if matches!(self.prey, Prey::Living(_)) {
+                Some(TraceMode::Calls) => {
+                    let more = if matches!(self.target, TraceTarget::Living(_)) {
                         Options::PTRACE_O_TRACECLONE
                     } else {
                         Options::empty()
@@ -294,27 +299,27 @@ impl Tracer {
                     let _ = ptrace::setoptions(child, Options::PTRACE_O_TRACESYSGOOD | more);
                     self.go_on(child, None);
                 }
-                Some(How::Forks) => self.go_on(child, None),
+                Some(TraceMode::Forks) => self.go_on(child, None),
                 None => drop(ptrace::detach(child, None)),
             }
         }
         if is_shim {
-            // The launcher has done its part.
+            // The launcher's part is done.
             self.tracees.remove(&parent.as_raw());
             locked(&self.held).remove(&parent.as_raw());
             let _ = ptrace::detach(parent, None);
         }
     }
 
-    /// Whether this stop is at the beginning of a call, not at its end.
+    /// Returns whether this stop is at the beginning of a call, not at its end.
     fn begins(&self, pid: Pid) -> bool {
         ptrace::syscall_info(pid).is_ok_and(|info| info.op == libc::PTRACE_SYSCALL_INFO_ENTRY)
     }
 
     fn go_on(&self, pid: Pid, signal: Option<Signal>) {
-        // One that was killed meanwhile tells by its end.
+        // A process that was killed meanwhile is handled at its end.
         let _ = match self.tracees.get(&pid.as_raw()) {
-            Some(How::Calls) => ptrace::syscall(pid, signal),
+            Some(TraceMode::Calls) => ptrace::syscall(pid, signal),
             _ => ptrace::cont(pid, signal),
         };
     }
@@ -328,7 +333,8 @@ fn follow_forks() -> Options {
     Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACEVFORK | Options::PTRACE_O_TRACECLONE
 }
 
-/// Attaches. A tracer before this one may be on its way out still: a thread is joined a moment before it lets go.
+/// Attaches. An earlier tracer may still hold the process: a thread can be joined a moment before it releases its
+/// tracees.
 fn seize(pid: i32, options: Options) -> Result<(), Errno> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
@@ -344,7 +350,7 @@ fn threads(pid: i32) -> Vec<i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The process of a thread.
+/// Pid of a thread's process.
 fn process_of(thread: i32) -> i32 {
     let leader = integration::host::status(thread, "Tgid").and_then(|pid| pid.parse().ok());
     leader.filter(|_| Path::new(&format!("/proc/{thread}")).exists()).unwrap_or(thread)

@@ -1,5 +1,5 @@
-# What every list of attacks needs: a way to try one thing after the other and to print what became of each. `facts` is
-# what the test tells of the world that it is tried in.
+# Common part of all lists of attacks: runs one attack after the other and prints the outcome of each. `facts` is what
+# the test passes about the environment.
 import ctypes, errno, json, mmap, os, signal, socket, stat, struct, sys, traceback
 
 facts = json.loads(sys.argv[1])
@@ -32,7 +32,7 @@ def mount(source, target, kind, flags, options=None):
 
 
 def mounted(source, target, kind, flags, options=None):
-    """Mounts something, does nothing with it, and takes it away again."""
+    """Mounts a file system and unmounts it at once."""
     mount(source, target, kind, flags, options)
     call(libc.umount2, target, MNT_DETACH)
 
@@ -44,12 +44,12 @@ def read(path):
 
 
 def writable(path):
-    """Opens for writing, and writes nothing: the control does it to the host."""
+    """Opens for writing, and writes nothing, because the control does it on the host."""
     os.close(os.open(path, os.O_WRONLY))
 
 
 def apart(function, *args):
-    """In a process of its own, for what changes the process, or ends it: it is the first to go where memory is short."""
+    """Runs an attack that changes or ends its process in a child, which the kernel kills first when memory is short."""
     pid = os.fork()
     if pid == 0:
         code = 255

@@ -1,5 +1,5 @@
-# What a container may try to reach of the host and of its kernel. `marker` is a file of the host, `handle` its number in
-# the file system that /usr is on, `stranger` a process of the host.
+# Attacks of a container on the host and its kernel. `marker` is a file of the host, `handle` its number in the file
+# system that /usr is on, `stranger` a process of the host.
 marker, stranger, init = facts['marker'], facts['stranger'], facts['init']
 NUMBERS = {
     'x86_64': {'io_setup': 206, 'bpf': 321, 'perf_event_open': 298, 'add_key': 248, 'userfaultfd': 323, 'syslog': 103},
@@ -31,7 +31,7 @@ def joined(name):
 
 
 def out_of_a_chroot():
-    """A second chroot while a directory above stays open, then up as far as it goes."""
+    """Escapes by a second chroot while a directory above stays open, then goes up as far as possible."""
     top = os.open('/', os.O_RDONLY)
     os.chroot(scratch)
     os.fchdir(top)
@@ -47,7 +47,7 @@ def pivoted():
 
 
 def by_descriptor():
-    """Whatever is open beyond the standard three, as a way to the file of the host."""
+    """Tries every open descriptor beyond the standard three as a way to the file of the host."""
     for name in os.listdir('/proc/self/fd'):
         path = f'/proc/self/fd/{name}'
         if int(name) > 2 and os.path.isdir(path) and not os.readlink(path).startswith('/proc/'):
@@ -86,7 +86,7 @@ def attributes():
 
 
 def asynchronous():
-    """One of the requests that all of the host has together."""
+    """Takes one of the asynchronous requests that the whole host shares."""
     context = ctypes.c_ulong()
     system(NUMBERS['io_setup'], 1, ctypes.byref(context))
     system(NUMBERS['io_setup'] + 1, context)
@@ -97,7 +97,7 @@ def events():
     return ctypes.create_string_buffer(struct.pack('II', 1, 112) + bytes(104))
 
 
-# What of the kernel a mount shows.
+# Kernel data that a mount shows.
 attack('mount: another proc', mounted, 'proc', scratch, 'proc', 0)
 attack('mount: another sys', mounted, 'sysfs', scratch, 'sysfs', 0)
 attack('mount: a tmpfs', mounted, 'tmpfs', scratch, 'tmpfs', 0)
@@ -139,7 +139,7 @@ attack('namespace: of users', apart, call, libc.unshare, NEWUSER)
 attack('namespace: of mounts', apart, call, libc.unshare, NEWNS)
 attack('namespace: mounts of init', apart, joined, 'mnt')
 attack('namespace: network of init', apart, joined, 'net')
-# Calls that the kernel is attacked through.
+# System calls through which the kernel is attacked.
 attack('call: io_setup', asynchronous)
 attack('call: bpf', lambda: os.close(system(NUMBERS['bpf'], 0, attributes(), 116)))
 attack('call: perf_event_open', lambda: os.close(system(NUMBERS['perf_event_open'], events(), 0, -1, -1, 0)))

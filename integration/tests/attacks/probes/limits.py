@@ -1,11 +1,11 @@
-# What a container may try to take from the host: more than its limits. Each try is a process of its own, which ends with
-# whatever it took; where the kernel ends it, its signal is told.
+# Attempts of a container to take more of the host than its limits. Each attempt is a process of its own, which releases
+# what it took at its end; if the kernel ends it, the signal is reported.
 BLOCK = b'x' * 65536
 AMOUNT, PROCESSES, TERMINALS = facts['amount'], facts['processes'], facts['terminals']
 
 
 def filled(ends):
-    """Fills what has two ends, of which one is written to and none is read, until all together hold the amount."""
+    """Fills pipes or sockets, writing to one end and reading none, until together they hold the amount."""
     kept, held, last = [], 0, 0
     while held < AMOUNT and len(kept) < 1500:
         end, write = ends(kept)
@@ -36,7 +36,7 @@ def local(kept):
 
 
 def stream(kept):
-    """At most 40 connections: the kernel lets each have its first packets, whatever the limit."""
+    """Makes at most 40 connections: the kernel accepts the first packets of each, whatever the limit."""
     if len(kept) == 40:
         raise OSError(errno.ENOBUFS, '')
     with socket.create_server(('127.0.0.1', 0)) as server:
@@ -47,7 +47,7 @@ def stream(kept):
 
 
 def datagrams():
-    """A socket takes as much as its buffer holds, and drops the rest without a word: what arrived is counted."""
+    """Counts the data that arrives: a socket accepts what its buffer holds, and silently drops the rest."""
     kept, held = [], 0
     while held < AMOUNT and len(kept) < 1500:
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,5 +1,5 @@
-# What a container may try with its secret files: to make them writable, to hide, replace, remove or mount them elsewhere.
-# The last line leaves nothing of them.
+# Attempts of a container to make its secret files writable, or to hide, replace, remove or mount them elsewhere. The
+# last line deletes them all.
 directory, secret = facts['point'], facts['secret']
 
 
@@ -32,7 +32,7 @@ def tree():
 
 
 read(secret)  # it is there, and for this user
-# The mount itself. On the host the first makes it writable, which what follows needs.
+# The mount itself. On the host the first attempt makes it writable, as the following ones need it.
 attack('mount: remount writable', mount, None, directory, None, MS_REMOUNT | MS_BIND)
 attack('mount: set attributes', attributes)
 attack('mount: hide below another', mounted, 'tmpfs', directory, 'tmpfs', 0)

@@ -1,4 +1,4 @@
-//! What a client takes from the others: connections, memory, descriptors; and what a full disk leaves of executord.
+//! Attacks of a client on others: on connections, memory and descriptors; and executord on a full disk.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use executor_proto::v1::{self, RunRequest, StreamLogsRequest};
 use integration::daemon::{Daemon, Setup};
-use integration::http2::Raw;
-use integration::request::{Words as _, program, sleeper, update};
+use integration::http2::RawClient;
+use integration::request::{RequestBuilder as _, program, sleeper, update};
 use integration::streams::{Executed, start};
 use prost::Message as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -19,13 +19,13 @@ use crate::attack::{Outcome, Scale};
 use crate::python::CCore;
 use crate::revive::start_or_end;
 
-/// How long connections that say nothing may keep others out.
+/// Longest time that silent connections may keep others out.
 const LOCKED_OUT_MAX: Duration = Duration::from_secs(30);
 
-/// Within this time a call is answered.
+/// Longest time for a call.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// More connections than executord serves, none of which says a word; then somebody who does.
+/// Opens more connections than executord serves, all of them silent, and then makes a call.
 pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let count = scale.of(300, 2000);
@@ -38,14 +38,14 @@ pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
         if begun.elapsed() > LOCKED_OUT_MAX {
             break false;
         }
-        std::thread::sleep(Duration::from_millis(50)); // a client's own pause before it tries again
+        std::thread::sleep(Duration::from_millis(50)); // a client's pause between attempts
     };
     let seconds = begun.elapsed().as_secs_f64();
     let fault = (!answered).then(|| format!("{} silent connections: no answer within {seconds:.0} s", silent.len()));
     Ok(Outcome::of(fault, format!("{} silent connections: an answer after {seconds:.1} s", silent.len())))
 }
 
-/// Whether a new connection is answered, within a second.
+/// Returns whether a new connection is answered within a second.
 fn answers(socket: &Path) -> bool {
     let socket = socket.to_owned();
     let asked = std::thread::spawn(move || {
@@ -61,18 +61,18 @@ fn answers(socket: &Path) -> bool {
     asked.join().ok().flatten().is_some()
 }
 
-/// Without them the same question is answered at once, and without a daemon it is not.
+/// Makes the same call without silent connections, which succeeds at once, and without a daemon, which fails.
 pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Daemon::start();
     ensure!(answers(&daemon.socket()), "no answer from a daemon that is left alone");
     daemon.kill();
     let dead = answers(&daemon.socket());
     daemon.start_again();
-    ensure!(!dead, "an answer from nobody");
+    ensure!(!dead, "an answer without a daemon");
     Ok("a daemon left alone answers, and a dead one does not".into())
 }
 
-/// Most memory that a process has had since [`forget_peak`], in bytes.
+/// Peak memory of a process since [`forget_peak`], in bytes.
 fn peak(pid: i32) -> anyhow::Result<u64> {
     let line = integration::host::status(pid, "VmHWM").context("the process is gone")?;
     let kilobytes: u64 = line.trim_end_matches(" kB").parse()?;
@@ -83,7 +83,7 @@ fn forget_peak(pid: i32) -> std::io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
-/// Memory that something costs a process at its highest.
+/// Returns the peak memory that an action costs a process.
 fn cost(pid: i32, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
     forget_peak(pid)?;
     let before = peak(pid)?;
@@ -95,7 +95,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// A request whose actions hold actions, empty ones: side by side and, as far as a decoder goes, one in the other.
+/// Builds a request of empty actions, side by side and nested to a depth that a decoder accepts.
 fn of_actions(bytes: usize, depth: usize) -> Vec<u8> {
     // Action { serial: SerialAction { actions: [..] } }, from the inside out.
     let within = |inner: &[u8]| {
@@ -109,7 +109,7 @@ fn of_actions(bytes: usize, depth: usize) -> Vec<u8> {
         action.extend(serial);
         action
     };
-    // An empty action is two bytes in its list: 0x0a 0x00.
+    // An empty action takes two bytes in its list: 0x0a 0x00.
     let mut list = Vec::with_capacity(bytes);
     while list.len() + 2 <= bytes {
         list.extend([0x0a, 0x00]);
@@ -128,17 +128,17 @@ fn of_actions(bytes: usize, depth: usize) -> Vec<u8> {
     request
 }
 
-/// Number of the field `action` of a request to run.
+/// Field number of `action` in a RunRequest.
 fn action_tag() -> u32 {
     let action = Some(v1::Action::default());
     let bytes = RunRequest { action, ..RunRequest::default() }.encode_to_vec();
     prost::encoding::decode_key(&mut &bytes[..]).map_or(0, |(tag, _)| tag)
 }
 
-/// What a request of actions costs at most.
+/// Most memory that a request of actions may cost.
 const NESTED_MAX: u64 = 48 << 20;
 
-/// A request of 1.9 MB of empty actions.
+/// Sends a request of 1.9 MB of empty actions.
 pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut most = 0;
@@ -161,7 +161,7 @@ pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((most > NESTED_MAX).then(|| told.clone()), told))
 }
 
-/// As much in one field costs some of it, and is seen.
+/// Sends as many bytes in one field: the cost is some of it, and is measured.
 pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let request = program("/bin/true", &[]).rootfs("nowhere").file("a", &vec![b'x'; 900_000]).encode_to_vec();
@@ -176,22 +176,22 @@ pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("0.9 MB of a file cost {}", megabytes(cost)))
 }
 
-/// What answers that wait may cost, all together.
+/// Most memory that all unread answers together may cost.
 const UNREAD_MAX: u64 = 96 << 20;
 
-/// A daemon whose list is long: few containers with much to tell.
+/// Starts a daemon with a long list: few containers with large descriptions.
 fn with_a_long_list(containers: usize) -> Daemon {
     let daemon = Daemon::start();
     for index in 0..containers {
         let labels = (0..64).map(|label| (format!("l{label}"), "x".repeat(200)));
         let mut request = program("/bin/true", &[]).id(&format!("c{index}"));
         request.labels = labels.collect();
-        daemon.api.ran(request);
+        daemon.api.run_to_end(request);
     }
     daemon
 }
 
-/// Calls for long lists, of whose answers nobody takes a byte.
+/// Calls List for long lists and reads no byte of the answers.
 pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = with_a_long_list(scale.of(20, 100));
     let size = daemon.api.list(v1::ListRequest { page_size: 1000, ..Default::default() })?.encoded_len() as u64;
@@ -199,45 +199,46 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     let mut all = Vec::new();
     let cost = cost(daemon.pid(), || {
         for _ in 0..connections {
-            let mut raw = Raw::with_window(&daemon.socket(), 0)?.bounded(ANSWER)?;
+            let mut raw = RawClient::with_window(&daemon.socket(), 0)?.bounded(ANSWER)?;
             let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
             for _ in 0..calls {
                 if raw.try_call("/executor.v1.Executor/List", &list).is_err() {
-                    break; // it is no longer listened to, which is one way to be bounded
+                    break; // executord no longer reads, which is one way of bounding it
                 }
             }
-            raw.settle(ANSWER);
+            raw.drain(ANSWER);
             all.push(raw);
         }
         Ok(())
     })?;
     let asked = size * calls * connections as u64;
-    let told = format!("{} of answers that nobody read cost {}", megabytes(asked), megabytes(cost));
+    let told = format!("{} of unread answers cost {}", megabytes(asked), megabytes(cost));
     ensure!(asked > 2 * UNREAD_MAX, "too little was asked for: {told}");
     Ok(Outcome::of((cost > UNREAD_MAX).then(|| told.clone()), told))
 }
 
-/// A client that does read gets the same list.
+/// Reads the same list by a client that does read.
 pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_a_long_list(20);
     let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
-    let mut raw = Raw::with_window(&daemon.socket(), 1 << 20)?;
+    let mut raw = RawClient::with_window(&daemon.socket(), 1 << 20)?;
     raw.try_call("/executor.v1.Executor/List", &list)?;
-    let bytes = raw.settle(ANSWER);
+    let bytes = raw.drain(ANSWER);
     ensure!(bytes > 60_000, "a list by hand has {bytes} bytes");
     Ok(format!("a client that reads gets {bytes} bytes of the same list"))
 }
 
-/// Containers that are asked for where descriptors are few.
+/// Number of containers to run with few descriptors.
 const CONTAINERS: usize = 60;
 
-/// A daemon whose processes may have so many descriptors, as this process from now on.
+/// Starts a daemon whose processes, like this one from now on, may have at most `most` descriptors.
 fn with_descriptors(most: u64) -> anyhow::Result<Daemon> {
     setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
     Ok(Daemon::start())
 }
 
-/// Run, and then Exec, again and again until executord can open no more; what else is called then works, or is told the same.
+/// Calls Run, and then Exec, until executord can open no more descriptors; other calls then work or fail in the same
+/// way.
 pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut codes, mut faults) = (Vec::new(), Vec::new());
     for most in scale.of(&[80][..], &[96, 90, 84, 80, 77, 74]) {
@@ -274,7 +275,7 @@ pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
 }
 
-/// With as many as are needed, all of the containers and processes run.
+/// Runs all containers and processes with enough descriptors.
 pub(crate) fn descriptors_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_descriptors(1024)?;
     let mut executed = Vec::new();
@@ -296,16 +297,16 @@ fn fill(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A daemon with one completed container, stopped, on a disk that is full.
+/// Makes a daemon with one completed container, stopped, on a full disk.
 fn stopped_on_a_full_disk() -> anyhow::Result<Daemon> {
     let mut daemon = Setup::default().disk(7 << 20).start();
-    daemon.api.ran(program("/bin/true", &[]).id("old"));
+    daemon.api.run_to_end(program("/bin/true", &[]).id("old"));
     daemon.terminate();
     fill(&daemon.setup().state_dir())?;
     Ok(daemon)
 }
 
-/// Starts there, is refused a container, and deletes one.
+/// Starts executord there, is refused a container, and deletes one.
 pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
     let mut daemon = stopped_on_a_full_disk()?;
     let fault = match start_or_end(&daemon)? {
@@ -329,7 +330,7 @@ pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of(fault, "it starts, refuses a container and deletes one"))
 }
 
-/// On the same disk with the ballast gone a container runs.
+/// Runs a container on the same disk without the ballast.
 pub(crate) fn full_disk_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = stopped_on_a_full_disk()?;
     let full = fs::write(daemon.setup().state_dir().join("more"), "x").is_err();

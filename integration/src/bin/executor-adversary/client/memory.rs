@@ -1,4 +1,4 @@
-//! What executord remembers of a client that stays connected.
+//! Secrets that executord keeps of a client that stays connected.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +8,7 @@ use executor_residue::Canary;
 use integration::cli;
 use integration::daemon::{Daemon, Setup};
 use integration::images::{Endpoint as _, Holding, Image, PASSWORD, Registry, USER};
-use integration::request::{Words as _, program};
+use integration::request::{RequestBuilder as _, program};
 use integration::streams::{Executed, script};
 use prost::Message as _;
 use serde_json::json;
@@ -20,12 +20,12 @@ use crate::search::{held, kept};
 const RUN: &str = "/executor.v1.Executor/Run";
 const LIST: &str = "/executor.v1.Executor/List";
 
-/// A request for a container that ends at once, with a secret of some size.
+/// Builds a request for a container that ends at once, with a secret.
 fn secretive(id: &str, secret: &str) -> RunRequest {
     program("/bin/true", &[]).id(id).file("a", secret.as_bytes())
 }
 
-/// A first Run on each of many connections, and further ones on the same. None may leave a part of its secret.
+/// Makes a first Run on each of many connections, and further ones on the same. None may leave a part of its secret.
 pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let (sizes, rounds) = scale.of(
@@ -51,7 +51,7 @@ pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
 }
 
-/// What is no secret, the container's id, is found by the same search.
+/// Finds the container's id, which is no secret, by the same search.
 pub(crate) fn c_core_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let mut client = CCore::connect(&daemon.socket())?;
@@ -63,7 +63,7 @@ pub(crate) fn c_core_control(_: Scale) -> anyhow::Result<String> {
     Ok("an id, which is no secret, is found".into())
 }
 
-/// A field that no message has, with bytes in it.
+/// Encodes a field that no message has, with these bytes.
 fn unknown_field(bytes: &[u8]) -> Vec<u8> {
     #[derive(Clone, PartialEq, prost::Message)]
     struct Unknown {
@@ -73,11 +73,11 @@ fn unknown_field(bytes: &[u8]) -> Vec<u8> {
     Unknown { bytes: bytes.to_vec() }.encode_to_vec()
 }
 
-/// Refused in many ways, with a secret in each, on one connection that goes on.
+/// Sends requests with a secret each that are refused in many ways, on one connection that stays open.
 pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut client = CCore::connect(&daemon.socket())?;
-    // So that the connection's first request is none of those that are judged.
+    // The connection's first request is not among those that are judged.
     client.call(LIST, &[])?;
     let (mut faults, mut calls) = (Vec::new(), 0);
     for size in scale.of(&[700][..], &[64, 700, 4096, 20_000, 65_536, 900_000]) {
@@ -100,7 +100,7 @@ pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
 
 type Way = fn(&mut CCore, &str) -> anyhow::Result<String>;
 
-/// Ways to be refused, each with its name and the codes that it may have.
+/// Ways to be refused, each with its name and the expected codes.
 const WAYS: &[(Way, (&str, &[&str]))] = &[
     (other_action, ("an action other than run", &["UNIMPLEMENTED", "INVALID_ARGUMENT"])),
     (bad_field, ("a field that is wrong", &["INVALID_ARGUMENT"])),
@@ -150,7 +150,7 @@ fn metadata(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
     client.call_with(LIST, &[], &json!({"metadata": {"x-a": value}}))
 }
 
-/// Pulls with a password: one that works, one that is refused.
+/// Pulls with a password: once successfully, once refused.
 pub(crate) fn registry(_: Scale) -> anyhow::Result<Outcome> {
     let (image, registry) = (Image::build(), Registry::start(true));
     image.push(&registry, "team/app:1");
@@ -176,7 +176,7 @@ fn with_password(daemon: &Daemon, verb: &str, name: &str, password: &str) -> Com
     command
 }
 
-/// While a layer is on its way, the password is found.
+/// Finds the password while a layer is on its way.
 pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     let (image, registry) = (Image::build(), Registry::start(true));
     image.push(&registry, "team/app:1");
@@ -190,7 +190,7 @@ pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     Ok("in the middle of a pull it is found".into())
 }
 
-/// A process of Exec prints a file of its container's; the client has read all of it and stays.
+/// Prints a file of the container by Exec; the client reads all of it and stays connected.
 pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut faults = Vec::new();
@@ -210,7 +210,7 @@ pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), format!("nothing kept of {} outputs", sizes.len())))
 }
 
-/// Where it stays by right, in the process of the container, the same bytes are found.
+/// Finds the same bytes where they rightfully stay, in the container's process.
 pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     let daemon: Daemon = Setup::default().start();
     let secret = Canary::random(3000)?;
@@ -220,6 +220,6 @@ pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     let found = held(process.pid, &[("an argument", secret.as_bytes())])?;
     ensure!(!found.is_empty(), "the search does not find what is there");
     process.send(v1::exec_request::Part::Signal(9));
-    process.hear().context("the end of a process")?;
+    process.read_message().context("the end of a process")?;
     Ok("in the process itself its argument is found".into())
 }

@@ -1,4 +1,4 @@
-//! What root does with directories that executord's user can write to.
+//! Attacks on what root does with directories that executord's user can write to.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ use integration::daemon::{Daemon, Setup};
 use crate::attack::{Outcome, Scale};
 use crate::revive::start_or_end;
 
-/// Files in the directory that is moved, so that its removal takes a while.
+/// Number of files in the directory that is moved, so that its removal takes a while.
 const FILES: usize = 20_000;
 
-/// A tree that is removed, and a place of others beside it with something precious.
+/// A tree to be removed, and beside it a directory with a precious file.
 struct Site {
     dir: tempfile::TempDir,
 }
@@ -39,7 +39,7 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    /// Removes the tree as root does, while its owner moves the full directory, once the first file is gone, to `to`.
+    /// Removes the tree as root does. Once the first file is gone, its owner moves the full directory to `to`.
     fn remove_while_moving(&self, to: &str) -> anyhow::Result<bool> {
         let (deep, to) = (self.path("images/a/b"), self.path(to));
         let before = fs::metadata(&deep)?.mtime_nsec();
@@ -57,7 +57,7 @@ impl Site {
                 }
             });
             together.wait();
-            // An error is an answer, too: what counts is what is left.
+            // An error is accepted as well: only what is left counts.
             let _ = tree::remove(top.as_fd(), OsStr::new("images"));
             moving.join().map_err(|_| anyhow::anyhow!("the one who moves failed"))
         })
@@ -81,16 +81,16 @@ pub(crate) fn moved(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{moved} moves in the middle of a removal: what lay beside is there")))
 }
 
-/// Where nobody moves anything, the tree is gone and what lies beside it is there.
+/// Removes the tree while nothing is moved: it is gone, and what lies beside it is there.
 pub(crate) fn moved_control(_: Scale) -> anyhow::Result<String> {
     let site = Site::new()?;
     tree::remove(File::open(site.dir.path())?.as_fd(), OsStr::new("images"))?;
     ensure!(!site.path("images").exists() && site.path("others/home/precious").exists(), "the tree is not gone");
     ensure!(Site::new()?.remove_while_moving("elsewhere")?, "the directory could not be moved in the middle");
-    Ok("a tree that nobody moves is gone, and it can be moved in the middle".into())
+    Ok("a tree that is not moved is removed, and it can be moved during the removal".into())
 }
 
-/// A file of root's, and what it was.
+/// A file of root's, and its original state.
 struct Victim {
     path: std::path::PathBuf,
     before: String,
@@ -118,10 +118,10 @@ impl Victim {
     }
 }
 
-/// Names in the state directory that are executord's, where a link is put in the place of a file, or beside them.
+/// Names in the state directory that belong to executord, where a link is put in place of a file or beside it.
 const PLACES: [&str; 4] = ["ledger/planted", "ledger/lock", "ledger/ledger.redb", "images/planted"];
 
-/// A link of executord's user at a place, to a file of root's.
+/// Creates a link of executord's user to a file of root's.
 fn plant(daemon: &Daemon, place: &str, victim: &Victim) -> anyhow::Result<std::path::PathBuf> {
     let link = daemon.setup().state_dir().join(place);
     let owner = fs::metadata(link.parent().context("a directory")?)?;
@@ -160,7 +160,7 @@ pub(crate) fn links(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), tried.join("; ")))
 }
 
-/// Whoever follows such a link changes what it leads to, and is seen to.
+/// Follows such a link by a program that is allowed to: the change of the file is noticed.
 pub(crate) fn links_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Setup::default().start();
     daemon.terminate();

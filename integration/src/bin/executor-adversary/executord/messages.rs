@@ -1,4 +1,4 @@
-//! What executord's connections to the launcher and to shims carry: forged, changed, and held open.
+//! Attacks by messages on executord's connections to the launcher and to shims: forged, changed, and held open.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -24,12 +24,12 @@ use rustix::net::RecvFlags;
 
 use crate::attack::{Outcome, Scale};
 
-/// Executord's user where nothing else is said.
+/// Executord's user, unless another is given.
 const NOBODY: u32 = 65_534;
-/// Within this time a shim or a launcher does what it is asked.
+/// Longest time for a shim or a launcher to do what it is asked.
 const IN_TIME: Duration = Duration::from_secs(20);
 
-/// A container that sleeps, with a label that can be told in the plan's bytes.
+/// A plan of a container that sleeps, with a label that can be found in the plan's bytes.
 fn plan(id: &str) -> anyhow::Result<Plan> {
     let labels = [("label".to_owned(), "a".repeat(200))].into();
     let files = vec![("f[0]".to_owned(), "a", 3).into()];
@@ -38,14 +38,14 @@ fn plan(id: &str) -> anyhow::Result<Plan> {
     validate(&draft, &Policy::default()).map_err(|why| anyhow::anyhow!("a plan: {why:?}"))
 }
 
-/// What accompanies a launch: the shim's connection, ours first, and its two payloads.
-fn cargo() -> anyhow::Result<(Seqpacket, OwnedFd, OwnedFd, OwnedFd)> {
+/// Makes the descriptors of a launch: the shim's connection, this process's end first, and its two payloads.
+fn launch_descriptors() -> anyhow::Result<(Seqpacket, OwnedFd, OwnedFd, OwnedFd)> {
     let (ours, theirs) = Seqpacket::pair()?;
     let process = ProcessPayload::strings(b"/bin/sleep", b"/", b"1", &[b"1000"], &[]);
     Ok((ours, theirs.as_fd().try_clone_to_owned()?, encoded(&process).into(), encoded(&[b"one"]).into()))
 }
 
-/// A memory file whose size alone is sealed, as executord could make it.
+/// Makes a memory file that is sealed in its size only, as executord could.
 fn writable(bytes: &[u8]) -> anyhow::Result<File> {
     let file = File::from(memfd_create("plan", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all_at(bytes, 0)?;
@@ -63,7 +63,7 @@ fn launch(id: &str) -> LauncherCall {
     LauncherCall::Launch(Launch { container_id: id.into(), request_tag: "tag".into(), created_at: 1 })
 }
 
-/// Ends what a connection leads to, and waits for it.
+/// Ends the container that a connection leads to, and waits for it.
 fn end(shim: &Seqpacket) {
     let stop = ShimRequest { sequence: 1, call: Some(ShimCall::Stop(Stop { grace_ms: 0 })) };
     let _ = shim.send(&stop.encode_to_vec(), &[]);
@@ -71,7 +71,7 @@ fn end(shim: &Seqpacket) {
     while let Ok(Some(_)) = shim.recv(&mut buffer) {}
 }
 
-/// A record that is no record of what was planned: what a reader of changing memory may write.
+/// Returns the fault of a record that does not match the plan, as a reader of changing memory may write one.
 fn broken(record: &[u8]) -> Option<String> {
     match std::str::from_utf8(record) {
         Err(error) => Some(format!("a record has no UTF-8: {error}")),
@@ -89,11 +89,11 @@ pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
         let bytes = serde_json::to_vec(&plan(&id)?)?;
         let at = bytes.windows(200).position(|window| window.iter().all(|byte| *byte == b'a')).context("the label")?;
         let file = writable(&bytes)?;
-        let (ours, theirs, process, files) = cargo()?;
+        let (ours, theirs, process, files) = launch_descriptors()?;
         let (ended, also) = (AtomicBool::new(false), file.try_clone()?);
         let record = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Each value is a whole one: bytes of no UTF-8, and those that were there.
+                // Each value is complete: invalid UTF-8, or the original bytes.
                 while !ended.load(Ordering::Relaxed) {
                     let _ = also.write_all_at(&[0xff; 200], at as u64);
                     let _ = also.write_all_at(&[b'a'; 200], at as u64);
@@ -125,18 +125,18 @@ pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{refused} launches refused, {taken} with a whole record")))
 }
 
-/// A plan that nobody can change is launched, and a record that was changed is told.
+/// Launches a plan that cannot change, and detects a record that was changed.
 pub(crate) fn changing_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
     let shim = launcher.launch(&plan("c")?, &payload).map_err(|why| anyhow::anyhow!("{why:?}"))?;
     shim.reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
     let mut record = std::fs::read(launcher.run_dir().join("containers/c/container.json"))?;
-    ensure!(broken(&record).is_none(), "a whole record is told as broken");
+    ensure!(broken(&record).is_none(), "an intact record is reported as broken");
     let at = record.windows(9).position(|window| window == b"aaaaaaaaa").context("the label is not in the record")?;
     record[at] = 0xff;
     end(&shim.0);
-    broken(&record).context("a broken record is not told")
+    broken(&record).context("a broken record is not reported")
 }
 
 pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
@@ -145,7 +145,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
     let mut shims = Vec::new();
     for attempt in 0..scale.of(3, 20) {
         let plan = sealed(&serde_json::to_vec(&plan(&format!("real{attempt}"))?)?)?;
-        let (ours, theirs, process, files) = cargo()?;
+        let (ours, theirs, process, files) = launch_descriptors()?;
         let begun = Instant::now();
         let fds = [theirs.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
         let answer = launcher.call(launch("told"), &fds);
@@ -160,7 +160,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
         faults.push(format!("the launcher did nothing else for {:.1} s", slowest.as_secs_f64()));
     }
     for (attempt, shim) in shims {
-        // One that runs is one that the launcher knows: it finishes it when its shim dies.
+        // A running container is known to the launcher, which finishes it when its shim dies.
         if shim.reach(State::Running).is_err() {
             refused += 1;
             continue;
@@ -171,7 +171,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
         let exit = launcher.state_dir().join("containers").join(&id).join("exit.json");
         let begun = Instant::now();
         while !exit.exists() && begun.elapsed() < IN_TIME {
-            std::thread::sleep(Duration::from_millis(10)); // a launcher that does not know of it announces nothing
+            std::thread::sleep(Duration::from_millis(10)); // a launcher that does not know the container announces nothing
         }
         if !exit.exists() {
             faults.push(format!("{id} runs on without its shim"));
@@ -183,11 +183,11 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
 }
 
-/// The same with one id is launched, and finished when its shim is killed.
+/// Launches the same with one id; the launcher finishes it when its shim is killed.
 pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let plan = sealed(&serde_json::to_vec(&plan("real")?)?)?;
-    let (ours, theirs, process, files) = cargo()?;
+    let (ours, theirs, process, files) = launch_descriptors()?;
     let answer = launcher.call(launch("real"), &[theirs.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()]);
     ensure!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
     Shim(ours).reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
@@ -196,7 +196,7 @@ pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
     Ok("with one id it is launched, and finished when its shim is killed".into())
 }
 
-/// A container that runs, and its shim.
+/// Starts a container, and returns its shim.
 fn running(launcher: &Launcher, id: &str) -> anyhow::Result<Shim> {
     let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
     let shim = launcher.launch(&plan(id)?, &payload).map_err(|why| anyhow::anyhow!("{why:?}"))?;
@@ -204,7 +204,7 @@ fn running(launcher: &Launcher, id: &str) -> anyhow::Result<Shim> {
     Ok(shim)
 }
 
-/// Stops a container, and tells how long that took; `None` where it took too long.
+/// Stops a container and returns the time that took; `None` if it took longer than [`IN_TIME`].
 fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     let begun = Instant::now();
     shim.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
@@ -213,13 +213,13 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
         if exit.exists() {
             return Some(begun.elapsed());
         }
-        std::thread::sleep(Duration::from_millis(10)); // nothing announces a file of another process'
+        std::thread::sleep(Duration::from_millis(10)); // nothing announces another process's file
     }
     None
 }
 
-/// Gives a shim one message to read, on a socket that was made to wait for the next, or takes even that one away before the shim
-/// reads it: tells whether the shim waits then.
+/// Gives a shim one message on a socket set up so that the shim would wait for the next, or takes even that message
+/// away first. Returns whether the shim waits then.
 fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
     let mut buffer = [0; 16];
     for round in 0..500 {
@@ -228,7 +228,7 @@ fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
         if round % 2 == 1 {
             let _ = rustix::net::recv(theirs.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT);
         }
-        std::thread::sleep(Duration::from_millis(2)); // what is tried: the shim has its turn
+        std::thread::sleep(Duration::from_millis(2)); // part of the attack: the shim has its turn
         let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
         if call.split(' ').next().and_then(|number| number.parse().ok()) == Some(nix::libc::SYS_recvmsg) {
             return true;
@@ -264,7 +264,7 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("made to wait {waited} times, stopped after {:.1} s at most", slowest.as_secs_f64())))
 }
 
-/// A shim that cannot go on, because it is stopped itself, is seen not to stop its container at once.
+/// Stops the shim itself, and sees that it does not stop its container at once.
 pub(crate) fn waiting_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let shim = running(&launcher, "c")?;
@@ -279,7 +279,7 @@ fn share() -> String {
     hex::encode(ShimRequest { sequence: 9, call: Some(ShimCall::Share(Share {})) }.encode_to_vec())
 }
 
-/// What somebody of executord's user gets who asks on a socket.
+/// Returns the answer to a process of this user that asks on a socket.
 fn asked(socket: OwnedFd, user: u32) -> anyhow::Result<String> {
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", ASKING, &share()]).uid(user).gid(user).current_dir("/").stdin(Stdio::from(socket));
@@ -291,12 +291,12 @@ fn asked(socket: OwnedFd, user: u32) -> anyhow::Result<String> {
 pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
     let dir = tempfile::tempdir()?;
-    // As a supervisor binds a socket for executord, which connects to it and takes both ends.
+    // Like a supervisor that binds a socket for executord, which connects to it and takes both ends.
     let listener = SeqpacketListener::bind(&dir.path().join("socket"))?;
     let theirs = Seqpacket::connect(&dir.path().join("socket"))?;
     let ours = listener.accept()?;
     let plan = sealed(&serde_json::to_vec(&plan("c")?)?)?;
-    let (unused, _, process, files) = cargo()?;
+    let (unused, _, process, files) = launch_descriptors()?;
     drop(unused);
     let fds = [theirs.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
     let answer = launcher.call(launch("c"), &fds);
@@ -312,7 +312,7 @@ pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::of((got == "a handle").then(|| got.clone()), format!("executord's user gets {got}")))
 }
 
-/// Root, on a connection to the shim's own socket, gets it.
+/// Gets the handle by a connection of root to the shim's own socket.
 pub(crate) fn handle_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let _shim = running(&launcher, "c")?;

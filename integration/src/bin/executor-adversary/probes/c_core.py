@@ -1,4 +1,4 @@
-# A client of gRPC's C core whose messages are bytes: a call for each line of JSON, and its code in return.
+# A client of gRPC's C core whose messages are bytes: makes a call for each line of JSON and prints its code.
 import json
 import sys
 

@@ -1,4 +1,4 @@
-# Many users of one container, each with as many connections to the runtime socket as it gets, which say nothing.
+# Many users of one container, each with as many silent connections to the runtime socket as it gets.
 import os
 import socket
 import sys

@@ -1,4 +1,4 @@
-# Users of one container that connect to the runtime socket again and again, without end.
+# Users of one container that connect to the runtime socket in an endless loop.
 import os
 import socket
 import sys

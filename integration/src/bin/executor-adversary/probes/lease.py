@@ -1,4 +1,4 @@
-# A lease on a file, which makes whoever opens it for writing wait: `stay` with it, or `open` the file for writing.
+# A lease on a file, which blocks every open for writing: `stay` keeps the lease, `open` opens the file for writing.
 import errno
 import fcntl
 import os

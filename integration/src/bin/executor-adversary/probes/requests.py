@@ -1,5 +1,5 @@
-# Requests of asynchronous I/O, of which the host has one number for all: `all` there are, `one`, or `both`, in which a second
-# process asks for one when the first has all.
+# Asynchronous I/O requests, of which the whole host has a limited number: takes `all`, `one`, or `both`, where a second
+# process asks for one after the first has taken all.
 import ctypes
 import errno
 import os
@@ -21,7 +21,7 @@ def take(most, each):
 
 
 def everything():
-    # As large ones as there are, then smaller.
+    # The largest possible ones, then smaller ones.
     taken, why = 0, ""
     for each in [1024, 16, 1]:
         more, why = take(1 << 20, each)
