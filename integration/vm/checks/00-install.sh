@@ -7,6 +7,8 @@ for unit in executord.service executord.socket executor-launcher.service; do
 done
 eventually 60 serves
 same 'executor' "$(id -un executor)" 'the user'
+agent-cli cnab --help | grep -q 'agent-cli cnab' || fail 'agent-cli cnab is not found'
+same docker,oci "$(cnab-executor --handles)" 'the driver of bundles'
 same 644 "$(stat -c %a /etc/executor/executor.toml)" 'the configuration'
 # (Documentation is left out in this machine, by a setting of its dpkg.)
 foreign=$(dpkg -L executor | grep -v -e ^/usr/share/doc -e ^/usr/share/man | xargs stat -c '%u:%g %n' | grep -v '^0:0 ' || true)
