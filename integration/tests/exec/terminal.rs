@@ -88,5 +88,5 @@ fn a_false_multiplexer_is_refused() {
         daemon.api.logs_so_far("c").contains("changed").then_some(())
     });
     let told = on_terminal(&daemon, "echo fooled").end().unwrap();
-    assert!(told.failure.unwrap().message.contains("/dev/ptmx is no multiplexer"));
+    assert!(told.failure.unwrap().message.contains("/dev/ptmx is not the kernel's terminal multiplexer"));
 }
