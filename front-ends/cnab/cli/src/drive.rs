@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr as _;
 
-use executor_cnab::bundle::OUTPUTS;
 use executor_cnab::claim::Status;
+use executor_cnab::paths::OUTPUTS;
 
 use crate::ended::{delete, judge, outputs};
 use crate::error::CnabError;
