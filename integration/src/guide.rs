@@ -150,7 +150,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
                 None if goes_on => return Err(format!("{number}: the command goes on here with `> `")),
                 _ => match text.strip_prefix("[exit status ").and_then(|rest| rest.strip_suffix(']')) {
                     Some(told) => {
-                        *status = told.parse().map_err(|_| format!("{number}: not an exit status: {told}"))?
+                        *status = told.parse().map_err(|_| format!("{number}: not an exit status: {told}"))?;
                     }
                     None => expected.push((*text).to_owned()),
                 },

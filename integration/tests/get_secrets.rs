@@ -77,7 +77,7 @@ fn a_container_reads_its_own_secrets() {
         assert_eq!(json["files"].as_array().unwrap().len(), 2, "the token is no input");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains("Read-only file system"), "{stderr}");
-        assert!(stderr.contains("GetSecrets alone") && exit(&container) == Ok(125), "info is not served: {stderr}");
+        assert!(stderr.contains("GetSecrets only") && exit(&container) == Ok(125), "info is not served: {stderr}");
         daemon.api.delete(id, false).unwrap();
     }
     // Another root file system, without a /run of its own; and an unusable one.

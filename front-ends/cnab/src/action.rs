@@ -1,8 +1,9 @@
 //! Actions: the three that every bundle has, and those that a bundle declares itself.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
-use crate::bundle::Bundle;
 use crate::violation::Violations;
 
 /// The first action of an installation.
@@ -44,13 +45,13 @@ impl Action {
     ///
     /// # Errors
     /// There is no such action; the violation names those that there are.
-    pub fn of(bundle: &Bundle, name: &str) -> Result<Self, Violations> {
+    pub fn of(declared: &BTreeMap<String, Custom>, name: &str) -> Result<Self, Violations> {
         let action = |modifies, stateless| Self { name: name.to_owned(), modifies, stateless };
-        match bundle.actions.get(name) {
+        match declared.get(name) {
             _ if BUILT_IN.contains(&name) => Ok(action(true, false)),
             Some(custom) => Ok(action(custom.modifies, custom.stateless)),
             None => {
-                let known: Vec<&str> = BUILT_IN.into_iter().chain(bundle.actions.keys().map(String::as_str)).collect();
+                let known: Vec<&str> = BUILT_IN.into_iter().chain(declared.keys().map(String::as_str)).collect();
                 let message = format!("{name:?} is no action of this bundle; it has {}", known.join(", "));
                 Err(Violations::one("/actions", 6, message))
             }

@@ -8,13 +8,11 @@
 //! Limits: 4 MiB; nothing is fetched, also not for a `$ref`.
 
 mod check;
+mod document;
+mod form;
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
-use jsonschema::Validator;
-use jsonschema::error::ValidationErrorKind;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -23,10 +21,10 @@ use crate::definition::Definition;
 use crate::violation::{Violations, pointer};
 use crate::write_only;
 
+pub use self::document::{About, Credential, Destination, Image, Maintainer, Output, Parameter, applies};
+
 /// Most bytes of a bundle.json.
 pub const BUNDLE_MAX: usize = 4 << 20;
-/// Where outputs lie in the container (rule 38).
-pub const OUTPUTS: &str = "/cnab/app/outputs";
 
 /// A bundle that keeps the rules.
 #[derive(Debug)]
@@ -63,137 +61,6 @@ pub struct Bundle {
     value: Value,
 }
 
-/// Fields that nothing depends on.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[allow(missing_docs)] // the names are the specification's
-pub struct About {
-    #[serde(default)]
-    pub description: String,
-    #[serde(default)]
-    pub keywords: Vec<String>,
-    #[serde(default)]
-    pub license: String,
-    #[serde(default)]
-    pub maintainers: Vec<Maintainer>,
-}
-
-/// Who answers for a bundle.
-#[derive(Clone, Debug, Deserialize)]
-#[allow(missing_docs)] // the names are the specification's
-pub struct Maintainer {
-    pub name: String,
-    #[serde(default)]
-    pub email: String,
-    #[serde(default)]
-    pub url: String,
-}
-
-/// An image, of the bundle itself or one that it refers to.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Image {
-    /// Its reference.
-    pub image: String,
-    /// `oci` where nothing else is said (rule 26).
-    #[serde(default)]
-    pub image_type: String,
-    /// Of its manifest; to be verified before a run (rule 27).
-    pub content_digest: Option<String>,
-    /// Of its manifest.
-    pub media_type: Option<String>,
-    /// In bytes.
-    pub size: Option<u64>,
-    /// For a choice: `architecture`, `os`.
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
-}
-
-/// What may be configured.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Parameter {
-    /// Name of its definition.
-    pub definition: String,
-    /// For a person.
-    #[serde(default)]
-    pub description: String,
-    /// Names of actions; all when empty (rule 30).
-    #[serde(default)]
-    pub apply_to: Vec<String>,
-    /// It must have a value (rule 14).
-    #[serde(default)]
-    pub required: bool,
-    /// Where the value goes.
-    pub destination: Destination,
-}
-
-/// Where a value goes: a variable, a file, or both (rules 18 and 29).
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Destination {
-    /// Name of a variable.
-    pub env: Option<String>,
-    /// Path in the container; a relative one counts from the root (rule 20).
-    pub path: Option<String>,
-}
-
-/// Whom a bundle acts as.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Credential {
-    /// For a person.
-    #[serde(default)]
-    pub description: String,
-    /// Names of actions; all when empty.
-    #[serde(default)]
-    pub apply_to: Vec<String>,
-    /// It must be supplied (rule 31).
-    #[serde(default)]
-    pub required: bool,
-    /// Where it goes.
-    #[serde(flatten)]
-    pub destination: Destination,
-}
-
-/// What an action leaves.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Output {
-    /// Name of its definition.
-    pub definition: String,
-    /// For a person.
-    #[serde(default)]
-    pub description: String,
-    /// Names of actions; all when empty.
-    #[serde(default)]
-    pub apply_to: Vec<String>,
-    /// Absolute, below [`OUTPUTS`].
-    pub path: String,
-}
-
-/// Whether something with this `applyTo` is about an action (rule 30).
-pub fn applies(apply_to: &[String], action: &str) -> bool {
-    apply_to.is_empty() || apply_to.iter().any(|name| name == action)
-}
-
-impl Image {
-    /// `oci` or `docker`, or another that we cannot run.
-    pub fn kind(&self) -> &str {
-        if self.image_type.is_empty() { "oci" } else { &self.image_type }
-    }
-}
-
-impl Destination {
-    /// The path as an absolute one (rule 20).
-    pub fn absolute_path(&self) -> Option<String> {
-        self.path.as_deref().map(rooted)
-    }
-}
-
-/// Rule 20.
-pub(crate) fn rooted(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
-}
-
 impl Bundle {
     /// Reads a bundle.json.
     ///
@@ -218,7 +85,7 @@ impl Bundle {
     }
 
     fn from_value(value: Value, original: Vec<u8>) -> Result<Self, Violations> {
-        let mut wrong = form(&value);
+        let mut wrong = form::check(&value);
         let Value::Object(object) = &value else { return Err(wrong) };
         let definitions = definitions(object.get("definitions"), &mut wrong);
         let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -299,37 +166,4 @@ fn definitions(value: Option<&Value>, wrong: &mut Violations) -> BTreeMap<String
         }
     }
     definitions
-}
-
-/// What the schema says.
-fn form(value: &Value) -> Violations {
-    static FORM: OnceLock<Validator> = OnceLock::new();
-    let validator = FORM.get_or_init(|| {
-        let schema = serde_json::from_str(include_str!("bundle/schema.json")).unwrap_or(Value::Bool(false));
-        #[allow(clippy::expect_used)] // it is a constant of ours, and every test goes through here
-        jsonschema::draft7::new(&schema).expect("the schema of bundles is one")
-    });
-    let mut wrong = Violations::default();
-    for error in validator.iter_errors(value) {
-        let path = error.instance_path().to_string();
-        match error.kind() {
-            ValidationErrorKind::AdditionalProperties { unexpected } => {
-                for name in unexpected {
-                    let message =
-                        "is no field of a bundle.json; only `custom` may hold what is not in the specification";
-                    wrong.add(pointer(&path, name), 37, message);
-                }
-            }
-            ValidationErrorKind::Required { property } => {
-                let name = property.as_str().unwrap_or_default();
-                let rule = if name == "destination" { 29 } else { 24 };
-                wrong.add(pointer(&path, name), rule, "is missing");
-            }
-            ValidationErrorKind::MinItems { .. } => {
-                wrong.add(path, 24, "is empty; a bundle has at least one invocation image");
-            }
-            _ => wrong.add(path, 24, error.masked_with("the value").to_string()),
-        }
-    }
-    wrong
 }

@@ -8,8 +8,8 @@ use jsonschema::error::ValidationErrorKind;
 use jsonschema::{ValidationError, Validator};
 use serde_json::Value;
 
+use crate::schema;
 use crate::violation::Violations;
-use crate::write_only;
 
 /// A name, and whether a text is in that encoding.
 type Encoding = (&'static str, fn(&str) -> bool);
@@ -59,7 +59,7 @@ impl Definition {
             let message = format!("is no JSON Schema (draft-07): {}", error.masked_with("the value"));
             wrong.add(format!("{path}{}", error.instance_path()), 24, message);
         }
-        write_only::each_schema(schema, &mut |at, keywords| {
+        schema::each_schema(schema, &mut |at, keywords| {
             for annotation in ["writeOnly", "readOnly"] {
                 if keywords.get(annotation).is_some_and(|value| !value.is_boolean()) {
                     wrong.add(format!("{path}{at}/{annotation}"), 24, "is neither true nor false");
@@ -97,7 +97,7 @@ impl Definition {
         };
         Ok(Self {
             default: schema.get("default").cloned(),
-            write_only: write_only::schema(schema),
+            write_only: schema::is_write_only(schema),
             read_only: flag("readOnly"),
             title: text("title"),
             description: text("description"),
@@ -177,7 +177,7 @@ impl Definition {
 /// Takes `contentMediaType` out of a schema and all schemas in it.
 fn without_media_types(schema: &mut Value) {
     let mut places = Vec::new();
-    write_only::each_schema(schema, &mut |at, keywords| {
+    schema::each_schema(schema, &mut |at, keywords| {
         if keywords.contains_key("contentMediaType") {
             places.push(at.to_owned());
         }

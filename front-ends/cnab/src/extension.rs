@@ -1,6 +1,7 @@
 //! Extensions: data in `custom`, of which a bundle may say that it cannot be run without them.
 
-use crate::bundle::Bundle;
+use serde_json::{Map, Value};
+
 use crate::dependencies::{self, Dependencies};
 use crate::docker;
 use crate::parameter_sources;
@@ -21,13 +22,13 @@ pub struct Allowed {
 ///
 /// # Errors
 /// Each that is not, by name.
-pub fn check(bundle: &Bundle, allowed: Allowed) -> Result<(), Violations> {
+pub fn check(custom: &Map<String, Value>, required: &[String], allowed: Allowed) -> Result<(), Violations> {
     let mut wrong = Violations::default();
-    for (index, name) in bundle.required_extensions.iter().enumerate() {
+    for (index, name) in required.iter().enumerate() {
         let path = format!("/requiredExtensions/{index}");
         match name.as_str() {
             dependencies::EXTENSION => {
-                if let Err(dependencies::Unusable::Draft) = Dependencies::of(&bundle.custom) {
+                if let Err(dependencies::Unusable::Draft) = Dependencies::of(custom) {
                     let message = format!(
                         "the bundle requires {name:?}, and gives it in the form of an old draft, which is not supported"
                     );

@@ -10,18 +10,10 @@ use crate::bundle::{Bundle, Image, applies};
 use crate::claim::{CLAIMS_VERSION, Claim};
 use crate::definition::text;
 use crate::parameters::Resolved;
+use crate::paths::{BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN};
 use crate::relocation::Relocation;
 use crate::secret::Secret;
 use crate::violation::{Violations, pointer};
-
-/// What is run, whatever the image says (rule 1).
-pub const RUN: &str = "/cnab/app/run";
-/// Where the bundle.json is mounted (rule 3).
-pub const BUNDLE_PATH: &str = "/cnab/bundle.json";
-/// Where the claim is (rule 43).
-pub const CLAIM_PATH: &str = "/cnab/claim.json";
-/// Where the relocation map is (rule 23).
-pub const RELOCATION_PATH: &str = "/cnab/app/relocation-mapping.json";
 
 /// A machine, in the words of images: `amd64`, `linux`.
 #[derive(Clone, Copy, Debug)]

@@ -6,17 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine as _;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::bundle::Bundle;
-use crate::dependencies::Dependencies;
 use crate::violation::{Violations, pointer};
 
 /// Its name in `custom`.
 pub const EXTENSION: &str = "io.cnab.parameter-sources";
-const AT: &str = "/custom/io.cnab.parameter-sources";
+pub(crate) const AT: &str = "/custom/io.cnab.parameter-sources";
 /// An output of the installation itself.
 const OUTPUT: &str = "output";
 /// An output of a dependency.
@@ -92,30 +89,6 @@ impl ParameterSources {
     pub fn of_parameter(&self, name: &str) -> &[Source] {
         self.sources.get(name).map_or(&[], Vec::as_slice)
     }
-
-    /// What it names that the bundle does not have: such a source never has a value.
-    pub(crate) fn oddities(&self, bundle: &Bundle) -> Vec<String> {
-        let dependencies = Dependencies::of(&bundle.custom).unwrap_or_default();
-        let mut odd = Vec::new();
-        for (parameter, sources) in self.iter() {
-            let at = pointer(AT, parameter);
-            if !bundle.parameters.contains_key(parameter) {
-                odd.push(format!("{at}: the bundle has no such parameter"));
-            }
-            for source in sources {
-                match source {
-                    Source::Output(output) if !bundle.outputs.contains_key(output) => {
-                        odd.push(format!("{at}: the bundle has no output {output:?}"));
-                    }
-                    Source::DependencyOutput { dependency, .. } if dependencies.requirement(dependency).is_none() => {
-                        odd.push(format!("{at}: the bundle has no dependency {dependency:?}"));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        odd
-    }
 }
 
 fn one(at: &str, value: &Value) -> Result<Vec<Source>, Violations> {
@@ -151,48 +124,4 @@ fn one(at: &str, value: &Value) -> Result<Vec<Source>, Violations> {
 /// An object's fields; a list would be read as them in their order.
 fn object<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
     value.is_object().then(|| T::deserialize(value).ok()).flatten()
-}
-
-/// A value that a source gave. It does not print.
-#[derive(Clone)]
-pub struct Sourced {
-    /// Of the type that the parameter has.
-    pub value: Value,
-    /// The output is `writeOnly`, whatever the parameter is.
-    pub secret: bool,
-}
-
-impl std::fmt::Debug for Sourced {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sourced").field("secret", &self.secret).finish_non_exhaustive()
-    }
-}
-
-/// Content of an output as the value of a parameter. `of` is the bundle, as JSON, that the output is of.
-///
-/// A parameter that is base64 gets the content in base64, unless the output is in base64 already.
-///
-/// # Errors
-/// It is no value of the parameter's types. It is not repeated.
-pub fn value(
-    bundle: &Bundle,
-    parameter: &str,
-    of: &Value,
-    output: &str,
-    content: &[u8],
-) -> Result<Sourced, Violations> {
-    let at = pointer("/parameters", parameter);
-    let secret = crate::write_only::output(of, output);
-    let definition = bundle.parameters.get(parameter).and_then(|it| bundle.definition(&it.definition));
-    let Some(definition) = definition else { return Err(Violations::one(at, 49, "is no parameter of this bundle")) };
-    let of_output = of.get("outputs").and_then(|outputs| outputs.get(output)?.get("definition")?.as_str());
-    let of_output = of_output.and_then(|name| of.get("definitions")?.get(name));
-    let encoded = of_output.and_then(|it| it.get("contentEncoding")).and_then(Value::as_str) == Some("base64");
-    if definition.is_base64() && !encoded {
-        let text = base64::engine::general_purpose::STANDARD.encode(content);
-        return Ok(Sourced { value: Value::String(text), secret });
-    }
-    let text = std::str::from_utf8(content)
-        .map_err(|_| Violations::one(&at, 49, format!("its source, the output {output:?}, is not text")))?;
-    Ok(Sourced { value: definition.read(&at, text)?, secret })
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::action::Action;
 use crate::bundle::{Bundle, applies};
-use crate::parameter_sources::Sourced;
+use crate::sourced::Sourced;
 use crate::violation::{Violations, pointer};
 
 /// What an earlier action left: the values of its claim, and which of them somebody had supplied.

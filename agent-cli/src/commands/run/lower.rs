@@ -329,7 +329,10 @@ mod tests {
         let env: Vec<_> = run.env.iter().map(|v| format!("{}={}", v.name, v.value)).collect();
         assert_eq!(env, ["A=1", "TOKEN=canary-0b2f", "B=3", "C=5"]);
         assert!(message.remove_when_completed);
-        assert!(!build(&["--rm", "--", "x"]).unwrap().run().message().clone().remove_when_completed, "this command does it");
+        assert!(
+            !build(&["--rm", "--", "x"]).unwrap().run().message().clone().remove_when_completed,
+            "this command does it"
+        );
         let nproc = build(&["--ulimit", "nproc=5", "--", "x"]).unwrap().run().message().clone();
         assert_eq!(nproc.limits.unwrap().pids, 5);
     }

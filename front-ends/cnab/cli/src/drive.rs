@@ -25,8 +25,8 @@ use agent_cli::session::Session;
 use agent_cli::stay;
 use agent_cli::text::plain;
 use agent_cli::view::style::Style;
-use executor_cnab::bundle::OUTPUTS;
 use executor_cnab::claim::Status;
+use executor_cnab::paths::OUTPUTS;
 
 use crate::ended::{delete, judge, outputs};
 use crate::error::CnabError;

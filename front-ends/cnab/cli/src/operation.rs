@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-use executor_cnab::bundle::OUTPUTS;
-use executor_cnab::invocation::{BUNDLE_PATH, Invocation, RELOCATION_PATH, RUN};
+use executor_cnab::invocation::Invocation;
+use executor_cnab::paths::{BUNDLE_PATH, OUTPUTS, RELOCATION_PATH, RUN};
 use executor_cnab::secret::Secret;
 use executor_cnab::write_only;
 use serde::Deserialize;

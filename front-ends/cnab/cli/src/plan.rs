@@ -151,7 +151,8 @@ impl Maker<'_> {
             }
         };
         // Rule 36: before anything else.
-        extension::check(&loaded.bundle, self.allowed()).map_err(wrong("the bundle cannot be run here"))?;
+        extension::check(&loaded.bundle.custom, &loaded.bundle.required_extensions, self.allowed())
+            .map_err(wrong("the bundle cannot be run here"))?;
         let dependencies = Dependencies::of(&loaded.bundle.custom).unwrap_or_default();
         let files = input::pairs(&self.args.dependencies, "--dependency", '=')?;
         let named = self.given.keys().chain(self.images.keys()).filter(|name| !name.is_empty()).chain(files.keys());
@@ -198,7 +199,7 @@ impl Maker<'_> {
                     if criteria.prereleases { "" } else { ", no prerelease" }
                 )));
             }
-            extension::check(&loaded.bundle, self.allowed())
+            extension::check(&loaded.bundle.custom, &loaded.bundle.required_extensions, self.allowed())
                 .map_err(wrong(format!("the dependency {dependency} cannot be run here")))?;
             self.step(&installation, dependency, loaded, &history, &[]).map(Some)
         };
@@ -239,7 +240,7 @@ impl Maker<'_> {
         ahead: &[Prepared],
     ) -> Result<Prepared, Failure> {
         let Loaded { bundle, thick } = loaded;
-        let action = Action::of(&bundle, self.action).map_err(wrong("there is no such action"))?;
+        let action = Action::of(&bundle.actions, self.action).map_err(wrong("there is no such action"))?;
         let lock = if action.is_stateless() { None } else { Some(self.lock(installation)?) };
         let given = input::values(&bundle, self.given.get(dependency))?;
         let wanted = credentials::wanted(&bundle, &action, &self.sources);

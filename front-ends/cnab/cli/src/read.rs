@@ -42,7 +42,7 @@ pub(crate) fn explain(global: &Global, args: &ExplainArgs) -> Result<u8, Failure
     let bundle = input::bundle(&args.bundle.bundle)?.bundle;
     let actions: Vec<&str> = match &args.action {
         Some(action) => {
-            Action::of(&bundle, action).map_err(input::wrong("there is no such action"))?;
+            Action::of(&bundle.actions, action).map_err(input::wrong("there is no such action"))?;
             vec![action]
         }
         None => BUILT_IN.into_iter().chain(bundle.actions.keys().map(String::as_str)).collect(),

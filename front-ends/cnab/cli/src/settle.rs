@@ -83,7 +83,7 @@ fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
 
 async fn ended(session: &Session, unfinished: &Record, container: &Container) -> Result<Ended, Failure> {
     let bundle = Bundle::of_claim(&unfinished.claim.bundle);
-    let action = bundle.as_ref().ok().and_then(|bundle| Action::of(bundle, &unfinished.claim.action).ok());
+    let action = bundle.as_ref().ok().and_then(|bundle| Action::of(&bundle.actions, &unfinished.claim.action).ok());
     match (bundle, action) {
         (Ok(bundle), Some(action)) => conclude(session, &bundle, &action, container, &outputs(&bundle, &action)).await,
         // A claim that an older version let pass: how it ended can be told all the same.

@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{Bundle, Destination, OUTPUTS, applies, rooted};
+use super::{Bundle, Destination, applies};
 use crate::action::BUILT_IN;
 use crate::docker::Docker;
-use crate::invocation::{BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN};
-use crate::parameter_sources::ParameterSources;
+use crate::parameter_sources::{ParameterSources, Source};
+use crate::paths::{OUTPUTS, RESERVED, is_below, is_plain, rooted};
 use crate::violation::{Violations, pointer};
-use crate::{dependencies, extension, names};
-
-/// Paths that are the runtime's or the image's own.
-const TAKEN: [&str; 4] = [BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN];
+use crate::{dependencies, extension, names, parameter_sources};
 
 /// Checks, and answers what is odd without being wrong.
 pub(super) fn check(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations) -> Vec<String> {
@@ -63,7 +60,7 @@ fn images(bundle: &Bundle, warnings: &mut Vec<String>) {
 }
 
 /// `sha256:` or `sha512:` and as many digits as it has.
-pub(crate) fn is_digest(digest: &str) -> bool {
+fn is_digest(digest: &str) -> bool {
     let hex = |hex: &str, length| hex.len() == length && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     match digest.split_once(':') {
         Some(("sha256", rest)) => hex(rest, 64),
@@ -151,20 +148,12 @@ fn file(at: &str, path: &str, wrong: &mut Violations) {
         );
     } else if absolute == OUTPUTS || is_below(&absolute, OUTPUTS) {
         wrong.add(at, 28, format!("{path} lies in {OUTPUTS}, which is for outputs"));
-    } else if TAKEN.iter().any(|taken| absolute == *taken || is_below(taken, &absolute) || is_below(&absolute, taken)) {
+    } else if RESERVED
+        .iter()
+        .any(|taken| absolute == *taken || is_below(taken, &absolute) || is_below(&absolute, taken))
+    {
         wrong.add(at, 28, format!("{path} is where the runtime or the image has something else"));
     }
-}
-
-/// Plain names between single slashes, beginning with one and not ending with one.
-pub(crate) fn is_plain(path: &str) -> bool {
-    path.strip_prefix('/').is_some_and(|rest| {
-        rest.split('/').all(|name| !matches!(name, "" | "." | "..") && !name.contains(['\0', '\n']))
-    })
-}
-
-fn is_below(path: &str, directory: &str) -> bool {
-    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Two things at one place: a parameter and a credential never, others not in one action.
@@ -259,8 +248,32 @@ fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String
         Err(dependencies::Unusable::Wrong(violations)) => wrong.append(violations),
     }
     match ParameterSources::of(&bundle.custom) {
-        Ok(sources) => warnings.extend(sources.oddities(bundle)),
+        Ok(sources) => warnings.extend(unusable_sources(bundle, &sources)),
         Err(violations) => wrong.append(violations),
     }
     wrong.append(Docker::of(&bundle.custom, &[]).err().unwrap_or_default());
+}
+
+/// Returns warnings about parameter sources that name what the bundle does not have: such a source never has a value.
+fn unusable_sources(bundle: &Bundle, sources: &ParameterSources) -> Vec<String> {
+    let dependencies = dependencies::Dependencies::of(&bundle.custom).unwrap_or_default();
+    let mut odd = Vec::new();
+    for (parameter, candidates) in sources.iter() {
+        let at = pointer(parameter_sources::AT, parameter);
+        if !bundle.parameters.contains_key(parameter) {
+            odd.push(format!("{at}: the bundle has no such parameter"));
+        }
+        for source in candidates {
+            match source {
+                Source::Output(output) if !bundle.outputs.contains_key(output) => {
+                    odd.push(format!("{at}: the bundle has no output {output:?}"));
+                }
+                Source::DependencyOutput { dependency, .. } if dependencies.requirement(dependency).is_none() => {
+                    odd.push(format!("{at}: the bundle has no dependency {dependency:?}"));
+                }
+                _ => {}
+            }
+        }
+    }
+    odd
 }

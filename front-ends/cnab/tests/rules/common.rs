@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use executor_cnab::action::Action;
 use executor_cnab::bundle::Bundle;
 use executor_cnab::claim::{Claim, New};
+use executor_cnab::extension::{self, Allowed};
 use executor_cnab::invocation::{Invocation, Lowering, Platform, lower};
 use executor_cnab::parameters::{Earlier, Resolved, resolve};
 use executor_cnab::secret::Secret;
@@ -54,7 +55,12 @@ pub(crate) fn assert_has(violations: &Violations, rule: u8, path: &str) {
 }
 
 pub(crate) fn action(bundle: &Bundle, name: &str) -> Action {
-    Action::of(bundle, name).unwrap_or_else(|wrong| panic!("{wrong}"))
+    Action::of(&bundle.actions, name).unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+/// Checks that every extension is supported that a bundle requires.
+pub(crate) fn check_extensions(bundle: &Bundle, allowed: Allowed) -> Result<(), Violations> {
+    extension::check(&bundle.custom, &bundle.required_extensions, allowed)
 }
 
 pub(crate) fn given(values: Value) -> BTreeMap<String, Value> {

@@ -6,7 +6,7 @@ use executor_cnab::action::Action;
 use executor_cnab::archive::{self, ArchiveError, Wanted};
 use executor_cnab::bundle::Bundle;
 use executor_cnab::credentials::{self as sets, CredentialSet};
-use executor_cnab::extension::{self, Allowed};
+use executor_cnab::extension::Allowed;
 use executor_cnab::invocation::{Platform, choose};
 use executor_cnab::outputs::settle;
 use executor_cnab::parameters::resolve;
@@ -286,14 +286,14 @@ fn rule_36_required_extensions_are_checked_and_named() {
     let unknown = bundle(
         json!({ "requiredExtensions": ["org.example.a", "io.cnab.dependencies"], "custom": { "org.example.a": 1 } }),
     );
-    let found = extension::check(&unknown, Allowed::default()).unwrap_err();
+    let found = check_extensions(&unknown, Allowed::default()).unwrap_err();
     assert_has(&found, 36, "/requiredExtensions/0");
     assert!(found.to_string().contains("org.example.a") && found.iter().count() == 1, "{found}");
-    extension::check(&bundle(json!({ "custom": { "org.example.a": 1 } })), Allowed::default()).unwrap();
-    extension::check(&parse(DEPENDENT), Allowed::default()).unwrap();
+    check_extensions(&bundle(json!({ "custom": { "org.example.a": 1 } })), Allowed::default()).unwrap();
+    check_extensions(&parse(DEPENDENT), Allowed::default()).unwrap();
     let draft =
         bundle(json!({ "requiredExtensions": ["io.cnab.dependencies"], "custom": { "io.cnab.dependencies": [] } }));
-    assert_has(&extension::check(&draft, Allowed::default()).unwrap_err(), 36, "/requiredExtensions/0");
+    assert_has(&check_extensions(&draft, Allowed::default()).unwrap_err(), 36, "/requiredExtensions/0");
 }
 
 #[test]
@@ -456,7 +456,7 @@ fn rule_41_read_only_is_fixed_and_a_warning_tells() {
     assert!(changed.warnings[0].contains("readOnly"), "{:?}", changed.warnings);
     assert!(again("first").warnings.is_empty());
     // `immutable` is nothing.
-    assert!(Action::of(&bundle, "install").is_ok());
+    assert!(Action::of(&bundle.actions, "install").is_ok());
 }
 
 const INDEX: &[u8] = br#"{"schemaVersion":2,"manifests":[

@@ -1,9 +1,10 @@
 //! Rules 36, 49 and 50: extensions.
 
 use executor_cnab::bundle::Bundle;
-use executor_cnab::extension::{Allowed, check};
-use executor_cnab::parameter_sources::{ParameterSources, Source, Sourced, value};
+use executor_cnab::extension::Allowed;
+use executor_cnab::parameter_sources::{ParameterSources, Source};
 use executor_cnab::parameters::{Earlier, resolve};
+use executor_cnab::sourced::{Sourced, value};
 use serde_json::{Value, json};
 
 use crate::common::*;
@@ -20,13 +21,13 @@ fn rule_50_docker_is_given_where_it_is_allowed() {
     for custom in [json!({}), json!({ "io.cnab.docker": null }), json!({ "io.cnab.docker": { "privileged": false } })] {
         let bundle = bundle(json!({ "requiredExtensions": ["io.cnab.docker"], "custom": custom }));
         assert!(bundle.warnings.iter().all(|warning| !warning.contains("docker")), "{:?}", bundle.warnings);
-        let wrong = check(&bundle, no).unwrap_err();
+        let wrong = check_extensions(&bundle, no).unwrap_err();
         assert_has(&wrong, 50, "/requiredExtensions/0");
         assert!(wrong.to_string().contains("--allow-docker-host-access"), "{wrong}");
-        check(&bundle, yes).unwrap();
+        check_extensions(&bundle, yes).unwrap();
     }
     // One that can do without runs without.
-    check(&bundle(json!({ "custom": { "io.cnab.docker": {} } })), no).unwrap();
+    check_extensions(&bundle(json!({ "custom": { "io.cnab.docker": {} } })), no).unwrap();
     for value in [json!(1), json!({ "privileged": "yes" }), json!([])] {
         assert_has(&wrong(json!({ "custom": { "io.cnab.docker": value } })), 50, "/custom/io.cnab.docker");
     }
@@ -74,8 +75,8 @@ fn rule_49_the_order_of_sources_is_the_bundles() {
         let sources = ParameterSources::of(custom.as_object().unwrap()).unwrap();
         assert_eq!(sources.of_parameter("p"), expected, "{custom}");
     }
-    check(&bundle(with_sources(json!({ "state": output("state") }))), Allowed::default()).unwrap();
-    check(&bundle(with_sources(Value::Null)), Allowed::default()).unwrap();
+    check_extensions(&bundle(with_sources(json!({ "state": output("state") }))), Allowed::default()).unwrap();
+    check_extensions(&bundle(with_sources(Value::Null)), Allowed::default()).unwrap();
     let at = "/custom/io.cnab.parameter-sources";
     for (value, path) in [
         (json!([]), at.to_owned()),

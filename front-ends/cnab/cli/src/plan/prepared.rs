@@ -10,10 +10,11 @@ use executor_cnab::bundle::{Bundle, applies};
 use executor_cnab::claim::{Claim, New};
 use executor_cnab::docker::Docker;
 use executor_cnab::invocation::{Invocation, Lowering, Platform, lower};
-use executor_cnab::parameter_sources::{ParameterSources, Source, Sourced, value};
+use executor_cnab::parameter_sources::{ParameterSources, Source};
 use executor_cnab::parameters::{Earlier, Resolved, resolve};
 use executor_cnab::relocation::Relocation;
 use executor_cnab::secret::Secret;
+use executor_cnab::sourced::{Sourced, value};
 use executor_cnab::store::{Locked, Record, Store};
 use serde_json::Value;
 

@@ -133,7 +133,7 @@ impl<'a> Explained<'a> {
         let kind = |definition: &str| bundle.definitions.get(definition).map_or_else(String::new, |it| it.type_name());
         let image = bundle.invocation_images.first();
         let act = |name: &&'a str| {
-            let action = Action::of(bundle, name).ok();
+            let action = Action::of(&bundle.actions, name).ok();
             Act {
                 name,
                 modifies: action.as_ref().is_some_and(Action::modifies),

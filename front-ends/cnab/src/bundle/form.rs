@@ -1,0 +1,42 @@
+//! Form of a bundle.json, as `bundle/schema.json` has it.
+
+use std::sync::OnceLock;
+
+use jsonschema::Validator;
+use jsonschema::error::ValidationErrorKind;
+use serde_json::Value;
+
+use crate::violation::{Violations, pointer};
+
+/// What the schema says.
+pub(super) fn check(value: &Value) -> Violations {
+    static FORM: OnceLock<Validator> = OnceLock::new();
+    let validator = FORM.get_or_init(|| {
+        let schema = serde_json::from_str(include_str!("schema.json")).unwrap_or(Value::Bool(false));
+        #[allow(clippy::expect_used)] // it is a constant of ours, and every test goes through here
+        jsonschema::draft7::new(&schema).expect("the schema of bundles is one")
+    });
+    let mut wrong = Violations::default();
+    for error in validator.iter_errors(value) {
+        let path = error.instance_path().to_string();
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected } => {
+                for name in unexpected {
+                    let message =
+                        "is no field of a bundle.json; only `custom` may hold what is not in the specification";
+                    wrong.add(pointer(&path, name), 37, message);
+                }
+            }
+            ValidationErrorKind::Required { property } => {
+                let name = property.as_str().unwrap_or_default();
+                let rule = if name == "destination" { 29 } else { 24 };
+                wrong.add(pointer(&path, name), rule, "is missing");
+            }
+            ValidationErrorKind::MinItems { .. } => {
+                wrong.add(path, 24, "is empty; a bundle has at least one invocation image");
+            }
+            _ => wrong.add(path, 24, error.masked_with("the value").to_string()),
+        }
+    }
+    wrong
+}

@@ -1,0 +1,32 @@
+//! Paths of a container that CNAB fixes (CNAB 103), and the form of a path in a bundle.
+
+/// Run tool of an invocation image, whatever its entrypoint is (rule 1).
+pub const RUN: &str = "/cnab/app/run";
+/// Mounted bundle.json (rule 3).
+pub const BUNDLE_PATH: &str = "/cnab/bundle.json";
+/// Mounted claim (rule 43).
+pub const CLAIM_PATH: &str = "/cnab/claim.json";
+/// Mounted relocation map (rule 23).
+pub const RELOCATION_PATH: &str = "/cnab/app/relocation-mapping.json";
+/// Directory of outputs (rule 38).
+pub const OUTPUTS: &str = "/cnab/app/outputs";
+
+/// Paths that a parameter or a credential may not be mounted at (rule 28).
+pub(crate) const RESERVED: [&str; 4] = [BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN];
+
+/// Returns an absolute path; a relative one counts from the root (rule 20).
+pub(crate) fn rooted(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+/// Returns true if a path consists of plain names between single slashes, begins with a slash and does not end with one.
+pub(crate) fn is_plain(path: &str) -> bool {
+    path.strip_prefix('/').is_some_and(|rest| {
+        rest.split('/').all(|name| !matches!(name, "" | "." | "..") && !name.contains(['\0', '\n']))
+    })
+}
+
+/// Returns true if a path lies below a directory.
+pub(crate) fn is_below(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+}

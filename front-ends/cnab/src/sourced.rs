@@ -1,0 +1,52 @@
+//! Values of parameters that come from outputs of earlier actions (CNAB 810, rule 49).
+
+use base64::Engine as _;
+use serde_json::Value;
+
+use crate::bundle::Bundle;
+use crate::violation::{Violations, pointer};
+use crate::write_only;
+
+/// A value that a source gave. It does not print.
+#[derive(Clone)]
+pub struct Sourced {
+    /// Of the type that the parameter has.
+    pub value: Value,
+    /// The output is `writeOnly`, whatever the parameter is.
+    pub secret: bool,
+}
+
+impl std::fmt::Debug for Sourced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sourced").field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+/// Content of an output as the value of a parameter. `of` is the bundle, as JSON, that the output is of.
+///
+/// A parameter that is base64 gets the content in base64, unless the output is in base64 already.
+///
+/// # Errors
+/// It is no value of the parameter's types. It is not repeated.
+pub fn value(
+    bundle: &Bundle,
+    parameter: &str,
+    of: &Value,
+    output: &str,
+    content: &[u8],
+) -> Result<Sourced, Violations> {
+    let at = pointer("/parameters", parameter);
+    let secret = write_only::output(of, output);
+    let definition = bundle.parameters.get(parameter).and_then(|it| bundle.definition(&it.definition));
+    let Some(definition) = definition else { return Err(Violations::one(at, 49, "is no parameter of this bundle")) };
+    let of_output = of.get("outputs").and_then(|outputs| outputs.get(output)?.get("definition")?.as_str());
+    let of_output = of_output.and_then(|name| of.get("definitions")?.get(name));
+    let encoded = of_output.and_then(|it| it.get("contentEncoding")).and_then(Value::as_str) == Some("base64");
+    if definition.is_base64() && !encoded {
+        let text = base64::engine::general_purpose::STANDARD.encode(content);
+        return Ok(Sourced { value: Value::String(text), secret });
+    }
+    let text = std::str::from_utf8(content)
+        .map_err(|_| Violations::one(&at, 49, format!("its source, the output {output:?}, is not text")))?;
+    Ok(Sourced { value: definition.read(&at, text)?, secret })
+}
