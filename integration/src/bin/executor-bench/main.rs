@@ -5,14 +5,14 @@
 //!
 //! Method:
 //! - All contestants run in one process's measurement, interleaved: in each round every contestant runs once, in an
-//! order shuffled anew, so that other load of the machine affects all alike. Compare ratios of medians of one run, not
-//! milliseconds of two.
+//!   order shuffled anew, so that other load of the machine affects all alike. Compare ratios of medians of one run, not
+//!   milliseconds of two.
 //! - Rootfs, static `true`, namespaces, limits, capabilities and user are the same. The executor's containers also have
-//! a user namespace and an id-mapped root.
+//!   a user namespace and an id-mapped root.
 //! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it. The
-//! executor is timed from the client's call to the arrival of the exit event, on a connection that stays open.
+//!   executor is timed from the client's call to the arrival of the exit event, on a connection that stays open.
 //! - All run in one private mount namespace, from which the cgroup2 mount of a hybrid host is removed: crun 1.8 refuses
-//! such a host otherwise.
+//!   such a host otherwise.
 
 mod client;
 mod daemon;
