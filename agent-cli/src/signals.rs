@@ -1,16 +1,11 @@
-//! Linux signals: names to numbers and back.
+//! Linux signals: names to numbers and back. The names of real-time signals are glibc's.
 
-/// The classic signals by number; `STKFLT` keeps the table dense.
-const NAMES: [&str; 31] = [
-    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
-    "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
-    "PWR", "SYS",
-];
+use nix::sys::signal::Signal;
+
 /// First and last real-time signal as libc numbers them.
 const RTMIN: u32 = 34;
 const RTMAX: u32 = 64;
 
-pub const KILL: u32 = 9;
 pub const USR1: u32 = 10;
 pub const PIPE: u32 = 13;
 
@@ -23,26 +18,32 @@ pub fn parse(text: &str) -> Result<u32, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     let found = match name {
-        "IOT" => Some(6),
-        "CLD" => Some(17),
-        "POLL" => Some(29),
         "RTMIN" => Some(RTMIN),
         "RTMAX" => Some(RTMAX),
-        _ => NAMES.iter().position(|known| *known == name).and_then(|at| u32::try_from(at + 1).ok()),
+        _ => format!("SIG{}", canonical(name)).parse::<Signal>().ok().map(|signal| signal as u32),
     };
     let offset = |prefix: &str| name.strip_prefix(prefix).and_then(|rest| rest.parse::<u32>().ok());
     found
         .or_else(|| offset("RTMIN+").and_then(|n| RTMIN.checked_add(n)))
         .or_else(|| offset("RTMAX-").and_then(|n| RTMAX.checked_sub(n)))
-        .filter(|number| *number <= NAMES.len() as u32 || (RTMIN..=RTMAX).contains(number))
+        .filter(|number| Signal::try_from(*number as i32).is_ok() || (RTMIN..=RTMAX).contains(number))
         .ok_or_else(unknown)
+}
+
+/// The name of a signal that has others, too.
+fn canonical(name: &str) -> &str {
+    match name {
+        "IOT" => "ABRT",
+        "CLD" => "CHLD",
+        "POLL" => "IO",
+        name => name,
+    }
 }
 
 /// `SIGTERM` for 15, `SIGRTMIN+1` for 35, `signal 33` where there is no name.
 pub fn name(number: i32) -> String {
-    let index = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
-    if let Some(name) = index.and_then(|at| NAMES.get(at)) {
-        return format!("SIG{name}");
+    if let Ok(signal) = Signal::try_from(number) {
+        return signal.as_str().to_owned();
     }
     match u32::try_from(number) {
         Ok(RTMIN) => "SIGRTMIN".into(),
