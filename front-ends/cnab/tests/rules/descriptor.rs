@@ -114,7 +114,7 @@ fn rule_27_a_digest_goes_along_and_its_absence_is_told() {
     let warnings = bundle(json!({})).warnings;
     assert!(warnings[0].contains("no contentDigest"), "{warnings:?}");
     let cut = bundle(json!({ "invocationImages": [{ "image": "a", "contentDigest": "sha256:aaaa..." }] })).warnings;
-    assert!(cut[0].contains("no image can have it"), "{cut:?}");
+    assert!(cut[0].contains("no image matches it"), "{cut:?}");
 }
 
 #[test]
