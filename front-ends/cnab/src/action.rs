@@ -6,28 +6,28 @@ use serde::Deserialize;
 
 use crate::violation::Violations;
 
-/// The first action of an installation.
+/// First action of an installation.
 pub const INSTALL: &str = "install";
-/// A later one.
+/// Later action, which changes the installation.
 pub const UPGRADE: &str = "upgrade";
-/// The last one.
+/// Last action of an installation.
 pub const UNINSTALL: &str = "uninstall";
-/// All of those.
+/// Actions that every bundle has.
 pub const BUILT_IN: [&str; 3] = [INSTALL, UPGRADE, UNINSTALL];
 
-/// What a bundle says of an action of its own.
+/// Custom action, as a bundle declares it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Custom {
-    /// For a person.
+    /// Short description for people.
     #[serde(default)]
     pub title: String,
-    /// For a person.
+    /// Short description for people.
     #[serde(default)]
     pub description: String,
-    /// It changes the installation, which gets a new revision then (rule 8).
+    /// Changes the installation, which gets a new revision then (rule 8).
     #[serde(default)]
     pub modifies: bool,
-    /// It needs neither an installation nor credentials, and nothing of it is recorded (rule 34).
+    /// Needs neither an installation nor credentials, and is not recorded (rule 34).
     #[serde(default)]
     pub stateless: bool,
 }
@@ -44,7 +44,7 @@ impl Action {
     /// Looks an action up (rule 6). The built-in ones are there whatever the bundle says (rule 9).
     ///
     /// # Errors
-    /// There is no such action; the violation names those that there are.
+    /// The action is unknown; the violation lists the known ones.
     pub fn of(declared: &BTreeMap<String, Custom>, name: &str) -> Result<Self, Violations> {
         let action = |modifies, stateless| Self { name: name.to_owned(), modifies, stateless };
         match declared.get(name) {
@@ -52,23 +52,23 @@ impl Action {
             Some(custom) => Ok(action(custom.modifies, custom.stateless)),
             None => {
                 let known: Vec<&str> = BUILT_IN.into_iter().chain(declared.keys().map(String::as_str)).collect();
-                let message = format!("{name:?} is no action of this bundle; it has {}", known.join(", "));
+                let message = format!("unknown action {name:?}; this bundle has {}", known.join(", "));
                 Err(Violations::one("/actions", 6, message))
             }
         }
     }
 
-    /// Its name: what `CNAB_ACTION` says.
+    /// Returns the name, the value of `CNAB_ACTION`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the installation gets a new revision.
+    /// Returns true if the installation gets a new revision.
     pub fn modifies(&self) -> bool {
         self.modifies
     }
 
-    /// Whether nothing of it is recorded.
+    /// Returns true if the action is not recorded.
     pub fn is_stateless(&self) -> bool {
         self.stateless
     }

@@ -1,8 +1,8 @@
 //! Thick bundles: a gzipped tar with a bundle.json at its root and an image layout under `artifacts/layout` (rule 42).
 //!
-//! Both are taken out of a stream: first the bundle.json, which may come last; then the layout, as a tar of its own that
-//! has it at the root, and names one image. Nothing is written by the archive's own names. Links, devices and names that lead elsewhere are
-//! refused, not passed over.
+//! Both are taken out of a stream: first the bundle.json, which may come last; then the layout, as a tar of its own
+//! that has it at the root, and names one image. Nothing is written by the archive's own names. Links, devices and
+//! names that lead elsewhere are refused, not passed over.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -13,20 +13,20 @@ use tar::{Archive, Builder, Entry, EntryType, Header};
 
 use crate::bundle::BUNDLE_MAX;
 
-/// Most bytes of an archive when it is unpacked.
+/// Largest size of an unpacked archive, in bytes.
 pub const UNPACKED_MAX: u64 = 64 << 30;
-/// Most entries of one.
+/// Largest number of entries.
 pub const ENTRIES_MAX: usize = 100_000;
-/// Where the images are.
+/// Directory of the image layout.
 const LAYOUT: &str = "artifacts/layout/";
 
-/// Why an archive is not usable.
+/// Fault of an archive.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it
 pub enum ArchiveError {
-    #[error("the thick bundle cannot be read")]
+    #[error("cannot read the thick bundle")]
     Read(#[source] io::Error),
-    #[error("the layout cannot be passed on")]
+    #[error("cannot pass on the image layout")]
     Write(#[source] io::Error),
     #[error("the thick bundle has no bundle.json at its root")]
     NoBundle,
@@ -34,11 +34,11 @@ pub enum ArchiveError {
     BundleTooLarge(u64),
     #[error("the thick bundle has no image layout under {LAYOUT}")]
     NoLayout,
-    #[error("the index.json of the thick bundle's layout cannot be used: {0}")]
+    #[error("the index.json of the thick bundle's layout is not valid: {0}")]
     Index(String),
-    #[error("of the images in the thick bundle's layout, none is {0:?}, by name or by contentDigest")]
+    #[error("the thick bundle's layout has no image {0:?}, by name or by contentDigest")]
     NoImage(String),
-    #[error("the thick bundle has {0:?} twice")]
+    #[error("the thick bundle has two entries {0:?}")]
     Twice(String),
     #[error("the thick bundle has {0:?}, which {1}")]
     Entry(String, &'static str),
@@ -46,7 +46,7 @@ pub enum ArchiveError {
     TooLarge,
 }
 
-/// Whether a file that begins so is a thick bundle: a gzip stream.
+/// Returns true if a file with this beginning is a thick bundle: a gzip stream.
 pub fn is_thick(beginning: &[u8]) -> bool {
     beginning.starts_with(&[0x1f, 0x8b])
 }
@@ -54,7 +54,7 @@ pub fn is_thick(beginning: &[u8]) -> bool {
 /// Finds the bundle.json.
 ///
 /// # Errors
-/// There is none, or the archive is broken.
+/// The archive has no bundle.json, or is broken.
 pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
     let mut found = None;
     each(stream, |name, entry| {
@@ -74,14 +74,14 @@ pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
     found.ok_or(ArchiveError::NoBundle)
 }
 
-/// Which image of a layout is meant.
+/// Selection of one image of a layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// Digest of its manifest or index.
     pub digest: Option<&'a str>,
-    /// What the bundle calls it.
+    /// Reference of the image in the bundle.
     pub reference: &'a str,
-    /// Where neither fits, the only image of the layout is taken for it.
+    /// Takes the only image of the layout where neither matches.
     pub or_the_only_one: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct Wanted<'a> {
 /// digest, else by name; a layout with one image means that, where the caller allows it.
 ///
 /// # Errors
-/// There is no layout or no such image, the archive is broken, or the writer takes no more.
+/// The archive has no layout or no such image, the archive is broken, or the writer fails.
 pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<W, ArchiveError> {
     let mut tar = Builder::new(to);
     let mut found = false;
@@ -126,10 +126,10 @@ fn append<W: Write>(tar: &mut Builder<W>, name: &str, size: u64, content: impl R
 
 /// The index with the one entry that is meant.
 fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
-    /// What an index's entries are called (image-spec; containerd).
+    /// Annotations that name an entry of an index (image-spec; containerd).
     const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
     let broken = |why: &str| ArchiveError::Index(why.to_owned());
-    let mut index: Value = serde_json::from_slice(index).map_err(|_| broken("it is no JSON"))?;
+    let mut index: Value = serde_json::from_slice(index).map_err(|_| broken("it is not JSON"))?;
     let all = index.get("manifests").and_then(Value::as_array).ok_or_else(|| broken("it has no manifests"))?;
     let called = |entry: &&Value| {
         let annotations = entry.get("annotations");

@@ -1,9 +1,9 @@
 //! bundle.json: from bytes to a [`Bundle`] that keeps every rule, or to all that is wrong with it.
 //!
-//! The form is checked against a JSON Schema of our own (`bundle/schema.json`): the published one has faults (an unanchored
-//! version, `items` written as `additionalProperties`), and lets fields that nobody knows pass in some places and not in
-//! others. Here they are an error everywhere but in `custom`, which is kept as it is. What a schema cannot say is in
-//! `bundle/check.rs`. Both run over whatever can be read, so that one broken entry does not hide the others' faults.
+//! The form is checked against a JSON Schema (`bundle/schema.json`) that replaces the published one, which has faults (an
+//! unanchored version, `items` written as `additionalProperties`) and lets unknown fields pass in some places and not in
+//! others. Here they are an error everywhere but in `custom`, which is kept as it is. The rules that a schema cannot express
+//! are in `bundle/check.rs`. Both run over whatever can be read, so that one broken entry does not hide the others' faults.
 //!
 //! Limits: 4 MiB; nothing is fetched, also not for a `$ref`.
 
@@ -23,31 +23,31 @@ use crate::write_only;
 
 pub use self::document::{About, Credential, Destination, Image, Maintainer, Output, Parameter, applies};
 
-/// Most bytes of a bundle.json.
+/// Largest bundle.json, in bytes.
 pub const BUNDLE_MAX: usize = 4 << 20;
 
 /// A bundle that keeps the rules.
 #[derive(Debug)]
 pub struct Bundle {
-    /// Graphic characters only.
+    /// Name; graphic characters only (rule 5).
     pub name: String,
-    /// SemVer 2.
+    /// Version (SemVer 2).
     pub version: String,
-    /// Of the specification: `v1.0.0`.
+    /// Version of the specification: `v1.0.0`.
     pub schema_version: String,
-    /// What a person may want to know.
+    /// Descriptive fields.
     pub about: About,
-    /// At least one; the first that fits is run (rule 25).
+    /// Invocation images, at least one; the first that fits is run (rule 25).
     pub invocation_images: Vec<Image>,
-    /// What the bundle refers to.
+    /// Other images of the bundle.
     pub images: BTreeMap<String, Image>,
     /// Actions beside install, upgrade and uninstall.
     pub actions: BTreeMap<String, Custom>,
-    /// What may be configured.
+    /// Parameters by name.
     pub parameters: BTreeMap<String, Parameter>,
-    /// Whom it acts as.
+    /// Credentials by name.
     pub credentials: BTreeMap<String, Credential>,
-    /// What it leaves.
+    /// Outputs by name.
     pub outputs: BTreeMap<String, Output>,
     /// Schemas of parameters and outputs.
     pub definitions: BTreeMap<String, Definition>,
@@ -55,7 +55,7 @@ pub struct Bundle {
     pub required_extensions: Vec<String>,
     /// Data of extensions, as they are.
     pub custom: Map<String, Value>,
-    /// What is odd and no violation: to be told by `validate`.
+    /// Warnings for `validate`: oddities that break no rule.
     pub warnings: Vec<String>,
     original: Vec<u8>,
     value: Value,
@@ -72,7 +72,7 @@ impl Bundle {
             return Err(Violations::one("", 24, message));
         }
         let value: Value = serde_json::from_slice(bytes)
-            .map_err(|error| Violations::one("", 24, format!("the bundle.json is no JSON: {error}")))?;
+            .map_err(|error| Violations::one("", 24, format!("the bundle.json is not valid JSON: {error}")))?;
         Self::from_value(value, bytes.to_vec())
     }
 
@@ -121,7 +121,7 @@ impl Bundle {
         &self.original
     }
 
-    /// As JSON: what a claim holds.
+    /// Returns the bundle as JSON, as a claim holds it.
     pub fn value(&self) -> &Value {
         &self.value
     }
@@ -131,17 +131,17 @@ impl Bundle {
         self.definitions.get(name)
     }
 
-    /// Whether a parameter's value is to be kept from everybody (rule 40).
+    /// Returns true if the value of a parameter is secret (rule 40).
     pub fn is_write_only(&self, parameter: &str) -> bool {
         self.parameters.contains_key(parameter) && write_only::parameter(&self.value, parameter)
     }
 
-    /// Whether an output's content is.
+    /// Returns true if the content of an output is secret (rule 40).
     pub fn is_output_write_only(&self, output: &str) -> bool {
         self.outputs.contains_key(output) && write_only::output(&self.value, output)
     }
 
-    /// All references of images in the bundle (rule 23).
+    /// Returns all image references of the bundle (rule 23).
     pub fn image_references(&self) -> impl Iterator<Item = &str> {
         self.invocation_images.iter().chain(self.images.values()).map(|image| image.image.as_str())
     }
@@ -151,7 +151,7 @@ fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
     T::deserialize(value).ok()
 }
 
-/// The entries of a map that can be read. That the others cannot, the schema told.
+/// Returns the entries of a map that can be read; the schema check reports the others.
 fn section<T: DeserializeOwned>(value: Option<&Value>) -> BTreeMap<String, T> {
     let entries = value.and_then(Value::as_object).into_iter().flatten();
     entries.filter_map(|(name, value)| Some((name.clone(), read(value)?))).collect()

@@ -1,7 +1,7 @@
 //! Claims and their results (CNAB 400): what an action was asked to do, and what came of it.
 //!
-//! A [`Claim`] never holds a credential, and of parameters none that is `writeOnly` (rules 40 and 46): it is what is stored and
-//! shown. The claim that the container gets has those, too ([`Claim::mounted`]).
+//! A [`Claim`] never holds a credential, and of parameters none that is `writeOnly` (rules 40 and 46): it is what is
+//! stored and shown. The claim that the container gets has those, too ([`Claim::mounted`]).
 
 mod parse;
 
@@ -17,10 +17,10 @@ use crate::id::{self, NoRandomness};
 use crate::parameters::{Earlier, Resolved};
 use crate::secret::Secret;
 
-/// What `CNAB_CLAIMS_VERSION` says (rule 43).
+/// Value of `CNAB_CLAIMS_VERSION` (rule 43).
 pub const CLAIMS_VERSION: &str = "CNAB-Claims-1.0.0";
-/// Our own part of `custom`.
-const OURS: &str = "executor";
+/// Key of the executor's data in `custom`.
+const EXECUTOR: &str = "executor";
 
 /// A record of an action on an installation. It does not change once it is made (rule 44).
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -30,10 +30,10 @@ pub struct Claim {
     pub action: String,
     /// The bundle.
     pub bundle: Value,
-    /// Where the bundle came from.
+    /// Reference that the bundle was read from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle_reference: Option<String>,
-    /// When, as RFC 3339.
+    /// Time of creation (RFC 3339).
     pub created: String,
     /// Data of runtimes.
     #[serde(default, skip_serializing_if = "Value::is_null")]
@@ -49,7 +49,7 @@ pub struct Claim {
     pub revision: String,
 }
 
-/// How far an action is, or how it ended.
+/// Status of an action.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)] // the names are the specification's
@@ -63,12 +63,12 @@ pub enum Status {
 }
 
 impl Status {
-    /// Whether nothing comes after it.
+    /// Returns true if the status is final.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
     }
 
-    /// As it is written.
+    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Canceled => "canceled",
@@ -81,43 +81,43 @@ impl Status {
     }
 }
 
-/// What came of a claim. A claim can have several: the last one counts.
+/// Result of a claim. A claim can have several; the last one counts.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimResult {
-    /// Of the claim.
+    /// Id of the claim.
     pub claim_id: String,
-    /// When, as RFC 3339.
+    /// Time of creation (RFC 3339).
     pub created: String,
     /// Data of runtimes.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub custom: Value,
     /// A ULID.
     pub id: String,
-    /// For a person.
+    /// Message for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// By name; the contents are elsewhere.
+    /// Metadata of outputs by name, without the contents.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<String, Value>,
-    /// How far it is, or how it ended.
+    /// Status of the action.
     pub status: Status,
 }
 
-/// What a claim is made of.
+/// Parts of a new claim.
 #[derive(Debug)]
 pub struct New<'a> {
     /// Name of the installation.
     pub installation: &'a str,
-    /// What is to be done.
+    /// Action to carry out.
     pub action: &'a Action,
-    /// With which bundle.
+    /// Bundle of the action.
     pub bundle: &'a Bundle,
-    /// With which values.
+    /// Values of the parameters.
     pub values: &'a Resolved,
-    /// Where the bundle came from.
+    /// Reference that the bundle was read from.
     pub bundle_reference: Option<String>,
-    /// The claim before it.
+    /// Claim before this one.
     pub last: Option<&'a Claim>,
 }
 
@@ -125,7 +125,7 @@ impl Claim {
     /// Makes a claim. Its id is later than any before it.
     ///
     /// # Errors
-    /// The system gives no randomness.
+    /// The random number generator fails.
     pub fn new(new: &New<'_>, now: SystemTime) -> Result<Self, NoRandomness> {
         let New { installation, action, bundle, values, bundle_reference, last } = new;
         let id = id::after(last.map(|last| last.id.as_str().max(last.revision.as_str())), now)?;
@@ -141,7 +141,7 @@ impl Claim {
             bundle: bundle.value().clone(),
             bundle_reference: bundle_reference.clone(),
             created: id::timestamp(now),
-            custom: json!({ OURS: { "supplied": supplied, "bundleDigest": digest(bundle.original()) } }),
+            custom: json!({ EXECUTOR: { "supplied": supplied, "bundleDigest": digest(bundle.original()) } }),
             id,
             installation: (*installation).to_owned(),
             parameters: visible.map(|(name, value)| (name.clone(), value.clone())).collect(),
@@ -149,21 +149,21 @@ impl Claim {
         })
     }
 
-    /// What the container finds at `/cnab/claim.json` (rule 43): with every value.
+    /// Returns the claim that is mounted at `/cnab/claim.json` (rule 43), with every value.
     pub fn mounted(&self, values: &Resolved) -> Secret {
         let mut claim = self.clone();
         claim.parameters = values.values.clone().into_iter().collect();
         Secret::new(serde_json::to_vec(&claim).unwrap_or_default())
     }
 
-    /// Whether it was made here, and not by another tool.
-    pub fn is_ours(&self) -> bool {
-        self.custom.get(OURS).is_some()
+    /// Returns true if the executor made the claim, and not another tool.
+    pub fn is_from_executor(&self) -> bool {
+        self.custom.get(EXECUTOR).is_some()
     }
 
-    /// What an action after it starts from.
+    /// Returns the values that the next action starts from.
     pub fn earlier(&self) -> Earlier {
-        let supplied = self.custom.get(OURS).and_then(|ours| ours.get("supplied")).and_then(Value::as_array);
+        let supplied = self.custom.get(EXECUTOR).and_then(|own| own.get("supplied")).and_then(Value::as_array);
         let supplied = match supplied {
             Some(names) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
             // Another runtime's claim does not tell: all of its values count as supplied.
@@ -172,12 +172,12 @@ impl Claim {
         Earlier { values: self.parameters.clone(), supplied, ..Earlier::default() }
     }
 
-    /// Digest of the bundle.json as it was published, where we recorded one.
+    /// Returns the digest of the bundle.json as it was published, if recorded.
     pub fn bundle_digest(&self) -> Option<&str> {
-        self.custom.get(OURS)?.get("bundleDigest")?.as_str()
+        self.custom.get(EXECUTOR)?.get("bundleDigest")?.as_str()
     }
 
-    /// The container that carries it out.
+    /// Returns the name of the container that carries the action out.
     pub fn container(&self) -> String {
         format!("cnab-{}", self.id.to_ascii_lowercase())
     }
@@ -187,7 +187,7 @@ impl ClaimResult {
     /// A result of a claim, later than the one before it.
     ///
     /// # Errors
-    /// The system gives no randomness.
+    /// The random number generator fails.
     pub fn new(claim: &Claim, last: Option<&Self>, status: Status, now: SystemTime) -> Result<Self, NoRandomness> {
         Ok(Self {
             claim_id: claim.id.clone(),
@@ -200,7 +200,7 @@ impl ClaimResult {
         })
     }
 
-    /// The same with a message.
+    /// Returns the result with a message.
     #[must_use]
     pub fn saying(mut self, message: impl Into<String>) -> Self {
         self.message = message.into();

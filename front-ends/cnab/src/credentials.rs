@@ -13,10 +13,10 @@ use crate::bundle::{Bundle, applies};
 use crate::secret::Secret;
 use crate::violation::{Violations, pointer};
 
-/// Most bytes of a credential set.
+/// Largest credential set, in bytes.
 pub const SET_MAX: usize = 1 << 20;
 
-/// Where one value comes from.
+/// Source of a credential.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Source {
     /// A variable of the caller's environment.
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// How a set calls it.
+    /// Returns the name of the kind in a set.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Env(_) => "env",
@@ -50,7 +50,7 @@ impl Source {
 /// A credential set.
 #[derive(Clone, Debug)]
 pub struct CredentialSet {
-    /// Its name, as it says itself.
+    /// Name of the set, as declared in it.
     pub name: String,
     /// Sources by credential.
     pub sources: BTreeMap<String, Source>,
@@ -73,7 +73,7 @@ impl CredentialSet {
     /// Reads a set.
     ///
     /// # Errors
-    /// It is none: no YAML, an entry without exactly one known source, a name twice.
+    /// The set is not valid: not YAML, an entry without exactly one known source, a name twice.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         let set = |message: String| Violations::one("", 31, message);
         if bytes.len() > SET_MAX {
@@ -81,9 +81,9 @@ impl CredentialSet {
         }
         let text = std::str::from_utf8(bytes).map_err(|_| set("the credential set is not UTF-8".into()))?;
         let written: Written = serde_saphyr::from_str(text).map_err(|error| match error.location() {
-            Some(at) => set(format!("no credential set: line {}, column {}", at.line(), at.column())),
+            Some(at) => set(format!("not a valid credential set: line {}, column {}", at.line(), at.column())),
             None => {
-                set("no credential set: it has `name` and a list `credentials`, each with `name` and `source`".into())
+                set("not a valid credential set: it must have `name` and a list `credentials`, each entry with `name` and `source`".into())
             }
         })?;
         let mut wrong = Violations::default();
@@ -92,34 +92,32 @@ impl CredentialSet {
             let at = format!("/credentials/{index}");
             let mut pairs = source.into_iter();
             let source = match (pairs.next(), pairs.next()) {
-                (Some((kind, value)), None) => {
-                    match &*kind {
-                        "env" => Some(Source::Env(value)),
-                        "path" => Some(Source::Path(value)),
-                        "command" => Some(Source::Command(value)),
-                        "value" => Some(Source::Value(value.into())),
-                        "secret" => {
-                            wrong.add(format!("{at}/source"), 31, "`secret` asks a secret store of Porter's, and there is none here; `command` can ask one");
-                            None
-                        }
-                        _ => {
-                            wrong.add(
-                                format!("{at}/source"),
-                                31,
-                                "has a source of a kind that is not known: env, path, command or value",
-                            );
-                            None
-                        }
+                (Some((kind, value)), None) => match &*kind {
+                    "env" => Some(Source::Env(value)),
+                    "path" => Some(Source::Path(value)),
+                    "command" => Some(Source::Command(value)),
+                    "value" => Some(Source::Value(value.into())),
+                    "secret" => {
+                        wrong.add(
+                            format!("{at}/source"),
+                            31,
+                            "`secret` (a secret store of Porter) is not supported; use `command`",
+                        );
+                        None
                     }
-                }
+                    _ => {
+                        wrong.add(format!("{at}/source"), 31, "has an unknown source; use env, path, command or value");
+                        None
+                    }
+                },
                 _ => {
-                    wrong.add(format!("{at}/source"), 31, "has not exactly one source: env, path, command or value");
+                    wrong.add(format!("{at}/source"), 31, "must have exactly one source: env, path, command or value");
                     None
                 }
             };
             let Some(source) = source else { continue };
             if sources.insert(name.clone(), source).is_some() {
-                wrong.add(at, 31, format!("{name:?} is there twice"));
+                wrong.add(at, 31, format!("{name:?} is listed twice"));
             }
         }
         wrong.or(Self { name: written.name, sources })
@@ -129,7 +127,7 @@ impl CredentialSet {
 /// Joins sets.
 ///
 /// # Errors
-/// A credential is in two of them, even with the same source: nobody could say which one counts.
+/// A credential is in two of them, even with the same source: it would be ambiguous which one counts.
 pub fn merge(sets: Vec<CredentialSet>) -> Result<BTreeMap<String, Source>, Violations> {
     let mut wrong = Violations::default();
     let mut merged: BTreeMap<String, (String, Source)> = BTreeMap::new();

@@ -30,15 +30,15 @@ const ENCODINGS: [Encoding; 5] = [
 /// The schema of a parameter or an output.
 #[derive(Debug)]
 pub struct Definition {
-    /// What counts where no value is supplied (rule 15).
+    /// Default for a value that is not supplied (rule 15).
     pub default: Option<Value>,
     /// The value is sensitive: in no log, and not shown (rule 40).
     pub write_only: bool,
     /// The value is fixed by the first action (rule 41).
     pub read_only: bool,
-    /// For a person.
+    /// Text for people.
     pub title: String,
-    /// For a person.
+    /// Text for people.
     pub description: String,
     /// Names of types; empty where any will do.
     pub types: Vec<String>,
@@ -52,23 +52,23 @@ impl Definition {
     /// Reads a schema that is at `path`.
     ///
     /// # Errors
-    /// It is none, or it refers to another.
+    /// The schema is not valid, or refers to another document.
     pub fn new(path: &str, schema: &Value) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
         for error in jsonschema::draft7::meta::validator().iter_errors(schema) {
-            let message = format!("is no JSON Schema (draft-07): {}", error.masked_with("the value"));
+            let message = format!("is not a valid JSON Schema (draft-07): {}", error.masked_with("the value"));
             wrong.add(format!("{path}{}", error.instance_path()), 24, message);
         }
         schema::each_schema(schema, &mut |at, keywords| {
             for annotation in ["writeOnly", "readOnly"] {
                 if keywords.get(annotation).is_some_and(|value| !value.is_boolean()) {
-                    wrong.add(format!("{path}{at}/{annotation}"), 24, "is neither true nor false");
+                    wrong.add(format!("{path}{at}/{annotation}"), 24, "must be true or false");
                 }
             }
             let encoding = keywords.get("contentEncoding").and_then(Value::as_str);
             if let Some(unknown) = encoding.filter(|name| ENCODINGS.iter().all(|(known, _)| known != name)) {
                 let known: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
-                let message = format!("{unknown:?} is no encoding of contents; there are {}", known.join(", "));
+                let message = format!("unknown contentEncoding {unknown:?}; use one of {}", known.join(", "));
                 wrong.add(format!("{path}{at}/contentEncoding"), 24, message);
             }
         });
@@ -83,7 +83,7 @@ impl Definition {
         without_media_types(&mut checked);
         let validator = options.build(&checked).map_err(|error| {
             let message = format!(
-                "cannot be used as a JSON Schema; nothing is fetched for it: {}",
+                "cannot be used as a JSON Schema (external references are not fetched): {}",
                 error.masked_with("the value")
             );
             Violations::one(path, 24, message)
@@ -108,10 +108,10 @@ impl Definition {
         })
     }
 
-    /// Whether a value fits (rule 21).
+    /// Checks a value against the schema (rule 21).
     ///
     /// # Errors
-    /// Every reason, none of which has the value.
+    /// Every mismatch, without the value.
     pub fn validate(&self, path: &str, value: &Value, rule: u8) -> Result<(), Violations> {
         let mut wrong = Violations::default();
         for error in self.validator.iter_errors(value) {
@@ -122,7 +122,7 @@ impl Definition {
         wrong.or(())
     }
 
-    /// What is wrong with a value, without it.
+    /// Returns the fault of a value, without the value.
     fn told(&self, error: &ValidationError<'_>) -> String {
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } if self.write_only => {
@@ -132,13 +132,13 @@ impl Definition {
                 format!("the name of a property: {}", self.told(error).replacen("the value", "it", 1))
             }
             ValidationErrorKind::ContentEncoding { content_encoding } => {
-                format!("the value is not {content_encoding}, which `contentEncoding` says it is")
+                format!("the value is not encoded as {content_encoding}, the definition's contentEncoding")
             }
             _ => error.masked_with("the value").to_string(),
         }
     }
 
-    /// Whether a value of it is text in base64.
+    /// Returns true if a value is text in base64.
     pub(crate) fn is_base64(&self) -> bool {
         self.base64
     }
@@ -146,7 +146,7 @@ impl Definition {
     /// Reads what a person wrote as a value of the types that the definition allows.
     ///
     /// # Errors
-    /// It is none of them. The text is not repeated.
+    /// The text is of none of the types. The text is not repeated.
     pub fn read(&self, path: &str, text: &str) -> Result<Value, Violations> {
         let has = |name: &str| self.types.iter().any(|one| one == name);
         let parsed: Option<Value> = serde_json::from_str(text).ok();
@@ -165,10 +165,10 @@ impl Definition {
         if has("boolean") && (text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false")) {
             return Ok(Value::Bool(text.eq_ignore_ascii_case("true")));
         }
-        Err(Violations::one(path, 13, format!("the value is no {} as JSON writes it", self.types.join(" or "))))
+        Err(Violations::one(path, 13, format!("the value is not valid JSON of type {}", self.types.join(" or "))))
     }
 
-    /// Its types in words.
+    /// Returns the types in words.
     pub fn type_name(&self) -> String {
         if self.types.is_empty() { "any".into() } else { self.types.join("|") }
     }
@@ -222,7 +222,7 @@ fn exact(value: &Value, text: &str) -> bool {
     !number.is_f64() || !text.trim().trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
 }
 
-/// How a value is delivered (rules 16 and 17): strings as they are, others as JSON text.
+/// Returns a value as it is delivered (rules 16 and 17): strings as they are, others as JSON text.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

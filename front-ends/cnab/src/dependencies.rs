@@ -9,44 +9,44 @@ use serde_json::{Map, Value};
 use crate::action::{INSTALL, UNINSTALL, UPGRADE};
 use crate::violation::{Violations, pointer};
 
-/// Its name in `custom`.
+/// Name of the extension in `custom`.
 pub const EXTENSION: &str = "io.cnab.dependencies";
 const AT: &str = "/custom/io.cnab.dependencies";
 
-/// What a bundle depends on.
+/// Dependencies of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
     sequence: Vec<String>,
     requires: BTreeMap<String, Requirement>,
 }
 
-/// Which bundle is wanted.
+/// Required bundle.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Requirement {
-    /// Its reference.
+    /// Reference of the bundle.
     pub bundle: String,
-    /// Which versions will do; any when empty.
+    /// Accepted versions; any when empty.
     #[serde(default)]
     pub version: Criteria,
 }
 
-/// Which versions will do.
+/// Accepted versions.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Criteria {
     /// `1.2.3`, `1.2.x`, `1.x`, `1.5.x - 3`; one of them is enough.
     #[serde(default)]
     pub ranges: Vec<String>,
-    /// Also versions before a release.
+    /// Accepts prereleases, too.
     #[serde(default)]
     pub prereleases: bool,
 }
 
-/// Why the extension cannot be used.
+/// Fault of the extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
     /// A list, as one draft had it and an example of the specification still has.
     Draft,
-    /// It breaks its own rules.
+    /// Broken rules of the extension.
     Wrong(Violations),
 }
 
@@ -62,14 +62,14 @@ impl Dependencies {
     /// Reads the extension; nothing of it where there is none.
     ///
     /// # Errors
-    /// It is of another form, or breaks its own rules.
+    /// The extension has another form, or breaks its own rules.
     pub fn of(custom: &Map<String, Value>) -> Result<Self, Unusable> {
         let Some(value) = custom.get(EXTENSION).filter(|value| !value.is_null()) else { return Ok(Self::default()) };
         if value.is_array() {
             return Err(Unusable::Draft);
         }
         let Written { sequence, requires } = Written::deserialize(value)
-            .map_err(|error| Unusable::Wrong(Violations::one(AT, 48, format!("cannot be understood: {error}"))))?;
+            .map_err(|error| Unusable::Wrong(Violations::one(AT, 48, format!("is not valid: {error}"))))?;
         let mut wrong = Violations::default();
         let mut seen = BTreeSet::new();
         for (index, name) in sequence.iter().enumerate() {
@@ -77,39 +77,43 @@ impl Dependencies {
                 wrong.add(format!("{AT}/sequence/{index}"), 48, format!("{name:?} is not in `requires`"));
             }
             if !seen.insert(name) {
-                wrong.add(format!("{AT}/sequence/{index}"), 48, format!("{name:?} is there twice"));
+                wrong.add(format!("{AT}/sequence/{index}"), 48, format!("{name:?} is listed twice"));
             }
         }
         for (name, requirement) in &requires {
             let at = pointer(&format!("{AT}/requires"), name);
             if !sequence.is_empty() && !seen.contains(name) {
-                wrong.add(&at, 48, "is not in the sequence");
+                wrong.add(&at, 48, "is missing from `sequence`");
             }
             if name.is_empty() || name.contains('#') {
-                wrong.add(&at, 48, "is no name of a dependency");
+                wrong.add(&at, 48, "is not a valid dependency name: it is empty or has a `#`");
             }
             for (index, range) in requirement.version.ranges.iter().enumerate() {
                 if Range::parse(range).is_none() {
-                    wrong.add(format!("{at}/version/ranges/{index}"), 48, format!("{range:?} is no range of versions"));
+                    wrong.add(
+                        format!("{at}/version/ranges/{index}"),
+                        48,
+                        format!("{range:?} is not a version range, such as 1.2.x"),
+                    );
                 }
             }
         }
         if wrong.is_empty() { Ok(Self { sequence, requires }) } else { Err(Unusable::Wrong(wrong)) }
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no dependencies.
     pub fn is_empty(&self) -> bool {
         self.requires.is_empty()
     }
 
-    /// What is wanted of one.
+    /// Returns the requirement of a dependency.
     pub fn requirement(&self, name: &str) -> Option<&Requirement> {
         self.requires.get(name)
     }
 
-    /// Those that an action is carried out on, in order: those to be run before the bundle itself, and those after it.
-    /// They are installed and upgraded ahead of what needs them, in the bundle's own sequence, and uninstalled after
-    /// it, in the reverse one. Custom actions are the bundle's alone.
+    /// Returns the dependencies that an action is carried out on, in order: those to be run before the bundle itself,
+    /// and those after it. They are installed and upgraded ahead of what needs them, in the bundle's own sequence,
+    /// and uninstalled after it, in the reverse one. Custom actions are the bundle's alone.
     pub fn order(&self, action: &str) -> (Vec<&str>, Vec<&str>) {
         let mut names: Vec<&str> = if self.sequence.is_empty() {
             self.requires.keys().map(String::as_str).collect()
@@ -128,7 +132,7 @@ impl Dependencies {
 }
 
 impl Criteria {
-    /// Whether a version will do.
+    /// Returns true if a version is accepted.
     pub fn matches(&self, version: &str) -> bool {
         let Ok(version) = Version::parse(version.strip_prefix('v').unwrap_or(version)) else { return false };
         if !version.pre.is_empty() && !self.prereleases {
@@ -139,7 +143,7 @@ impl Criteria {
     }
 }
 
-/// From the first version to before the second.
+/// Range from the first version to before the second.
 struct Range {
     from: Version,
     before: Option<Version>,

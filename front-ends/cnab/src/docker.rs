@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 
 use crate::violation::Violations;
 
-/// Its name in `custom`.
+/// Name of the extension in `custom`.
 pub const EXTENSION: &str = "io.cnab.docker";
 const AT: &str = "/custom/io.cnab.docker";
-/// Where the run tool finds the socket.
+/// Path of the socket in the container.
 pub const SOCKET: &str = "/var/run/docker.sock";
 
-/// What a bundle says of it.
+/// Content of the extension.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Docker {
     /// The container is to be privileged.
@@ -26,7 +26,7 @@ impl Docker {
     /// Reads the extension; `None` where the bundle does not name it.
     ///
     /// # Errors
-    /// It has another form.
+    /// The extension has another form.
     pub fn of(custom: &Map<String, Value>, required: &[String]) -> Result<Option<Self>, Violations> {
         match custom.get(EXTENSION) {
             None if !required.iter().any(|name| name == EXTENSION) => Ok(None),
@@ -36,7 +36,7 @@ impl Docker {
                 .filter(|value| value.is_object())
                 .and_then(|value| Self::deserialize(value).ok())
                 .map(Some)
-                .ok_or_else(|| Violations::one(AT, 50, "is no object with `privileged` (true or false)")),
+                .ok_or_else(|| Violations::one(AT, 50, "is not an object with `privileged` (true or false)")),
         }
     }
 }

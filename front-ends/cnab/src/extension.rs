@@ -7,10 +7,10 @@ use crate::docker;
 use crate::parameter_sources;
 use crate::violation::Violations;
 
-/// Those that are understood here.
+/// Names of the supported extensions.
 pub const SUPPORTED: [&str; 3] = [dependencies::EXTENSION, docker::EXTENSION, parameter_sources::EXTENSION];
 
-/// What a person allows a bundle beyond a container of its own.
+/// Permissions of a bundle beyond its own container.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed {
     /// The Docker daemon of this machine.
@@ -21,7 +21,7 @@ pub struct Allowed {
 /// require may be unknown.
 ///
 /// # Errors
-/// Each that is not, by name.
+/// Every extension that is not supported, by name.
 pub fn check(custom: &Map<String, Value>, required: &[String], allowed: Allowed) -> Result<(), Violations> {
     let mut wrong = Violations::default();
     for (index, name) in required.iter().enumerate() {
@@ -29,22 +29,21 @@ pub fn check(custom: &Map<String, Value>, required: &[String], allowed: Allowed)
         match name.as_str() {
             dependencies::EXTENSION => {
                 if let Err(dependencies::Unusable::Draft) = Dependencies::of(custom) {
-                    let message = format!(
-                        "the bundle requires {name:?}, and gives it in the form of an old draft, which is not supported"
-                    );
+                    let message =
+                        format!("the bundle requires {name:?} in the form of an old draft, which is not supported");
                     wrong.add(path, 36, message);
                 }
             }
             docker::EXTENSION if !allowed.docker => {
                 let message = format!(
-                    "the bundle requires {name:?}: the Docker daemon of this machine, which makes it root here; \
-                     --allow-docker-host-access allows that"
+                    "the bundle requires {name:?}, access to the Docker daemon of this machine, which gives it \
+                     root here; allow it with --allow-docker-host-access"
                 );
                 wrong.add(path, 50, message);
             }
             known if SUPPORTED.contains(&known) => {}
             _ => {
-                wrong.add(path, 36, format!("the bundle requires the extension {name:?}, which is not supported here"));
+                wrong.add(path, 36, format!("the bundle requires the extension {name:?}, which is not supported"));
             }
         }
     }

@@ -4,15 +4,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ulid::Ulid;
 
-/// No randomness.
+/// Failure of the random number generator.
 #[derive(Debug, thiserror::Error)]
-#[error("the system has no randomness to give")]
+#[error("the system's random number generator failed")]
 pub struct NoRandomness;
 
-/// Makes one that sorts after `last`, also where the clock was set back meanwhile.
+/// Makes a ULID that sorts after `last`, also where the clock was set back meanwhile.
 ///
 /// # Errors
-/// The system gives no randomness.
+/// The random number generator fails.
 pub fn after(last: Option<&str>, now: SystemTime) -> Result<String, NoRandomness> {
     let mut random = [0; 16];
     getrandom::fill(&mut random[..10]).map_err(|_| NoRandomness)?;
@@ -25,18 +25,18 @@ pub fn after(last: Option<&str>, now: SystemTime) -> Result<String, NoRandomness
     }
 }
 
-/// Whether a text is one.
+/// Returns true if a text is a ULID.
 pub fn is_ulid(text: &str) -> bool {
     Ulid::from_string(text).is_ok_and(|id| id.to_string() == text)
 }
 
-/// When it was made, to the millisecond.
+/// Returns the time that a ULID was made at, to the millisecond.
 pub fn time_of(id: &str) -> Option<SystemTime> {
     let id = Ulid::from_string(id).ok()?;
     UNIX_EPOCH.checked_add(Duration::from_millis(id.timestamp_ms()))
 }
 
-/// A time as claims write it.
+/// Formats a time as claims have it (RFC 3339).
 pub fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_nanos(time).to_string()
 }

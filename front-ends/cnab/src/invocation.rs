@@ -1,7 +1,7 @@
-//! An action, lowered: what a container is run with, in words that are nobody's.
+//! Lowering of an action to what a container is run with, independent of any runtime.
 //!
-//! Secret are credentials, parameters that are `writeOnly`, and a claim that has such values. All the rest is what anybody
-//! may see who may see the bundle.
+//! Secret are credentials, parameters that are `writeOnly`, and a claim that has such values. Everything
+//! else may be seen by those who may see the bundle.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// This one.
+    /// Returns the platform of this machine.
     pub fn here() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -36,7 +36,7 @@ impl Platform {
     }
 
     fn fits(self, image: &Image) -> bool {
-        let is = |label: &str, ours: &str| image.labels.get(label).is_none_or(|value| value == ours);
+        let is = |label: &str, own: &str| image.labels.get(label).is_none_or(|value| value == own);
         matches!(image.kind(), "oci" | "docker") && is("architecture", self.architecture) && is("os", self.os)
     }
 }
@@ -44,7 +44,7 @@ impl Platform {
 /// The image to run: the first that fits, and no other (rule 25).
 ///
 /// # Errors
-/// None fits; the violation tells what there is.
+/// No image fits; the violation lists those of the bundle.
 pub fn choose(bundle: &Bundle, platform: Platform) -> Result<&Image, Violations> {
     bundle.invocation_images.iter().find(|image| platform.fits(image)).ok_or_else(|| {
         let has = |image: &Image| match image.labels.get("architecture") {
@@ -53,7 +53,7 @@ pub fn choose(bundle: &Bundle, platform: Platform) -> Result<&Image, Violations>
         };
         let kinds: Vec<String> = bundle.invocation_images.iter().map(has).collect();
         let message = format!(
-            "none can be run here ({}, {}): {}; oci and docker can",
+            "no invocation image can run on {}/{}: found {}; oci and docker are supported",
             platform.os,
             platform.architecture,
             kinds.join(", ")
@@ -62,33 +62,33 @@ pub fn choose(bundle: &Bundle, platform: Platform) -> Result<&Image, Violations>
     })
 }
 
-/// What to lower.
+/// Input of the lowering.
 #[derive(Debug)]
 pub struct Lowering<'a> {
     /// The bundle.
     pub bundle: &'a Bundle,
-    /// What is to be done.
+    /// Action to carry out.
     pub action: &'a Action,
-    /// Its claim.
+    /// Claim of the action.
     pub claim: &'a Claim,
     /// Values of parameters.
     pub values: &'a Resolved,
     /// Credentials that apply and were supplied, by name.
     pub credentials: &'a BTreeMap<String, Secret>,
-    /// Where images were copied to.
+    /// Relocation map, if the images were copied.
     pub relocation: Option<&'a Relocation>,
     /// No file for a parameter that has no value, instead of an empty one.
     pub omit_unset_files: bool,
-    /// Where it is to run.
+    /// Platform to run on.
     pub platform: Platform,
 }
 
-/// What a container is run with.
+/// Input of a container run.
 #[derive(Debug)]
 pub struct Invocation {
     /// Reference of the image, relocated.
     pub image: String,
-    /// What its manifest must be (rule 27).
+    /// Digest that the manifest must have (rule 27).
     pub content_digest: Option<String>,
     /// The program.
     pub program: &'static str,
@@ -107,11 +107,18 @@ pub struct Invocation {
 /// Lowers an action.
 ///
 /// # Errors
-/// No image fits; a value cannot be a variable.
+/// No image fits; a value cannot be given in a variable.
 pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
-    let Lowering { bundle, action, claim, values, credentials, relocation, .. } = what;
-    let image = choose(bundle, what.platform)?;
+    let mut invocation = base(what, choose(what.bundle, what.platform)?);
     let mut wrong = Violations::default();
+    deliver_credentials(what, &mut invocation, &mut wrong);
+    deliver_parameters(what, &mut invocation, &mut wrong);
+    wrong.or(invocation)
+}
+
+/// Returns an invocation with the runtime's own variables and files, without credentials and parameters.
+fn base(what: &Lowering<'_>, image: &Image) -> Invocation {
+    let Lowering { bundle, action, claim, values, relocation, .. } = what;
     let mut invocation = Invocation {
         image: relocation.map_or(&*image.image, |relocation| relocation.of(&image.image)).to_owned(),
         content_digest: image.content_digest.clone(),
@@ -131,13 +138,18 @@ pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
     } else {
         invocation.files.insert(CLAIM_PATH.into(), mounted.bytes().to_vec());
     }
-    for (name, credential) in &bundle.credentials {
-        if !applies(&credential.apply_to, action.name()) {
+    invocation
+}
+
+/// Adds the supplied credentials that apply to the action, all of them as secrets.
+fn deliver_credentials(what: &Lowering<'_>, invocation: &mut Invocation, wrong: &mut Violations) {
+    for (name, credential) in &what.bundle.credentials {
+        if !applies(&credential.apply_to, what.action.name()) {
             continue;
         }
-        let Some(value) = credentials.get(name) else { continue };
+        let Some(value) = what.credentials.get(name) else { continue };
         if let Some(env) = &credential.destination.env
-            && variable(&pointer("/credentials", name), value.text(), &mut wrong)
+            && variable(&pointer("/credentials", name), value.text(), wrong)
         {
             invocation.secret_env.insert(env.clone(), value.clone());
         }
@@ -145,17 +157,20 @@ pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
             invocation.secret_files.insert(path, value.clone());
         }
     }
-    for (name, parameter) in &bundle.parameters {
-        if !applies(&parameter.apply_to, action.name()) {
+}
+
+/// Adds the parameters that apply to the action. One without a value is the empty text, whatever its type (rule 16).
+fn deliver_parameters(what: &Lowering<'_>, invocation: &mut Invocation, wrong: &mut Violations) {
+    for (name, parameter) in &what.bundle.parameters {
+        if !applies(&parameter.apply_to, what.action.name()) {
             continue;
         }
-        let value = values.values.get(name);
+        let value = what.values.values.get(name);
         let unset = value.is_none();
-        // Rule 16: nothing is the empty text, whatever the type.
         let value = value.map(text).unwrap_or_default();
-        let secret = values.secret.contains(name);
+        let secret = what.values.secret.contains(name);
         if let Some(env) = &parameter.destination.env
-            && variable(&pointer("/parameters", name), Some(&value), &mut wrong)
+            && variable(&pointer("/parameters", name), Some(&value), wrong)
         {
             if secret {
                 invocation.secret_env.insert(env.clone(), value.clone().into());
@@ -171,7 +186,6 @@ pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
             }
         }
     }
-    wrong.or(invocation)
 }
 
 /// The runtime's own variables (rules 4, 7 and 43).
@@ -199,10 +213,10 @@ pub fn outputs(bundle: &Bundle, action: &Action) -> BTreeMap<String, String> {
 
 fn variable(at: &str, value: Option<&str>, wrong: &mut Violations) -> bool {
     let fault = match value {
-        None => "is not UTF-8 and cannot be a variable",
-        Some(text) if text.contains('\0') => "has a NUL and cannot be a variable",
+        None => "is not UTF-8",
+        Some(text) if text.contains('\0') => "has a NUL",
         Some(_) => return true,
     };
-    wrong.add(at, 17, format!("the value {fault}; a file can hold it"));
+    wrong.add(at, 17, format!("the value {fault} and cannot be given in a variable; use a file"));
     false
 }

@@ -7,7 +7,7 @@ use crate::violation::Violations;
 /// Longest name of an installation or a bundle, in bytes of UTF-8. It fits into a file's name and into a label.
 pub const NAME_MAX: usize = 200;
 
-/// Why something is no name (rule 5; CNAB 103 and 101: characters of the categories L, M, N, P, S and Zs).
+/// Returns the fault of an invalid name (rule 5; CNAB 103 and 101: characters of the categories L, M, N, P, S and Zs).
 pub fn fault(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("is empty".into());
@@ -17,7 +17,7 @@ pub fn fault(name: &str) -> Option<String> {
     }
     let bad = name.chars().find(|c| !is_graphic(*c))?;
     Some(format!(
-        "has the character {}, which is no letter, mark, number, punctuation, symbol or space",
+        "has the character {}; only letters, marks, numbers, punctuation, symbols and spaces are allowed",
         bad.escape_unicode()
     ))
 }
@@ -25,7 +25,7 @@ pub fn fault(name: &str) -> Option<String> {
 /// Checks the name of an installation.
 ///
 /// # Errors
-/// It is none.
+/// The name is not valid.
 pub fn installation(name: &str) -> Result<(), Violations> {
     match fault(name) {
         Some(fault) => Err(Violations::one("", 5, format!("the installation's name {fault}"))),

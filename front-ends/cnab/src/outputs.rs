@@ -10,7 +10,7 @@ use crate::claim::digest;
 use crate::definition::text;
 use crate::violation::{Violations, pointer};
 
-/// Under this name Porter keeps what the process printed.
+/// Name of the output in which Porter keeps what the process printed.
 pub const LOGS: &str = "io.cnab.outputs.invocationImageLogs";
 
 /// Content of an output. It does not print: some are `writeOnly`.
@@ -18,7 +18,7 @@ pub const LOGS: &str = "io.cnab.outputs.invocationImageLogs";
 pub struct Content {
     /// The file's bytes.
     pub bytes: Vec<u8>,
-    /// It is the default of the definition: the action left none.
+    /// True for the default of the definition, where the action left no output.
     pub defaulted: bool,
 }
 
@@ -28,10 +28,10 @@ impl std::fmt::Debug for Content {
     }
 }
 
-/// What came of an action's outputs.
+/// Outputs of an action, judged.
 #[derive(Debug)]
 pub struct Settled {
-    /// By name.
+    /// Contents by name.
     pub outputs: BTreeMap<String, Content>,
     /// Missing ones, and contents that do not fit their definition. Empty where the action itself failed.
     pub wrong: Violations,
@@ -61,9 +61,11 @@ pub fn settle(bundle: &Bundle, action: &Action, succeeded: bool, found: BTreeMap
                             settled.wrong.append(violations);
                         }
                     }
-                    // A file may hold anything, where nobody said it was text.
+                    // A file may hold anything, where no type is declared.
                     None if definition.types.is_empty() => {}
-                    None => settled.wrong.add(&at, 39, format!("the content is no {}", definition.type_name())),
+                    None => {
+                        settled.wrong.add(&at, 39, format!("the content is not of type {}", definition.type_name()));
+                    }
                 }
             }
             None if !applies(&output.apply_to, action.name()) => {}
@@ -72,14 +74,14 @@ pub fn settle(bundle: &Bundle, action: &Action, succeeded: bool, found: BTreeMap
                     let content = Content { bytes: text(default).into_bytes(), defaulted: true };
                     settled.outputs.insert(name.clone(), content);
                 }
-                None => settled.wrong.add(&at, 39, format!("was not left at {} and has no default", output.path)),
+                None => settled.wrong.add(&at, 39, format!("is missing at {} and has no default", output.path)),
             },
         }
     }
     settled
 }
 
-/// What a result says of an output.
+/// Returns the metadata of an output for a result (CNAB 400).
 pub fn metadata(content: &Content) -> Value {
     json!({ "contentDigest": digest(&content.bytes), "generatedByBundle": (!content.defaulted).to_string() })
 }

@@ -1,6 +1,6 @@
 //! `io.cnab.parameter-sources`: outputs of earlier actions as values of parameters (CNAB 810, rule 49).
 //!
-//! Such a value takes the place of the default: it counts where nobody supplied one. Beside the outputs of the installation
+//! Such a value takes the place of the default: it counts where none was supplied. Beside the outputs of the installation
 //! itself (`output`), which the specification has, those of a dependency count (`dependencies.output`), which Porter
 //! writes. A type of source that is not known is passed over.
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::violation::{Violations, pointer};
 
-/// Its name in `custom`.
+/// Name of the extension in `custom`.
 pub const EXTENSION: &str = "io.cnab.parameter-sources";
 pub(crate) const AT: &str = "/custom/io.cnab.parameter-sources";
 /// An output of the installation itself.
@@ -19,7 +19,7 @@ const OUTPUT: &str = "output";
 /// An output of a dependency.
 const DEPENDENCY_OUTPUT: &str = "dependencies.output";
 
-/// Where a parameter's value may come from.
+/// Source of a parameter's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The last output of this name.
@@ -62,14 +62,14 @@ impl ParameterSources {
     /// Reads the extension; nothing of it where there is none.
     ///
     /// # Errors
-    /// It has another form.
+    /// The extension has another form.
     pub fn of(custom: &Map<String, Value>) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
         let mut sources = BTreeMap::new();
         let entries = match custom.get(EXTENSION) {
             None | Some(Value::Null) => return Ok(Self::default()),
             Some(Value::Object(entries)) => entries,
-            Some(_) => return Err(Violations::one(AT, 49, "is no object of sources by parameter")),
+            Some(_) => return Err(Violations::one(AT, 49, "is not an object of sources by parameter")),
         };
         for (parameter, value) in entries {
             match one(&pointer(AT, parameter), value) {
@@ -92,7 +92,9 @@ impl ParameterSources {
 }
 
 fn one(at: &str, value: &Value) -> Result<Vec<Source>, Violations> {
-    let form = |at: &str, needs: &str| Violations::one(at, 49, format!("is no source of a parameter; it has {needs}"));
+    let form = |at: &str, needs: &str| {
+        Violations::one(at, 49, format!("is not a valid parameter source; it must have {needs}"))
+    };
     let written: Written = object(value).ok_or_else(|| form(at, "`priority` (a list) and `sources` (an object)"))?;
     let order: Vec<&str> = match &written.priority {
         Some(priority) if !priority.is_empty() => priority.iter().map(String::as_str).collect(),

@@ -1,19 +1,21 @@
 //! Parameters: from what was supplied, what was supplied earlier and the defaults to the values of one action.
 //!
 //! A value counts in this order: supplied now; supplied to an earlier action of the installation; from its source, which is
-//! an output of an earlier action (rule 49); the default; none, which is delivered as the empty text (rules 13 to 16). Defaults are not remembered, so that a new version of a bundle can
-//! bring new ones. A parameter that is `readOnly` keeps the value it has, and a warning tells so (rule 41).
+//! an output of an earlier action (rule 49); the default; none, which is delivered as the empty text (rules 13 to 16).
+//! Defaults are not remembered, so that a new version of a bundle can bring new ones. A parameter that is `readOnly` keeps
+//! its value, with a warning (rule 41).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
 use crate::action::Action;
-use crate::bundle::{Bundle, applies};
+use crate::bundle::{Bundle, Parameter, applies};
+use crate::definition::Definition;
 use crate::sourced::Sourced;
 use crate::violation::{Violations, pointer};
 
-/// What an earlier action left: the values of its claim, and which of them somebody had supplied.
+/// State that an earlier action left: the values of its claim, and the names of those that were supplied.
 #[derive(Clone, Debug, Default)]
 pub struct Earlier {
     /// Values of the claim.
@@ -29,13 +31,13 @@ pub struct Earlier {
 /// The values of an action. It does not print: some may be `writeOnly`.
 #[derive(Clone)]
 pub struct Resolved {
-    /// Of each parameter that has one: supplied or defaulted.
+    /// Values of the parameters that have one.
     pub values: BTreeMap<String, Value>,
-    /// Which of them were supplied, now or earlier.
+    /// Names of those that were supplied, now or earlier.
     pub supplied: BTreeSet<String>,
-    /// Which of them nobody may see.
+    /// Names of those that are secret.
     pub secret: BTreeSet<String>,
-    /// What a person should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -48,7 +50,7 @@ impl std::fmt::Debug for Resolved {
 /// Finds the values.
 ///
 /// # Errors
-/// Every value that does not fit, is missing, or is of no parameter. None of them is repeated.
+/// Every value that does not match, is missing, or belongs to no parameter. No value is repeated.
 pub fn resolve(
     bundle: &Bundle,
     action: &Action,
@@ -58,66 +60,24 @@ pub fn resolve(
     let mut wrong = Violations::default();
     let mut resolved =
         Resolved { values: BTreeMap::new(), supplied: BTreeSet::new(), secret: BTreeSet::new(), warnings: Vec::new() };
-    for name in given.keys().filter(|name| !bundle.parameters.contains_key(*name)) {
-        let known: Vec<&str> = bundle.parameters.keys().map(String::as_str).collect();
-        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-        wrong.add(pointer("/parameters", name), 13, format!("is no parameter of this bundle; it has {known}"));
-    }
+    refuse_unknown(bundle, given, &mut wrong);
     for (name, parameter) in &bundle.parameters {
         let at = pointer("/parameters", name);
         let Some(definition) = bundle.definition(&parameter.definition) else { continue };
-        let applicable = applies(&parameter.apply_to, action.name());
-        let kept = earlier.values.get(name);
-        let mut value = given.get(name);
-        if value.is_some() && !applicable {
-            wrong.add(&at, 30, format!("does not apply to {}", action.name()));
+        let candidate =
+            Candidate { name, at, parameter, definition, applicable: applies(&parameter.apply_to, action.name()) };
+        let value = given.get(name);
+        if value.is_some() && !candidate.applicable {
+            wrong.add(&candidate.at, 30, format!("does not apply to {}", action.name()));
             continue;
         }
-        if let (true, Some(kept), Some(now)) = (definition.read_only, kept, value)
-            && kept != now
-        {
-            resolved
-                .warnings
-                .push(format!("{name} is readOnly and keeps the value that it has; what was given is ignored"));
-            value = None;
-        }
-        let supplied_before = earlier.supplied.contains(name) || definition.read_only;
-        let sourced = earlier.sourced.get(name).filter(|_| applicable);
-        let (value, supplied) = match (value, kept.filter(|_| supplied_before)) {
-            (Some(now), _) => (Some(now), true),
-            (None, Some(kept)) => (Some(kept), true),
-            (None, None) => match sourced {
-                Some(sourced) => (Some(&sourced.value), false),
-                None => (definition.default.as_ref().filter(|_| applicable), false),
-            },
-        };
+        let (value, origin) = candidate.choose(value, earlier, &mut resolved.warnings);
         match value {
-            Some(value) if applicable => {
-                match (definition.validate(&at, value, 13), supplied, sourced) {
-                    (Ok(()), ..) => {}
-                    (Err(violations), true, _) => wrong.append(violations),
-                    (Err(violations), false, Some(_)) => {
-                        for violation in violations.iter() {
-                            let message = format!("the output that it comes from does not fit: {}", violation.message);
-                            wrong.add(&violation.path, 49, message);
-                        }
-                    }
-                    // It must be used all the same (rule 15).
-                    (Err(violations), false, None) => resolved.warnings.extend(
-                        violations.iter().map(|one| format!("{name} has a default that does not fit: {}", one.message)),
-                    ),
-                }
+            Some(value) if candidate.applicable => {
+                candidate.validate(value, origin, &mut wrong, &mut resolved.warnings);
             }
-            None if earlier.awaited.contains(name) => {}
-            None if parameter.required && applicable => {
-                let why = if definition.write_only && !earlier.values.is_empty() {
-                    "is required and has no value: it is writeOnly and therefore not kept from one action to the next"
-                } else {
-                    "is required and has no value"
-                };
-                wrong.add(&at, 14, why);
-            }
-            _ => {}
+            Some(_) => {}
+            None => candidate.require(earlier, &mut wrong),
         }
         if let Some(value) = value {
             resolved.values.insert(name.clone(), value.clone());
@@ -125,10 +85,96 @@ pub fn resolve(
             if bundle.is_write_only(name) || earlier.sourced.get(name).is_some_and(|sourced| sourced.secret) {
                 resolved.secret.insert(name.clone());
             }
-            if supplied {
+            if origin == Origin::Supplied {
                 resolved.supplied.insert(name.clone());
             }
         }
     }
     wrong.or(resolved)
+}
+
+fn refuse_unknown(bundle: &Bundle, given: &BTreeMap<String, Value>, wrong: &mut Violations) {
+    for name in given.keys().filter(|name| !bundle.parameters.contains_key(*name)) {
+        let known: Vec<&str> = bundle.parameters.keys().map(String::as_str).collect();
+        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+        wrong.add(pointer("/parameters", name), 13, format!("is not a parameter of this bundle; it has {known}"));
+    }
+}
+
+/// Origin of a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// Supplied to this action or an earlier one.
+    Supplied,
+    /// Output of an earlier action.
+    Output,
+    /// Default of the definition, if it has one.
+    Default,
+}
+
+/// Parameter in the resolution of an action.
+struct Candidate<'a> {
+    name: &'a str,
+    /// JSON pointer to the parameter.
+    at: String,
+    parameter: &'a Parameter,
+    definition: &'a Definition,
+    applicable: bool,
+}
+
+impl Candidate<'_> {
+    /// Returns the value that counts, if there is one. A `readOnly` parameter keeps its value, with a warning (rule 41).
+    fn choose<'v>(
+        &'v self,
+        given: Option<&'v Value>,
+        earlier: &'v Earlier,
+        warnings: &mut Vec<String>,
+    ) -> (Option<&'v Value>, Origin) {
+        let mut given = given;
+        let kept = earlier.values.get(self.name);
+        if let (true, Some(kept), Some(now)) = (self.definition.read_only, kept, given)
+            && kept != now
+        {
+            warnings.push(format!("{} is readOnly and keeps its value; the new value is ignored", self.name));
+            given = None;
+        }
+        let supplied_before = earlier.supplied.contains(self.name) || self.definition.read_only;
+        if let Some(supplied) = given.or(kept.filter(|_| supplied_before)) {
+            return (Some(supplied), Origin::Supplied);
+        }
+        match earlier.sourced.get(self.name).filter(|_| self.applicable) {
+            Some(sourced) => (Some(&sourced.value), Origin::Output),
+            None => (self.definition.default.as_ref().filter(|_| self.applicable), Origin::Default),
+        }
+    }
+
+    /// Checks a value against the definition. A default that does not match is used all the same (rules 15 and 21).
+    fn validate(&self, value: &Value, origin: Origin, wrong: &mut Violations, warnings: &mut Vec<String>) {
+        let Err(violations) = self.definition.validate(&self.at, value, 13) else { return };
+        match origin {
+            Origin::Supplied => wrong.append(violations),
+            Origin::Output => {
+                for violation in violations.iter() {
+                    let message = format!("the output it is taken from does not match: {}", violation.message);
+                    wrong.add(&violation.path, 49, message);
+                }
+            }
+            Origin::Default => warnings.extend(
+                violations.iter().map(|one| format!("{}: the default does not match: {}", self.name, one.message)),
+            ),
+        }
+    }
+
+    /// Refuses a required parameter that has no value, unless an action before this one is to leave it (rule 14).
+    fn require(&self, earlier: &Earlier, wrong: &mut Violations) {
+        if earlier.awaited.contains(self.name) || !self.parameter.required || !self.applicable {
+            return;
+        }
+        let why = if self.definition.write_only && !earlier.values.is_empty() {
+            "is required and has no value: writeOnly values are not kept between actions"
+        } else {
+            "is required and has no value"
+        };
+        wrong.add(&self.at, 14, why);
+    }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::bundle::{BUNDLE_MAX, Bundle};
 use crate::violation::{Violations, pointer};
 
-/// From references in the bundle to where the images are now.
+/// Map from references in the bundle to the present ones.
 #[derive(Clone, Debug)]
 pub struct Relocation {
     map: BTreeMap<String, String>,
@@ -18,35 +18,43 @@ impl Relocation {
     /// Reads a map for a bundle.
     ///
     /// # Errors
-    /// It is none, it leaves a reference out, or it sends references of the same image to different places.
+    /// The map is not valid, leaves a reference out, or sends references of the same image to different places.
     pub fn parse(bytes: &[u8], bundle: &Bundle) -> Result<Self, Violations> {
         if bytes.len() > BUNDLE_MAX {
             let message = format!("the relocation map has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
             return Err(Violations::one("", 23, message));
         }
         let value: Value = serde_json::from_slice(bytes)
-            .map_err(|error| Violations::one("", 23, format!("the relocation map is no JSON: {error}")))?;
+            .map_err(|error| Violations::one("", 23, format!("the relocation map is not valid JSON: {error}")))?;
         let Value::Object(object) = value else {
-            return Err(Violations::one("", 23, "the relocation map is no JSON object"));
+            return Err(Violations::one("", 23, "the relocation map is not a JSON object"));
         };
         let mut wrong = Violations::default();
         let mut map = BTreeMap::new();
         for (from, to) in object {
             match to {
                 Value::String(to) if !to.is_empty() => drop(map.insert(from, to)),
-                _ => wrong.add(pointer("", &from), 23, "is no reference of an image"),
+                _ => wrong.add(pointer("", &from), 23, "is not an image reference"),
             }
         }
         for reference in bundle.image_references() {
             if !map.contains_key(reference) {
-                wrong.add(pointer("", reference), 23, "is missing: a relocation map has every image of its bundle");
+                wrong.add(
+                    pointer("", reference),
+                    23,
+                    "is missing: a relocation map must have every image of its bundle",
+                );
             }
         }
         let mut first: BTreeMap<String, (&str, &str)> = BTreeMap::new();
         for (from, to) in &map {
             match first.get(&whole(from)) {
                 Some((other, there)) if whole(there) != whole(to) => {
-                    wrong.add(pointer("", from), 23, format!("is the same image as {other:?}, and goes elsewhere"));
+                    wrong.add(
+                        pointer("", from),
+                        23,
+                        format!("is the same image as {other:?} but is mapped to another place"),
+                    );
                 }
                 Some(_) => {}
                 None => drop(first.insert(whole(from), (from, to))),
@@ -55,7 +63,7 @@ impl Relocation {
         wrong.or(Self { map, original: bytes.to_vec() })
     }
 
-    /// Where an image is.
+    /// Returns the present reference of an image.
     pub fn of<'a>(&'a self, reference: &'a str) -> &'a str {
         self.map.get(reference).map_or(reference, String::as_str)
     }

@@ -19,7 +19,7 @@ impl Secret {
         &self.0
     }
 
-    /// As text, where it is UTF-8.
+    /// Returns the text, if the bytes are UTF-8.
     pub fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }

@@ -7,10 +7,10 @@ use crate::bundle::Bundle;
 use crate::violation::{Violations, pointer};
 use crate::write_only;
 
-/// A value that a source gave. It does not print.
+/// Value from a source. It does not print.
 #[derive(Clone)]
 pub struct Sourced {
-    /// Of the type that the parameter has.
+    /// Value of the type that the parameter has.
     pub value: Value,
     /// The output is `writeOnly`, whatever the parameter is.
     pub secret: bool,
@@ -22,12 +22,12 @@ impl std::fmt::Debug for Sourced {
     }
 }
 
-/// Content of an output as the value of a parameter. `of` is the bundle, as JSON, that the output is of.
+/// Returns the content of an output as the value of a parameter. `of` is the bundle, as JSON, that the output is of.
 ///
 /// A parameter that is base64 gets the content in base64, unless the output is in base64 already.
 ///
 /// # Errors
-/// It is no value of the parameter's types. It is not repeated.
+/// The content is not a value of the parameter's types. The content is not repeated.
 pub fn value(
     bundle: &Bundle,
     parameter: &str,
@@ -38,7 +38,7 @@ pub fn value(
     let at = pointer("/parameters", parameter);
     let secret = write_only::output(of, output);
     let definition = bundle.parameters.get(parameter).and_then(|it| bundle.definition(&it.definition));
-    let Some(definition) = definition else { return Err(Violations::one(at, 49, "is no parameter of this bundle")) };
+    let Some(definition) = definition else { return Err(Violations::one(at, 49, "is not a parameter of this bundle")) };
     let of_output = of.get("outputs").and_then(|outputs| outputs.get(output)?.get("definition")?.as_str());
     let of_output = of_output.and_then(|name| of.get("definitions")?.get(name));
     let encoded = of_output.and_then(|it| it.get("contentEncoding")).and_then(Value::as_str) == Some("base64");

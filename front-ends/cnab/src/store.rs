@@ -5,7 +5,7 @@
 //! claims/NAME/CLAIM.json
 //! results/CLAIM/RESULT.json
 //! outputs/RESULT/RESULT-OUTPUT
-//! bundles/sha256-HEX.json             bundle.json files as they were published (ours)
+//! bundles/sha256-HEX.json             bundle.json files as they were published (an addition of the executor)
 //! ```
 //! A file is written under another name, synced, renamed, and its directory synced: it is there as a whole or not at
 //! all, also after a crash. Outputs come before the result that names them, and a claim before its installation. Names of
@@ -25,20 +25,20 @@ use crate::id::is_ulid;
 use crate::names;
 use crate::violation::Violations;
 
-/// Most bytes of a claim or a result.
+/// Largest claim or result, in bytes.
 const RECORD_MAX: u64 = 16 << 20;
-/// Most bytes of an output.
+/// Largest output, in bytes.
 pub const OUTPUT_MAX: u64 = 256 << 20;
 
-/// What can go wrong with the store.
+/// Error of the store.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it
 pub enum StoreError {
     #[error("{}: cannot {doing}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
-    #[error("{} is no {what}", .path.display())]
+    #[error("{} is not a valid {what}", .path.display())]
     Broken { path: PathBuf, what: &'static str, source: Violations },
-    #[error("{}: {field} is {found:?}, and its path says {expected:?}", .path.display())]
+    #[error("{}: {field} is {found:?}, but its path says {expected:?}", .path.display())]
     Misplaced { path: PathBuf, field: &'static str, found: String, expected: String },
     #[error("{} has more than {limit} bytes", .path.display())]
     TooLarge { path: PathBuf, limit: u64 },
@@ -46,50 +46,50 @@ pub enum StoreError {
     NoInstallation(String),
     #[error("{0}")]
     Name(#[from] Violations),
-    #[error("{0:?} is no ULID")]
+    #[error("{0:?} is not a ULID")]
     NoId(String),
-    #[error("{0:?} is no name of an output")]
+    #[error("{0:?} is not a valid output name")]
     NoOutputName(String),
 }
 
-/// Where claims are kept.
+/// Store of claims.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
 }
 
-/// An installation that nobody else works on. Dropped, others may.
+/// Lock on an installation, released when dropped.
 #[derive(Debug)]
 pub struct Locked {
     installation: String,
     _file: File,
 }
 
-/// What could be read of an installation, and what could not.
+/// Readable records of an installation, and the errors of the others.
 #[derive(Debug)]
 pub struct Survey {
     /// Oldest first. A claim whose results cannot all be read is there with those that can.
     pub records: Vec<Record>,
-    /// One for each claim or result that cannot be read.
+    /// Errors of the claims and results that cannot be read.
     pub unreadable: Vec<StoreError>,
 }
 
 /// A claim and all of its results, the latest last.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// What was asked for.
+    /// Claim of the action.
     pub claim: Claim,
-    /// What came of it.
+    /// Results of the action, the latest last.
     pub results: Vec<ClaimResult>,
 }
 
 impl Record {
-    /// The result that counts.
+    /// Returns the latest result, the one that counts.
     pub fn last(&self) -> Option<&ClaimResult> {
         self.results.last()
     }
 
-    /// Whether nobody knows yet how the action ended.
+    /// Returns true if the action has no final result.
     pub fn is_unfinished(&self) -> bool {
         self.last().is_none_or(|result| !result.status.is_final())
     }
@@ -101,7 +101,7 @@ impl Store {
         Self { root: root.into() }
     }
 
-    /// Its directory.
+    /// Returns the directory of the store.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -120,7 +120,7 @@ impl Store {
     /// Locks an installation, which need not be there: nothing but the lock is made.
     ///
     /// # Errors
-    /// It is no name; the file cannot be made or locked. `None` where somebody else has the lock.
+    /// The name is not valid; the file cannot be made or locked. `None` where another process has the lock.
     pub fn lock(&self, installation: &str) -> Result<Option<Locked>, StoreError> {
         names::installation(installation)?;
         let path = self.root.join("locks").join(escape(installation));
@@ -128,19 +128,19 @@ impl Store {
         Ok(file.map(|file| Locked { installation: installation.to_owned(), _file: file }))
     }
 
-    /// Everything that is known of an installation, oldest first.
+    /// Reads all records of an installation, oldest first.
     ///
     /// # Errors
-    /// There is no such installation; something cannot be read.
+    /// The installation does not exist; something cannot be read.
     pub fn read(&self, installation: &str) -> Result<Vec<Record>, StoreError> {
         let Survey { records, unreadable } = self.survey(installation)?;
         unreadable.into_iter().next().map_or(Ok(records), Err)
     }
 
-    /// The same, but what cannot be read hides nothing else.
+    /// Reads all records of an installation; a record that cannot be read does not hide the others.
     ///
     /// # Errors
-    /// There is no such installation; its directory cannot be read.
+    /// The installation does not exist; its directory cannot be read.
     pub fn survey(&self, installation: &str) -> Result<Survey, StoreError> {
         names::installation(installation)?;
         let directory = self.root.join("claims").join(escape(installation));
@@ -160,7 +160,7 @@ impl Store {
         Ok(survey)
     }
 
-    /// The same, and nothing where there is no such installation.
+    /// Reads all records of an installation; none where it does not exist.
     ///
     /// # Errors
     /// Something cannot be read.
@@ -187,10 +187,10 @@ impl Store {
         ids.iter().filter_map(read).collect()
     }
 
-    /// The last content of an output that any action left, and the claim that it is of.
+    /// Returns the last content of an output that any action left, with its claim.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn last_output<'a>(
         &self,
         history: &'a [Record],
@@ -209,7 +209,7 @@ impl Store {
     /// Keeps a claim, and the installation that it is of.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save_claim(&self, claim: &Claim) -> Result<(), StoreError> {
         names::installation(&claim.installation)?;
         let id = checked(&claim.id)?;
@@ -223,7 +223,7 @@ impl Store {
     /// Keeps a result.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save_result(&self, result: &ClaimResult) -> Result<(), StoreError> {
         let path =
             self.root.join("results").join(checked(&result.claim_id)?).join(format!("{}.json", checked(&result.id)?));
@@ -233,7 +233,7 @@ impl Store {
     /// Keeps the content of an output; its result comes afterwards.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save_output(&self, result: &str, name: &str, content: &[u8]) -> Result<(), StoreError> {
         files::write(&self.output_path(result, name)?, content)
     }
@@ -241,7 +241,7 @@ impl Store {
     /// Content of an output; `None` where there is none of that name.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn output(&self, result: &str, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         files::read(&self.output_path(result, name)?, OUTPUT_MAX)
     }
@@ -257,7 +257,7 @@ impl Store {
     /// Keeps a bundle.json as it was published, by its digest (`sha256:HEX`).
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save_bundle(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
         match self.bundle_path(digest) {
             Some(path) if !path.exists() => files::write(&path, bytes),
@@ -268,7 +268,7 @@ impl Store {
     /// A bundle.json by its digest, which it is checked against.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn bundle(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(path) = self.bundle_path(digest) else { return Ok(None) };
         let bytes = files::read(&path, RECORD_MAX)?;
@@ -286,7 +286,7 @@ impl Store {
     /// crash leaves can be forgotten again. Nothing is read, so that what cannot be read can be forgotten, too.
     ///
     /// # Errors
-    /// There is no such installation; something cannot be removed.
+    /// The installation does not exist; something cannot be removed.
     pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
         let (name, root) = (escape(&locked.installation), &self.root);
         let (claims, installation) = (root.join("claims").join(&name), root.join("installations").join(&name));
@@ -337,7 +337,7 @@ fn pretty(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(value).unwrap_or_default()
 }
 
-/// ULIDs of the `.json` files in a directory, oldest first. Whatever else lies there is not ours.
+/// ULIDs of the `.json` files in a directory, oldest first. Other files are ignored.
 fn ids(directory: &Path) -> Result<Vec<String>, StoreError> {
     let names = files::names(directory)?;
     let mut ids: Vec<String> = names
@@ -354,7 +354,7 @@ fn checked(id: &str) -> Result<&str, StoreError> {
     if is_ulid(id) { Ok(id) } else { Err(StoreError::NoId(id.into())) }
 }
 
-/// A name as a file's.
+/// Returns a name as a file name.
 fn escape(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for (index, c) in name.chars().enumerate() {

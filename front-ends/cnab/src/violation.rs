@@ -1,21 +1,21 @@
-//! What is wrong with a bundle, a value or a map: every violation at once, each with the place in the JSON that it is about
+//! Violations of rules by a bundle, a value or a map: all of them at once, each with the place in the JSON that it is about
 //! and the rule that it breaks.
 //!
-//! Nothing here repeats a value that may be secret: whoever makes a violation sees to that.
+//! A message never repeats a value that may be secret: the code that adds a violation sees to that.
 
 use std::fmt;
 
-/// Most violations that are told; a document that is no bundle at all has thousands.
+/// Largest number of violations that are reported; a document that is not a bundle has thousands.
 pub const VIOLATIONS_MAX: usize = 100;
 
-/// One broken rule.
+/// Broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Where, as a JSON pointer into the document (`/parameters/port/destination`).
+    /// Place, as a JSON pointer into the document (`/parameters/port/destination`).
     pub path: String,
     /// Number of the rule, as the table in `docs/guides/cnab-rules.md` has them.
     pub rule: u8,
-    /// What is wrong, in one sentence without the place.
+    /// Fault in one sentence, without the place.
     pub message: String,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// All that is wrong, in the order in which it was found.
+/// Violations in the order in which they were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Violations {
     found: Vec<Violation>,
@@ -57,20 +57,20 @@ impl Violations {
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Returns true if there are no violations.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// Those that are kept.
+    /// Returns the violations that are kept.
     pub fn iter(&self) -> std::slice::Iter<'_, Violation> {
         self.found.iter()
     }
 
-    /// `value` where nothing is wrong.
+    /// Returns `value` if there are no violations.
     ///
     /// # Errors
-    /// Something is.
+    /// The violations, if there are any.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }

@@ -1,4 +1,4 @@
-//! What nobody is shown: values of parameters and outputs that are `writeOnly` (rule 40).
+//! Secrecy of parameters and outputs: values that are `writeOnly` are not shown (CNAB 101, rule 40).
 //!
 //! Asked of the bundle as JSON and not as a [`crate::bundle::Bundle`]: claims of other programs hold bundles that break
 //! rules, and their values are secret all the same. What a bundle does not say anything about counts as secret.
@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::parameter_sources::{ParameterSources, Source};
 use crate::schema;
 
-/// Whether the value of a parameter of this bundle is secret: by its definition, or because it may come from an output that
-/// is.
+/// Returns true if the value of a parameter of this bundle is secret: by its definition, or because it may come from
+/// an output that is.
 pub fn parameter(bundle: &Value, name: &str) -> bool {
     let sources = bundle.get("custom").and_then(Value::as_object).and_then(|custom| ParameterSources::of(custom).ok());
     let from_secret = |source: &Source| matches!(source, Source::Output(name) if output(bundle, name));
@@ -19,7 +19,7 @@ pub fn parameter(bundle: &Value, name: &str) -> bool {
         || sources.is_some_and(|sources| sources.of_parameter(name).iter().any(from_secret))
 }
 
-/// Whether the content of an output of this bundle is secret.
+/// Returns true if the content of an output of this bundle is secret.
 pub fn output(bundle: &Value, name: &str) -> bool {
     entry(bundle, "outputs", name)
 }

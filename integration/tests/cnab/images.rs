@@ -86,17 +86,17 @@ fn a_thick_bundle_brings_its_image() {
     world.is_clean("after a thick bundle");
     whole["images"]["other"]["contentDigest"] = format!("sha256:{}", "0".repeat(64)).into();
     let ran = install("lacking", &pack(&whole));
-    assert!(ran.status == 125 && ran.stderr.contains("none is \"example/other:1\""), "{ran:?}");
+    assert!(ran.status == 125 && ran.stderr.contains("has no image \"example/other:1\""), "{ran:?}");
     assert!(!world.claims().join("claims/lacking").exists(), "nothing ran");
     // The image is stored now; without the bundle's file it is found by its digest.
     let ran = world.cnab(&["upgrade", "app", "-c", &creds]);
     assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
 
     let ran = install("wrong", &pack(&bundle(Some(&format!("sha256:{}", "0".repeat(64))))));
-    assert!(ran.status == 125 && ran.stderr.contains("none is \"example/lamp:0.1.0\""), "{ran:?}");
+    assert!(ran.status == 125 && ran.stderr.contains("has no image \"example/lamp:0.1.0\""), "{ran:?}");
     assert!(!world.claims().join("claims/wrong").exists(), "nothing ran");
     let ran = install("none", &pack(&bundle(None)));
-    assert!(ran.status == 125 && ran.stderr.contains("none is \"example/lamp:0.1.0\""), "{ran:?}");
+    assert!(ran.status == 125 && ran.stderr.contains("has no image \"example/lamp:0.1.0\""), "{ran:?}");
 }
 
 /// An image from a layout is compared with the bundle's digest before it runs.

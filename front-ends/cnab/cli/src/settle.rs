@@ -33,7 +33,7 @@ pub(crate) async fn settle(
     mut interrupts: Option<&mut Interrupts>,
 ) -> Result<(), Failure> {
     let history = store.history(installation).map_err(CnabError::from)?;
-    for unfinished in history.iter().filter(|record| record.is_unfinished() && record.claim.is_ours()) {
+    for unfinished in history.iter().filter(|record| record.is_unfinished() && record.claim.is_from_executor()) {
         let id = unfinished.claim.container();
         let container = match get(session, &id).await {
             Ok(container) => container,

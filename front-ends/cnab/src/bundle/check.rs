@@ -1,4 +1,4 @@
-//! What a schema cannot say of a bundle: the rules that span several fields.
+//! Rules of CNAB 101 that a schema cannot express: those that span several fields.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::paths::{OUTPUTS, RESERVED, is_below, is_plain, rooted};
 use crate::violation::{Violations, pointer};
 use crate::{dependencies, extension, names, parameter_sources};
 
-/// Checks, and answers what is odd without being wrong.
+/// Checks a bundle, and returns warnings.
 pub(super) fn check(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations) -> Vec<String> {
     let mut warnings = Vec::new();
     identity(bundle, object, wrong);
@@ -33,7 +33,7 @@ fn identity(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations
         wrong.add("/name", 24, fault);
     }
     if object.get("version").is_some_and(Value::is_string) && semver::Version::parse(&bundle.version).is_err() {
-        wrong.add("/version", 24, format!("{:?} is no version as SemVer 2 has them (1.2.3)", bundle.version));
+        wrong.add("/version", 24, format!("{:?} is not a SemVer 2 version, such as 1.2.3", bundle.version));
     }
     if object.get("schemaVersion").is_some_and(Value::is_string) {
         let text = bundle.schema_version.strip_prefix('v').unwrap_or(&bundle.schema_version);
@@ -41,7 +41,7 @@ fn identity(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations
         // The schema's own description says `v1`.
         if text != "1" && major.ok() != Some(1) {
             let message =
-                format!("{:?} is no version of the specification that is known here (v1.x.y)", bundle.schema_version);
+                format!("{:?} is not a supported version of the specification; use v1.x.y", bundle.schema_version);
             wrong.add("/schemaVersion", 24, message);
         }
     }
@@ -50,9 +50,12 @@ fn identity(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations
 fn images(bundle: &Bundle, warnings: &mut Vec<String>) {
     for (index, image) in bundle.invocation_images.iter().enumerate() {
         match &image.content_digest {
-            None => warnings.push(format!("/invocationImages/{index} has no contentDigest: what it holds is not verified")),
+            None => {
+                warnings.push(format!("/invocationImages/{index} has no contentDigest: its content is not verified"));
+            }
             Some(digest) if !is_digest(digest) => warnings.push(format!(
-                "/invocationImages/{index}/contentDigest is no digest (sha256:64 hexadecimal digits): no image can have it"
+                "/invocationImages/{index}/contentDigest is not a digest (sha256: and 64 hexadecimal digits): no image \
+                 matches it"
             )),
             Some(_) => {}
         }
@@ -73,10 +76,10 @@ fn actions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) 
     for name in bundle.actions.keys() {
         let path = pointer("/actions", name);
         if BUILT_IN.contains(&name.as_str()) {
-            wrong.add(&path, 35, "is built in; a custom action cannot be called so");
+            wrong.add(&path, 35, "is the name of a built-in action; choose another");
         }
         if name.is_empty() || name.contains('\0') {
-            wrong.add(&path, 24, "is no name of an action");
+            wrong.add(&path, 24, "is not a valid action name: it is empty or has a NUL");
         } else if !name.contains('.') {
             warnings.push(format!("{path}: the name of a custom action should have a dot (org.example.action)"));
         }
@@ -88,7 +91,7 @@ fn actions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) 
         for action in
             apply_to.iter().filter(|name| !BUILT_IN.contains(&name.as_str()) && !bundle.actions.contains_key(*name))
         {
-            warnings.push(format!("{path}/applyTo names {action:?}, which is no action of this bundle"));
+            warnings.push(format!("{path}/applyTo names {action:?}, which is not an action of this bundle"));
         }
     }
 }
@@ -132,9 +135,9 @@ fn destinations<'a>(bundle: &'a Bundle, wrong: &mut Violations) -> Vec<Place<'a>
 
 fn variable(at: &str, env: &str, wrong: &mut Violations) {
     if env.starts_with("CNAB_") {
-        wrong.add(at, 33, format!("{env} begins with CNAB_, which is the runtime's"));
+        wrong.add(at, 33, format!("{env} begins with CNAB_, a prefix reserved for the runtime"));
     } else if env.is_empty() || env.contains(['=', '\0']) {
-        wrong.add(at, 29, format!("{env:?} is no name of a variable"));
+        wrong.add(at, 29, format!("{env:?} is not a valid variable name: it is empty, or has a `=` or a NUL"));
     }
 }
 
@@ -144,15 +147,15 @@ fn file(at: &str, path: &str, wrong: &mut Violations) {
         wrong.add(
             at,
             28,
-            format!("{path:?} is no path of a file: names between single slashes, none of them `.` or `..`"),
+            format!("{path:?} is not a valid file path: use names separated by single slashes, without `.` and `..`"),
         );
     } else if absolute == OUTPUTS || is_below(&absolute, OUTPUTS) {
-        wrong.add(at, 28, format!("{path} lies in {OUTPUTS}, which is for outputs"));
+        wrong.add(at, 28, format!("{path} is in {OUTPUTS}, which is reserved for outputs"));
     } else if RESERVED
         .iter()
         .any(|taken| absolute == *taken || is_below(taken, &absolute) || is_below(&absolute, taken))
     {
-        wrong.add(at, 28, format!("{path} is where the runtime or the image has something else"));
+        wrong.add(at, 28, format!("{path} conflicts with a path that the runtime reserves"));
     }
 }
 
@@ -171,7 +174,11 @@ fn shared(places: &[Place<'_>], wrong: &mut Violations) {
                 if one == other {
                     wrong.add(path, 32, format!("is the same as {}/path", first.at));
                 } else if is_below(one, other) || is_below(other, one) {
-                    wrong.add(path, 32, format!("and {}/path: a file cannot be a directory, too", first.at));
+                    wrong.add(
+                        path,
+                        32,
+                        format!("conflicts with {}/path: one is a file, and a directory of the other", first.at),
+                    );
                 }
             }
         }
@@ -188,13 +195,13 @@ fn outputs(bundle: &Bundle, wrong: &mut Violations) {
         let at = format!("{}/path", pointer("/outputs", name));
         let path = output.path.as_str();
         if !is_below(path, OUTPUTS) || !is_plain(path) {
-            wrong.add(&at, 38, format!("{path:?} is no path of a file below {OUTPUTS}"));
+            wrong.add(&at, 38, format!("{path:?} is not a valid file path below {OUTPUTS}"));
         }
         if name.is_empty() || name.len() > 200 || name.contains(['/', '\0']) || name.starts_with('.') {
             wrong.add(
                 pointer("/outputs", name),
                 38,
-                "is no name of an output: no slash, no dot at its beginning, at most 200 bytes",
+                "is not a valid output name: use 1 to 200 bytes without a slash or a NUL, not beginning with a dot",
             );
         }
         match paths.get(path) {
@@ -205,7 +212,7 @@ fn outputs(bundle: &Bundle, wrong: &mut Violations) {
     let sorted: Vec<_> = paths.iter().collect();
     for (path, at) in &sorted {
         if let Some((_, inner)) = sorted.iter().find(|(inner, _)| is_below(inner, path)) {
-            wrong.add((*at).clone(), 38, format!("is a directory of {inner}"));
+            wrong.add((*at).clone(), 38, format!("is a file, and a directory of {inner}"));
         }
     }
 }
@@ -216,14 +223,14 @@ fn definitions(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violati
         .chain(bundle.outputs.iter().map(|(name, it)| (pointer("/outputs", name), &it.definition)));
     for (at, definition) in users {
         if !declared(definition) {
-            wrong.add(format!("{at}/definition"), 24, format!("{definition:?} is not among the definitions"));
+            wrong.add(format!("{at}/definition"), 24, format!("{definition:?} is not in `definitions`"));
         }
     }
     for (name, definition) in &bundle.definitions {
         if let Some(default) = &definition.default
             && definition.validate("", default, 13).is_err()
         {
-            warnings.push(format!("{}/default does not fit its own definition", pointer("/definitions", name)));
+            warnings.push(format!("{}/default does not match its own definition", pointer("/definitions", name)));
         }
     }
 }
@@ -231,20 +238,17 @@ fn definitions(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violati
 fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) {
     for name in &bundle.required_extensions {
         if !bundle.custom.contains_key(name) && name != crate::docker::EXTENSION {
-            warnings.push(format!("/requiredExtensions names {name:?}, and `custom` says nothing of it"));
+            warnings.push(format!("/requiredExtensions names {name:?}, which is not in `custom`"));
         }
         if !extension::SUPPORTED.contains(&name.as_str()) {
-            warnings.push(format!(
-                "the extension {name:?} is required and not supported here: the bundle can be read, not run"
-            ));
+            warnings
+                .push(format!("the required extension {name:?} is not supported: the bundle can be read but not run"));
         }
     }
     match dependencies::Dependencies::of(&bundle.custom) {
         Ok(_) => {}
-        Err(dependencies::Unusable::Draft) => warnings.push(format!(
-            "/custom/{} has the form of an old draft, which is not understood here",
-            dependencies::EXTENSION
-        )),
+        Err(dependencies::Unusable::Draft) => warnings
+            .push(format!("/custom/{} has the form of an old draft, which is not supported", dependencies::EXTENSION)),
         Err(dependencies::Unusable::Wrong(violations)) => wrong.append(violations),
     }
     match ParameterSources::of(&bundle.custom) {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::paths::rooted;
 
-/// Fields that nothing depends on.
+/// Descriptive fields.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[allow(missing_docs)] // the names are the specification's
 pub struct About {
@@ -20,7 +20,7 @@ pub struct About {
     pub maintainers: Vec<Maintainer>,
 }
 
-/// Who answers for a bundle.
+/// Maintainer of a bundle.
 #[derive(Clone, Debug, Deserialize)]
 #[allow(missing_docs)] // the names are the specification's
 pub struct Maintainer {
@@ -35,42 +35,42 @@ pub struct Maintainer {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
-    /// Its reference.
+    /// Reference of the image.
     pub image: String,
-    /// `oci` where nothing else is said (rule 26).
+    /// Type of the image; `oci` if empty (rule 26).
     #[serde(default)]
     pub image_type: String,
-    /// Of its manifest; to be verified before a run (rule 27).
+    /// Digest of the manifest; verified before a run (rule 27).
     pub content_digest: Option<String>,
-    /// Of its manifest.
+    /// Media type of the manifest.
     pub media_type: Option<String>,
-    /// In bytes.
+    /// Size in bytes.
     pub size: Option<u64>,
-    /// For a choice: `architecture`, `os`.
+    /// Labels for the choice of an image: `architecture`, `os`.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
 
-/// What may be configured.
+/// Parameter of a bundle.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parameter {
     /// Name of its definition.
     pub definition: String,
-    /// For a person.
+    /// Description for people.
     #[serde(default)]
     pub description: String,
     /// Names of actions; all when empty (rule 30).
     #[serde(default)]
     pub apply_to: Vec<String>,
-    /// It must have a value (rule 14).
+    /// Requires a value (rule 14).
     #[serde(default)]
     pub required: bool,
-    /// Where the value goes.
+    /// Destination of the value.
     pub destination: Destination,
 }
 
-/// Where a value goes: a variable, a file, or both (rules 18 and 29).
+/// Destination of a value: a variable, a file, or both (rules 18 and 29).
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Destination {
     /// Name of a variable.
@@ -79,31 +79,31 @@ pub struct Destination {
     pub path: Option<String>,
 }
 
-/// Whom a bundle acts as.
+/// Credential that a bundle needs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Credential {
-    /// For a person.
+    /// Description for people.
     #[serde(default)]
     pub description: String,
     /// Names of actions; all when empty.
     #[serde(default)]
     pub apply_to: Vec<String>,
-    /// It must be supplied (rule 31).
+    /// Must be supplied (rule 31).
     #[serde(default)]
     pub required: bool,
-    /// Where it goes.
+    /// Destination of the credential.
     #[serde(flatten)]
     pub destination: Destination,
 }
 
-/// What an action leaves.
+/// Output of an action.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Output {
     /// Name of its definition.
     pub definition: String,
-    /// For a person.
+    /// Description for people.
     #[serde(default)]
     pub description: String,
     /// Names of actions; all when empty.
@@ -113,20 +113,20 @@ pub struct Output {
     pub path: String,
 }
 
-/// Whether something with this `applyTo` is about an action (rule 30).
+/// Returns true if an `applyTo` list includes an action; an empty one includes all (rule 30).
 pub fn applies(apply_to: &[String], action: &str) -> bool {
     apply_to.is_empty() || apply_to.iter().any(|name| name == action)
 }
 
 impl Image {
-    /// `oci` or `docker`, or another that we cannot run.
+    /// Returns the image type: `oci`, `docker`, or one that is not supported.
     pub fn kind(&self) -> &str {
         if self.image_type.is_empty() { "oci" } else { &self.image_type }
     }
 }
 
 impl Destination {
-    /// The path as an absolute one (rule 20).
+    /// Returns the path as an absolute one (rule 20).
     pub fn absolute_path(&self) -> Option<String> {
         self.path.as_deref().map(rooted)
     }

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::violation::{Violations, pointer};
 
-/// What the schema says.
+/// Checks a bundle.json against the schema.
 pub(super) fn check(value: &Value) -> Violations {
     static FORM: OnceLock<Validator> = OnceLock::new();
     let validator = FORM.get_or_init(|| {
         let schema = serde_json::from_str(include_str!("schema.json")).unwrap_or(Value::Bool(false));
-        #[allow(clippy::expect_used)] // it is a constant of ours, and every test goes through here
+        #[allow(clippy::expect_used)] // the schema is a constant, and every test goes through here
         jsonschema::draft7::new(&schema).expect("the schema of bundles is one")
     });
     let mut wrong = Violations::default();
@@ -22,8 +22,7 @@ pub(super) fn check(value: &Value) -> Violations {
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } => {
                 for name in unexpected {
-                    let message =
-                        "is no field of a bundle.json; only `custom` may hold what is not in the specification";
+                    let message = "is not a field of a bundle.json; data outside the specification belongs in `custom`";
                     wrong.add(pointer(&path, name), 37, message);
                 }
             }

@@ -1,4 +1,4 @@
-//! Claims and results that somebody else may have written: checked against the form that CNAB 400 gives them.
+//! Claims and results, which another program may have written: checked against the form that CNAB 400 gives them.
 //!
 //! The published schemas let any field pass (their `additionalProperties` is in the wrong place); these do not. A
 //! `schemaVersion`, which cnab-go writes, is let through.
@@ -26,10 +26,10 @@ impl Claim {
         let (value, mut wrong) = form(bytes, validator, 44)?;
         let text = |name: &str| value.get(name).and_then(Value::as_str);
         if text("id").is_some_and(|id| !is_ulid(id)) {
-            wrong.add("/id", 44, "is no ULID");
+            wrong.add("/id", 44, "is not a ULID");
         }
         if text("revision").is_some_and(|id| !is_ulid(id)) {
-            wrong.add("/revision", 8, "is no ULID");
+            wrong.add("/revision", 8, "is not a ULID");
         }
         if let Some(fault) = text("installation").and_then(names::fault) {
             wrong.add("/installation", 5, fault);
@@ -55,7 +55,7 @@ impl ClaimResult {
         let (value, mut wrong) = form(bytes, validator, 47)?;
         for name in ["id", "claimId"] {
             if value.get(name).and_then(Value::as_str).is_some_and(|id| !is_ulid(id)) {
-                wrong.add(pointer("", name), 47, "is no ULID");
+                wrong.add(pointer("", name), 47, "is not a ULID");
             }
         }
         wrong.or(())?;
@@ -63,22 +63,22 @@ impl ClaimResult {
     }
 }
 
-#[allow(clippy::expect_used)] // constants of ours, and every test goes through here
+#[allow(clippy::expect_used)] // the schemas are constants, and every test goes through here
 fn compiled(schema: &str) -> Validator {
-    let schema = serde_json::from_str(schema).expect("a schema of ours is JSON");
+    let schema = serde_json::from_str(schema).expect("the schema is JSON");
     let options = jsonschema::options().with_draft(jsonschema::Draft::Draft7).should_validate_formats(true);
-    options.build(&schema).expect("a schema of ours is one")
+    options.build(&schema).expect("the schema is valid")
 }
 
 fn form(bytes: &[u8], validator: &Validator, rule: u8) -> Result<(Value, Violations), Violations> {
-    let value: Value =
-        serde_json::from_slice(bytes).map_err(|error| Violations::one("", rule, format!("is no JSON: {error}")))?;
+    let value: Value = serde_json::from_slice(bytes)
+        .map_err(|error| Violations::one("", rule, format!("is not valid JSON: {error}")))?;
     let mut wrong = Violations::default();
     for error in validator.iter_errors(&value) {
         let path = error.instance_path().to_string();
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } => {
-                unexpected.iter().for_each(|name| wrong.add(pointer(&path, name), 37, "is no field of it"));
+                unexpected.iter().for_each(|name| wrong.add(pointer(&path, name), 37, "is an unknown field"));
             }
             ValidationErrorKind::Required { property } => {
                 wrong.add(pointer(&path, property.as_str().unwrap_or_default()), rule, "is missing");

@@ -7,11 +7,11 @@ use std::path::Path;
 
 use super::StoreError;
 
-/// Files on their way have such names; nothing that we keep begins with a dot.
+/// Prefix of partial files; no stored file begins with a dot.
 const PARTIAL: &str = ".partial-";
 /// `O_NOFOLLOW` of Linux on the architectures that it is built for.
 const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
-/// `O_NONBLOCK`: opening a pipe does not wait for somebody who writes into it.
+/// `O_NONBLOCK`: opening a pipe does not wait for a writer.
 const NON_BLOCK: i32 = 0o4000;
 
 fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
@@ -67,9 +67,9 @@ pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreErro
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed(path, "be read"))?,
     };
-    // Nobody may write into a pipe that lies there.
+    // A pipe without a writer would block.
     if !file.metadata().map_err(failed(path, "be read"))?.is_file() {
-        return Err(failed(path, "be read")(io::Error::other("it is no regular file")));
+        return Err(failed(path, "be read")(io::Error::other("not a regular file")));
     }
     let mut content = Vec::new();
     file.take(limit + 1).read_to_end(&mut content).map_err(failed(path, "be read"))?;
@@ -98,7 +98,7 @@ pub(super) fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// Locks a file, which is made when it is not there; `None` where somebody else has it.
+/// Locks a file, which is made when it is not there; `None` where another process has it.
 pub(super) fn lock(path: &Path) -> Result<Option<File>, StoreError> {
     make_dir(path.parent().unwrap_or(Path::new(".")))?;
     let file =

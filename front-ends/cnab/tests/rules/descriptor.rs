@@ -114,7 +114,7 @@ fn rule_27_a_digest_goes_along_and_its_absence_is_told() {
     let warnings = bundle(json!({})).warnings;
     assert!(warnings[0].contains("no contentDigest"), "{warnings:?}");
     let cut = bundle(json!({ "invocationImages": [{ "image": "a", "contentDigest": "sha256:aaaa..." }] })).warnings;
-    assert!(cut[0].contains("no image can have it"), "{cut:?}");
+    assert!(cut[0].contains("no image matches it"), "{cut:?}");
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn rule_15_a_default_that_does_not_fit_is_used_and_told() {
     }));
     let values = resolved(&bundle, "install", json!({}));
     assert_eq!(values.values["p"], 10);
-    assert!(values.warnings.iter().any(|one| one.starts_with("p has a default that does not fit")), "{values:?}");
+    assert!(values.warnings.iter().any(|one| one.starts_with("p: the default does not match")), "{values:?}");
     assert!(resolved(&bundle, "install", json!({ "p": 9 })).warnings.is_empty());
 }
 
