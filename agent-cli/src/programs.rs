@@ -23,7 +23,7 @@ use crate::work::with_private_daemon;
 
 /// The name of this program.
 pub(crate) const PROGRAM: &str = "agent-cli";
-/// What the names of programs begin with.
+/// Prefix of the names of programs.
 const PREFIX: &str = "agent-cli-";
 
 /// A program that cannot be run.

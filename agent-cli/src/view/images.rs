@@ -217,7 +217,7 @@ pub(crate) fn pruned(pruned: &PruneImagesResponse, dry_run: bool) -> String {
     text
 }
 
-/// How far a pull is: bars on a terminal, a line for each change elsewhere.
+/// Progress of a pull: bars on a terminal, a line for each change elsewhere.
 pub(crate) struct Bars {
     bars: Option<MultiProgress>,
     layers: HashMap<String, (Option<ProgressBar>, i32)>,

@@ -93,7 +93,7 @@ pub(crate) struct Done {
     pub(crate) error: Option<String>,
 }
 
-/// What became of one container of several.
+/// Result for one container of several.
 #[derive(Serialize)]
 pub(crate) struct Tried {
     id: String,
@@ -102,7 +102,7 @@ pub(crate) struct Tried {
 }
 
 impl Tried {
-    /// Of the id that was asked for.
+    /// Makes the result for the requested id.
     pub(crate) fn new(id: &str, done: &Result<v1::Container, Failure>) -> Self {
         let container = done.as_ref().ok();
         Self {

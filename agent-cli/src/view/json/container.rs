@@ -123,7 +123,7 @@ struct Process {
 }
 
 impl Container {
-    /// With how much of its output was dropped before it could be read, if any was.
+    /// Adds the bytes of output that were dropped before they could be read, if any were.
     pub(crate) fn with_dropped_output(self, bytes: u64) -> Self {
         Self { output_dropped_bytes: Some(bytes).filter(|bytes| *bytes > 0), ..self }
     }

@@ -1,4 +1,4 @@
-//! What a container reaches and is reached by.
+//! A container's networks, ports and addresses.
 
 use executor_client::v1;
 use serde::Serialize;

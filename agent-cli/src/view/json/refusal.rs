@@ -1,5 +1,5 @@
-//! What a command prints with `--json` where executord refuses it: the code, and each field that is at fault with the reason
-//! that programs tell it by.
+//! The document that a command prints with `--json` when executord refuses it: the code, and each field at fault with a
+//! reason for programs.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What `secrets --json` prints: the one place where values are shown.
+//! The document of `secrets --json`: the only one with the values of secrets.
 
 use executor_client::v1;
 use serde::Serialize;
