@@ -1,7 +1,7 @@
 //! Exit statuses: one table, for the program, for `--help` and for the manual.
 //!
-//! They are `env`'s, `timeout`'s and Docker's, so that a script can treat `agent-cli run -- CMD` as it treats
-//! `CMD`. A process may itself exit with 125, 126 or 127; `--json` tells the two apart.
+//! The statuses are those of `env`, `timeout` and Docker, so that a script can treat `agent-cli run -- CMD` as it
+//! treats `CMD`. A process may itself exit with 125, 126 or 127; `--json` tells the two apart.
 
 use executor_client::v1::{ExitStatus, Result as Ending, exit_status, failure};
 

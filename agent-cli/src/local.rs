@@ -1,9 +1,10 @@
-//! `--local`: an executord of our own, for one command.
+//! `--local`: a private executord for one command.
 //!
-//! It lives in a fresh temporary directory, is ready when its health service says so, and is taken down at
-//! the end: SIGTERM, its exit, its directories gone. Should we die first, executord notices by itself
-//! (`--ephemeral`). It inherits next to nothing of our environment, where `@env:` secrets may lie, and runs in a
-//! process group of its own, so that Ctrl-C at the terminal reaches us alone and we decide what follows.
+//! The private executord lives in a fresh temporary directory, is ready when its health service says so, and is taken
+//! down at the end: SIGTERM, its exit, its directories gone. If this program dies first, executord notices by itself
+//! (`--ephemeral`). It inherits next to nothing of this program's environment, where `@env:` secrets may lie, and runs
+//! in a process group of its own, so that Ctrl-C at the terminal reaches this program alone, which decides what
+//! follows.
 
 use std::collections::VecDeque;
 use std::fs::Permissions;

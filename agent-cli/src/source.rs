@@ -1,9 +1,9 @@
-//! Where a secret comes from: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for every flag that takes one.
+//! Sources of secrets: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for every flag that takes one.
 //!
-//! The value itself can never stand on the command line: `ps` shows it to every user of the machine, and
-//! shells remember it. So nothing here repeats what follows the `=` when it is not a source. Content is read
-//! into buffers that are wiped when they are dropped, also those a growing buffer leaves behind; it is bounded
-//! before the daemon's own limit is known.
+//! The value itself can never stand on the command line: `ps` shows it to every user of the machine, and shells
+//! remember it. Therefore no message repeats what follows the `=` when it is not a source. Content is read into buffers
+//! that are wiped when they are dropped, also those a growing buffer leaves behind; its size is bounded before the
+//! daemon's own limit is known.
 
 use std::ffi::OsString;
 use std::fs::File;

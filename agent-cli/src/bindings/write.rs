@@ -1,10 +1,10 @@
 //! `bindings write`: bindings into a directory of this machine, all of them or none.
 //!
-//! They are written beside the directory under a name of their own (`.NAME.agent-cli-...`), synced, and take its place in
-//! one step; what was there before is removed after that. Nothing but bindings lies in the directory, because half of the
-//! clients fail at anything else; so there is no mark by which it could be known as ours. It is ours when it holds
-//! nothing that this command would not have written: directories of 0700 that have a `type`, regular files of 0600, one
-//! owner. Whatever else is in the way stays as it is.
+//! Bindings are written beside the directory under a temporary name (`.NAME.agent-cli-...`), synced, and take its place
+//! in one step; the replaced directory is removed after that. Nothing but bindings lies in the directory, because half
+//! of the clients fail at anything else; so no mark tells that this command wrote it. A directory counts as written by
+//! this command if it holds nothing else than this command writes: directories of 0700 that have a `type`, regular
+//! files of 0600, one owner. Anything else at the destination is left unchanged.
 //!
 //! A SIGKILL in the middle leaves the name with the dot.
 

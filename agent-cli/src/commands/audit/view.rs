@@ -26,7 +26,7 @@ fn heading(kind: Kind) -> &'static str {
     }
 }
 
-/// What a person calls it.
+/// Returns the kind's name for people.
 fn words(kind: Kind) -> &'static str {
     match kind {
         Kind::File => "a secret file",
