@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::encoded;
 
-/// Of `secrets --json`.
+/// The document of `secrets`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Secrets {
