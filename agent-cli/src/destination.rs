@@ -22,7 +22,7 @@ use crate::text::plain;
 /// Source of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source<'a> {
-    /// One file, by its path.
+    /// A single file, by its path.
     File(&'a str),
     /// The contents of a directory.
     Directory(&'a str),

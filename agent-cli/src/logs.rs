@@ -12,11 +12,11 @@ use crate::view::json;
 /// Form in which log entries are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Each stream on its own, byte for byte.
+    /// Separate streams, byte for byte.
     AsItWas,
-    /// All output on standard error, byte for byte: standard output belongs to a document.
+    /// Standard error for all output, byte for byte: standard output belongs to a document.
     OnStderr,
-    /// One JSON object per line.
+    /// A JSON object per line.
     Json,
     /// No output.
     Silent,

@@ -1,5 +1,5 @@
-//! This command's own terminal while a process in a container has it: raw, so that every key goes there, and as it was
-//! again on every way out.
+//! Terminal of this command while a process in a container has it: raw, so that every key goes to the process, and
+//! restored on every way out.
 //!
 //! A signal that ends this program is taken as an event by its commands, which then drop [`Raw`]; a panic restores the
 //! terminal by a hook. What cannot be caught (SIGKILL) leaves it raw: `reset` helps.

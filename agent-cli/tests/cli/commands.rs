@@ -239,7 +239,7 @@ fn rotate_sends_the_files_and_prints_the_generation() {
     assert!(usage.err().contains("at least one --file"), "{}", usage.err());
 }
 
-/// One value is printed unchanged; all of them only by name; the token comes from a file and is in no message.
+/// A single value is printed unchanged; all of them only by name; the token comes from a file and is in no message.
 #[test]
 fn secrets_are_printed_as_asked_for() {
     let fake = Fake::start();

@@ -120,13 +120,13 @@ pub(crate) struct Findings {
     pub(crate) astray: Vec<Hit>,
     /// Found after the end.
     pub(crate) left: Vec<Hit>,
-    /// Not found in the container itself: the search proves nothing for these.
+    /// Kinds that were not found in the container itself: the search proves nothing for these.
     pub(crate) unproven: Vec<Kind>,
     /// Extent of the search after the end.
     pub(crate) searched: Searched,
     /// Places that were not searched after the end.
     pub(crate) unsearched: Vec<Unsearched>,
-    /// One of the unsearched places belongs to every audit.
+    /// Some places that every audit searches were not searched.
     pub(crate) incomplete: bool,
     journal: bool,
     kernel: bool,

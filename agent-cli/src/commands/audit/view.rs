@@ -140,7 +140,7 @@ fn statement(findings: &Findings) -> String {
     text
 }
 
-/// What was audited.
+/// Subject of an audit: container, executord and size of the canaries.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct About {

@@ -1,8 +1,8 @@
 //! The JSON schema of every document of `--json`, in `docs/agent-cli.schema.json`.
 //!
-//! It is generated from the types that are printed, so it cannot drift: the test fails when the page differs, and
-//! `UPDATE=1 cargo test -p agent-cli --bins schema` writes it anew. A second test holds every key to the name that the
-//! field has in `executor.v1`.
+//! The schema is generated from the types that are printed, so it cannot drift: the test fails when the page differs,
+//! and `UPDATE=1 cargo test -p agent-cli --bins schema` writes it anew. A second test holds every key to the name that
+//! the field has in `executor.v1`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
