@@ -13,11 +13,11 @@ use crate::session::Session;
 use crate::status::Doing as _;
 use crate::terminal::{self, DetachKeys, Keyboard, Raw};
 
-/// What is wanted of a process.
+/// Options of an attachment to a process.
 pub(crate) struct Wanted {
     pub(crate) input: bool,
     pub(crate) output: bool,
-    /// It has a terminal.
+    /// The process has a terminal.
     pub(crate) terminal: bool,
     pub(crate) take_over: bool,
     pub(crate) keys: DetachKeys,
@@ -27,14 +27,14 @@ pub(crate) struct Wanted {
     pub(crate) from: Option<u64>,
 }
 
-/// How it was left.
+/// End of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Its output has ended.
+    /// The process's output has ended.
     Ended,
-    /// To itself.
+    /// The detach keys were pressed, and the process goes on.
     Detached,
-    /// From this byte on its output is to be had from the log alone.
+    /// The output from this byte on is in the log alone.
     Behind(u64),
 }
 

@@ -27,7 +27,7 @@ pub(crate) use write::{WriteError, write};
 /// a rotation can put bindings into. Readers of bindings pass over names that begin with a dot.
 const NONE_YET: &str = ".bindings";
 
-/// Why there are no bindings.
+/// Errors of reading, translating and writing bindings.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindingsError {
     #[error(transparent)]
@@ -117,9 +117,9 @@ fn vcap_services(
 /// Bindings on their way into a container.
 pub(crate) struct Delivery {
     bindings: Bindings,
-    /// Of the container, if it is not executord's.
+    /// The container's own root of bindings, if it is not executord's.
     root: Option<String>,
-    /// Of every file.
+    /// Access to every file.
     access: source::Access,
 }
 
@@ -129,12 +129,12 @@ pub(crate) struct Lowered {
     pub(crate) files: Vec<v1::File>,
     /// The directory that they lie in, if it is not executord's.
     pub(crate) directory: Option<String>,
-    /// What leads the process to them.
+    /// The variable that names the bindings' place to the process.
     pub(crate) variable: EnvironmentVariable,
 }
 
 impl Delivery {
-    /// As [`read`], with the container's root.
+    /// Reads the bindings as [`read`] does, and the container's root.
     pub(crate) fn read(
         args: &DeliveryArgs,
         others: &[(Flag, &[String])],

@@ -39,7 +39,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What is asked for.
+/// Meaning of a command line: a command, or a program to run.
 #[derive(Debug)]
 enum Asked {
     Command(Box<Cli>),

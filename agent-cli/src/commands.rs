@@ -181,9 +181,9 @@ pub(crate) enum Prepared {
     Direct(Direct),
 }
 
-/// What is left of a command to do.
+/// Rest of a command after its preparation.
 pub(crate) enum Next {
-    /// Nothing: it needed no executord. It ends with this status.
+    /// The command is done without executord; the program ends with this status.
     Done(u8),
     CarryOut(Prepared),
 }

@@ -8,7 +8,7 @@ pub use executor_client::{Client, DEFAULT_SOCKET};
 use crate::exit;
 use crate::failure::Failure;
 
-/// No connection, with advice.
+/// Failure to connect to executord, with advice.
 #[derive(Debug, thiserror::Error)]
 enum NoConnection {
     #[error("{0}: start it, name its socket with --socket or EXECUTOR_SOCKET, or use --local")]
@@ -30,7 +30,7 @@ impl From<ConnectError> for Failure {
 /// Connects to a socket.
 ///
 /// # Errors
-/// Nothing listens there, or the caller may not connect.
+/// Fails if nothing listens there, or the caller may not connect.
 pub async fn connect(socket: &Path) -> Result<Client, Failure> {
     Ok(Client::connect(socket).await?)
 }

@@ -11,7 +11,7 @@ use crate::status::Doing as _;
 /// Waits for the end of a container.
 ///
 /// # Errors
-/// There is no such container.
+/// Fails if the container does not exist.
 pub async fn completed(client: &Client, id: &str) -> Result<Container, Failure> {
     client.wait(id).await.doing(&format!("wait for {id}"))
 }
@@ -19,7 +19,7 @@ pub async fn completed(client: &Client, id: &str) -> Result<Container, Failure> 
 /// Asks executord to stop a container; asking again does no harm.
 ///
 /// # Errors
-/// There is no such container.
+/// Fails if the container does not exist.
 pub async fn ask_to_stop(client: &Client, id: &str, grace: Option<Duration>) -> Result<Container, Failure> {
     client.stop(id, grace).await.doing(&format!("stop {id}"))
 }

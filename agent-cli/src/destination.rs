@@ -1,8 +1,8 @@
-//! Where fetched files go, by the rules of cp, and the writing of them.
+//! Destinations of fetched files, by the rules of cp, and the writing of the files.
 //!
-//! The names come from a container. Whatever they are, nothing is written but below the destination: each component is
-//! opened by itself, no symbolic link is followed there, and a path that is not below what was asked for is an error. A
-//! file appears under its name when it is whole; before that it has a name of its own, which goes when the fetching
+//! File names come from a container and are not trusted: nothing is written outside the destination. Each component is
+//! opened by itself, no symbolic link is followed, and a path that is not below the requested one is an error. A file
+//! appears under its name when it is complete; before that it has a temporary name, which is removed when the fetching
 //! breaks off.
 
 use std::ffi::OsString;
@@ -19,18 +19,18 @@ use rustix::fs::{
 use crate::failure::Failure;
 use crate::text::plain;
 
-/// What is fetched.
+/// Source of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source<'a> {
-    /// One file, by its path.
+    /// A single file, by its path.
     File(&'a str),
-    /// What is below a directory.
+    /// The contents of a directory.
     Directory(&'a str),
-    /// All outputs.
+    /// Every output.
     Everything,
 }
 
-/// What is at the destination.
+/// Kind of the destination, as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum There {
     Nothing,
@@ -40,18 +40,18 @@ pub enum There {
     Other,
 }
 
-/// Where it goes.
+/// Place of fetched files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The directory that all of it is written below.
+    /// The directory that everything is written below.
     pub directory: PathBuf,
-    /// It is made where it is not there.
+    /// The directory is made if it does not exist.
     pub make: bool,
-    /// What comes in there: the name of the file, or of the directory, if it gets one of its own.
+    /// Name below the directory of the file, or of the copied directory, if it gets one of its own.
     pub name: Option<OsString>,
 }
 
-/// Why something was not written.
+/// Errors of writing fetched files.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("{}: {why}", plain(&.path.display().to_string()))]
@@ -88,7 +88,7 @@ pub fn at(destination: &Path) -> Result<There, WriteError> {
     there(destination).map_err(|source| WriteError::Io { path: destination.to_owned(), source })
 }
 
-/// What is at a path. A link to a directory is one, as for cp.
+/// Returns the kind of what is at a path. A link to a directory counts as a directory, as for cp.
 fn there(path: &Path) -> io::Result<There> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(There::Nothing),
@@ -264,7 +264,7 @@ impl Partial {
             .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })
     }
 
-    /// Where it will be.
+    /// Returns the final path of the file.
     pub fn shown(&self) -> &Path {
         &self.shown
     }

@@ -1,11 +1,11 @@
 //! Exit statuses: one table, for the program, for `--help` and for the manual.
 //!
-//! They are `env`'s, `timeout`'s and Docker's, so that a script can treat `agent-cli run -- CMD` as it treats
-//! `CMD`. A process may itself exit with 125, 126 or 127; `--json` tells the two apart.
+//! The statuses are those of `env`, `timeout` and Docker, so that a script can treat `agent-cli run -- CMD` as it
+//! treats `CMD`. A process may itself exit with 125, 126 or 127; `--json` tells the two apart.
 
 use executor_client::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
-/// Something that is this program's, the daemon's or the caller's fault, not the process's.
+/// Status of an error that is this program's, the daemon's or the caller's, not the process's.
 pub const OURS: u8 = 125;
 /// The program exists and cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
@@ -20,7 +20,7 @@ pub const RESIDUE: u8 = 1;
 /// Commands whose exit status says more than done and failed.
 pub const WITH_STATUSES: [&str; 5] = ["run", "wait", "exec", "attach", "audit"];
 
-/// What each status means, in the words of the manual.
+/// The meaning of each status, in the words of the manual.
 pub const TABLE: [(&str, &str); 7] = [
     ("0-255", "run, wait, exec, attach: as the process; a program: as it does; other commands: 0 when done"),
     ("1", "audit: a canary was left, or was where it must not be, or not all could be searched"),
@@ -37,14 +37,14 @@ pub const TABLE: [(&str, &str); 7] = [
 /// `ENOENT`.
 const ENOENT: i32 = 2;
 
-/// How a container ended, in one value.
+/// End of a container, in one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Exited(i32),
     Signaled(i32),
     /// The program could not be executed, for this errno.
     NotExecuted(i32),
-    /// It could not be prepared, or nobody knows what became of it.
+    /// The container could not be prepared, or its end is unknown.
     Failed(failure::Kind),
     /// The daemon told neither an exit nor a failure.
     Unknown,

@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say what to do, and the status to exit with.
+//! Errors of the command line, with advice and the status to exit with.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
@@ -11,7 +11,7 @@ use executor_client::{Code, Violation};
 use crate::text::plain;
 use crate::{exit, signals};
 
-/// Why a command ended without doing what it was asked to.
+/// Reason why a command ended without doing what it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The command line contradicts itself.
@@ -29,7 +29,7 @@ pub enum Failure {
     /// The connection broke and did not come back.
     #[error("{doing}: lost executord at {} and it did not come back within {} s", .socket.display(), .waited.as_secs())]
     GaveUp { doing: String, socket: PathBuf, waited: Duration },
-    /// Our own output could not be written.
+    /// This program's own output could not be written.
     #[error("cannot write to {stream}")]
     Output { stream: &'static str, source: io::Error },
     /// The machine refuses something as ordinary as a thread.
@@ -40,10 +40,10 @@ pub enum Failure {
     ClosedPipe,
     #[error("interrupted by {}", signals::name(*.0))]
     Interrupted(i32),
-    /// Somebody pressed the keys that leave a process to itself.
+    /// The user pressed the keys that detach from a process.
     #[error("the container {id} goes on; `agent-cli attach {id}` comes back to it")]
     Detached { id: String },
-    /// Somebody pressed Ctrl-C for the third time.
+    /// The user pressed Ctrl-C for the third time.
     #[error("left at once; the container {id} may still be there: `agent-cli rm -f {id}` removes it")]
     Abandoned { id: String, signal: i32 },
     /// A file of ours (manual, completions) could not be written.
@@ -61,7 +61,7 @@ pub enum Failure {
     /// An archive that came is damaged, or ends too early.
     #[error("what came for {} is no whole archive", .path.display())]
     Archive { path: PathBuf, source: io::Error },
-    /// Not all was copied; each was told.
+    /// Entries were left out of a copy; each was reported.
     #[error("{left_out} not copied, {copied} copied")]
     LeftOut { left_out: usize, copied: u64 },
     /// Executord sends what has no place in an answer.
@@ -70,10 +70,10 @@ pub enum Failure {
     /// An output is not as long as it was announced.
     #[error("{path}: executord sent another number of bytes than it announced")]
     OutputSize { path: String },
-    /// Not all outputs are there; each was told.
+    /// Outputs are missing from a copy; each was reported.
     #[error("{skipped} not captured, {copied} copied")]
     OutputsSkipped { skipped: usize, copied: usize },
-    /// Some of several things failed, and each was reported as it did.
+    /// Some of several operations failed; each failure was reported.
     #[error("{failed} of {all} failed")]
     Several { failed: usize, all: usize },
 }
@@ -121,12 +121,12 @@ impl Failure {
         }
     }
 
-    /// Whether the rest of the output is not worth waiting for.
+    /// Returns whether the rest of the output is not worth waiting for.
     pub fn is_hasty(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_) | Self::Abandoned { .. })
     }
 
-    /// Whether there is anything to tell: `| head` wants no complaint, and Ctrl-C was the user's own.
+    /// Returns whether nothing is to be reported: `| head` wants no complaint, and Ctrl-C was the user's own.
     pub fn is_quiet(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_))
     }

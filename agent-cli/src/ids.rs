@@ -12,7 +12,7 @@ use crate::text::plain;
 /// Most ids that are told where several fit.
 const TOLD_MAX: u32 = 10;
 
-/// Does `work` with an id, and where executord knows none of that name with the one that begins with it.
+/// Calls `work` with an id; if executord does not know the id, with the one id that begins with it.
 pub(crate) async fn with<T, F>(client: &Client, id: String, mut work: impl FnMut(String) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
@@ -29,7 +29,7 @@ where
 /// The id that begins with these characters; `None` where there is none.
 ///
 /// # Errors
-/// There are several, and none is the text itself.
+/// Fails if several ids begin with the text, and none is the text itself.
 pub(crate) async fn whole(client: &Client, text: &str) -> Result<Option<String>, Failure> {
     match client.find(text, TOLD_MAX).await.doing(&format!("look for {text}"))? {
         Match::None => Ok(None),

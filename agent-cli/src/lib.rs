@@ -2,10 +2,10 @@
 //!
 //! The library is what programs of the command line have in common: this one, and those that it runs ([`programs`]).
 //!
-//! Where to look: [`cli`] reads the command line, [`commands`] has a module for each command with its arguments, [`work`] carries a
-//! command out, over [`connect`], the way to executord, or [`local`], the private executord of `--local`. [`source`] and
-//! [`request`] are about what goes into a container, [`stay`] and [`logs`] about what comes out of one, [`view`] is how things
-//! look, [`failure`] and [`exit`] how it ends.
+//! Modules: [`cli`] reads the command line, [`commands`] has a module for each command with its arguments, [`work`]
+//! carries a command out, over [`connect`], the way to executord, or [`local`], the private executord of `--local`.
+//! [`source`] and [`request`] are about the inputs of a container, [`stay`] and [`logs`] about its output, [`view`] is
+//! the presentation of results, [`failure`] and [`exit`] are errors and exit statuses.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // the library's users are the programs beside it; texts of errors and help say what fields are

@@ -1,9 +1,10 @@
-//! `--local`: an executord of our own, for one command.
+//! `--local`: a private executord for one command.
 //!
-//! It lives in a fresh temporary directory, is ready when its health service says so, and is taken down at
-//! the end: SIGTERM, its exit, its directories gone. Should we die first, executord notices by itself
-//! (`--ephemeral`). It inherits next to nothing of our environment, where `@env:` secrets may lie, and runs in a
-//! process group of its own, so that Ctrl-C at the terminal reaches us alone and we decide what follows.
+//! The private executord lives in a fresh temporary directory, is ready when its health service says so, and is taken
+//! down at the end: SIGTERM, its exit, its directories gone. If this program dies first, executord notices by itself
+//! (`--ephemeral`). It inherits next to nothing of this program's environment, where `@env:` secrets may lie, and runs
+//! in a process group of its own, so that Ctrl-C at the terminal reaches this program alone, which decides what
+//! follows.
 
 use std::collections::VecDeque;
 use std::fs::Permissions;
@@ -25,11 +26,11 @@ use crate::executables;
 use crate::failure::Failure;
 use crate::text::plain;
 
-/// How long executord may take until it serves.
+/// Longest time until executord serves.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long it may take to kill its containers and to exit.
+/// Longest time for executord to kill its containers and to exit.
 const EXIT_WITHIN: Duration = Duration::from_secs(30);
-/// How long its launcher may take after that to clear away the directories.
+/// Longest time for the launcher to remove the directories after executord has exited.
 const CLEARED_WITHIN: Duration = Duration::from_secs(10);
 /// The same after an executord that never served: it may not have come to start a launcher.
 const CLEARED_UNSERVED_WITHIN: Duration = Duration::from_secs(1);
@@ -37,15 +38,15 @@ const CLEARED_UNSERVED_WITHIN: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 /// Lines of its log that an error shows.
 const LAST_LINES: usize = 12;
-/// With a longer directory the sockets of containers (`run/containers/UUID/shim.sock`) would exceed the 107
-/// bytes of a unix socket's path.
+/// Longest path of the directory: with a longer one the sockets of containers (`run/containers/UUID/shim.sock`) would
+/// exceed the 107 bytes of a unix socket's path.
 const HOME_MAX: usize = 45;
 /// Bytes and files that executord, its launcher and a container need on a disk; below 4 MiB and 8 files executord takes none.
 const ROOM: (u64, u64) = (64 << 20, 1000);
-/// What the daemon gets to see of our environment.
+/// Variables of this program's environment that the daemon gets.
 const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
 
-/// Why there is no private executord.
+/// Errors of starting a private executord.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalError {
     #[error(
@@ -115,7 +116,7 @@ impl PrivateDaemon {
         Ok(Self { child, home, served: false, log, reader })
     }
 
-    /// Its directory.
+    /// Returns the private executord's directory.
     pub(crate) fn home(&self) -> &Path {
         &self.home
     }
@@ -225,7 +226,7 @@ fn make_home() -> Result<PathBuf, LocalError> {
     Err(LocalError::Directory(error))
 }
 
-/// There is room for a container's state. Some file systems count no files: those have none at all by their own account.
+/// Returns whether there is room for a container's state. Some file systems count no files: those report a total of 0.
 fn has_room(dir: &Path) -> bool {
     rustix::fs::statvfs(dir).is_ok_and(|space| {
         space.f_bavail.saturating_mul(space.f_frsize) >= ROOM.0 && (space.f_files == 0 || space.f_favail >= ROOM.1)

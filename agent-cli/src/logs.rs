@@ -9,16 +9,16 @@ use crate::status::Doing as _;
 use crate::text::plain;
 use crate::view::json;
 
-/// In which form log entries are printed.
+/// Form in which log entries are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Each stream on its own, byte for byte.
+    /// Separate streams, byte for byte.
     AsItWas,
-    /// All of it on standard error, byte for byte: standard output belongs to a document.
+    /// Standard error for all output, byte for byte: standard output belongs to a document.
     OnStderr,
-    /// An object a line.
+    /// A JSON object per line.
     Json,
-    /// Not at all.
+    /// No output.
     Silent,
 }
 
@@ -31,7 +31,7 @@ pub struct Printer {
     pub dropped: u64,
     /// Times are written in front of lines.
     stamps: Option<Stamps>,
-    /// What the process wrote, where it is to be kept, and how much of it at most.
+    /// Output of the process that is kept, with the most bytes to keep.
     kept: Option<(Vec<u8>, usize)>,
 }
 
@@ -46,7 +46,7 @@ impl Printer {
         self
     }
 
-    /// What was kept. That there was more is said at its end.
+    /// Returns the kept output. If there was more, its end says so.
     pub fn into_kept(self) -> Vec<u8> {
         self.kept.map(|(kept, _)| kept).unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl Stamps {
 /// Prints a container's log to its end.
 ///
 /// # Errors
-/// There is no such container; executord is away for too long.
+/// Fails if the container does not exist, or executord is away for too long.
 pub async fn follow(client: &Client, request: StreamLogsRequest, printer: &mut Printer) -> Result<(), Failure> {
     let doing = format!("logs of {}", request.id);
     let mut log = client.logs(request);

@@ -16,10 +16,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::failure::Failure;
 
-/// Something was written to standard output.
+/// Set when something was written to standard output.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// Something was written to standard output.
+/// Returns whether something was written to standard output.
 pub fn has_written() -> bool {
     WRITTEN.load(Ordering::Relaxed)
 }
@@ -27,7 +27,7 @@ pub fn has_written() -> bool {
 /// Pieces that may wait to be written; a log entry has at most 60 KiB.
 const WAITING_MAX: usize = 32;
 
-/// One of the two streams.
+/// Standard output or standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Out,
@@ -117,7 +117,7 @@ impl Output {
         self.result()
     }
 
-    /// Whether everything could be written so far.
+    /// Returns an error if any output so far could not be written.
     pub fn result(&self) -> Result<(), Failure> {
         match &*self.broken.borrow() {
             None => Ok(()),

@@ -1,8 +1,8 @@
 //! `agent-cli NAME` for a NAME that is no command: the program `agent-cli-NAME`, as git and docker do it.
 //!
-//! It is looked for beside agent-cli, then in the absolute directories of PATH. It gets its arguments as they are; flags
-//! before NAME come to it as EXECUTOR_SOCKET and EXECUTOR_JSON. It takes agent-cli's place, unless --local stands before NAME:
-//! then it is a child, and the private executord is taken down when it has ended.
+//! The program is looked for beside agent-cli, then in the absolute directories of PATH. Its arguments are passed on
+//! unchanged; flags before NAME reach it as EXECUTOR_SOCKET and EXECUTOR_JSON. It replaces agent-cli, unless --local
+//! stands before NAME: then it is a child process, and the private executord is taken down when it has ended.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,7 +23,7 @@ use crate::work::with_private_daemon;
 
 /// The name of this program.
 pub(crate) const PROGRAM: &str = "agent-cli";
-/// What the names of programs begin with.
+/// Prefix of the names of programs.
 const PREFIX: &str = "agent-cli-";
 
 /// A program that cannot be run.

@@ -13,9 +13,9 @@ use crate::failure::Failure;
 use crate::source::{self, Argument, Flag};
 use crate::text::plain;
 
-/// What stands before a reference that says what it is of.
+/// Prefixes of references that name their kind.
 const SCHEMES: [&str; 4] = ["docker://", "oci:", "oci-archive:", "docker-archive:"];
-/// Whose images have short names.
+/// Registry of images with short names.
 const DEFAULT_REGISTRY: &str = "docker.io";
 
 /// A reference of this machine's disk with an absolute path: executord has another working directory.

@@ -24,8 +24,8 @@ impl Request {
         &self.message().id
     }
 
-    /// What is to be fetched first, so that a person sees how far it is: an image of a registry, and whether it is wanted
-    /// anew.
+    /// Returns the image to fetch before the container is made, so that the user sees the progress: an image of a
+    /// registry, and whether it is pulled even if it is already there.
     pub fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
         let policy = self.message().pull_policy();
         let wanted = self.message().rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
@@ -40,12 +40,12 @@ impl Request {
         Some(self.message().rootfs.clone()).filter(|rootfs| wanted && OnDisk::of(rootfs).is_some())
     }
 
-    /// Its image was taken in under its reference: executord looks no further.
+    /// Marks the image as taken in under its reference, so that executord does not pull it.
     pub fn is_taken_in(&mut self) {
         self.0.message_mut().set_pull_policy(v1::PullPolicy::Never);
     }
 
-    /// What it declares as outputs.
+    /// Returns the declared outputs.
     pub fn outputs(&self) -> Option<&v1::Outputs> {
         self.message().outputs.as_ref()
     }

@@ -1,4 +1,4 @@
-//! What a command works with: a connection, an output, a look; and what it does with several containers at once.
+//! The session of a command: connection, output and style; and operations on several containers at once.
 
 use executor_client::v1::Container;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::text::plain;
 use crate::view::style::Style;
 use crate::view::{human, json};
 
-/// What a command works with.
+/// Connection, output and style that a command uses.
 pub struct Session {
     pub client: Client,
     pub output: Output,
@@ -27,7 +27,8 @@ impl Session {
         self.output.text(text).await;
     }
 
-    /// Does the same with several containers at once, each by its id or a beginning of it: what became of each, in order.
+    /// Runs an operation on several containers at once, each given by its id or a beginning of it. Returns the results
+    /// in the order of the ids.
     pub async fn each<F>(
         &self,
         ids: Vec<String>,

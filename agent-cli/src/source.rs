@@ -1,9 +1,9 @@
-//! Where a secret comes from: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for every flag that takes one.
+//! Sources of secrets: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for every flag that takes one.
 //!
-//! The value itself can never stand on the command line: `ps` shows it to every user of the machine, and
-//! shells remember it. So nothing here repeats what follows the `=` when it is not a source. Content is read
-//! into buffers that are wiped when they are dropped, also those a growing buffer leaves behind; it is bounded
-//! before the daemon's own limit is known.
+//! The value itself can never stand on the command line: `ps` shows it to every user of the machine, and shells
+//! remember it. Therefore no message repeats what follows the `=` when it is not a source. Content is read into buffers
+//! that are wiped when they are dropped, also those a growing buffer leaves behind; its size is bounded before the
+//! daemon's own limit is known.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,7 +35,7 @@ pub enum Flag {
 }
 
 impl Flag {
-    /// As it is written.
+    /// Returns the flag as it is written on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "--file",
@@ -48,7 +48,7 @@ impl Flag {
         }
     }
 
-    /// What stands before the `=`.
+    /// Returns the placeholder for the part before the `=`.
     fn key(self) -> &'static str {
         match self {
             Self::File | Self::PublicFile => "PATH",
@@ -66,18 +66,18 @@ impl std::fmt::Display for Flag {
     }
 }
 
-/// One argument of such a flag.
+/// An argument of such a flag.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Argument {
     pub flag: Flag,
-    /// What it is for: a path in the container, a variable's name, an argument's index.
+    /// Target of the content: a path in the container, a variable's name, an argument's index.
     pub key: String,
     pub source: Source,
-    /// Of a file.
+    /// Access to a file in the container.
     pub access: Access,
 }
 
-/// Who may do what with a file in the container, as far as it is said.
+/// Permissions of a file in the container, as far as they are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     pub mode: Option<u32>,
@@ -111,7 +111,7 @@ pub fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| format!("{text:?} is not 0 to 0777 in octal digits"))
 }
 
-/// Where content comes from.
+/// Source of a content.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Source {
     File(PathBuf),
@@ -119,7 +119,7 @@ pub enum Source {
     Environment(String),
 }
 
-/// What is wrong with such an argument, or with what it names.
+/// Errors of such an argument, and of reading its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(
@@ -205,11 +205,11 @@ impl Source {
     }
 }
 
-/// What was read.
+/// Content that was read from a source.
 pub struct Content {
-    /// Of which flag.
+    /// Flag that named the source.
     pub flag: Flag,
-    /// What it is for.
+    /// Target of the content, as in [`Argument`].
     pub key: String,
     source: Source,
     access: Access,
@@ -218,7 +218,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// As a file of a request.
+    /// Converts the content to a file of a request.
     pub fn into_file(mut self) -> v1::File {
         v1::File {
             path: self.key,
@@ -229,8 +229,8 @@ impl Content {
         }
     }
 
-    /// As text for a variable or an argument. One newline at the end of a file or of standard input is left out: editors
-    /// and `echo` put it there, and nobody means it.
+    /// Converts the content to text for a variable or an argument. One newline at the end of a file or of standard
+    /// input is left out: editors and `echo` add it, and it is not part of the secret.
     pub fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
         if !matches!(self.source, Source::Environment(_)) && self.bytes.last() == Some(&b'\n') {
             self.bytes.pop();
@@ -238,7 +238,7 @@ impl Content {
         self.into_verbatim()
     }
 
-    /// As text, just as it came.
+    /// Converts the content to text without changing it.
     pub fn into_verbatim(mut self) -> Result<Zeroizing<String>, SourceError> {
         let source_name = self.source.name();
         let (flag, key) = (self.flag, self.key);
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(argument.source, Source::File("/tmp/pw,mode=0640".into()));
     }
 
-    /// What may be a secret appears in no message.
+    /// No message contains what may be a secret.
     #[test]
     fn a_value_is_refused_and_not_repeated() {
         for text in [format!("db/password={CANARY}"), format!("={CANARY}"), CANARY.to_owned(), format!("=@{CANARY}")] {

@@ -22,14 +22,14 @@ use crate::session::Session;
 use crate::status::Doing as _;
 use crate::terminal::DetachKeys;
 
-/// How often Ctrl-C is pressed until we leave at once.
+/// Number of times Ctrl-C is pressed until this command leaves at once.
 const LEAVE: u32 = 3;
 
-/// What a process gets at most between SIGTERM and SIGKILL when nobody reads its output any more. On its own it
-/// would have died of SIGPIPE at once.
+/// Longest grace period between SIGTERM and SIGKILL once the output has no reader any more. Without a container the
+/// process would have died of SIGPIPE at once.
 pub const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
 
-/// What goes between this command and the process.
+/// Streams between this command and the process.
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     /// Standard input goes to the process.
@@ -44,7 +44,7 @@ pub struct Streams {
 pub struct Pressed {
     id: String,
     pub times: u32,
-    /// Only a person is told what the next one does.
+    /// Messages about the next Ctrl-C are printed: only if standard error is a terminal.
     talk: bool,
 }
 
@@ -71,9 +71,9 @@ pub struct Attached<'a> {
     pub pressed: Pressed,
     pub grace_without_reader: Duration,
     pub streams: Streams,
-    /// This command made it: its process waits for us, and all that it writes is ours.
+    /// The container was made by this command: its process waits for this command, which prints all of its output.
     pub created: bool,
-    /// Its output is not kept.
+    /// The output is not kept.
     pub suppressed: bool,
 }
 
@@ -151,7 +151,7 @@ impl Attached<'_> {
         }
     }
 
-    /// What Ctrl-C means by now.
+    /// Sends the order that Ctrl-C means after this number of presses.
     fn order(&self, orders: &mut JoinSet<Result<(), Failure>>) {
         if self.pressed.times == 1 {
             return self.stop(orders, None);
@@ -267,8 +267,8 @@ async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -
     }
 }
 
-/// What the process writes: from itself, where it has a terminal or was made for us, else from its log. Whatever cannot be
-/// had from itself is in the log, too.
+/// Prints the process's output: directly if it has a terminal or was made by this command, else from its log. Output
+/// that cannot be read directly is in the log, too.
 async fn output(
     session: &Session,
     id: &str,

@@ -1,5 +1,5 @@
-//! This command's own terminal while a process in a container has it: raw, so that every key goes there, and as it was
-//! again on every way out.
+//! Terminal of this command while a process in a container has it: raw, so that every key goes to the process, and
+//! restored on every way out.
 //!
 //! A signal that ends this program is taken as an event by its commands, which then drop [`Raw`]; a panic restores the
 //! terminal by a hook. What cannot be caught (SIGKILL) leaves it raw: `reset` helps.
@@ -21,7 +21,7 @@ const CHUNK: usize = 16 << 10;
 /// Pieces that wait to be sent.
 const WAITING_MAX: usize = 4;
 
-/// How the terminal was, while it is raw.
+/// The terminal's settings from before it was raw, while it is raw.
 static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// The terminal is raw for as long as this lives.
@@ -69,18 +69,18 @@ pub(crate) fn require(input: bool) -> Result<(), Failure> {
     Err(Failure::Usage(format!("--tty needs a terminal, and {missing} is none; leave it out in scripts")))
 }
 
-/// How large its window is; none where it does not say.
+/// Returns the size of the terminal's window; `None` if the terminal does not report one.
 pub(crate) fn window() -> Option<WindowSize> {
     let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0)?;
     Some(WindowSize { rows: size.ws_row.into(), columns: size.ws_col.into() })
 }
 
-/// What comes from standard input.
+/// Input from standard input.
 #[derive(Debug)]
 pub(crate) enum Typed {
     /// Bytes.
     Bytes(Zeroizing<Vec<u8>>),
-    /// It has ended.
+    /// Standard input has ended.
     End,
     /// The keys that detach were pressed.
     Detach,
@@ -99,7 +99,7 @@ impl Keyboard {
         Ok(Self(receiver))
     }
 
-    /// What comes next.
+    /// Waits for the next input.
     pub(crate) async fn next(&mut self) -> Typed {
         match self.0.recv().await {
             Some(typed) => typed,
@@ -136,7 +136,7 @@ fn read_all(mut stdin: File, mut keys: Option<DetachKeys>, sender: &mpsc::Sender
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DetachKeys {
     keys: Vec<u8>,
-    /// How many of them were pressed.
+    /// Number of the keys pressed so far.
     pressed: usize,
 }
 
@@ -144,7 +144,7 @@ impl DetachKeys {
     /// `ctrl-p,ctrl-q`: letters and `@[\]^_` with `ctrl-`, any other ASCII character by itself.
     ///
     /// # Errors
-    /// It is none of that.
+    /// Fails if the text is not such a list.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let key = |word: &str| match word.as_bytes() {
             &[one] if one.is_ascii() => Some(one),
@@ -159,8 +159,8 @@ impl DetachKeys {
             .ok_or_else(|| "is no list of keys: ctrl-p,ctrl-q is one; at most 16 of letters and ctrl-LETTER".to_owned())
     }
 
-    /// What goes on of some bytes, and whether the keys were pressed. What may be their beginning is held back until the
-    /// next key.
+    /// Returns the bytes to pass on, and whether the keys were pressed. Bytes that may be the beginning of the keys are
+    /// held back until the next key.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
         let mut through = Vec::with_capacity(bytes.len());
         for byte in bytes {

@@ -45,7 +45,7 @@ pub fn grace(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// How many lines of a log.
+/// Number of lines of a log; `None` for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines(pub Option<u64>);
 
@@ -64,7 +64,7 @@ pub enum Ulimit {
     Files(u64),
     /// Processes.
     Processes(u64),
-    /// What is in force anyway.
+    /// The limit that is in force anyway.
     Nothing,
 }
 

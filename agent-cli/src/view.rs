@@ -1,4 +1,4 @@
-//! How things look: as JSON for programs, as aligned text for people.
+//! Presentation of results: JSON for programs, aligned text for people.
 //!
 //! Everything here is pure: messages of the interface go in, text comes out. What a container or a caller
 //! chose (labels, paths, messages) is untrusted: it reaches a terminal only through [`crate::text::plain`].

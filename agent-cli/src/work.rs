@@ -9,14 +9,14 @@ use crate::output::Output;
 use crate::session::Session;
 use crate::view::style::Style;
 
-/// What SIGINT, SIGTERM and SIGHUP mean to a command.
+/// Effect of SIGINT, SIGTERM and SIGHUP on a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interruption {
     /// The command hears of them, and decides.
     Heeded,
     /// The command is cut off, and clears away what it has begun.
     CutOff,
-    /// Nothing has to be cleared away: they end the program as they end any other.
+    /// The signals end the program as they end any other: nothing has to be cleared away.
     Ends,
 }
 
@@ -28,11 +28,11 @@ pub trait Work {
     /// The socket where no other is named.
     fn default_socket(&self) -> &'static str;
 
-    /// What signals mean to it.
+    /// Returns the effect of signals on the command.
     fn interruption(&self) -> Interruption;
 
-    /// Does it, and answers the status to exit with. `interrupts` tells of signals where they are heeded, and is silent
-    /// otherwise.
+    /// Carries the command out and returns the status to exit with. `interrupts` reports signals if the command heeds
+    /// them, and nothing otherwise.
     fn carry_out(self, session: &Session, interrupts: &mut Interrupts) -> impl Future<Output = Result<u8, Failure>>;
 }
 

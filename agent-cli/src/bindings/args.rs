@@ -53,7 +53,7 @@ pub(crate) struct DeliveryArgs {
     pub(crate) binding_group: Option<String>,
 }
 
-/// As it is written.
+/// Profile of the translation of VCAP_SERVICES, as `--binding-profile` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProfileArg {
     /// Cloud Controller as it is today: the provider is the label, attributes are files, empty ones are left out

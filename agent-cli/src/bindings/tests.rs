@@ -66,7 +66,7 @@ fn every_source_is_read_and_no_value_is_taken() {
     assert!(error.contains("--file c=@-: standard input is already the content of --vcap-services"), "{error}");
 }
 
-/// All that is wrong, in Cloud Controller's words.
+/// Every violation is reported, in Cloud Controller's words.
 #[test]
 fn what_is_wrong_is_told_line_by_line() {
     let bad = br#"{"l": [{"name": "B_D", "credentials": {"../x": "canary"}}]}"#;

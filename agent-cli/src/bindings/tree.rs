@@ -29,13 +29,13 @@ use crate::text::plain;
 const IN_FORCE: &str = "..data";
 /// Most names in all directories together.
 const NAMES_MAX: usize = 20_000;
-/// What makes a directory a binding.
+/// Name of the file that makes a directory a binding.
 const TYPE: &str = "type";
 
 /// The entries of a binding by their names.
 pub(crate) type Entries = Vec<(String, Zeroizing<Vec<u8>>)>;
 
-/// Why a directory could not be read as bindings.
+/// Errors of reading a directory as bindings.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TreeError {
     #[error("cannot read {}", plain(&.path.display().to_string()))]
@@ -69,7 +69,7 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
     Ok(tree)
 }
 
-/// What may still be read.
+/// A reader with the bytes and names that it may still read.
 struct Reader {
     bytes: usize,
     names: usize,
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Nobody waits for the other end of a pipe.
+    /// Reading does not wait for the other end of a pipe.
     #[test]
     fn a_pipe_is_refused_at_once() {
         let home = tempfile::tempdir().unwrap();

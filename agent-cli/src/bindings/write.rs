@@ -1,10 +1,10 @@
 //! `bindings write`: bindings into a directory of this machine, all of them or none.
 //!
-//! They are written beside the directory under a name of their own (`.NAME.agent-cli-...`), synced, and take its place in
-//! one step; what was there before is removed after that. Nothing but bindings lies in the directory, because half of the
-//! clients fail at anything else; so there is no mark by which it could be known as ours. It is ours when it holds
-//! nothing that this command would not have written: directories of 0700 that have a `type`, regular files of 0600, one
-//! owner. Whatever else is in the way stays as it is.
+//! Bindings are written beside the directory under a temporary name (`.NAME.agent-cli-...`), synced, and take its place
+//! in one step; the replaced directory is removed after that. Nothing but bindings lies in the directory, because half
+//! of the clients fail at anything else; so no mark tells that this command wrote it. A directory counts as written by
+//! this command if it holds nothing else than this command writes: directories of 0700 that have a `type`, regular
+//! files of 0600, one owner. Anything else at the destination is left unchanged.
 //!
 //! A SIGKILL in the middle leaves the name with the dot.
 
@@ -25,10 +25,10 @@ const DIRECTORY: u32 = 0o700;
 const FILE: u32 = 0o600;
 /// Permission bits of a mode.
 const BITS: u32 = 0o7777;
-/// Why a directory is not replaced.
+/// Reason for not replacing a directory.
 const FOREIGN: &str = "was not written by `agent-cli bindings write`, so it is not replaced";
 
-/// Why nothing was written.
+/// Errors of writing bindings; nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("cannot write {}", plain(&.path.display().to_string()))]
@@ -61,7 +61,8 @@ pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
     sync(parent)
 }
 
-/// What is written beside. Dropped, it is gone: what was not finished, or what was there before.
+/// A temporary directory beside the final one, removed when dropped: it holds what was not finished, or the replaced
+/// bindings.
 struct Beside(PathBuf);
 
 impl Drop for Beside {
@@ -100,7 +101,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> WriteError + use<> {
     move |source| WriteError::Io { path: path.clone(), source }
 }
 
-/// Whether there is a directory that may be replaced; an error where there is anything else.
+/// Returns whether there is a directory that may be replaced; fails if there is anything else.
 fn judge(dir: &Path) -> Result<bool, WriteError> {
     let meta = match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -126,7 +127,7 @@ fn judge(dir: &Path) -> Result<bool, WriteError> {
     Ok(true)
 }
 
-/// What lies in a directory, no link followed.
+/// Returns the entries of a directory; links are not followed.
 fn children(dir: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, WriteError> {
     let child = |entry: io::Result<fs::DirEntry>| {
         let path = entry.map_err(failed(dir))?.path();
@@ -150,7 +151,7 @@ mod tests {
         Builder::new().vcap_services(json.as_bytes(), Profile::Libcnb).finish().unwrap()
     }
 
-    /// Every file below a directory: its content and mode.
+    /// Returns every file below a directory with its content and mode.
     fn listing(dir: &Path) -> BTreeMap<String, (String, u32)> {
         let mut found = BTreeMap::new();
         let mut todo = vec![dir.to_owned()];

@@ -57,8 +57,8 @@ fn canary_size(text: &str) -> Result<u64, String> {
     if SIZES.contains(&size) { Ok(size) } else { Err(format!("is {size}; {least} to {most} is allowed")) }
 }
 
-/// By then nothing may be left of a container that has ended, or of a file that was replaced: the old one stays for half a
-/// second, for whoever has just looked it up.
+/// Time after which no secret may be left of a container that has ended, or of a file that was replaced: the old file
+/// stays for half a second, for a reader that has just looked it up.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Fails early where the audit would see nothing.
@@ -172,7 +172,7 @@ impl Log<'_> {
         }
     }
 
-    /// Why there is nothing to audit.
+    /// Returns the error that tells why there is nothing to audit.
     async fn ended_early(&self) -> Failure {
         let result = self.session.client.get(self.id).await.ok().and_then(|container| container.result);
         let why = match result.and_then(|result| result.failure) {

@@ -59,7 +59,7 @@ pub(crate) struct WriteArgs {
     pub(crate) from: BindingArgs,
 }
 
-/// How often bindings are replaced anew when somebody else replaced files in between.
+/// Number of attempts to replace bindings when somebody else replaces files at the same time.
 const ATTEMPTS: u32 = 5;
 
 /// Carries `bindings` out.
@@ -139,7 +139,7 @@ fn checked(result: &Result<Bindings, Failure>) -> Option<json::CheckedBindings> 
     }
 }
 
-/// For people: a line for each file.
+/// Formats the bindings for people: a line for each file.
 fn table(bindings: &Bindings, reveal: bool) -> String {
     let mut heading = vec!["FILE", "SIZE", "MASKED"];
     if reveal {
@@ -185,7 +185,7 @@ pub(super) async fn deliver(
     Ok(())
 }
 
-/// Where executord puts files with relative paths; empty where it is too old to tell.
+/// Returns executord's directory of files with relative paths; empty if executord is too old to report it.
 async fn files_root(session: &Session, doing: &str) -> Result<String, Failure> {
     Ok(session.client.info().await.doing(doing)?.files_root)
 }

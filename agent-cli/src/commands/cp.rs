@@ -33,7 +33,7 @@ pub(crate) struct CpArgs {
     pub(crate) destination: String,
 }
 
-/// What `cp` copies.
+/// Copy out of a container or into one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
     /// Out of a container.
@@ -145,7 +145,7 @@ async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u
     }
 }
 
-/// What a container declared. One that declared nothing is executord's to complain about.
+/// Returns the outputs that a container declared. If it declared none, executord reports the error.
 async fn declared(session: &Session, id: &str) -> Result<Outputs, Failure> {
     let doing = format!("cp {id}:");
     let container = session.client.get(id).await.doing(&doing)?;

@@ -1,6 +1,6 @@
 //! `events`: what happens to containers, over restarts of executord.
 //!
-//! It always goes by cursors, also for "from now on": so no event is lost while the connection is.
+//! The command always uses cursors, also for "from now on", so that no event is lost while the connection is down.
 
 use clap::Args;
 use executor_client::v1::WatchEventsResponse;

@@ -123,7 +123,7 @@ pub(crate) struct PruneArgs {
     pub(crate) dry_run: bool,
 }
 
-/// What is asked of executord, secrets read.
+/// A request to executord, with its secrets read.
 pub(crate) enum Prepared {
     Pull { request: Pull, quiet: bool },
     Direct(Direct),

@@ -65,7 +65,7 @@ pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Everything but completed containers, unless told otherwise; none listed means all to executord.
+/// Returns the states to list: by default all but completed. An empty list means all to executord.
 fn wanted(args: &PsArgs) -> Vec<State> {
     if !args.state.is_empty() {
         return args.state.iter().map(|state| state_of(*state)).collect();

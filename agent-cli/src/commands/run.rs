@@ -6,8 +6,8 @@
 //!                   Ctrl-C: stop, kill, leave
 //!                   our reader gone: stop
 //! ```
-//! All of the middle goes on at once, and over restarts of executord. Whatever goes wrong after the creation,
-//! the container is deleted, unless it is to stay.
+//! Everything between create and fetch happens concurrently, and continues over restarts of executord. After any error
+//! that follows the creation, the container is deleted, unless it is to be kept.
 
 mod args;
 mod isolation;
@@ -85,14 +85,14 @@ impl RunArgs {
     }
 }
 
-/// What becomes of the container.
+/// Handling of the container after its process has started.
 #[derive(Clone, Debug)]
 struct AtTheEnd {
     detach: bool,
     keep: bool,
-    /// Where its outputs go before it is deleted.
+    /// Destination of the outputs, which are fetched before the container is deleted.
     fetch_to: Option<PathBuf>,
-    /// It can be kept: its executord stays.
+    /// The container can be kept, because its executord stays.
     can_stay: bool,
     streams: Streams,
 }

@@ -1,7 +1,7 @@
 //! `secrets`: the secret inputs of the container that this runs in, asked for with its runtime token.
 //!
-//! One value goes out as it is, so that a script can take it; all of them only where that was asked for by name. The
-//! token comes from a file, because a command line is everybody's to read.
+//! A single value is printed unchanged, so that a script can use it; all values are printed only if the caller asks for
+//! that by a flag. The token comes from a file, because every user can read a command line.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(crate) struct SecretsArgs {
     pub(crate) reveal: bool,
 }
 
-/// Where a container that has a token finds executord.
+/// Socket of executord in a container that has a token.
 pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";
 /// Most bytes of a token's file.
 const TOKEN_MAX: u64 = 4096;
@@ -116,7 +116,7 @@ fn missing(SecretsArgs { env, arg, file, .. }: &SecretsArgs) -> String {
     format!("secrets: the container has no {what}")
 }
 
-/// All of them for a person: one a line, what cannot be shown told by its size.
+/// Formats all secrets for people: one per line; the size stands for a value that cannot be shown.
 fn revealed(GetSecretsResponse { files, environment, arguments }: &GetSecretsResponse) -> String {
     let mut text = String::new();
     let mut line = |what: &str, value: &str| text.push_str(&format!("{}={}\n", plain(what), plain(value)));

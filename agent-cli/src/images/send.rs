@@ -35,7 +35,7 @@ pub struct OnDisk {
     form: Form,
     is_layout: bool,
     path: PathBuf,
-    /// Its name in there; empty for the only one.
+    /// Name of the image in its archive or layout; empty for the only one.
     name: String,
 }
 

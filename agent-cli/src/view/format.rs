@@ -26,11 +26,11 @@ pub(crate) enum Part {
         field: Field,
         json: bool,
     },
-    /// Everything, as JSON.
+    /// The whole container, as JSON.
     All,
 }
 
-/// What can be shown of a container.
+/// Field of a container in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Named(&'static str),

@@ -13,10 +13,10 @@ use crate::exit::Outcome;
 use crate::signals;
 use crate::text::plain;
 
-/// What is said of a log whose last lines may not be there.
+/// Remark on a log whose last lines may be missing.
 pub(crate) const OUTPUT_INCOMPLETE: &str = "the last output may be missing";
 
-/// Where there is nothing to show.
+/// Placeholder for an empty value.
 const NOTHING: &str = "-";
 
 /// `64 MiB`, `1.5 GiB`, `1 byte`.
@@ -112,7 +112,7 @@ pub(crate) fn event_kind(kind: i32) -> String {
     event::Kind::try_from(kind).map_or_else(|_| format!("unknown_{kind}"), |kind| word(kind.as_str_name(), "KIND_"))
 }
 
-/// What came of outputs: `3 files, 12 KiB; 1 not captured`.
+/// Summary of outputs: `3 files, 12 KiB; 1 not captured`.
 pub(crate) fn outputs(summary: &OutputsSummary) -> String {
     if !summary.failure.is_empty() {
         return format!("NOT captured: {}", summary.failure);
@@ -122,7 +122,7 @@ pub(crate) fn outputs(summary: &OutputsSummary) -> String {
     format!("{files}, {}{skipped}", bytes(summary.bytes))
 }
 
-/// How it ended, in a column: `0`, `SIGKILL (oom)`, `not found`.
+/// The end of a container, in a column: `0`, `SIGKILL (oom)`, `not found`.
 pub(crate) fn ending(container: &Container) -> String {
     let Some(result) = &container.result else { return NOTHING.into() };
     let oom = if result.oom_killed { " (oom)" } else { "" };
@@ -146,13 +146,13 @@ pub(crate) fn labels(labels: &std::collections::HashMap<String, String>) -> Stri
     sorted.join(",")
 }
 
-/// Its published ports, as docker writes them: `8080->80/tcp`.
+/// The published ports of a container, as docker writes them: `8080->80/tcp`.
 pub(crate) fn ports(container: &Container) -> String {
     let ports = container.network_status.iter().flat_map(|on| &on.ports);
     ports.map(crate::network::leads_to).collect::<Vec<_>>().join(", ")
 }
 
-/// Its addresses, without the lengths of their prefixes.
+/// The addresses of a container, without the lengths of their prefixes.
 pub(crate) fn addresses(container: &Container) -> String {
     let addresses = container.network_status.iter().flat_map(|on| &on.addresses);
     let bare = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
@@ -235,7 +235,7 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     text
 }
 
-/// One line of `events`. Lines come one by one, so that columns have fixed widths.
+/// A line of `events`. Lines are printed one by one, so columns have fixed widths.
 pub(crate) fn event(event: &Event, style: Style) -> String {
     let ended = Container { result: event.result.clone(), ..Container::default() };
     let kind = event_kind(event.kind);

@@ -31,7 +31,7 @@ pub(crate) struct Document {
     layers: Vec<Layer>,
     pulled_at: Option<String>,
     last_used_at: Option<String>,
-    /// What was left out of its layers when they were unpacked.
+    /// Entries of the layers that were left out when they were unpacked.
     warnings: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl From<&Image> for Document {
     }
 }
 
-/// What `image inspect` says.
+/// The document of `image inspect`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Inspected {
@@ -81,7 +81,7 @@ pub(crate) struct Inspected {
     stop_signal: Option<u32>,
     labels: std::collections::BTreeMap<String, String>,
     volumes: Vec<String>,
-    /// As it came.
+    /// The image's configuration, unchanged.
     config: Option<serde_json::Value>,
 }
 
@@ -102,17 +102,17 @@ impl Inspected {
     }
 }
 
-/// What became of an image that was to be removed.
+/// Result of the removal of an image.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Removed {
     pub(crate) image: String,
-    /// False where only a name went.
+    /// False if only a name of the image was removed.
     pub(crate) removed: Option<bool>,
     pub(crate) error: Option<String>,
 }
 
-/// What went.
+/// Images and layers that `image prune` removed.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Pruned {
@@ -217,7 +217,7 @@ pub(crate) fn pruned(pruned: &PruneImagesResponse, dry_run: bool) -> String {
     text
 }
 
-/// How far a pull is: bars on a terminal, a line for each change elsewhere.
+/// Progress of a pull: bars on a terminal, a line for each change elsewhere.
 pub(crate) struct Bars {
     bars: Option<MultiProgress>,
     layers: HashMap<String, (Option<ProgressBar>, i32)>,

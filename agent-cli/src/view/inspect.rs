@@ -15,7 +15,7 @@ use crate::exit::Outcome;
 use crate::signals;
 use crate::text::plain;
 
-/// How many ids a user namespace has.
+/// Number of ids of a user namespace.
 const ID_RANGE: u32 = 65_536;
 
 /// The whole view.

@@ -38,7 +38,7 @@ pub(crate) use outputs::{Archived, Copied, Cp};
 pub(crate) use refusal::Refusal;
 pub(crate) use secrets::Secrets;
 
-/// One object of `logs --json`.
+/// An object of `logs --json`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LogEntry {
@@ -65,7 +65,7 @@ struct LogGap {
     log_bytes_max: u64,
 }
 
-/// One object of `events --json`.
+/// An object of `events --json`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Event {
@@ -74,13 +74,13 @@ pub(crate) struct Event {
     container_id: Option<String>,
     kind: String,
     result: Option<Ending>,
-    /// With `files_updated`.
+    /// Generation of the secret files; with `files_updated` alone.
     files_generation: Option<u64>,
     /// Events before this one are lost to this caller: they are no longer kept.
     gap: bool,
 }
 
-/// What became of one container of `rm`, of the signal of `signal`.
+/// Result of `rm` for one container, or of `signal`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Done {
@@ -93,7 +93,7 @@ pub(crate) struct Done {
     pub(crate) error: Option<String>,
 }
 
-/// What became of one container of several.
+/// Result for one container of several.
 #[derive(Serialize)]
 pub(crate) struct Tried {
     id: String,
@@ -102,7 +102,7 @@ pub(crate) struct Tried {
 }
 
 impl Tried {
-    /// Of the id that was asked for.
+    /// Makes the result for the requested id.
     pub(crate) fn new(id: &str, done: &Result<v1::Container, Failure>) -> Self {
         let container = done.as_ref().ok();
         Self {
@@ -113,13 +113,13 @@ impl Tried {
     }
 }
 
-/// A process that was left to itself.
+/// A process that `exec --detach` started.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Executed {
-    /// Of the container.
+    /// Id of the container.
     pub(crate) id: String,
-    /// On the host.
+    /// Process id on the host.
     pub(crate) pid: i32,
 }
 

@@ -9,7 +9,7 @@ use executor_client::v1::State;
 
 use crate::exit::Outcome;
 
-/// What a piece of text is, not what it looks like.
+/// Role of a piece of text, independent of its look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     #[default]
@@ -43,7 +43,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// For standard output as it is.
+    /// Detects the style that standard output supports.
     pub fn detect() -> Self {
         let (no_color, term) = (std::env::var_os("NO_COLOR"), std::env::var_os("TERM"));
         Self { colour: wanted(std::io::stdout().is_terminal(), no_color.as_deref(), term.as_deref()) }

@@ -35,7 +35,7 @@ impl Table {
         self.row([(name.to_owned(), Role::Faint), (value.into(), Role::Plain)]);
     }
 
-    /// It has no row.
+    /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -172,7 +172,7 @@ fn info_for_people_and_for_programs() {
     assert_eq!((&json["version"], &json["total"]["containers"]), (&"9.9.9".into(), &250.into()));
 }
 
-/// One socket, three ways to name it.
+/// The socket can be named in three ways; the flag wins.
 #[test]
 fn the_socket_flag_counts_more_than_the_environment() {
     let fake = Fake::start();
@@ -239,7 +239,7 @@ fn rotate_sends_the_files_and_prints_the_generation() {
     assert!(usage.err().contains("at least one --file"), "{}", usage.err());
 }
 
-/// One value as it is; all of them only by name; the token out of a file and in no message.
+/// A single value is printed unchanged; all of them only by name; the token comes from a file and is in no message.
 #[test]
 fn secrets_are_printed_as_asked_for() {
     let fake = Fake::start();

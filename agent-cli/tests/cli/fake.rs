@@ -1,6 +1,6 @@
 //! An executord that does what a test tells it: containers are entries in a map, their processes are the test.
 //!
-//! It can die like a killed one (every connection breaks, nothing is answered) and come back with the same
+//! The fake can die like a killed executord (every connection breaks, nothing is answered) and come back with the same
 //! containers.
 
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
-/// How long a test waits for what must happen.
+/// Longest time that a test waits for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The one runtime token that is taken.
 pub(crate) const TOKEN: &str = "a.0123";
 
-/// What a client asked for.
+/// Request of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
     Run(Box<RunRequest>),
@@ -41,7 +41,7 @@ pub(crate) enum Call {
     Outputs(GetOutputsRequest),
 }
 
-/// What becomes of a container when it is started.
+/// Behaviour of a container when it is started.
 pub(crate) type OnRun = Box<dyn Fn(&Shared, &str) + Send + Sync>;
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ pub(crate) struct State {
     logs: BTreeMap<String, Vec<StreamLogsResponse>>,
     requests: BTreeMap<String, RunRequest>,
     events: Vec<Event>,
-    /// What GetOutputs streams, whatever path is asked for.
+    /// Stream of GetOutputs, for every requested path.
     pub(crate) outputs: Vec<get_outputs_response::Part>,
     /// The stream of outputs does not end.
     pub(crate) hold_outputs: bool,
@@ -152,7 +152,7 @@ pub(crate) fn signaled(signal: i32) -> v1::Result {
     v1::Result { exit: Some(ExitStatus { status: Some(exit_status::Status::Signal(signal)) }), ..Default::default() }
 }
 
-/// It never ran, or was lost.
+/// The process never ran, or was lost.
 pub(crate) fn failed(kind: failure::Kind, errno: i32, message: &str) -> v1::Result {
     let failure = Failure { kind: kind.into(), message: message.into(), errno };
     v1::Result { failure: Some(failure), ..Default::default() }
@@ -191,7 +191,7 @@ impl Fake {
         &self.socket
     }
 
-    /// As `kill -9` does it: connections break, the socket stays behind.
+    /// Dies as by `kill -9`: connections break, the socket stays behind.
     pub(crate) fn die(&mut self) {
         if let Some(runtime) = self.serving.take() {
             runtime.shutdown_timeout(PATIENCE);

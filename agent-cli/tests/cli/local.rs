@@ -92,7 +92,7 @@ fn ctrl_c_stops_the_container_before_executord() {
     assert!(!installed.home().exists());
 }
 
-/// Other commands are taken down as well.
+/// The private executord of other commands is taken down as well.
 #[test]
 fn ctrl_c_ends_events_and_clears_up() {
     if !geteuid().is_root() {

@@ -26,7 +26,7 @@ fn with(parts: impl IntoIterator<Item = Part>) -> Fake {
     fake
 }
 
-/// All files below a directory, by their relative paths.
+/// Returns all files below a directory, by their relative paths.
 fn listing(dir: &Path) -> Vec<String> {
     fn list(top: &Path, dir: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(dir).unwrap().flatten() {

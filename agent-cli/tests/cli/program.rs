@@ -44,7 +44,7 @@ pub(crate) fn script(path: &Path, lines: &str) {
     assert!(child.wait().unwrap().success());
 }
 
-/// What came out in the end.
+/// Exit status and output of an ended agent-cli.
 pub(crate) struct Ended {
     pub(crate) status: Option<i32>,
     pub(crate) stdout: Vec<u8>,

@@ -22,7 +22,7 @@ impl Installed {
         installed
     }
 
-    /// With a program beside agent-cli.
+    /// Installs agent-cli with a program beside it.
     fn with(name: &str, lines: &str) -> Self {
         let installed = Self::new();
         script(&installed.own.path().join(name), lines);

@@ -35,7 +35,7 @@ fn run_goes_on_over_a_restart_without_losing_or_repeating_a_line() {
     assert!(fake.count(resumed) >= 2);
 }
 
-/// Nobody knows whether the request arrived: it is sent again, and the container is ours all the same.
+/// A request is sent again when its answer is lost, and the container belongs to the command all the same.
 #[test]
 fn a_request_that_broke_is_sent_again_under_its_id() {
     let mut fake = Fake::start();

@@ -57,7 +57,7 @@ fn output_comes_out_byte_for_byte_on_its_own_stream() {
     assert!(program.stdout == expected, "{} bytes instead of {}", program.stdout.len(), expected.len());
 }
 
-/// What the executor says of its own is told once, on a line of its own.
+/// The executor's own message is printed once, on a line of its own.
 #[test]
 fn a_failed_exec_is_told_once() {
     let fake = Fake::with(|shared, id| {

@@ -1,4 +1,4 @@
-//! What is printed with `--json` fits `docs/agent-cli.schema.json`, as a program of somebody else reads it.
+//! Documents printed with `--json` are valid by `docs/agent-cli.schema.json`, as other programs read it.
 
 use std::path::Path;
 

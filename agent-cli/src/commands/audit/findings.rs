@@ -1,4 +1,4 @@
-//! What the searches of an audit mean: for every canary and every place, whether it was there while the container ran,
+//! Evaluation of an audit's searches: for every canary and every place, whether it was there while the container ran,
 //! whether it may have been, and whether it is still there.
 
 use executor_residue::{Hit, Place, Report, Unsearched};
@@ -6,7 +6,7 @@ use executor_residue::{Hit, Place, Report, Unsearched};
 use super::inputs::Kind;
 use super::scene::{Role, Scene, Sight};
 
-/// Where a canary can be.
+/// Place of a canary, as a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
     Container,
@@ -39,7 +39,7 @@ impl Row {
         Self::Kernel,
     ];
 
-    /// In JSON.
+    /// Returns the name of the place in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Container => "container",
@@ -84,7 +84,7 @@ impl Row {
         }
     }
 
-    /// Whether a canary belongs there while the container runs.
+    /// Returns whether a canary belongs at the place while the container runs.
     fn is_its_place(self, kind: Kind, place: &Place) -> bool {
         let memory_file = matches!(place, Place::Descriptor { target, .. } if target.starts_with("/memfd:"));
         let volume = matches!(place, Place::Descriptor { .. }) && !memory_file;
@@ -102,37 +102,37 @@ impl Row {
 /// A canary at a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// While the container ran.
+    /// Seen while the container ran.
     pub(crate) while_running: bool,
-    /// And it was somewhere there where it must not be.
+    /// Seen, while the container ran, where it must not be.
     pub(crate) astray: bool,
-    /// One second after its end.
+    /// Seen one second after the container's end.
     pub(crate) after: bool,
 }
 
 /// The result of an audit.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// What this executord offers.
+    /// Kinds of inputs that the executord offers.
     pub(crate) kinds: Vec<Kind>,
     cells: Vec<(Kind, Row, Seen)>,
     /// Found where it must not be, while the container ran.
     pub(crate) astray: Vec<Hit>,
     /// Found after the end.
     pub(crate) left: Vec<Hit>,
-    /// Not found in the container itself: the search proves nothing for these.
+    /// Kinds that were not found in the container itself: the search proves nothing for these.
     pub(crate) unproven: Vec<Kind>,
-    /// What was searched after the end.
+    /// Extent of the search after the end.
     pub(crate) searched: Searched,
-    /// What was not searched after the end.
+    /// Places that were not searched after the end.
     pub(crate) unsearched: Vec<Unsearched>,
-    /// Some of that is searched in every audit.
+    /// Some places that every audit searches were not searched.
     pub(crate) incomplete: bool,
     journal: bool,
     kernel: bool,
 }
 
-/// How much was searched.
+/// Extent of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Searched {
     pub(crate) processes: u64,
@@ -203,7 +203,8 @@ impl Findings {
         }
     }
 
-    /// What was seen of a kind at a place; nothing where that was not searched, or the kind is not offered.
+    /// Returns the findings for a kind of input at a place; `None` if the place was not searched, or the kind is not
+    /// offered.
     pub(crate) fn seen(&self, kind: Kind, row: Row) -> Option<Seen> {
         let searched = match row {
             Row::Journal => self.journal,
@@ -214,7 +215,7 @@ impl Findings {
         (searched && self.kinds.contains(&kind)).then(|| found.map_or_else(Seen::default, |(_, _, seen)| *seen))
     }
 
-    /// Nothing is left, nothing was where it must not be, and the search would have found it.
+    /// Returns whether nothing is left, nothing was where it must not be, and the search would have found it.
     pub(crate) fn is_clean(&self) -> bool {
         self.left.is_empty() && self.astray.is_empty() && self.unproven.is_empty() && !self.incomplete
     }

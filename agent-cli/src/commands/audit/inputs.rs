@@ -11,7 +11,7 @@ use super::AuditArgs;
 use crate::failure::Failure;
 use crate::signals;
 
-/// In which way a container was given something.
+/// Kind of input of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -36,7 +36,7 @@ impl Kind {
         Self::Token,
     ];
 
-    /// In searches and in JSON.
+    /// Returns the name of the kind in searches and in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -54,21 +54,22 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether the executor was told that it is a secret: then the shim has it, too, to mask it in the log.
+    /// Returns whether the executor was told that the input is secret: then the shim has it, too, to mask it in the
+    /// log.
     pub(crate) fn is_masked(self) -> bool {
         !matches!(self, Self::Variable | Self::Argument)
     }
 }
 
-/// Where the files are in the container: a directory that no image has.
+/// Paths of the files in the container: in a directory that no image has.
 const FILE: &str = "/etc/executor-audit/file";
 const ROTATED: &str = "/etc/executor-audit/rotated";
 const TOKEN: &str = "/etc/executor-audit/token";
-/// Where the links in directories of secret files lead to. An older executord has the generations beside them.
+/// Directory that the links in directories of secret files lead to. An older executord has the generations beside them.
 const GENERATIONS: &str = "/dev/executor-files";
 const SECRET_VARIABLE: &str = "EXECUTOR_AUDIT_SECRET";
 const VARIABLE: &str = "EXECUTOR_AUDIT_PLAIN";
-/// What the script says when it has printed its secrets, and when it has printed the new file.
+/// Lines that the script prints after its secrets, and after the new file.
 pub(crate) const READY: &str = "audit-ready";
 pub(crate) const AGAIN: &str = "audit-again";
 /// Prints every secret, as programs do by mistake; the log must not have them. `$1` to `$3` are the files, `$4` is the
@@ -81,12 +82,12 @@ show "$1" "$2" "$3"
 printf '%s\n%s\n' "$EXECUTOR_AUDIT_SECRET" "$4"
 echo audit-ready
 while :; do sleep 1000 & wait $!; done"#;
-/// Where the secret argument is among the arguments.
+/// Index of the secret argument among the arguments.
 const SECRET_INDEX: usize = 6;
 
 /// Least and most bytes of a canary. Two files and their paths must fit into 1,000,000 bytes.
 pub(crate) const SIZES: std::ops::RangeInclusive<u64> = 64..=450_000;
-/// What fits into an argument or a variable (the kernel takes 131,072 bytes, with the name).
+/// Most bytes of an argument or a variable (the kernel takes 131,072 bytes, with the name).
 const STRING_MAX: u64 = 100_000;
 
 /// Canaries, as long as they are needed.
@@ -115,7 +116,7 @@ impl Inputs {
         &self.id
     }
 
-    /// What to search for.
+    /// Returns the texts to search for.
     pub(crate) fn needles(&self) -> Result<Needles, Failure> {
         let mut needles = Needles::new().map_err(|error| Failure::System(std::io::Error::other(error)))?;
         for (kind, canary) in &self.canaries {
@@ -187,8 +188,8 @@ pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     points.into_iter().filter_map(|point| seen_from_host(container, point)).chain(generations).collect()
 }
 
-/// Which kinds an executord took, rotation and token aside. One that is older does not know some of them, and does not
-/// know that it does not.
+/// Returns the kinds that an executord took, rotation and token aside. An older executord does not know some of them,
+/// and ignores them without an error.
 pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     let spec = container.spec.clone().unwrap_or_default();
     let mut kinds = vec![Kind::File, Kind::OldFile, Kind::Variable, Kind::Argument];

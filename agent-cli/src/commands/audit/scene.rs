@@ -21,7 +21,7 @@ const EXECUTORD: &str = "executord";
 const LAUNCHER: &str = "executor-launch";
 const SHIM: &str = "executor-shim";
 
-/// Whose a process is.
+/// Owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Executord,
@@ -31,7 +31,7 @@ pub(crate) enum Role {
     Container,
 }
 
-/// Where one executor is.
+/// Socket and directories of an executor.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     socket: PathBuf,
@@ -39,11 +39,11 @@ pub(crate) struct Scene {
     pub(crate) state_dir: PathBuf,
     /// Also search the journal.
     pub(crate) journal: bool,
-    /// When the audit began.
+    /// Time at which the audit began.
     pub(crate) begun: SystemTime,
 }
 
-/// What was seen at one time.
+/// Results of one search.
 #[derive(Debug)]
 pub(crate) struct Sight {
     pub(crate) report: Report,
@@ -51,8 +51,8 @@ pub(crate) struct Sight {
 }
 
 impl Scene {
-    /// Of the executord that `info` came from. One that does not tell its directories is taken to have its socket in
-    /// the one and the default of the other.
+    /// Returns the scene of the executord that answered `info`. If it does not report its directories, the run
+    /// directory is taken to be that of the socket, and the state directory to be the default.
     pub(crate) fn of(socket: &Path, info: &InfoResponse, journal: bool) -> Self {
         let told = |dir: &str, otherwise: &Path| if dir.is_empty() { otherwise.to_owned() } else { PathBuf::from(dir) };
         let beside = socket.parent().unwrap_or(Path::new("/run/executor"));
@@ -65,7 +65,7 @@ impl Scene {
         }
     }
 
-    /// Every process of the executor, and whose it is.
+    /// Returns every process of the executor, and its role.
     fn cast(&self) -> Vec<(Process, Role)> {
         let all = Process::all();
         let named = |pid: u32, name: &str| all.iter().find(|process| process.pid == pid && process.name == name);
@@ -124,14 +124,14 @@ impl Scene {
     }
 }
 
-/// Whether a container's files hold a canary: the control of those that are gone when everything is searched.
+/// Returns whether a container's files hold a canary: a control, for files that are gone when everything is searched.
 pub(crate) fn holds(needles: &Needles, container: &[PathBuf], kind: Kind) -> bool {
     let mut search = Search::new(needles);
     container.iter().for_each(|path| search.files(path));
     search.report().hits.iter().any(|hit| hit.label == kind.name())
 }
 
-/// Who listens on a socket, as the kernel noted it down.
+/// Returns the process that listens on a socket, as the kernel recorded it.
 fn peer(socket: &Path) -> Option<u32> {
     let socket = socket.to_str()?;
     let stream = UnixStream::connect(socket.strip_prefix("unix://").unwrap_or(socket)).ok()?;
@@ -139,7 +139,7 @@ fn peer(socket: &Path) -> Option<u32> {
     u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
-/// Who holds the lock (flock) on a file.
+/// Returns the process that holds the lock (flock) on a file.
 fn holder(file: &Path) -> Option<u32> {
     let inode = std::fs::metadata(file).ok()?.ino();
     lock_in(&std::fs::read_to_string("/proc/locks").ok()?, inode)

@@ -26,7 +26,7 @@ fn heading(kind: Kind) -> &'static str {
     }
 }
 
-/// What a person calls it.
+/// Returns the kind's name for people.
 fn words(kind: Kind) -> &'static str {
     match kind {
         Kind::File => "a secret file",
@@ -140,7 +140,7 @@ fn statement(findings: &Findings) -> String {
     text
 }
 
-/// What was audited.
+/// Subject of an audit: container, executord and size of the canaries.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct About {

@@ -25,7 +25,7 @@ const PIECE: usize = 32 << 10;
 pub(crate) struct Tally {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
-    /// One line with path and reason for each entry that could not be copied: the first [`LEFT_OUT_MAX`].
+    /// A line with path and reason for each entry that could not be copied: the first [`LEFT_OUT_MAX`].
     pub(crate) left_out: Vec<String>,
     /// Number of such entries beyond these.
     pub(crate) more: u64,

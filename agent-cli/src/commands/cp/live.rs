@@ -22,10 +22,10 @@ use crate::view::json;
 
 /// Pieces that wait.
 const DEPTH: usize = 4;
-/// For what is not whole to be taken away.
+/// Time limit for the removal of incomplete files.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is copied out of a container.
+/// Source of a copy out of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     /// The container.
@@ -34,9 +34,9 @@ pub(crate) struct Source {
     pub(crate) path: Option<String>,
     /// The same as a path of a container that runs: `/` is its root. Empty where none was given.
     pub(crate) live: String,
-    /// Of a directory what is in it: the path ended in `/.`.
+    /// The contents of the directory are copied, not the directory itself: the path ended in `/.`.
     pub(crate) contents: bool,
-    /// A link at its end is followed: it was asked for, or the path ended in a slash.
+    /// A link at the end of the path is followed: the caller asked for it, or the path ended in a slash.
     pub(crate) follow: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Fetching outputs of a completed container: a stream of files, written as it comes.
 //!
-//! When the connection breaks, all of it is fetched again: outputs do not change.
+//! After a broken connection everything is fetched again: outputs do not change.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -18,23 +18,23 @@ use crate::status::{self, Doing as _};
 use crate::text::plain;
 use crate::view::human;
 
-/// When a person is told how far it is: at first, and from then on.
+/// Time until the first message about progress, and between further ones.
 const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 
 const NO_FILE: &str = "that is a directory: to standard output goes one file";
 
-/// What is asked for.
+/// Requested outputs.
 #[derive(Debug)]
 pub(crate) enum Wanted {
-    /// A file, or what is below a directory.
+    /// A file, or the contents of a directory.
     Path(String),
-    /// Everything that was declared.
+    /// Every declared output.
     Declared(Outputs),
 }
 
 impl Wanted {
-    /// Where a file lies below what is fetched; nothing of a path where it is that itself. None of what was not asked
-    /// for.
+    /// Returns the path of a file relative to the requested outputs; an empty path for the requested file itself, and
+    /// `None` for a file that was not requested.
     fn relative(&self, file: &OutputFile) -> Option<PathBuf> {
         match self {
             Self::Path(path) if *path == file.path => Some(PathBuf::new()),
@@ -48,17 +48,17 @@ impl Wanted {
     }
 }
 
-/// Where it goes.
+/// Destination of fetched outputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum To<'a> {
     Stdout,
     Path(&'a Path),
 }
 
-/// What came of it.
+/// Fetched and skipped outputs.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
-    /// Files, and where they are now.
+    /// Files with their paths on this machine.
     pub(crate) files: Vec<(OutputFile, PathBuf)>,
     pub(crate) skipped: Vec<SkippedOutput>,
 }
@@ -102,7 +102,7 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
     }
 }
 
-/// One stream. A broken connection is the inner error.
+/// Receives one stream. A broken connection is the inner error.
 async fn receive(
     session: &Session,
     (id, path): (&str, &str),
@@ -175,7 +175,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Where a file goes, opened.
+    /// Opens the destination of a file.
     fn partial(&mut self, destination: &Path, file: &OutputFile) -> Result<Partial, Failure> {
         let unasked = || Failure::Unasked { path: plain(&file.path) };
         let alone = matches!(self.wanted, Wanted::Path(path) if *path == file.path);

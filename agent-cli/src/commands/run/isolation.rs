@@ -47,7 +47,7 @@ pub(crate) struct IsolationArgs {
     io_weight: Option<u32>,
 }
 
-/// Whose ids a container's users have.
+/// User namespace of a container, as `--userns` names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum UsernsArg {
     /// A range of its own

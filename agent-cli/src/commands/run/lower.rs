@@ -87,12 +87,12 @@ pub(super) fn lower(
     Ok(Request::of(request))
 }
 
-/// What was read, by where it goes.
+/// Secret inputs that were read, by their targets.
 #[derive(Default)]
 struct Secrets {
     files: Vec<v1::File>,
     environment: Vec<EnvironmentVariable>,
-    /// In the order of their indices.
+    /// Arguments in the order of their indices.
     arguments: Vec<SecretArgument>,
 }
 
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    /// What stands behind the image, or the program, belongs to it; `--` is needed where neither is named.
+    /// The words after the image, or the program, belong to it; `--` is needed where neither is named.
     #[test]
     fn words_of_a_command() {
         let table: [(&[&str], &str); 8] = [

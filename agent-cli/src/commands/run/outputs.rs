@@ -43,7 +43,7 @@ impl OutputArgs {
         })
     }
 
-    /// What the definitions cannot say.
+    /// Checks the rules that clap's definitions cannot express.
     pub(crate) fn check(&self, detach: bool, keep: bool) -> Result<(), Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
         let declared = !self.output.is_empty() || self.output_dir.is_some();

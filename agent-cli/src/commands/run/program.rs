@@ -1,4 +1,4 @@
-//! What `run` makes of an image: the root file system, the program, and when the image is fetched.
+//! The image of `run`: the root file system, the program, and the pull policy.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -24,12 +24,12 @@ pub(crate) struct ImageOfRun {
     pub(crate) platform: Option<String>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
-    /// As the first word named it.
+    /// Image that the first word named.
     #[arg(skip)]
     pub(crate) image: Option<String>,
 }
 
-/// When an image is fetched.
+/// Pull policy of an image, as `--pull` names it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum PullArg {
     /// When it is not there
@@ -40,7 +40,7 @@ pub(crate) enum PullArg {
     Never,
 }
 
-/// What is run: a program of its own, or what an image says.
+/// Program to run: a given one, or the image's.
 pub(crate) struct Program {
     /// Empty for the image's.
     pub(crate) path: String,
@@ -51,7 +51,7 @@ impl ImageOfRun {
     /// The root file system's reference, and the program with its arguments.
     ///
     /// # Errors
-    /// Nothing to run.
+    /// Fails if there is nothing to run.
     pub(crate) fn rootfs_and_program(
         &mut self,
         rootfs: Option<String>,

@@ -1,4 +1,4 @@
-//! What of a container's isolation is not as it is by default.
+//! Settings of a container's isolation that differ from the defaults.
 
 use executor_client::v1::{ContainerSpec, UserNamespace};
 

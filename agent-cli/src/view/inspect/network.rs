@@ -1,4 +1,4 @@
-//! What a container reaches and is reached by.
+//! A container's network, ports and addresses.
 
 use executor_client::v1::{Container, ContainerSpec};
 
@@ -6,7 +6,7 @@ use crate::network::written;
 use crate::view::human;
 use crate::view::table::Table;
 
-/// Which network, in one line.
+/// Names the kind of network, in one line.
 pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {
     let of_cni = || {
         let status = container.network_status.as_ref();
@@ -17,7 +17,7 @@ pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {
     if spec.network() == executor_client::v1::Network::Cni { of_cni() } else { human::network(spec.network) }
 }
 
-/// What there is to tell beyond that.
+/// Adds the other settings of the network.
 pub(super) fn pairs(table: &mut Table, container: &Container, spec: &ContainerSpec) {
     let mut pair = |name: &str, words: Vec<String>| {
         if !words.is_empty() {

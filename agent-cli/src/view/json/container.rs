@@ -14,9 +14,9 @@ use crate::view::human::{mount_kind, network, state, word};
 pub(crate) struct Container {
     id: String,
     state: String,
-    /// Of `run`: output that was dropped before it could be read.
+    /// Bytes of output that was dropped before it could be read; of `run` alone.
     output_dropped_bytes: Option<u64>,
-    /// What ran, whatever its name means by now.
+    /// Image that ran, even if its name means another one by now.
     image: Option<ImageInUse>,
     spec: Spec,
     files: Vec<SecretFile>,
@@ -38,7 +38,7 @@ struct ImageInUse {
     digest: String,
 }
 
-/// What `rotate` says of the container.
+/// The document of `rotate`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Rotated {
@@ -84,7 +84,7 @@ struct Spec {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct WritableFiles {
-    /// Beyond what the request brought.
+    /// Most bytes beyond the files of the request.
     bytes_max: u64,
 }
 
@@ -123,7 +123,7 @@ struct Process {
 }
 
 impl Container {
-    /// With how much of its output was dropped before it could be read, if any was.
+    /// Adds the bytes of output that were dropped before they could be read, if any were.
     pub(crate) fn with_dropped_output(self, bytes: u64) -> Self {
         Self { output_dropped_bytes: Some(bytes).filter(|bytes| *bytes > 0), ..self }
     }

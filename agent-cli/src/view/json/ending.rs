@@ -22,7 +22,7 @@ pub(crate) struct Ending {
     output_incomplete: bool,
 }
 
-/// How the process ended: by its code or by a signal.
+/// End of the process: its exit code or a signal.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Exit {

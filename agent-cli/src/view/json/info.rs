@@ -29,7 +29,7 @@ pub(crate) struct Info {
     containers: BTreeMap<String, u32>,
 }
 
-/// Without `set` every image may run.
+/// Rules on the images that may run; without `set` every image may.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ImagePolicy {

@@ -1,4 +1,4 @@
-//! How far a container is kept from the host.
+//! A container's isolation from the host.
 
 use executor_client::v1::{ContainerSpec, UserNamespace};
 use serde::Serialize;

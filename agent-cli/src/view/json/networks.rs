@@ -1,11 +1,11 @@
-//! What a container reaches and is reached by.
+//! A container's networks, ports and addresses.
 
 use executor_client::v1;
 use serde::Serialize;
 
 use crate::view::human::word;
 
-/// As it was asked for.
+/// Settings of a container, as they were requested.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Connectivity {
@@ -33,7 +33,7 @@ struct Dns {
     options: Vec<String>,
 }
 
-/// As it is.
+/// Network of a container, as it was set up.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Status {

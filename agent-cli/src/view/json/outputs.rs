@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use executor_client::v1;
 use serde::Serialize;
 
-/// Of a container's specification.
+/// Outputs that a container's specification declares.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Declared {
@@ -14,7 +14,7 @@ pub(crate) struct Declared {
     bytes_max: u64,
 }
 
-/// Of a container's result.
+/// Outputs that a container's result reports.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Summary {
@@ -29,9 +29,9 @@ pub(crate) struct Summary {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub(crate) enum Cp {
-    /// Of outputs of a container that has ended.
+    /// Copy of outputs of a container that has ended.
     Outputs(Copied),
-    /// Out of a container that runs, or into it.
+    /// Copy out of a running container, or into it.
     Archive(Archived),
 }
 
@@ -41,16 +41,16 @@ impl From<Copied> for Cp {
     }
 }
 
-/// What was copied out of a container that runs, or into it.
+/// Files that were copied out of a running container, or into it.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Archived {
     pub(crate) id: String,
-    /// In the container.
+    /// Path in the container.
     pub(crate) path: String,
-    /// Files, directories and links.
+    /// Number of files, directories and links.
     pub(crate) entries: u64,
-    /// Of files.
+    /// Size of the files.
     pub(crate) bytes: u64,
 }
 
@@ -75,7 +75,7 @@ struct CopiedFile {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Skipped {
-    /// Null for those that are only counted.
+    /// Path of the output; null for outputs that are only counted.
     path: Option<String>,
     reason: String,
 }

@@ -1,5 +1,5 @@
-//! What a command prints with `--json` where executord refuses it: the code, and each field that is at fault with the reason
-//! that programs tell it by.
+//! The document that a command prints with `--json` when executord refuses it: the code, and each field at fault with a
+//! reason for programs.
 
 use serde::Serialize;
 
@@ -18,18 +18,18 @@ pub(crate) struct Refusal {
 struct RefusalError {
     /// The gRPC code, as gRPC writes it: `INVALID_ARGUMENT`.
     code: &'static str,
-    /// As on standard error.
+    /// The message that is on standard error, too.
     message: String,
     violations: Vec<RefusedField>,
 }
 
-/// One field that is at fault.
+/// A field of the request that is at fault.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RefusedField {
     /// Path of the field in the interface: `action.run.env[3].value`.
     field: String,
-    /// One of those in docs/errors.md; empty from an executord that gives none.
+    /// Reason, as docs/errors.md lists them; empty from an executord that gives none.
     reason: String,
     description: String,
 }

@@ -1,8 +1,8 @@
 //! The JSON schema of every document of `--json`, in `docs/agent-cli.schema.json`.
 //!
-//! It is generated from the types that are printed, so it cannot drift: the test fails when the page differs, and
-//! `UPDATE=1 cargo test -p agent-cli --bins schema` writes it anew. A second test holds every key to the name that the
-//! field has in `executor.v1`.
+//! The schema is generated from the types that are printed, so it cannot drift: the test fails when the page differs,
+//! and `UPDATE=1 cargo test -p agent-cli --bins schema` writes it anew. A second test holds every key to the name that
+//! the field has in `executor.v1`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::view::images;
 /// Prints the schema of one document.
 type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 
-/// Each command with the schema of its document, and how often that is printed.
+/// Returns each command with the schema of its document, and how often the document is printed.
 fn documents() -> Vec<(&'static str, &'static str, Describe)> {
     vec![
         ("run", "the container, when it has ended; with --detach, when it runs", |g| g.subschema_for::<Container>()),
@@ -98,7 +98,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// Which message each type shows, and the keys that are agent-cli's own.
+/// The message that each type shows, and the keys that are agent-cli's own.
 const SHOWN: [(&str, &str, &[&str]); 26] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),

@@ -1,11 +1,11 @@
-//! What `secrets --json` prints: the one place where values are shown.
+//! The document of `secrets --json`: the only one with the values of secrets.
 
 use executor_client::v1;
 use serde::Serialize;
 
 use super::encoded;
 
-/// Of `secrets --json`.
+/// The document of `secrets`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Secrets {

@@ -1,4 +1,4 @@
-//! What a container finds around it.
+//! A container's surroundings.
 
 use std::collections::BTreeMap;
 

@@ -22,11 +22,11 @@ use crate::error::CnabError;
 use crate::plan::{Plan, claims_dir};
 use crate::{perform, read};
 
-/// What becomes of a command.
+/// State of a command after it was begun.
 pub(crate) enum Begun {
-    /// It needed no executord.
+    /// The command is done without executord; the program ends with this status.
     Done(u8),
-    /// It does.
+    /// The command needs executord.
     Planned(Box<Planned>),
 }
 

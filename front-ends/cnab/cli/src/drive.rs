@@ -89,7 +89,7 @@ fn operate() -> Result<u8, Failure> {
     result
 }
 
-/// What a variable that is on or off says.
+/// Reads the value of a variable that is on or off.
 fn switched(name: &str, value: &str) -> Result<bool, Failure> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),

@@ -1,4 +1,4 @@
-//! What a container that ended means for its installation: status, message, outputs and log, kept with the claim.
+//! Results of a completed container for its installation: status, message, outputs and log, kept with the claim.
 
 use agent_cli::exit::{OURS, Outcome};
 use agent_cli::failure::Failure;
@@ -22,7 +22,7 @@ use crate::error::CnabError;
 /// Most bytes of what a run tool printed that are kept.
 pub(crate) const LOG_MAX: usize = 8 << 20;
 
-/// How an action ended.
+/// Result of an action.
 pub(crate) struct Ended {
     pub(crate) status: Status,
     pub(crate) message: String,
@@ -30,7 +30,7 @@ pub(crate) struct Ended {
     pub(crate) outputs: BTreeMap<String, Content>,
 }
 
-/// What a completed container means.
+/// Determines the result of an action from its completed container.
 pub(crate) async fn conclude(
     session: &Session,
     bundle: &Bundle,

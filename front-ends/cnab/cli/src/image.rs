@@ -1,8 +1,8 @@
-//! Which image is run, and that it is the one that the bundle means (rule 27).
+//! The image to run, and the check that it is the bundle's (rule 27).
 //!
-//! A reference of a registry is pinned to the bundle's digest, so that executord verifies it. What lies in a layout or an
-//! archive is taken in first, and compared by the digest that executord found; then the digest is what is run. Images of
-//! a thick bundle are sent along. What has no digest at all, such as a directory, takes the user's word.
+//! A reference of a registry is pinned to the bundle's digest, so that executord verifies it. An image in a layout or
+//! an archive is taken in first, and compared by the digest that executord found; then it is run by that digest. Images
+//! of a thick bundle are sent along. An image without any digest, such as a directory, is run only on the user's word.
 
 use agent_cli::failure::Failure;
 use agent_cli::images::{self, Pieces};
@@ -28,7 +28,7 @@ const PIECES: usize = 8;
 /// References of what is read from a disk.
 const ON_DISK: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
 
-/// What `rootfs` of the request says.
+/// Returns the reference and the pull policy for the request.
 pub(crate) async fn reference(session: &Session, invocation: &Invocation, wanted: &Wanted) -> Result<Rootfs, Failure> {
     let digest = invocation.content_digest.as_deref().filter(|_| !wanted.ignore_digest);
     let as_it_is = |reference: &str| Rootfs { reference: reference.to_owned(), policy: PullPolicy::IfMissing };
@@ -97,7 +97,7 @@ fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabErro
     )))
 }
 
-/// Has executord read an image from this machine's disk, or sends it.
+/// Makes executord read an image from this machine's disk, or sends it.
 async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     let request =
         images::Pull::new(PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() });

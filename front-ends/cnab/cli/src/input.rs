@@ -1,6 +1,6 @@
-//! What an action is given on the command line: files of bundles and maps, parameters, names of credential sets.
+//! Inputs of an action on the command line: files of bundles and maps, parameters, names of credential sets.
 //!
-//! All of it is read before anything is started. Sizes are bounded before a file is read whole.
+//! Every input is read before anything is started. Sizes are bounded before a file is read whole.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -36,7 +36,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, CnabError> {
     if bytes.len() as u64 > limit { Err(CnabError::TooLarge { path: path.to_owned(), limit }) } else { Ok(bytes) }
 }
 
-/// What is wrong, with what it is about.
+/// Returns a function that makes an error of violations; `what` names what they are about.
 pub(crate) fn wrong(what: impl Into<String>) -> impl FnOnce(Violations) -> CnabError {
     let what = what.into();
     move |violations| CnabError::Wrong { what, violations }
@@ -62,10 +62,10 @@ pub(crate) fn bundle(path: &Path) -> Result<Loaded, CnabError> {
 /// `-p`, by dependency: the bundle's own are under the empty name.
 pub(crate) type Given = BTreeMap<String, BTreeMap<String, Text>>;
 
-/// What a parameter was given as. It does not print.
+/// Text of a parameter, without a `Debug` form, so that it is not printed.
 pub(crate) struct Text {
     text: Zeroizing<String>,
-    /// It stood on the command line.
+    /// The text was given on the command line.
     visible: bool,
 }
 

@@ -22,18 +22,18 @@ use crate::error::CnabError;
 
 /// The name under which agent-cli is a driver.
 const NAME: &str = "cnab-executor";
-/// What `--handles` prints.
+/// Output of `--handles`.
 pub(crate) const HANDLES: &str = "docker,oci\n";
 /// Most bytes of an operation.
 const OPERATION_MAX: u64 = 64 << 20;
 
-/// Whether this program was called as the driver.
+/// Returns whether this program was called as the driver.
 pub(crate) fn is_called() -> bool {
     let called = std::env::args_os().next().map(std::path::PathBuf::from);
     called.as_deref().and_then(std::path::Path::file_name).is_some_and(|name| name == NAME)
 }
 
-/// What cnab-go asks for.
+/// Operation that cnab-go asks for.
 #[derive(Deserialize)]
 pub(crate) struct Operation {
     #[serde(default)]
@@ -106,7 +106,7 @@ impl Operation {
         Ok(())
     }
 
-    /// What it comes to.
+    /// Returns the invocation that the operation asks for.
     pub(crate) fn invocation(&self) -> Invocation {
         let public = self.public();
         let mut invocation = Invocation {

@@ -1,4 +1,4 @@
-//! One step: a container from the claim to the final result.
+//! A step of a plan: a container from the claim to the final result.
 
 use std::time::SystemTime;
 
@@ -119,8 +119,8 @@ pub(crate) async fn perform(
     }
 }
 
-/// Whether the action has something to work on, or nothing in its way (rule 5). After a failure any action may put things
-/// in order (rule 2).
+/// Checks that the installation is in a state that the action may work on (rule 5). After a failure every action is
+/// allowed, so that it may put things in order (rule 2).
 fn permitted(store: &Store, prepared: &Prepared) -> Result<(), CnabError> {
     let name = &prepared.installation;
     let history = store.history(name)?;

@@ -30,19 +30,19 @@ use crate::secrets;
 
 pub(crate) use prepared::{Prepared, Step};
 
-/// What is to be done.
+/// Steps to carry out, with the store of claims and the options of the containers.
 pub(crate) struct Plan {
     pub(crate) store: Store,
     pub(crate) steps: Vec<Prepared>,
     pub(crate) options: Options,
 }
 
-/// What a person says of the image.
+/// The user's choices for the image.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    /// To be run instead of the bundle's own.
+    /// Image that is run instead of the bundle's own.
     pub(crate) replacement: Option<String>,
-    /// Also where nothing can be verified.
+    /// The image is run even if nothing can be verified.
     pub(crate) ignore_digest: bool,
     /// The archive that the images come with.
     pub(crate) thick: Option<PathBuf>,
@@ -50,14 +50,14 @@ pub(crate) struct Wanted {
     pub(crate) companions: Vec<(String, Option<String>)>,
 }
 
-/// What an installation is, as its claims tell.
+/// State of an installation, by its claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing is there, or it was uninstalled.
+    /// The installation does not exist, or was uninstalled.
     Absent,
-    /// Its last change succeeded.
+    /// The last change of the installation succeeded.
     Present,
-    /// Its last change failed, or nobody knows: any action may put it in order (rule 2).
+    /// The last change failed, or its result is unknown: any action may put the installation in order (rule 2).
     Undefined,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn last_change(history: &[Record]) -> Option<&Record> {
     history.iter().rev().find(modifies)
 }
 
-/// What an installation is.
+/// Returns the state of an installation.
 pub(crate) fn state(history: &[Record]) -> State {
     match last_change(history) {
         None => State::Absent,
@@ -83,7 +83,7 @@ pub(crate) fn state(history: &[Record]) -> State {
     }
 }
 
-/// Where claims are, unless somebody says otherwise.
+/// Returns the directory of claims: the given one, or the default.
 pub(crate) fn claims_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     if let Some(given) = given {
         return Ok(given);

@@ -1,5 +1,5 @@
-//! What needs no container: `validate`, `explain`, and what is on disk. Where an action is unfinished, executord is asked
-//! what became of it, if it is there to be asked.
+//! Commands that need no container: `validate`, `explain`, and those that show records on disk. For an unfinished
+//! action, executord is asked for its state, if it can be reached.
 
 use std::io::Write as _;
 
@@ -83,11 +83,11 @@ pub(crate) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Re
     if unreadable == 0 { Ok(0) } else { Err(CnabError::Unreadable(unreadable).into()) }
 }
 
-/// What could be read of an installation.
+/// Readable records of an installation.
 struct Known {
     name: String,
     records: Vec<Record>,
-    /// And something could not.
+    /// Some records could not be read.
     broken: bool,
 }
 
@@ -116,7 +116,7 @@ fn tell(failure: impl Into<Failure>) {
     eprintln!("agent-cli: {}", plain(&failure.into().describe()));
 }
 
-/// One of `show`, `claims`, `logs`, `outputs`, of an installation. Answers how many outputs could not be read.
+/// Prints one of `show`, `claims`, `logs`, `outputs` of an installation. Returns how many outputs could not be read.
 fn one(
     global: &Global,
     store: &Store,

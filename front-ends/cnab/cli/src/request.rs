@@ -20,7 +20,7 @@ use executor_client::v1::{
 use executor_cnab::docker::Docker;
 use executor_cnab::invocation::Invocation;
 
-/// What a person says of the container itself.
+/// The user's options for the container itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) user: Option<String>,
@@ -36,7 +36,7 @@ impl Default for Options {
     }
 }
 
-/// What a container's root file system is made of.
+/// Reference of a container's root file system, and its pull policy.
 #[derive(Debug)]
 pub(crate) struct Rootfs {
     pub(crate) reference: String,
@@ -113,7 +113,7 @@ pub(crate) fn build(
     Ok(Request::of(request))
 }
 
-/// What a container can be found by.
+/// Returns the labels by which a container can be found.
 fn labels(env: &std::collections::BTreeMap<String, String>) -> HashMap<String, String> {
     let pairs = [("io.cnab.installation", "CNAB_INSTALLATION_NAME"), ("io.cnab.action", "CNAB_ACTION")];
     let labels = pairs.into_iter().filter_map(|(label, name)| Some((label.to_owned(), env.get(name)?.clone())));

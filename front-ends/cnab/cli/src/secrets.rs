@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// What a program complains of is no part of its answer, and a failure does not repeat what it said.
+    /// A program's standard error is not part of its answer, and a failure does not repeat it.
     #[test]
     fn only_standard_output_counts() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! What an agent-cli that is gone left unfinished: a claim whose last result is pending or running (rule 47).
+//! Settlement of actions that an earlier agent-cli left unfinished: claims whose last result is pending or running
+//! (rule 47).
 //!
-//! Its container is known by name. executord tells whether it runs, ended or never was, and that becomes the result. The
-//! caller has the installation's lock, so that nobody else is at it. What another tool left unfinished is that tool's.
+//! The name of the container is known. executord tells whether it runs, ended or never was, and that becomes the
+//! result. The caller has the installation's lock, so that nobody else works on it. Actions that another tool left
+//! unfinished are that tool's.
 
 use agent_cli::failure::Failure;
 use agent_cli::interrupt::Interrupts;
@@ -69,7 +71,7 @@ pub(crate) async fn settle(
     Ok(())
 }
 
-/// No container has its name: it was not made, or somebody deleted it.
+/// Records that the container does not exist: it was not made, or somebody deleted it.
 fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
     let last = unfinished.last();
     let (status, message) = if last.is_some_and(|result| result.status == Status::Running) {

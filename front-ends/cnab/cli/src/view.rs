@@ -1,5 +1,5 @@
-//! How bundles and installations look: as JSON documents, and as text for people. No value of a credential or of what is
-//! `writeOnly` is in any of them.
+//! Presentation of bundles and installations: JSON documents, and text for people. None of them has a value of a
+//! credential or of anything that is `writeOnly`.
 
 mod bundle;
 mod installation;

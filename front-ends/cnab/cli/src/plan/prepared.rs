@@ -33,15 +33,15 @@ pub(crate) struct Prepared {
     pub(super) image: Wanted,
     /// The Docker daemon of this machine, where the bundle asks for it and it is allowed.
     pub(super) docker: Option<Docker>,
-    /// What was given to earlier actions is forgotten.
+    /// Values given to earlier actions are forgotten.
     pub(super) reset: bool,
     pub(super) omit_unset_files: bool,
-    /// What a person should know.
+    /// Warnings for the user.
     pub(super) warnings: Vec<String>,
     pub(super) _lock: Option<Locked>,
 }
 
-/// The same, ready to be run.
+/// An action with its claim and invocation, ready to be run.
 pub(crate) struct Step {
     pub(crate) bundle: Bundle,
     pub(crate) action: Action,
@@ -49,7 +49,7 @@ pub(crate) struct Step {
     pub(crate) invocation: Invocation,
     pub(crate) image: Wanted,
     pub(crate) docker: Option<Docker>,
-    /// What a person should know.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
     _lock: Option<Locked>,
 }

@@ -18,7 +18,7 @@ struct Violation<'a> {
     message: &'a str,
 }
 
-/// What `validate` found.
+/// Result of `validate`.
 #[derive(Serialize)]
 pub(crate) struct Validated<'a> {
     pub(crate) valid: bool,
@@ -109,7 +109,7 @@ struct Act<'a> {
     description: &'a str,
 }
 
-/// What `explain` shows.
+/// Document of `explain`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Explained<'a> {
@@ -122,7 +122,7 @@ pub(crate) struct Explained<'a> {
     parameters: Vec<Parameter<'a>>,
     credentials: Vec<Credential<'a>>,
     outputs: Vec<Output<'a>>,
-    /// In the order in which they are installed.
+    /// Dependencies in the order in which they are installed.
     dependencies: Vec<String>,
     required_extensions: &'a [String],
 }

@@ -34,7 +34,7 @@ pub(crate) struct Installation {
     claim: String,
     container: Option<String>,
     created: String,
-    /// Of the last result.
+    /// Time of the last result.
     modified: Option<String>,
     /// False where executord could not be asked about an action that is unfinished.
     asked: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Of what could be read.
+    /// Makes the document from the records that could be read.
     pub(crate) fn new(name: &str, history: &[Record], broken: bool, whole: bool, asked: bool) -> Self {
         let mut it = Self {
             name: name.to_owned(),
@@ -282,7 +282,7 @@ pub(crate) fn outputs_text(outputs: &[Shown], style: Style) -> String {
     table.render(style)
 }
 
-/// What an action printed.
+/// Log of an action.
 #[derive(Serialize)]
 pub(crate) struct Log<'a> {
     claim: &'a str,
