@@ -1,11 +1,11 @@
 //! The executor's command line, over gRPC only: it runs containers with secret files and looks after them.
 //!
-//! The library is what programs of the command line have in common: this one, and those that it runs ([`programs`]).
+//! The library is what programs of the command line have in common: this one, and those that it runs (`programs`).
 //!
-//! Modules: [`cli`] reads the command line, [`commands`] has a module for each command with its arguments, [`work`]
-//! carries a command out, over [`connect`], the way to executord, or [`local`], the private executord of `--local`.
-//! [`source`] and [`request`] are about the inputs of a container, [`stay`] and [`logs`] about its output, [`view`] is
-//! the presentation of results, [`failure`] and [`exit`] are errors and exit statuses.
+//! Modules: `cli` reads the command line, `commands` has a module for each command with its arguments, `work`
+//! carries a command out, over `connect`, the way to executord, or `local`, the private executord of `--local`.
+//! `source` and `request` are about the inputs of a container, `stay` and `logs` about its output, `view` is
+//! the presentation of results, `failure` and `exit` are errors and exit statuses.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // the library's users are the programs beside it; texts of errors and help say what fields are

@@ -1,7 +1,7 @@
 //! Terminal of this command while a process in a container has it: raw, so that every key goes to the process, and
 //! restored on every way out.
 //!
-//! A signal that ends this program is taken as an event by its commands, which then drop [`Raw`]; a panic restores the
+//! A signal that ends this program is taken as an event by its commands, which then drop `Raw`; a panic restores the
 //! terminal by a hook. What cannot be caught (SIGKILL) leaves it raw: `reset` helps.
 
 use std::fs::File;
