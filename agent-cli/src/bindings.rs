@@ -43,7 +43,7 @@ pub(crate) enum BindingsError {
     Shape,
     #[error("--vcap-services @env:{variable}: the environment has no {variable}")]
     NoVariable { variable: String },
-    #[error("--binding-root {path}: is no absolute path of plain names")]
+    #[error("--binding-root {path}: is not an absolute path of plain names")]
     Root { path: String },
     #[error("{VCAP_SERVICES} is not set beside {variable}: programs would not know which to believe; leave out {flag}")]
     Both { variable: &'static str, flag: &'static str },

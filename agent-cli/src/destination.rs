@@ -118,7 +118,7 @@ pub fn place(source: Source<'_>, destination: &Path, there: There) -> Result<Pla
             Ok(Place { directory: destination.to_owned(), make: true, name: None })
         }
         (Source::Directory(_) | Source::Everything, There::File) => refused("is a file, and not a directory"),
-        (Source::File(_), There::Nothing) if slash => refused("is no directory"),
+        (Source::File(_), There::Nothing) if slash => refused("is not a directory"),
         (Source::File(_), There::Nothing | There::File) => {
             let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             match destination.file_name() {
@@ -186,7 +186,7 @@ impl Tree {
             directory = next.map_err(|error| match error {
                 rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => WriteError::Refused {
                     path: self.shown.join(path),
-                    why: "something that is no directory is in the way",
+                    why: "something that is not a directory is in the way",
                 },
                 error => failed(error),
             })?;

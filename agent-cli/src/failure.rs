@@ -59,7 +59,7 @@ pub enum Failure {
     #[error("cannot read {}", plain(&.path.display().to_string()))]
     Unread { path: PathBuf, source: io::Error },
     /// An archive that came is damaged, or ends too early.
-    #[error("what came for {} is no whole archive", .path.display())]
+    #[error("the archive for {} is damaged or incomplete", .path.display())]
     Archive { path: PathBuf, source: io::Error },
     /// Entries were left out of a copy; each was reported.
     #[error("{left_out} not copied, {copied} copied")]

@@ -11,7 +11,8 @@ pub const PIPE: u32 = 13;
 
 /// The number of `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.
 pub fn parse(text: &str) -> Result<u32, String> {
-    let unknown = || "is no signal: use a number from 1 to 64 or a name such as TERM, KILL, USR1, RTMIN+1".to_owned();
+    let unknown =
+        || "is not a signal: use a number from 1 to 64 or a name such as TERM, KILL, USR1, RTMIN+1".to_owned();
     if let Ok(number) = text.parse::<u32>() {
         return if (1..=RTMAX).contains(&number) { Ok(number) } else { Err(unknown()) };
     }

@@ -155,8 +155,9 @@ impl DetachKeys {
         };
         let keys: Option<Vec<u8>> = text.split(',').map(|word| key(&word.to_ascii_lowercase())).collect();
         let keys = keys.filter(|keys| keys.len() <= 16);
-        keys.map(|keys| Self { keys, pressed: 0 })
-            .ok_or_else(|| "is no list of keys: ctrl-p,ctrl-q is one; at most 16 of letters and ctrl-LETTER".to_owned())
+        keys.map(|keys| Self { keys, pressed: 0 }).ok_or_else(|| {
+            "is not a list of keys: ctrl-p,ctrl-q is one; at most 16 of letters and ctrl-LETTER".to_owned()
+        })
     }
 
     /// Returns the bytes to pass on, and whether the keys were pressed. Bytes that may be the beginning of the keys are

@@ -8,7 +8,7 @@
 //! A directory with a `..data` is read through that link, opened once: what is read is of one generation, also while
 //! somebody swaps it. Links are followed, because the layout is made of them. Names that begin with a dot are no bindings
 //! and no entries, but for `.metadata`, without which SAP's readers pass over a binding; and neither are directories in a
-//! binding. Whatever else is no regular file is refused, unread.
+//! binding. Anything else than a regular file is refused, unread.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -63,7 +63,9 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
                 tree.push((name, entries));
             }
             // Consumers disagree about what it is: some pass over it, some fail.
-            _ => return Err(TreeError::Refused { path, why: "is no directory, and beside bindings nothing may lie" }),
+            _ => {
+                return Err(TreeError::Refused { path, why: "is not a directory, and beside bindings nothing may lie" });
+            }
         }
     }
     Ok(tree)
@@ -90,7 +92,7 @@ impl Reader {
                 Ok(name) => names.push(name.to_owned()),
                 Err(_) => {
                     let path = path.join(OsStr::from_bytes(name));
-                    return Err(TreeError::Refused { path, why: "has a name that is no text" });
+                    return Err(TreeError::Refused { path, why: "has a name that is not UTF-8" });
                 }
             }
         }
@@ -106,14 +108,14 @@ impl Reader {
             // A pipe must not make us wait, so it is looked at when it is open.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let file = match openat(dir, &name, flags, Mode::empty()) {
-                Err(Errno::NXIO) => return Err(TreeError::Refused { path, why: "is no regular file" }),
+                Err(Errno::NXIO) => return Err(TreeError::Refused { path, why: "is not a regular file" }),
                 file => file.map_err(|error| failed(&path, error))?,
             };
             let stat = fstat(&file).map_err(|error| failed(&path, error))?;
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => {}
                 FileType::Directory => continue,
-                _ => return Err(TreeError::Refused { path, why: "is no regular file" }),
+                _ => return Err(TreeError::Refused { path, why: "is not a regular file" }),
             }
             let expected = usize::try_from(stat.st_size).unwrap_or(usize::MAX).min(self.bytes);
             let content = bounded(&mut File::from(file), expected, self.bytes);
@@ -147,7 +149,7 @@ fn in_force(dir: OwnedFd) -> OwnedFd {
 fn own_name(dir: &Path) -> Result<String, TreeError> {
     let whole = std::fs::canonicalize(dir).map_err(|source| TreeError::Io { path: dir.to_owned(), source })?;
     let name = dir.file_name().or_else(|| whole.file_name()).unwrap_or_default();
-    let no_text = || TreeError::Refused { path: dir.to_owned(), why: "has a name that is no text" };
+    let no_text = || TreeError::Refused { path: dir.to_owned(), why: "has a name that is not UTF-8" };
     name.to_str().map(str::to_owned).ok_or_else(no_text)
 }
 
@@ -207,7 +209,7 @@ mod tests {
     fn what_is_no_binding_is_refused() {
         type Make = fn(&Path);
         let make: [(&str, Make, &str); 4] = [
-            ("a file at the root", |root| put(root, "README", b""), "is no directory"),
+            ("a file at the root", |root| put(root, "README", b""), "is not a directory"),
             ("a socket", |root| drop(std::os::unix::net::UnixListener::bind(root.join("db/s")).unwrap()), "regular"),
             ("a device", |root| symlink("/dev/zero", root.join("db/zero")).unwrap(), "regular"),
             ("a link to nothing", |root| symlink("nothing", root.join("db/x")).unwrap(), "cannot read"),

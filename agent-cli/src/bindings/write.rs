@@ -108,7 +108,7 @@ fn judge(dir: &Path) -> Result<bool, WriteError> {
         meta => meta.map_err(failed(dir))?,
     };
     if !meta.is_dir() {
-        return Err(WriteError::InTheWay { path: dir.to_owned(), why: "is no directory" });
+        return Err(WriteError::InTheWay { path: dir.to_owned(), why: "is not a directory" });
     }
     let owner = rustix::process::geteuid().as_raw();
     let ours = |meta: &fs::Metadata, mode| meta.uid() == owner && meta.mode() & BITS == mode;

@@ -129,7 +129,7 @@ fn revealed(GetSecretsResponse { files, environment, arguments }: &GetSecretsRes
     for File { path, content, .. } in files {
         match std::str::from_utf8(content) {
             Ok(content) => line(path, content),
-            Err(_) => line(path, &format!("({} bytes that are no text: use --file)", content.len())),
+            Err(_) => line(path, &format!("({} bytes that are not text: use --file)", content.len())),
         }
     }
     text

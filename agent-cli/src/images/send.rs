@@ -151,7 +151,7 @@ fn append(tar: &mut tar::Builder<&mut dyn Write>, directory: &Path, name: &str) 
     let file = File::open(directory.join(name)).map_err(told)?;
     let metadata = file.metadata().map_err(told)?;
     if !metadata.is_file() {
-        return Err(told(io::Error::other("is no regular file")));
+        return Err(told(io::Error::other("is not a regular file")));
     }
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::Regular);

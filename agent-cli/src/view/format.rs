@@ -126,7 +126,7 @@ impl Part {
                 let known = FIELDS.iter().find(|(name, _)| inside.strip_prefix('.') == Some(*name));
                 Field::Named(known.map(|(name, _)| *name).ok_or_else(|| {
                     let names: Vec<String> = FIELDS.iter().map(|(name, _)| format!(".{name}")).collect();
-                    format!("{{{{{inside}}}}} is no field; there are {} and .Label \"NAME\"", names.join(", "))
+                    format!("{{{{{inside}}}}} is not a field; there are {} and .Label \"NAME\"", names.join(", "))
                 })?)
             }
         };

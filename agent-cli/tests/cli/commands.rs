@@ -261,7 +261,7 @@ fn secrets_are_printed_as_asked_for() {
         assert_eq!((program.status, &program.stdout[..]), (Some(0), value), "{asked:?}: {}", program.err());
     }
     let all = with(&right, &["--reveal"]).out();
-    assert_eq!(all, "PW=canary one\n[3]=canary two\\n\n/etc/a=x\\ny\n/etc/b=(2 bytes that are no text: use --file)\n");
+    assert_eq!(all, "PW=canary one\n[3]=canary two\\n\n/etc/a=x\\ny\n/etc/b=(2 bytes that are not text: use --file)\n");
     let json = with(&right, &["--json"]).json();
     assert_eq!((&json["environment"][0]["value"], &json["arguments"][0]["index"]), (&"canary one".into(), &3.into()));
     assert_eq!((&json["files"][1]["encoding"], &json["files"][1]["content"]), (&"base64".into(), &"/wA=".into()));

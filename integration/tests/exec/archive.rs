@@ -135,8 +135,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
         ("c:/proc/version", &out, "shows the kernel"),
         (&file, "c:/etc", "Permission denied"),
         (&file, "c:/nope/x", "/nope: No such file or directory"),
-        (&file, "c:/nope/", "is no directory"),
-        (&home.path().display().to_string(), "c:/tmp/mine", "is no directory"),
+        (&file, "c:/nope/", "is not a directory"),
+        (&home.path().display().to_string(), "c:/tmp/mine", "is not a directory"),
         ("nope", "c:/tmp", "cannot read nope"),
     ] {
         let told = cp(&daemon, &[source, destination]);

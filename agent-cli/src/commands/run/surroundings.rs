@@ -53,12 +53,12 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
     let mut tmpfs = Tmpfs { path: format!("/{}", parts.join("/")), ..Tmpfs::default() };
     for option in options.split(',').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-        let number = |value: &str| value.parse::<u32>().map_err(|_| format!("{name}={value} is no id"));
+        let number = |value: &str| value.parse::<u32>().map_err(|_| format!("{name}={value} is not an id"));
         match (name, value) {
             ("size", Some(value)) => tmpfs.size_bytes = units::size(value)?,
             ("mode", Some(value)) => {
                 let mode = u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777);
-                tmpfs.mode = Some(mode.ok_or_else(|| format!("mode={value} is no octal mode such as 1777"))?);
+                tmpfs.mode = Some(mode.ok_or_else(|| format!("mode={value} is not an octal mode such as 1777"))?);
             }
             ("uid", Some(value)) => tmpfs.uid = number(value)?,
             ("gid", Some(value)) => tmpfs.gid = number(value)?,
@@ -88,7 +88,7 @@ fn host(text: &str) -> Result<ExtraHost, String> {
     if bare == "host-gateway" {
         return Err("host-gateway is not known here: give the host's address in the container's network".into());
     }
-    let parsed: IpAddr = bare.parse().map_err(|_| format!("{address:?} is no address; {how}"))?;
+    let parsed: IpAddr = bare.parse().map_err(|_| format!("{address:?} is not a valid IP address; {how}"))?;
     if name.is_empty() {
         return Err(how.into());
     }
