@@ -6,9 +6,9 @@ fact() { printf '%s\t%s\n' "$1" "$2"; }
 
 fact 'user' "$(id -u):$(id -g), process $$ in its pid namespace"
 fact 'file' "$file"
-fact 'size' "$(stat -c %s "$file") bytes"
-fact 'mode and owner' "$(stat -c '%a %u:%g' "$file")"
 # Through the links that make a rotation of all files atomic.
+fact 'size' "$(stat -L -c %s "$file") bytes"
+fact 'mode and owner' "$(stat -L -c '%a %u:%g' "$file")"
 fact 'directory' "$(stat -L -c '%a %u:%g' "$(dirname "$file")")"
 fact 'sha256' "$(printf %s "$password" | sha256sum | cut -d' ' -f1)"
 fact 'printed' "$password"
