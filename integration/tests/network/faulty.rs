@@ -28,7 +28,7 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
             "no such range: 10.0.0.0/33 (code 7)",
         ),
         ("dies", "echo 'cannot open shared object' >&2; exit 127", "ADD: cannot open shared object"),
-        ("killed", "kill -9 $$", "it was ended by signal 9"),
+        ("killed", "kill -9 $$", "was ended by signal 9"),
         (
             "wrong",
             "echo '{\"cniVersion\":\"1.0.0\",\"ips\":[{\"address\":\"x\"}]}'",
