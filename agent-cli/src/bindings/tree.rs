@@ -64,7 +64,10 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
             }
             // Consumers disagree about what it is: some pass over it, some fail.
             _ => {
-                return Err(TreeError::Refused { path, why: "is not a directory, and beside bindings nothing may lie" });
+                return Err(TreeError::Refused {
+                    path,
+                    why: "is not a directory, and beside bindings nothing may lie",
+                });
             }
         }
     }
