@@ -94,10 +94,6 @@ impl Client {
         }
     }
 
-    fn gave_up(&self) -> Error {
-        Error::GaveUp { socket: self.socket.to_path_buf(), waited: self.patience }
-    }
-
     pub(crate) fn patience(&self) -> Patience {
         Patience::new(self.patience)
     }
@@ -135,13 +131,18 @@ impl Client {
         status: &Status,
         away: fn(&Status) -> bool,
     ) -> Result<(), Error> {
-        if !away(status) {
-            return Err(self.error(status));
+        match away(status) {
+            true => self.pause(patience, begun).await,
+            false => Err(self.error(status)),
         }
+    }
+
+    /// Waits after an attempt that began at `begun` and failed.
+    async fn pause(&self, patience: &mut Patience, begun: Instant) -> Result<(), Error> {
         patience.since(begun);
         match patience.pause().await {
             true => Ok(()),
-            false => Err(self.gave_up()),
+            false => Err(Error::GaveUp { socket: self.socket.to_path_buf(), waited: self.patience }),
         }
     }
 }
@@ -170,10 +171,7 @@ impl Attempts {
         if !error.is_away() {
             return Err(error);
         }
-        self.patience.since(self.begun);
-        if !self.patience.pause().await {
-            return Err(self.client.gave_up());
-        }
+        self.client.pause(&mut self.patience, self.begun).await?;
         self.begun = Instant::now();
         Ok(())
     }

@@ -28,6 +28,9 @@ pub(crate) fn is_away(status: &Status) -> bool {
 }
 
 /// Counts the time since executord was last heard of, and makes pauses that grow.
+///
+/// The pauses of the daemon's own attempts (`executor_core::backoff`) never end, and this crate does not depend on the
+/// executor's.
 #[derive(Debug)]
 pub(crate) struct Patience {
     longest: Duration,
