@@ -1,0 +1,27 @@
+//! Search of executord's memory for the secret of one call.
+
+use executor_residue::process::Process;
+use executor_residue::{Canary, Needles, Search};
+use integration::daemon::Daemon;
+
+/// Path of the call that runs a container.
+pub(crate) const RUN: &str = "/executor.v1.Executor/Run";
+
+/// Returns whether executord's memory holds any part of a secret.
+pub(crate) fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
+    let mut needles = Needles::new().unwrap();
+    needles.add("secret", secret.as_bytes());
+    let mut search = Search::new(&needles);
+    search.process(&Process::of(daemon.pid() as u32).unwrap());
+    let report = search.report();
+    assert!(report.processes == 1 && report.unsearched.is_empty(), "{report:?}");
+    report.found()
+}
+
+/// Waits one second, the time that docs/security-claims.md names, and checks that nothing is left.
+pub(crate) fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
+    let begun = std::time::Instant::now();
+    while in_executord(daemon, secret) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{when}");
+    }
+}
