@@ -111,6 +111,12 @@ impl Refusal {
         let violations = of_field.chain(of_condition).collect();
         Self { socket: socket.to_owned(), code: status.code(), message: status.message().to_owned(), violations }
     }
+
+    /// Tells whether the object that a field names does not exist.
+    pub fn is_not_found(&self, field: &str) -> bool {
+        let names_field = |violation: &Violation| violation.field == field && violation.reason == "NOT_FOUND";
+        self.code == Code::NotFound && self.violations.iter().any(names_field)
+    }
 }
 
 impl std::error::Error for Refusal {}

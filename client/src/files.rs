@@ -8,7 +8,7 @@ use executor_proto::v1::{
     PutArchiveRequest, PutArchiveResponse, PutArchiveStart, SkippedOutput,
 };
 use tokio_stream::{Stream, StreamExt as _};
-use tonic::{Code, Streaming};
+use tonic::Streaming;
 
 use crate::connect::Client;
 use crate::error::Error;
@@ -67,11 +67,7 @@ impl Client {
             GetArchiveRequest { id: id.to_owned(), path: path.to_owned(), follow_link: true, stat_only: true };
         match self.archive(request).await {
             Ok(archive) => Ok(Some(archive.stat)),
-            Err(Error::Refused(refusal))
-                if refusal.code == Code::NotFound && !refusal.message.starts_with("there is no container") =>
-            {
-                Ok(None)
-            }
+            Err(Error::Refused(refusal)) if refusal.is_not_found("path") => Ok(None),
             Err(error) => Err(error),
         }
     }

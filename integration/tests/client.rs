@@ -190,6 +190,8 @@ fn processes_and_files() {
         assert_eq!((put.entries, put.bytes), (1, 3));
         assert_eq!(client.stat("box", "/tmp/file").await.unwrap().unwrap().size, 3);
         assert_eq!(client.stat("box", "/tmp/nothing").await.unwrap(), None);
+        let Error::Refused(refusal) = client.stat("nobody", "/tmp/nothing").await.unwrap_err() else { panic!() };
+        assert!(refusal.is_not_found("id") && !refusal.is_not_found("path"), "{refusal:?}");
         let mut archive = client.get_archive("box", "/tmp/file", false).await.unwrap();
         let mut bytes = Vec::new();
         while let Some(piece) = archive.next().await.unwrap() {

@@ -68,9 +68,15 @@ impl Problem {
         Self::invalid(vec![Violation::new(field, fault)])
     }
 
+    /// Makes the problem of an object that does not exist, with the field that names it.
+    pub fn not_found(field: impl Into<String>, message: String) -> Self {
+        let violations = vec![Violation::new(field, ViolationReason::NotFound.because(message.clone()))];
+        Self { kind: Kind::NotFound, message, violations }
+    }
+
     /// Makes the problem of an id that no container has.
     pub fn no_container(id: &str) -> Self {
-        Self::new(Kind::NotFound, format!("there is no container {id:?}"))
+        Self::not_found("id", format!("there is no container {id:?}"))
     }
 
     /// Makes the problem of an error of the system: RESOURCE_EXHAUSTED with the name of the resource where one ran out,

@@ -42,7 +42,8 @@ pub(super) async fn get(
 ) -> Result<Answers<v1::GetArchiveResponse>, Status> {
     let v1::GetArchiveRequest { id, path, follow_link, stat_only } = request;
     validate_archive("path", &path, &node.config.policy).map_err(Problem::invalid)?;
-    let (session, stdio) = begin(node, &id, &path, CopyDirection::Out { follow: follow_link, stat: stat_only }).await?;
+    let direction = CopyDirection::Out { follow: follow_link, stat: stat_only };
+    let (session, stdio) = begin(node, &id, ("path", &path), direction).await?;
     let (sender, answers) = conversation.answers();
     let node = Arc::clone(node);
     tokio::spawn(async move {
@@ -58,23 +59,23 @@ pub(super) async fn get(
     Ok(answers)
 }
 
-/// Starts the process that copies.
+/// Starts the process that copies. A path that does not exist is a violation of its field, which tells it from a
+/// container that does not exist.
 async fn begin(
     node: &Arc<Node>,
     id: &str,
-    path: &str,
+    (field, path): (&str, &str),
     direction: CopyDirection,
 ) -> Result<(ExecSession, Stdio), Problem> {
     match exec::archive(node, id, path, direction).await? {
         ExecOutcome::Running(session, stdio) => Ok((session, stdio)),
-        ExecOutcome::Failed(v1::ExecFailure { message, errno }) => Err(Problem::new(
-            if [Errno::NOENT, Errno::NOTDIR].map(Errno::raw_os_error).contains(&errno) {
-                Kind::NotFound
-            } else {
-                Kind::Precondition
-            },
-            format!("container {id}: {message}"),
-        )),
+        ExecOutcome::Failed(v1::ExecFailure { message, errno }) => {
+            let message = format!("container {id}: {message}");
+            match [Errno::NOENT, Errno::NOTDIR].map(Errno::raw_os_error).contains(&errno) {
+                true => Err(Problem::not_found(field, message)),
+                false => Err(Problem::new(Kind::Precondition, message)),
+            }
+        }
     }
 }
 
@@ -156,7 +157,8 @@ pub(super) async fn put(
         return Err(Problem::invalid_field("start", "is not set: it must be in the first message").into());
     };
     validate_archive("start.path", &path, &node.config.policy).map_err(Problem::invalid)?;
-    let (session, Stdio { input, stdout, stderr, .. }) = begin(node, &id, &path, CopyDirection::In).await?;
+    let (session, Stdio { input, stdout, stderr, .. }) =
+        begin(node, &id, ("start.path", &path), CopyDirection::In).await?;
     tokio::select! {
         done = unpack(&session, requests, input, stdout, failure(stderr)) => done,
         () = node.until_stopping() => Err(Problem::stopping().into()),
