@@ -28,7 +28,8 @@ pub(super) fn best(headers: &HeaderMap) -> Option<Challenge> {
     bearer.or(offered.first()).cloned()
 }
 
-/// The challenges of one header. What cannot be read ends it.
+/// Reads the challenges of one header (RFC 9110, 11.3): a scheme, then a token68 or parameters. The first part that
+/// has neither form ends it.
 fn parse(header: &str) -> Vec<Challenge> {
     let mut found = Vec::new();
     let mut rest = header.trim_start();
@@ -36,6 +37,7 @@ fn parse(header: &str) -> Vec<Challenge> {
         let end = rest.find([' ', ',', '=']).unwrap_or(rest.len());
         let scheme = rest[..end].to_ascii_lowercase();
         rest = rest[end..].trim_start();
+        rest = after_token68(rest).unwrap_or(rest);
         let mut parameters = Vec::new();
         while let Some((name, value, after)) = parameter(rest) {
             parameters.push((name, value));
@@ -58,14 +60,29 @@ fn parse(header: &str) -> Vec<Challenge> {
     found
 }
 
-/// `name=value` or `name="value"`, and what follows its comma.
+/// Returns what follows a token68 (RFC 9110, 11.2), with which the challenge ends; `None` where the text does not begin
+/// with one.
+fn after_token68(text: &str) -> Option<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '~' | '+' | '/');
+    let rest = text.trim_start_matches(is_part);
+    if rest.len() == text.len() {
+        return None;
+    }
+    let rest = rest.trim_start_matches('=');
+    let next = rest.trim_start_matches(' ');
+    (next.is_empty() || next.starts_with(',')).then_some(rest)
+}
+
+/// Reads `name=value` or `name="value"`, and returns what follows it.
 fn parameter(text: &str) -> Option<(String, String, &str)> {
     let text = text.trim_start_matches([' ', ',']);
     let (name, rest) = text.split_once('=')?;
-    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')) {
+    let name = name.trim_end_matches(' ');
+    if name.is_empty() || !name.bytes().all(is_token) {
         return None;
     }
     let name = name.to_ascii_lowercase();
+    let rest = rest.trim_start_matches(' ');
     let Some(quoted) = rest.strip_prefix('"') else {
         let end = rest.find([',', ' ']).unwrap_or(rest.len());
         return Some((name, rest[..end].to_owned(), &rest[end..]));
@@ -85,6 +102,11 @@ fn parameter(text: &str) -> Option<(String, String, &str)> {
     None
 }
 
+/// Tells whether a byte may be in a token (RFC 9110, 5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +118,7 @@ mod tests {
     #[test]
     fn challenges_of_all_kinds() {
         let token = bearer("https://auth.example/token", "r.example");
-        let table: [(&str, Vec<Challenge>); 9] = [
+        let table: [(&str, Vec<Challenge>); 18] = [
             ("Basic realm=\"x\"", vec![Challenge::Basic]),
             ("basic", vec![Challenge::Basic]),
             (
@@ -109,6 +131,15 @@ mod tests {
             ("Bearer service=\"x\"", vec![]),
             ("Bearer realm=\"unended", vec![]),
             ("Negotiate abc==, Basic realm=\"x\"", vec![Challenge::Basic]),
+            ("Negotiate a+b/c~d.e-f_g==, Basic realm=\"x\"", vec![Challenge::Basic]),
+            ("Negotiate a+b/c ,Basic", vec![Challenge::Basic]),
+            ("Negotiate realm==, Basic", vec![Challenge::Basic]),
+            ("Negotiate, Basic realm=\"x\"", vec![Challenge::Basic]),
+            ("Basic realm=\"x\", Negotiate a/b=", vec![Challenge::Basic]),
+            ("NTLM !#=x, Basic realm=\"x\"", vec![Challenge::Basic]),
+            ("Bearer realm = \"https://t/\" , service = s", vec![bearer("https://t/", "s")]),
+            ("Negotiate a:b, Basic", vec![]),
+            ("Negotiate a b, Basic", vec![]),
         ];
         for (header, expected) in table {
             assert_eq!(parse(header), expected, "{header}");
