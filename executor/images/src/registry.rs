@@ -216,7 +216,7 @@ impl Registry {
                 StatusCode::UNAUTHORIZED => {
                     return Err(self.unauthorized(what, "it does not accept the credentials (401)"));
                 }
-                StatusCode::FORBIDDEN => return Err(self.unauthorized(what, "access denied (403)")),
+                StatusCode::FORBIDDEN => return Err(self.refused(what, "access denied (403)")),
                 StatusCode::NOT_FOUND => return Err(ImageError::NotFound { what: what.to_owned() }),
                 status => {
                     let (what, origin) = (what.to_owned(), origin.to_string());
@@ -256,11 +256,17 @@ impl Registry {
         }
     }
 
+    /// Makes the error of a registry that demands other credentials than the caller's.
     fn unauthorized(&self, what: &str, why: &'static str) -> ImageError {
-        let (who, why) = match &self.identity {
-            Some(identity) => (identity.to_string(), why),
-            None => ("a caller without credentials".to_owned(), "it requires credentials, and none were given"),
-        };
+        match self.identity {
+            Some(_) => self.refused(what, why),
+            None => self.refused(what, "it requires credentials, and none were given"),
+        }
+    }
+
+    /// Makes the error of a registry that refuses the caller.
+    fn refused(&self, what: &str, why: &'static str) -> ImageError {
+        let who = self.identity.as_ref().map_or_else(|| "a caller without credentials".to_owned(), ToString::to_string);
         ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), who, why }
     }
 

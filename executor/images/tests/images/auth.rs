@@ -156,8 +156,18 @@ async fn a_token_service_of_elsewhere() {
         let error = Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err();
         assert!(matches!(&*error, ImageError::Redirect { .. }), "{realm}: {error}");
     }
+}
+
+/// A 403 is told as such, with and without credentials: others would not help.
+#[tokio::test]
+async fn an_access_that_is_denied() {
     let fake = Fake::start(|_| Some(Reply::status(403))).await;
-    assert!(unauthorized(&Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err()));
+    for (shown, who) in [(None, "a caller without credentials"), (credentials(PASSWORD), "the user ")] {
+        let error = Place::new().pull_as(&fake.reference(":1"), shown).await.unwrap_err();
+        let told = error.to_string();
+        assert!(unauthorized(&error) && told.contains(&format!("refuses {who}")), "{told}");
+        assert!(told.contains(": access denied (403): ") && !told.contains("requires credentials"), "{told}");
+    }
 }
 
 #[tokio::test]
