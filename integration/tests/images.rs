@@ -183,6 +183,10 @@ fn taken_in_from_layouts_and_archives() {
     assert_eq!(layers(&daemon.setup().state_dir()), 2);
     let wrong = agent(&["image", "import", "--form", "oci-archive", "/bin/busybox"]);
     assert!(wrong.status == 125 && wrong.stderr.contains("not a tar archive"), "{wrong:?}");
+    let other = agent(&["image", "import", &oci]);
+    let told = "  --form: ";
+    assert!(other.status == 125 && other.stderr.contains(told), "{other:?}");
+    assert!(other.stderr.contains("an archive of the form oci-archive, not docker-archive"), "{other:?}");
     // Root file systems from executord's own disk, as far as executord itself may read there.
     for reference in [image.layout(), format!("docker-archive:{docker}"), format!("oci-archive:{oci}")] {
         image.readable(true);

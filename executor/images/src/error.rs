@@ -131,6 +131,16 @@ pub enum ImageError {
         /// Fault.
         why: String,
     },
+    /// The archive has another form than the request says.
+    #[error("{what} is an archive of the form {is}, not {declared}")]
+    OtherForm {
+        /// The archive.
+        what: String,
+        /// Form of the archive, as the scheme of a reference names it.
+        is: &'static str,
+        /// Form that the request says.
+        declared: &'static str,
+    },
     /// The image's configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),

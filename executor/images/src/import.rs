@@ -42,6 +42,25 @@ pub enum Form {
     DockerArchive,
 }
 
+impl Form {
+    /// The scheme of a reference in this form.
+    fn scheme(self) -> &'static str {
+        match self {
+            Self::Layout => "oci",
+            Self::OciArchive => "oci-archive",
+            Self::DockerArchive => "docker-archive",
+        }
+    }
+
+    /// The file that an image of this form begins with.
+    fn entry(self) -> &'static str {
+        match self {
+            Self::Layout | Self::OciArchive => layout::INDEX,
+            Self::DockerArchive => docker::MANIFEST,
+        }
+    }
+}
+
 /// Source of the parts of an image.
 trait Source: Send {
     /// A file by its name, from the root of the layout or archive; `None` where there is none.
@@ -95,6 +114,19 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
     source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))
 }
 
+/// Refuses an archive of the other form. One that has the files of both forms is of either.
+fn check_form(source: &mut dyn Source, declared: Form, what: &str) -> Result<(), ImageError> {
+    let other = match declared {
+        Form::Layout => return Ok(()),
+        Form::OciArchive => Form::DockerArchive,
+        Form::DockerArchive => Form::OciArchive,
+    };
+    match source.open(declared.entry())?.is_none() && source.open(other.entry())?.is_some() {
+        true => Err(ImageError::OtherForm { what: what.to_owned(), is: other.scheme(), declared: declared.scheme() }),
+        false => Ok(()),
+    }
+}
+
 /// An image that was found: its documents, and for each layer the name of its file.
 struct FoundImage {
     documents: Documents,
@@ -118,6 +150,7 @@ pub(crate) async fn import<L: LayerStore>(
             Form::Layout => Box::new(layout::Directory::open(&path)?),
             Form::OciArchive | Form::DockerArchive => Box::new(archive::Archive::open(&path, &what)?),
         };
+        check_form(&mut *source, form, &what)?;
         let found = match form {
             Form::Layout | Form::OciArchive => layout::find(&mut *source, inner.as_deref(), most, &what)?,
             Form::DockerArchive => docker::find(&mut *source, inner.as_deref(), most, &what)?,

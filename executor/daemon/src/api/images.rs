@@ -86,7 +86,10 @@ impl Images for ImageService {
         };
         let inner = (!header.image.is_empty()).then_some(header.image);
         self.node.launcher.session()?;
-        let told = |error: ImageError| Status::from(of_image_in(&error, "data"));
+        let told = |error: ImageError| {
+            let field = if matches!(error, ImageError::OtherForm { .. }) { "header.form" } else { "data" };
+            Status::from(of_image_in(&error, field))
+        };
         let mut upload = self.node.images.upload().await.map_err(told)?;
         while let Some(message) = next(&mut parts).await? {
             match message.part {

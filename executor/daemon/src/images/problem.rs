@@ -24,6 +24,7 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         ImageError::NotFound { .. } => Kind::NotFound,
         ImageError::NoPlatform { .. }
         | ImageError::Unsupported { .. }
+        | ImageError::OtherForm { .. }
         | ImageError::Config(_)
         | ImageError::AuthFile { .. }
         | ImageError::InUse { .. }

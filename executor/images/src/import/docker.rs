@@ -14,6 +14,8 @@ use crate::error::ImageError;
 use crate::hash::{self, Hasher};
 use crate::manifest;
 
+/// File that names the images.
+pub(super) const MANIFEST: &str = "manifest.json";
 /// Maximum number of images of an archive, and names of one.
 const IMAGES_MAX: usize = 100;
 
@@ -35,9 +37,9 @@ pub(super) fn find(
     what: &str,
 ) -> Result<FoundImage, ImageError> {
     let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
-    let images = required(source, "manifest.json", what)?;
+    let images = required(source, MANIFEST, what)?;
     let images: Vec<Image> =
-        serde_json::from_slice(&images).map_err(|error| malformed(format!("its manifest.json: {error}")))?;
+        serde_json::from_slice(&images).map_err(|error| malformed(format!("its {MANIFEST}: {error}")))?;
     if images.len() > IMAGES_MAX {
         return Err(malformed(format!("it has {} images; at most {IMAGES_MAX}", images.len())));
     }

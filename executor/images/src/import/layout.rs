@@ -16,6 +16,8 @@ use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
 
+/// File that names the images.
+pub(super) const INDEX: &str = "index.json";
 /// Maximum number of indexes on the way to a manifest.
 const INDEXES_MAX: usize = 3;
 /// Annotations with an image's name (image-spec; containerd).
@@ -85,12 +87,9 @@ pub(super) fn find(
     image_bytes_max: u64,
     what: &str,
 ) -> Result<FoundImage, ImageError> {
-    let index = required(source, "index.json", what)?;
-    let Manifest::Index(index) = manifest::parse(&index, "", &format!("index.json of {what}"))? else {
-        return Err(ImageError::Malformed {
-            what: what.to_owned(),
-            why: "its index.json is not an image index".into(),
-        });
+    let index = required(source, INDEX, what)?;
+    let Manifest::Index(index) = manifest::parse(&index, "", &format!("{INDEX} of {what}"))? else {
+        return Err(ImageError::Malformed { what: what.to_owned(), why: format!("its {INDEX} is not an image index") });
     };
     let entry = named(&index, wanted, what)?.clone();
     let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));

@@ -303,3 +303,18 @@ async fn a_layout_in_an_archive() {
     assert_eq!(place.pull(&reference).await.unwrap().digest, record.digest);
     place.is_whole().await;
 }
+
+/// The error names both forms. An archive of a newer `docker save` has the files of both, and is taken as either.
+#[tokio::test]
+async fn an_archive_of_the_other_form_is_told() {
+    let place = Place::new();
+    let entries = [("oci-layout", Entry::File(b"{}")), ("index.json", Entry::File(b"{}"))];
+    let told = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
+    assert!(matches!(told, ImageError::OtherForm { is: "oci-archive", declared: "docker-archive", .. }), "{told}");
+    let entries = [("manifest.json", Entry::File(b"[]"))];
+    let told = import(&place, &tar(&entries), Form::OciArchive, None).await.unwrap_err();
+    assert!(matches!(told, ImageError::OtherForm { is: "docker-archive", declared: "oci-archive", .. }), "{told}");
+    let entries = [("manifest.json", Entry::File(b"[]")), ("index.json", Entry::File(b"{}"))];
+    let told = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
+    assert!(!matches!(told, ImageError::OtherForm { .. }), "{told}");
+}
