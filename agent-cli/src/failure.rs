@@ -33,7 +33,7 @@ pub enum Failure {
     #[error("cannot write to {stream}")]
     Output { stream: &'static str, source: io::Error },
     /// The machine refuses something as ordinary as a thread.
-    #[error("the system refuses what agent-cli needs to run")]
+    #[error("the system refuses what this program needs to run")]
     System(#[source] io::Error),
     /// Whoever read our output has had enough.
     #[error("the reader of the output went away")]
