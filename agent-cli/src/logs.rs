@@ -29,6 +29,8 @@ pub struct Printer {
     pub told: Vec<String>,
     /// Bytes of output that are missing.
     pub dropped: u64,
+    /// Number of places where output is missing.
+    gaps: u64,
     /// Times are written in front of lines.
     stamps: Option<Stamps>,
     /// Output of the process that is kept, with the most bytes to keep.
@@ -37,7 +39,7 @@ pub struct Printer {
 
 impl Printer {
     pub fn new(output: Output, form: Form) -> Self {
-        Self { output, form, told: Vec::new(), dropped: 0, stamps: None, kept: None }
+        Self { output, form, told: Vec::new(), dropped: 0, gaps: 0, stamps: None, kept: None }
     }
 
     /// Keeps what the process wrote, too, as far as it has room.
@@ -104,11 +106,22 @@ impl Printer {
     /// Says that output is missing here.
     pub fn dropped(&mut self, bytes: u64, log_bytes_max: Option<u64>) {
         self.dropped += bytes;
-        let was =
-            if bytes == 1 { "1 byte of output was".into() } else { format!("{} bytes of output were", grouped(bytes)) };
+        self.gaps += 1;
         let why = log_bytes_max.map(|max| format!(" (log_bytes_max is {})", grouped(max))).unwrap_or_default();
-        self.output.note(format!("{was} dropped before they could be read{why}"));
+        self.output.note(format!("{} dropped before they could be read{why}", of_output(bytes)));
     }
+
+    /// Says how much output is missing in all, where more than one place was told.
+    fn sum_up(&self) {
+        if self.gaps > 1 {
+            self.output.note(format!("{} dropped in all, in {} places", of_output(self.dropped), grouped(self.gaps)));
+        }
+    }
+}
+
+/// Subject and verb of a message about missing output.
+fn of_output(bytes: u64) -> String {
+    if bytes == 1 { "1 byte of output was".into() } else { format!("{} bytes of output were", grouped(bytes)) }
 }
 
 /// A number with a comma between its thousands.
@@ -156,6 +169,7 @@ pub async fn follow(client: &Client, request: StreamLogsRequest, printer: &mut P
     while let Some(entry) = log.next().await.doing(&doing)? {
         printer.print(entry).await;
     }
+    printer.sum_up();
     Ok(())
 }
 
