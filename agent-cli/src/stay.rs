@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use executor_client::v1::Container;
 use executor_client::{Code, Error, Started, rest_of_log};
+use tokio::signal::unix::SignalKind;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::attach::{self, Left};
 use crate::connect::Client;
@@ -24,6 +26,10 @@ use crate::terminal::DetachKeys;
 
 /// Number of times Ctrl-C is pressed until this command leaves at once.
 const LEAVE: u32 = 3;
+
+/// Longest time between SIGTERMs, or SIGHUPs, that are one request: timeout(1) sends one to its process and one to the
+/// process group, and agent-cli passes its own on to a program.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 /// Longest grace period between SIGTERM and SIGKILL once the output has no reader any more. Without a container the
 /// process would have died of SIGPIPE at once.
@@ -44,23 +50,42 @@ pub struct Streams {
 pub struct Pressed {
     id: String,
     pub times: u32,
+    /// The signal that was counted last, and when.
+    last: Option<(i32, Instant)>,
     /// Messages about the next Ctrl-C are printed: only if standard error is a terminal.
     talk: bool,
 }
 
 impl Pressed {
     pub fn never(id: &str) -> Self {
-        Self { id: id.to_owned(), times: 0, talk: std::io::stderr().is_terminal() }
+        Self { id: id.to_owned(), times: 0, last: None, talk: std::io::stderr().is_terminal() }
     }
 
-    pub fn again(&mut self, session: &Session, signal: i32) -> Result<(), Failure> {
-        self.times += 1;
+    /// Counts a signal. `false` where it belongs to the request that was counted before.
+    ///
+    /// # Errors
+    /// The third one: this command leaves at once.
+    pub fn again(&mut self, session: &Session, signal: i32) -> Result<bool, Failure> {
+        if !self.counts(signal, Instant::now()) {
+            return Ok(false);
+        }
         if self.talk && self.times < LEAVE {
             let next =
                 if self.times == 1 { "stopping; once more kills it" } else { "killing; once more leaves at once" };
             session.output.note(format!("{}: {next}", self.id));
         }
-        if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(()) }
+        if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(true) }
+    }
+
+    /// Counts a signal that comes at `now`, unless it repeats the one before. Keys are counted each time.
+    fn counts(&mut self, signal: i32, now: Instant) -> bool {
+        let is_same = |(last, at): (i32, Instant)| last == signal && now.duration_since(at) < ONE_REQUEST;
+        if signal != SignalKind::interrupt().as_raw_value() && self.last.is_some_and(is_same) {
+            return false;
+        }
+        self.last = Some((signal, now));
+        self.times += 1;
+        true
     }
 }
 
@@ -99,7 +124,9 @@ impl Attached<'_> {
                 biased; // the end before Ctrl-C, which means something else after it; a chatty log last
                 container = &mut end, if completed.is_none() => completed = Some(container?),
                 signal = interrupts.next() => {
-                    self.pressed.again(session, signal)?;
+                    if !self.pressed.again(session, signal)? {
+                        continue;
+                    }
                     if completed.is_some() {
                         // It is over; only the reader of its output is slow.
                         return Err(Failure::Interrupted(signal));
@@ -180,7 +207,7 @@ impl Attached<'_> {
                     }
                     return Ok(());
                 }
-                signal = interrupts.next() => self.pressed.again(session, signal)?,
+                signal = interrupts.next() => { self.pressed.again(session, signal)?; }
             }
         }
     }
@@ -246,7 +273,7 @@ pub async fn create(
     let started = loop {
         tokio::select! {
             started = &mut call => break started,
-            signal = interrupts.next() => pressed.again(session, signal)?,
+            signal = interrupts.next() => { pressed.again(session, signal)?; }
         }
     };
     if let Err(Error::GaveUp { .. }) = started {
@@ -317,4 +344,33 @@ async fn input(session: &Session, id: &str, streams: &Streams, created: bool) ->
 
 async fn kill(client: &Client, id: &str) -> Result<(), Failure> {
     client.kill(id).await.doing(&format!("kill {id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_are_one_request_are_counted_once() {
+        let (interrupt, terminate, hangup) = (2, 15, 1);
+        let begun = Instant::now();
+        // What arrives after so many milliseconds, and how many requests were counted by then.
+        let table = [
+            (0, terminate, 1),
+            (3, terminate, 1),
+            (499, terminate, 1),
+            (500, terminate, 2),
+            (501, interrupt, 3),
+            (502, interrupt, 4),
+            (503, terminate, 5),
+            (504, hangup, 6),
+            (505, hangup, 6),
+        ];
+        let mut pressed = Pressed::never("x");
+        for (after, signal, times) in table {
+            let before = pressed.times;
+            let counted = pressed.counts(signal, begun + Duration::from_millis(after));
+            assert_eq!((pressed.times, counted), (times, times > before), "{signal} after {after} ms");
+        }
+    }
 }
