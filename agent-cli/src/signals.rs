@@ -1,7 +1,12 @@
-//! Linux signals: names to numbers and back. The names of real-time signals are glibc's.
+//! Linux signals: names to numbers and back.
+//!
+//! The names are nix's, and those of real-time signals glibc's, with the rules by which executord reads the StopSignal of an
+//! image (`executor_core::image::parse_signal`). This crate does not depend on the executor's, so the rules are in both.
 
 use nix::sys::signal::Signal;
 
+/// Other names of signals, without `SIG`.
+const ALIASES: [(&str, Signal); 3] = [("IOT", Signal::SIGABRT), ("CLD", Signal::SIGCHLD), ("POLL", Signal::SIGIO)];
 /// First and last real-time signal as libc numbers them.
 const RTMIN: u32 = 34;
 const RTMAX: u32 = 64;
@@ -11,34 +16,33 @@ pub const PIPE: u32 = 13;
 
 /// The number of `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.
 pub fn parse(text: &str) -> Result<u32, String> {
-    let unknown =
-        || "is not a signal: use a number from 1 to 64 or a name such as TERM, KILL, USR1, RTMIN+1".to_owned();
-    if let Ok(number) = text.parse::<u32>() {
-        return if (1..=RTMAX).contains(&number) { Ok(number) } else { Err(unknown()) };
+    number(text).ok_or_else(|| {
+        "is not a signal: use a number from 1 to 64 or a name such as TERM, KILL, USR1, RTMIN+1".to_owned()
+    })
+}
+
+fn number(text: &str) -> Option<u32> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().ok().filter(|number| (1..=RTMAX).contains(number));
     }
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    let found = match name {
-        "RTMIN" => Some(RTMIN),
-        "RTMAX" => Some(RTMAX),
-        _ => format!("SIG{}", canonical(name)).parse::<Signal>().ok().map(|signal| signal as u32),
+    let offset = |rest: &str, sign: char| match rest {
+        "" => Some(0),
+        rest => {
+            let digits = rest.strip_prefix(sign).filter(|n| n.len() <= 2 && n.bytes().all(|b| b.is_ascii_digit()))?;
+            digits.parse().ok()
+        }
     };
-    let offset = |prefix: &str| name.strip_prefix(prefix).and_then(|rest| rest.parse::<u32>().ok());
-    found
-        .or_else(|| offset("RTMIN+").and_then(|n| RTMIN.checked_add(n)))
-        .or_else(|| offset("RTMAX-").and_then(|n| RTMAX.checked_sub(n)))
-        .filter(|number| Signal::try_from(*number as i32).is_ok() || (RTMIN..=RTMAX).contains(number))
-        .ok_or_else(unknown)
-}
-
-/// The name of a signal that has others, too.
-fn canonical(name: &str) -> &str {
-    match name {
-        "IOT" => "ABRT",
-        "CLD" => "CHLD",
-        "POLL" => "IO",
-        name => name,
-    }
+    let number = match (name.strip_prefix("RTMIN"), name.strip_prefix("RTMAX")) {
+        (Some(rest), _) => RTMIN + offset(rest, '+')?,
+        (_, Some(rest)) => RTMAX.checked_sub(offset(rest, '-')?)?,
+        _ => {
+            let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, signal)| *signal);
+            return alias.or_else(|| format!("SIG{name}").parse().ok()).map(|signal| signal as u32);
+        }
+    };
+    (RTMIN..=RTMAX).contains(&number).then_some(number)
 }
 
 /// `SIGTERM` for 15, `SIGRTMIN+1` for 35, `signal 33` where there is no name.
@@ -71,11 +75,26 @@ mod tests {
             ("RTMIN", 34),
             ("SIGRTMIN+2", 36),
             ("RTMAX-1", 63),
+            ("CLD", 17),
+            ("POLL", 29),
         ];
         for (text, number) in table {
             assert_eq!(parse(text), Ok(number), "{text}");
         }
-        for text in ["0", "65", "-1", "", "SIG", "TERMINATE", "RTMIN+31", "RTMAX-31", "RTMIN+4294967295"] {
+        for text in [
+            "0",
+            "65",
+            "-1",
+            "",
+            "SIG",
+            "TERMINATE",
+            "RTMIN+31",
+            "RTMAX-31",
+            "RTMIN+4294967295",
+            "+15",
+            "SIGSIGTERM",
+            "RTMIN++1",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
         for number in 1..=31 {

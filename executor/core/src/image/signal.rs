@@ -1,4 +1,5 @@
-//! Signals as image configurations name them.
+//! Signals as image configurations name them. The names are nix's; `agent_cli::signals` has the same rules, and depends on
+//! no crate of the executor's.
 
 use nix::sys::signal::Signal;
 
@@ -16,7 +17,10 @@ pub fn parse_signal(text: &str) -> Option<i32> {
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     let offset = |rest: &str, sign: char| match rest {
         "" => Some(0),
-        rest => rest.strip_prefix(sign).filter(|n| n.len() <= 2)?.parse::<u8>().ok().map(i32::from),
+        rest => {
+            let digits = rest.strip_prefix(sign).filter(|n| n.len() <= 2 && n.bytes().all(|b| b.is_ascii_digit()))?;
+            digits.parse().ok()
+        }
     };
     let number = match (name.strip_prefix("RTMIN"), name.strip_prefix("RTMAX")) {
         (Some(rest), _) => REALTIME.0 + offset(rest, '+')?,
@@ -51,6 +55,7 @@ mod tests {
             ("SIGRTMIN+31", None),
             ("SIGRTMIN+999", None),
             ("SIGRTMIN-1", None),
+            ("SIGRTMIN++1", None),
             ("64", Some(64)),
             ("65", None),
             ("0", None),
