@@ -5,22 +5,18 @@
 //! that are wiped when they are dropped, also those a growing buffer leaves behind; its size is bounded before the
 //! daemon's own limit is known.
 
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
+mod read;
+
+use std::io;
 use std::path::PathBuf;
 
-use executor_client::v1;
-use zeroize::Zeroizing;
-
 use crate::failure::Failure;
+
+pub use read::{Content, bounded, read_all};
 
 /// Most bytes of all secrets together. The daemon's limit is lower; this one only keeps `@/dev/zero` from
 /// filling the memory.
 pub const TOTAL_MAX: usize = 64 << 20;
-
-/// Smallest buffer for what does not tell its size.
-const FIRST_BUFFER: usize = 8 << 10;
 
 /// The flags that take a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,149 +201,6 @@ impl Source {
     }
 }
 
-/// Content that was read from a source.
-pub struct Content {
-    /// Flag that named the source.
-    pub flag: Flag,
-    /// Target of the content, as in [`Argument`].
-    pub key: String,
-    source: Source,
-    access: Access,
-    /// The bytes as they came.
-    pub bytes: Zeroizing<Vec<u8>>,
-}
-
-impl Content {
-    /// Converts the content to a file of a request.
-    pub fn into_file(mut self) -> v1::File {
-        v1::File {
-            path: self.key,
-            content: std::mem::take(&mut *self.bytes),
-            public: self.flag == Flag::PublicFile,
-            mode: self.access.mode,
-            group: self.access.group,
-        }
-    }
-
-    /// Converts the content to text for a variable or an argument. One newline at the end of a file or of standard
-    /// input is left out: editors and `echo` add it, and it is not part of the secret.
-    pub fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
-        if !matches!(self.source, Source::Environment(_)) && self.bytes.last() == Some(&b'\n') {
-            self.bytes.pop();
-        }
-        self.into_verbatim()
-    }
-
-    /// Converts the content to text without changing it.
-    pub fn into_verbatim(mut self) -> Result<Zeroizing<String>, SourceError> {
-        let source_name = self.source.name();
-        let (flag, key) = (self.flag, self.key);
-        let no_text = |why| SourceError::NoText { flag, key, source_name, why };
-        if self.bytes.contains(&0) {
-            return Err(no_text("holds a NUL"));
-        }
-        match String::from_utf8(std::mem::take(&mut *self.bytes)) {
-            Ok(text) => Ok(Zeroizing::new(text)),
-            Err(error) => {
-                drop(Zeroizing::new(error.into_bytes()));
-                Err(no_text("is not UTF-8"))
-            }
-        }
-    }
-}
-
-/// Reads every source, in order.
-///
-/// `stdin` and `variable` are the caller's, so that this can be tested without touching the process's own.
-pub fn read_all(
-    arguments: Vec<Argument>,
-    stdin: &mut dyn Read,
-    variable: &dyn Fn(&str) -> Option<OsString>,
-) -> Result<Vec<Content>, SourceError> {
-    let mut first_stdin: Option<String> = None;
-    for argument in arguments.iter().filter(|argument| argument.source == Source::Stdin) {
-        let this = format!("{} {}", argument.flag, argument.key);
-        if let Some(first) = first_stdin {
-            return Err(SourceError::StdinTwice { first, second: this });
-        }
-        first_stdin = Some(this);
-    }
-    let mut left = TOTAL_MAX;
-    let mut contents = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        let bytes = read_one(&argument, left, stdin, variable)?;
-        left -= bytes.len();
-        let Argument { flag, key, source, access } = argument;
-        contents.push(Content { flag, key, source, access, bytes });
-    }
-    Ok(contents)
-}
-
-fn read_one(
-    argument: &Argument,
-    left: usize,
-    stdin: &mut dyn Read,
-    variable: &dyn Fn(&str) -> Option<OsString>,
-) -> Result<Zeroizing<Vec<u8>>, SourceError> {
-    let Argument { flag, key, source, access: _ } = argument;
-    let flag = *flag;
-    let too_large = |size: Option<u64>| SourceError::TooLarge {
-        flag,
-        key: key.clone(),
-        source_name: source.name(),
-        size: size.map_or_else(|| format!("has more than {left} bytes"), |size| format!("has {size} bytes")),
-    };
-    let failed =
-        |error: io::Error| SourceError::Read { flag, key: key.clone(), source_name: source.name(), source: error };
-    match source {
-        Source::Environment(name) => {
-            let value = variable(name).ok_or_else(|| SourceError::NoVariable {
-                flag,
-                key: key.clone(),
-                variable: name.clone(),
-            })?;
-            let value = Zeroizing::new(value.into_encoded_bytes());
-            if value.len() > left { Err(too_large(Some(value.len() as u64))) } else { Ok(value) }
-        }
-        Source::Stdin => bounded(stdin, 0, left).map_err(failed)?.ok_or_else(|| too_large(None)),
-        Source::File(name) => {
-            let mut file = File::open(name).map_err(failed)?;
-            let metadata = file.metadata().map_err(failed)?;
-            let known = metadata.is_file().then_some(metadata.len());
-            if known.is_some_and(|size| size > left as u64) {
-                return Err(too_large(known));
-            }
-            let expected = known.and_then(|size| usize::try_from(size).ok()).unwrap_or(0);
-            bounded(&mut file, expected, left).map_err(failed)?.ok_or_else(|| too_large(None))
-        }
-    }
-}
-
-/// Reads to the end; `None` when there is more than `limit`. A buffer that became too small is wiped.
-pub fn bounded(reader: &mut dyn Read, expected: usize, limit: usize) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-    // One byte more than expected: the read that tells the end needs room, or the buffer would grow for it.
-    let mut buffer = Zeroizing::new(vec![0; if expected == 0 { FIRST_BUFFER } else { expected + 1 }]);
-    let mut filled = 0;
-    loop {
-        if filled == buffer.len() {
-            let mut larger = Zeroizing::new(vec![0; buffer.len() * 2]);
-            larger[..filled].copy_from_slice(&buffer);
-            buffer = larger;
-        }
-        match reader.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if filled > limit {
-            return Ok(None);
-        }
-    }
-    buffer.truncate(filled);
-    Ok(Some(buffer))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -356,11 +209,6 @@ mod tests {
 
     fn parsed(text: &str) -> Argument {
         Argument::parse(Flag::File, text).unwrap()
-    }
-
-    fn read(arguments: &[&str], stdin: &[u8]) -> Result<Vec<Content>, SourceError> {
-        let variable = |name: &str| (name == "TOKEN").then(|| OsString::from(CANARY));
-        read_all(arguments.iter().map(|text| parsed(text)).collect(), &mut { stdin }, &variable)
     }
 
     #[test]
@@ -415,67 +263,5 @@ mod tests {
         for text in ["x=@", "x=@env:"] {
             assert!(matches!(Argument::parse(Flag::File, text), Err(SourceError::Empty { .. })), "{text}");
         }
-    }
-
-    #[test]
-    fn contents_come_as_they_are() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), b"line\n\0\xff").unwrap();
-        let arguments = [&format!("f=@{}", file.path().display()), "e=@env:TOKEN", "s=@-"];
-        let long = vec![7u8; 3 * FIRST_BUFFER + 1];
-        let contents = read(&arguments, &long).unwrap();
-        assert_eq!(*contents[0].bytes, b"line\n\0\xff");
-        assert_eq!(*contents[1].bytes, CANARY.as_bytes());
-        assert_eq!(*contents[2].bytes, long);
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_named() {
-        let table: [(&[&str], &str); 4] = [
-            (&["x=@/nonexistent/pw"], "--file x: cannot read /nonexistent/pw"),
-            (&["x=@env:NOPE"], "the environment has no NOPE"),
-            (&["a=@-", "b=@-"], "--file b=@-: standard input is already the content of --file a"),
-            (&["x=@/dev/zero"], "--file x: /dev/zero has more than 67108864 bytes"),
-        ];
-        for (arguments, expected) in table {
-            let error = read(arguments, b"").err().unwrap().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-
-    /// The bound holds for all files together, and a file that tells its size is refused unread.
-    #[test]
-    fn the_bound_is_over_all_files() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(TOTAL_MAX as u64).unwrap();
-        let name = format!("big=@{}", file.path().display());
-        let error = read(&["e=@env:TOKEN", &name], b"").err().unwrap().to_string();
-        assert!(error.contains("--file big") && error.contains("has 67108864 bytes"), "{error}");
-    }
-
-    /// A password file nearly always ends with a newline that is no part of the password; a variable is as it is.
-    #[test]
-    fn text_loses_one_newline_of_a_file() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let text = |content: &[u8], source: &str| {
-            std::fs::write(file.path(), content).unwrap();
-            let source = source.replace("FILE", &file.path().display().to_string());
-            let argument = Argument::parse(Flag::SecretEnv, &format!("PW=@{source}")).unwrap();
-            let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary\n"));
-            let [content] =
-                <[_; 1]>::try_from(read_all(vec![argument], &mut &content[..], &variable).unwrap()).ok().unwrap();
-            content.into_text().map(|text| text.to_string()).map_err(|error| error.to_string())
-        };
-        for source in ["FILE", "-"] {
-            for (content, expected) in
-                [(&b"pw"[..], "pw"), (b"pw\n", "pw"), (b"pw\n\n", "pw\n"), (b"", ""), (b"\n", "")]
-            {
-                assert_eq!(text(content, source).unwrap(), expected, "{source} {content:?}");
-            }
-        }
-        assert_eq!(text(b"", "env:TOKEN").unwrap(), "canary\n");
-        assert!(text(b"canary\0", "-").unwrap_err().contains("--secret-env PW: standard input holds a NUL"));
-        let error = text(b"canary\xff", "FILE").unwrap_err();
-        assert!(error.contains("is not UTF-8") && !error.contains("canary"), "{error}");
     }
 }
