@@ -3,15 +3,14 @@
 //! The output of a container that this command made comes from its process as from a pipe: all of it, and the process waits
 //! while nobody reads here. One that was there before is read from its log.
 
-use std::io::IsTerminal as _;
+mod pressed;
+
 use std::pin::Pin;
 use std::time::Duration;
 
 use executor_client::v1::Container;
 use executor_client::{Code, Error, Started, rest_of_log};
-use tokio::signal::unix::SignalKind;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use crate::attach::{self, Left};
 use crate::connect::Client;
@@ -24,12 +23,7 @@ use crate::session::Session;
 use crate::status::Doing as _;
 use crate::terminal::DetachKeys;
 
-/// Number of times Ctrl-C is pressed until this command leaves at once.
-const LEAVE: u32 = 3;
-
-/// Longest time between SIGTERMs, or SIGHUPs, that are one request: timeout(1) sends one to its process and one to the
-/// process group, and agent-cli passes its own on to a program.
-const ONE_REQUEST: Duration = Duration::from_millis(500);
+pub use pressed::Pressed;
 
 /// Longest grace period between SIGTERM and SIGKILL once the output has no reader any more. Without a container the
 /// process would have died of SIGPIPE at once.
@@ -46,49 +40,6 @@ pub struct Streams {
     pub keys: DetachKeys,
 }
 
-/// Counts Ctrl-C.
-pub struct Pressed {
-    id: String,
-    pub times: u32,
-    /// The signal that was counted last, and when.
-    last: Option<(i32, Instant)>,
-    /// Messages about the next Ctrl-C are printed: only if standard error is a terminal.
-    talk: bool,
-}
-
-impl Pressed {
-    pub fn never(id: &str) -> Self {
-        Self { id: id.to_owned(), times: 0, last: None, talk: std::io::stderr().is_terminal() }
-    }
-
-    /// Counts a signal. `false` where it belongs to the request that was counted before.
-    ///
-    /// # Errors
-    /// The third one: this command leaves at once.
-    pub fn again(&mut self, session: &Session, signal: i32) -> Result<bool, Failure> {
-        if !self.counts(signal, Instant::now()) {
-            return Ok(false);
-        }
-        if self.talk && self.times < LEAVE {
-            let next =
-                if self.times == 1 { "stopping; once more kills it" } else { "killing; once more leaves at once" };
-            session.output.note(format!("{}: {next}", self.id));
-        }
-        if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(true) }
-    }
-
-    /// Counts a signal that comes at `now`, unless it repeats the one before. Keys are counted each time.
-    fn counts(&mut self, signal: i32, now: Instant) -> bool {
-        let is_same = |(last, at): (i32, Instant)| last == signal && now.duration_since(at) < ONE_REQUEST;
-        if signal != SignalKind::interrupt().as_raw_value() && self.last.is_some_and(is_same) {
-            return false;
-        }
-        self.last = Some((signal, now));
-        self.times += 1;
-        true
-    }
-}
-
 /// A container whose process stands for us.
 pub struct Attached<'a> {
     pub session: &'a Session,
@@ -103,79 +54,66 @@ pub struct Attached<'a> {
 }
 
 impl Attached<'_> {
-    /// Until the container is completed and its log is written. An error of the log's is told at the end: the
-    /// container goes on.
+    /// Follows the container until it is completed and its log is written. An error of the log is told at the end,
+    /// because the container goes on.
+    ///
+    /// # Errors
+    /// Output is missing; the user left; executord is away for too long.
     pub async fn follow(&mut self, interrupts: &mut Interrupts, printer: &mut Printer) -> Result<Container, Failure> {
         let session = self.session;
         let streams = self.streams.clone();
         let mut log = Some(Box::pin(output(session, self.id, &streams, (self.created, self.suppressed), printer)));
         let mut input = std::pin::pin!(input(session, self.id, &streams, self.created));
-        let mut input_over = false;
         let mut end = std::pin::pin!(completed(&session.client, self.id));
-        let mut log_result = None;
-        let mut completed = None;
-        let mut reader_gone = false;
+        let mut seen = Seen::default();
         let mut orders = JoinSet::new();
         if self.pressed.times > 0 {
             self.order(&mut orders);
         }
-        while completed.is_none() || log_result.is_none() {
+        while seen.completed.is_none() || seen.log.is_none() {
             tokio::select! {
                 biased; // the end before Ctrl-C, which means something else after it; a chatty log last
-                container = &mut end, if completed.is_none() => completed = Some(container?),
-                signal = interrupts.next() => {
-                    if !self.pressed.again(session, signal)? {
-                        continue;
-                    }
-                    if completed.is_some() {
-                        // It is over; only the reader of its output is slow.
-                        return Err(Failure::Interrupted(signal));
-                    }
-                    self.order(&mut orders);
-                }
-                () = session.output.failed(), if !reader_gone => {
-                    reader_gone = true;
-                    log_result = Some(Ok(()));
-                    log = None; // whom the process would wait for
-                    if completed.is_none() {
+                container = &mut end, if seen.completed.is_none() => seen.completed = Some(container?),
+                signal = interrupts.next() => self.interrupted(signal, &seen, &mut orders)?,
+                () = session.output.failed(), if !seen.reader_gone => {
+                    seen.reader_gone = true;
+                    seen.log = Some(Ok(()));
+                    log = None; // the process would wait for it
+                    if seen.completed.is_none() {
                         self.stop(&mut orders, Some(self.grace_without_reader));
                     }
                 }
-                Some(order) = orders.join_next() => {
-                    // It ended by itself in between: then nothing was left to order.
-                    if let Ok(Err(failure)) = order
-                        && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
-                    {
-                        session.output.note(failure.describe());
-                    }
+                Some(order) = orders.join_next() => tell_unless_ended(session, order.unwrap_or(Ok(()))),
+                result = &mut input, if !seen.input_over => {
+                    seen.input_over = true;
+                    tell_unless_ended(session, result);
                 }
-                result = &mut input, if !input_over => {
-                    input_over = true;
-                    // It ended by itself in between: then nobody was left to read.
-                    if let Err(failure) = result
-                        && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
-                    {
-                        session.output.note(failure.describe());
-                    }
-                }
-                result = whenever(&mut log), if log_result.is_none() => {
-                    if let Err(left @ Failure::Detached { .. }) = result {
-                        return Err(left);
-                    }
-                    // Told at once, because the container may go on for long. That executord is gone for good,
-                    // the wait tells too.
-                    if let Err(failure) = &result && !matches!(failure, Failure::GaveUp { .. }) {
-                        session.output.note(failure.describe());
-                    }
-                    log_result = Some(result);
-                }
+                result = whenever(&mut log), if seen.log.is_none() => seen.log = Some(log_ended(session, result)?),
             }
         }
         session.output.result()?;
-        match (log_result, completed) {
+        match (seen.log, seen.completed) {
             (Some(Ok(())), Some(container)) => Ok(container),
             _ => Err(Failure::LogLost { id: self.id.to_owned() }),
         }
+    }
+
+    /// Heeds a signal: an order to executord, or the end of this command.
+    fn interrupted(
+        &mut self,
+        signal: i32,
+        seen: &Seen,
+        orders: &mut JoinSet<Result<(), Failure>>,
+    ) -> Result<(), Failure> {
+        if !self.pressed.again(self.session, signal)? {
+            return Ok(());
+        }
+        // A completed container needs no order; only the reader of its output is slow.
+        if seen.completed.is_some() {
+            return Err(Failure::Interrupted(signal));
+        }
+        self.order(orders);
+        Ok(())
     }
 
     /// Sends the order that Ctrl-C means after this number of presses.
@@ -211,6 +149,41 @@ impl Attached<'_> {
             }
         }
     }
+}
+
+/// Ends that were seen while a container is followed.
+#[derive(Default)]
+struct Seen {
+    /// The container, once it is completed.
+    completed: Option<Container>,
+    /// Result of the log, once it is over.
+    log: Option<Result<(), Failure>>,
+    input_over: bool,
+    reader_gone: bool,
+}
+
+/// Tells the failure of an order or of input, unless the container ended by itself in between: then nothing was left to
+/// do.
+fn tell_unless_ended(session: &Session, result: Result<(), Failure>) {
+    if let Err(failure) = result
+        && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
+    {
+        session.output.note(failure.describe());
+    }
+}
+
+/// Tells the failure of a log at once, because the container may go on for long.
+///
+/// # Errors
+/// The user detached.
+fn log_ended(session: &Session, result: Result<(), Failure>) -> Result<Result<(), Failure>, Failure> {
+    match &result {
+        Err(Failure::Detached { .. }) => return result.map(Ok),
+        // The wait for the end tells that executord does not come back.
+        Ok(()) | Err(Failure::GaveUp { .. }) => {}
+        Err(failure) => session.output.note(failure.describe()),
+    }
+    Ok(result)
 }
 
 /// Creates a container and stays with it to its end, as `run` does, and leaves it there. `started` is called once it is
@@ -344,33 +317,4 @@ async fn input(session: &Session, id: &str, streams: &Streams, created: bool) ->
 
 async fn kill(client: &Client, id: &str) -> Result<(), Failure> {
     client.kill(id).await.doing(&format!("kill {id}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn signals_that_are_one_request_are_counted_once() {
-        let (interrupt, terminate, hangup) = (2, 15, 1);
-        let begun = Instant::now();
-        // What arrives after so many milliseconds, and how many requests were counted by then.
-        let table = [
-            (0, terminate, 1),
-            (3, terminate, 1),
-            (499, terminate, 1),
-            (500, terminate, 2),
-            (501, interrupt, 3),
-            (502, interrupt, 4),
-            (503, terminate, 5),
-            (504, hangup, 6),
-            (505, hangup, 6),
-        ];
-        let mut pressed = Pressed::never("x");
-        for (after, signal, times) in table {
-            let before = pressed.times;
-            let counted = pressed.counts(signal, begun + Duration::from_millis(after));
-            assert_eq!((pressed.times, counted), (times, times > before), "{signal} after {after} ms");
-        }
-    }
 }

@@ -1,0 +1,89 @@
+//! Requests to end, by Ctrl-C or by other signals: the first stops the container, the second kills it, the third leaves it.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use tokio::signal::unix::SignalKind;
+use tokio::time::Instant;
+
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// Number of times Ctrl-C is pressed until this command leaves at once.
+const LEAVE: u32 = 3;
+
+/// Longest time between SIGTERMs, or SIGHUPs, that are one request: timeout(1) sends one to its process and one to the
+/// process group, and agent-cli passes its own on to a program.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
+
+/// Counts Ctrl-C.
+pub struct Pressed {
+    id: String,
+    pub times: u32,
+    /// The signal that was counted last, and when.
+    last: Option<(i32, Instant)>,
+    /// Messages about the next Ctrl-C are printed: only if standard error is a terminal.
+    talk: bool,
+}
+
+impl Pressed {
+    pub fn never(id: &str) -> Self {
+        Self { id: id.to_owned(), times: 0, last: None, talk: std::io::stderr().is_terminal() }
+    }
+
+    /// Counts a signal. `false` where it belongs to the request that was counted before.
+    ///
+    /// # Errors
+    /// The third one: this command leaves at once.
+    pub fn again(&mut self, session: &Session, signal: i32) -> Result<bool, Failure> {
+        if !self.counts(signal, Instant::now()) {
+            return Ok(false);
+        }
+        if self.talk && self.times < LEAVE {
+            let next =
+                if self.times == 1 { "stopping; once more kills it" } else { "killing; once more leaves at once" };
+            session.output.note(format!("{}: {next}", self.id));
+        }
+        if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(true) }
+    }
+
+    /// Counts a signal that comes at `now`, unless it repeats the one before. Keys are counted each time.
+    fn counts(&mut self, signal: i32, now: Instant) -> bool {
+        let is_same = |(last, at): (i32, Instant)| last == signal && now.duration_since(at) < ONE_REQUEST;
+        if signal != SignalKind::interrupt().as_raw_value() && self.last.is_some_and(is_same) {
+            return false;
+        }
+        self.last = Some((signal, now));
+        self.times += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_are_one_request_are_counted_once() {
+        let (interrupt, terminate, hangup) = (2, 15, 1);
+        let begun = Instant::now();
+        // What arrives after so many milliseconds, and how many requests were counted by then.
+        let table = [
+            (0, terminate, 1),
+            (3, terminate, 1),
+            (499, terminate, 1),
+            (500, terminate, 2),
+            (501, interrupt, 3),
+            (502, interrupt, 4),
+            (503, terminate, 5),
+            (504, hangup, 6),
+            (505, hangup, 6),
+        ];
+        let mut pressed = Pressed::never("x");
+        for (after, signal, times) in table {
+            let before = pressed.times;
+            let counted = pressed.counts(signal, begun + Duration::from_millis(after));
+            assert_eq!((pressed.times, counted), (times, times > before), "{signal} after {after} ms");
+        }
+    }
+}
