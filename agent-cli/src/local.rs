@@ -7,8 +7,10 @@
 //! follows.
 
 use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
 use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -235,9 +237,9 @@ fn has_room(dir: &Path) -> bool {
 
 /// Removes what is left, unless something is mounted there: then a removal would reach into it.
 fn remove_home(home: &Path) -> Result<(), String> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
-    if let Some(mount) = mounted_below(&mounts, home) {
-        return Err(format!("{mount} is mounted"));
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+    if let Some(mount) = mounted_below(&table, home) {
+        return Err(format!("{} is mounted", plain(&mount.display().to_string())));
     }
     match std::fs::remove_dir_all(home) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
@@ -245,8 +247,24 @@ fn remove_home(home: &Path) -> Result<(), String> {
     }
 }
 
-fn mounted_below<'a>(mountinfo: &'a str, home: &Path) -> Option<&'a str> {
-    mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).find(|point| Path::new(point).starts_with(home))
+/// Returns the first mount point below a directory in a table of mounts (proc_pid_mountinfo(5)), as the table has it. The
+/// command line depends on no crate of the executor's, whose parser this could be.
+fn mounted_below<'a>(table: &'a [u8], home: &Path) -> Option<&'a Path> {
+    let escaped = escaped(home);
+    let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    points.map(|point| Path::new(OsStr::from_bytes(point))).find(|point| point.starts_with(&escaped))
+}
+
+/// Returns a path as the kernel writes it into a table of mounts.
+fn escaped(path: &Path) -> PathBuf {
+    let mut escaped = Vec::with_capacity(path.as_os_str().len());
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend(format!("\\{byte:03o}").bytes()),
+            byte => escaped.push(*byte),
+        }
+    }
+    OsString::from_vec(escaped).into()
 }
 
 #[cfg(test)]
@@ -255,9 +273,13 @@ mod tests {
 
     #[test]
     fn sees_mounts_below_its_directory() {
-        let mountinfo =
-            "22 1 0:20 / /run rw - tmpfs t rw\n30 22 0:30 / /run/agent-cli-x1/state/c/merged rw - overlay o rw\n";
-        assert_eq!(mounted_below(mountinfo, Path::new("/run/agent-cli-x1")), Some("/run/agent-cli-x1/state/c/merged"));
-        assert_eq!(mounted_below(mountinfo, Path::new("/run/agent-cli-x")), None);
+        let table = b"22 1 0:20 / /run rw - tmpfs t rw\n\
+            30 22 0:30 / /run/agent-cli-x1/state/c/merged rw - overlay o rw\n\
+            31 22 0:31 / /\xff rw - tmpfs t rw\n\
+            32 22 0:32 / /a\\040b\\134/agent-cli-y/c rw - overlay o rw\n";
+        let below = |home: &str| mounted_below(table, Path::new(home));
+        assert_eq!(below("/run/agent-cli-x1"), Some(Path::new("/run/agent-cli-x1/state/c/merged")));
+        assert_eq!(below("/run/agent-cli-x"), None);
+        assert_eq!(below("/a b\\/agent-cli-y"), Some(Path::new("/a\\040b\\134/agent-cli-y/c")));
     }
 }
