@@ -11,13 +11,14 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
+use executor_sys::mountinfo;
 use integration::tree::listing_without_mounts;
 use nix::sched::{CloneFlags, setns};
 
 fn main() -> anyhow::Result<()> {
     let pid: u32 = std::env::args().nth(1).context("whose tree?")?.parse().context("no pid")?;
-    let mounts = mounts(&fs::read_to_string(format!("/proc/{pid}/mountinfo"))?)?;
+    let mounts = mounts(&fs::read(format!("/proc/{pid}/mountinfo"))?);
     let namespace = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
     let (user, mount) = (namespace("user")?, namespace("mnt")?);
     setns(user, CloneFlags::CLONE_NEWUSER).context("the user namespace")?;
@@ -31,12 +32,11 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Mount points below the root, except those nested in another.
-fn mounts(table: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
-    ensure!(!table.contains('\\'), "an escaped name: {table}");
-    let points: BTreeSet<PathBuf> = table.lines().filter_map(|line| line.split(' ').nth(4)).map(Into::into).collect();
+fn mounts(table: &[u8]) -> BTreeSet<PathBuf> {
+    let points: BTreeSet<PathBuf> = mountinfo::parse(table).into_iter().map(|mount| mount.point).collect();
     let below = |path: &&PathBuf| {
         path.parent()
             .is_some_and(|parent| parent.ancestors().all(|above| above == Path::new("/") || !points.contains(above)))
     };
-    Ok(points.iter().filter(below).filter_map(|path| path.strip_prefix("/").ok()).map(Path::to_owned).collect())
+    points.iter().filter(below).filter_map(|path| path.strip_prefix("/").ok()).map(Path::to_owned).collect()
 }
