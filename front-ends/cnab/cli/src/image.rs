@@ -31,47 +31,77 @@ const ON_DISK: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
 /// Returns the reference and the pull policy for the request.
 pub(crate) async fn reference(session: &Session, invocation: &Invocation, wanted: &Wanted) -> Result<Rootfs, Failure> {
     let digest = invocation.content_digest.as_deref().filter(|_| !wanted.ignore_digest);
-    let as_it_is = |reference: &str| Rootfs { reference: reference.to_owned(), policy: PullPolicy::IfMissing };
-    let here = |reference: String| Rootfs { reference, policy: PullPolicy::Never };
-    match (&wanted.replacement, digest) {
-        (Some(reference), None) => {
-            let on_disk = ON_DISK.iter().any(|scheme| reference.starts_with(scheme));
-            let sent = on_disk && images::send_first(session, reference).await?;
-            Ok(if sent { here(reference.clone()) } else { as_it_is(reference) })
-        }
-        (Some(reference), Some(digest)) => {
-            if let Some(image) = reference.strip_prefix("docker://") {
-                return Ok(as_it_is(&pinned(image, Some(digest))?));
-            }
-            if !ON_DISK.iter().any(|scheme| reference.starts_with(scheme)) {
-                return Err(CnabError::Image(format!(
-                    "{reference} cannot be verified against the bundle's contentDigest; --insecure-ignore-digest runs it \
-                     all the same"
-                ))
-                .into());
-            }
-            verified(&pull(session, reference).await?, reference, digest)?;
-            Ok(here(pinned(&invocation.image, Some(digest))?))
-        }
-        (None, digest) => match &wanted.thick {
-            Some(archive) => {
-                let own = (&*invocation.image, invocation.content_digest.as_deref());
-                let image = import(session, archive, own, true).await?;
-                if let Some(digest) = digest {
-                    verified(&image, &invocation.image, digest)?;
-                }
-                for (reference, digest) in &wanted.companions {
-                    let digest = digest.as_deref();
-                    let image = import(session, archive, (reference, digest), false).await?;
-                    if let Some(digest) = digest.filter(|_| !wanted.ignore_digest) {
-                        verified(&image, reference, digest)?;
-                    }
-                }
-                Ok(here(pinned(&invocation.image, digest)?))
-            }
-            None => Ok(as_it_is(&pinned(&invocation.image, digest)?)),
-        },
+    match (&wanted.replacement, &wanted.thick, digest) {
+        (Some(reference), _, None) => replaced(session, reference).await,
+        (Some(reference), _, Some(digest)) => replaced_and_verified(session, invocation, reference, digest).await,
+        (None, Some(archive), digest) => taken_in(session, invocation, wanted, archive, digest).await,
+        (None, None, digest) => Ok(fetched_with_the_run(pinned(&invocation.image, digest)?)),
     }
+}
+
+/// The reference of an image that executord fetches where it does not have it.
+fn fetched_with_the_run(reference: String) -> Rootfs {
+    Rootfs { reference, policy: PullPolicy::IfMissing }
+}
+
+/// The reference of an image that executord has.
+fn present(reference: String) -> Rootfs {
+    Rootfs { reference, policy: PullPolicy::Never }
+}
+
+/// Tells whether a reference is of an image on a disk.
+fn is_on_disk(reference: &str) -> bool {
+    ON_DISK.iter().any(|scheme| reference.starts_with(scheme))
+}
+
+/// Takes the user's image instead of the bundle's, without a digest to compare.
+async fn replaced(session: &Session, reference: &str) -> Result<Rootfs, Failure> {
+    let sent = is_on_disk(reference) && images::send_first(session, reference).await?;
+    Ok(if sent { present(reference.to_owned()) } else { fetched_with_the_run(reference.to_owned()) })
+}
+
+/// Takes the user's image instead of the bundle's, where it is the same by its digest.
+async fn replaced_and_verified(
+    session: &Session,
+    invocation: &Invocation,
+    reference: &str,
+    digest: &str,
+) -> Result<Rootfs, Failure> {
+    if let Some(image) = reference.strip_prefix("docker://") {
+        return Ok(fetched_with_the_run(pinned(image, Some(digest))?));
+    }
+    if !is_on_disk(reference) {
+        return Err(CnabError::Image(format!(
+            "{reference} cannot be verified against the bundle's contentDigest; --insecure-ignore-digest runs it all \
+             the same"
+        ))
+        .into());
+    }
+    verified(&pull(session, reference).await?, reference, digest)?;
+    Ok(present(pinned(&invocation.image, Some(digest))?))
+}
+
+/// Sends the images of a thick bundle to executord: the invocation image, and those that it may use.
+async fn taken_in(
+    session: &Session,
+    invocation: &Invocation,
+    wanted: &Wanted,
+    archive: &Path,
+    digest: Option<&str>,
+) -> Result<Rootfs, Failure> {
+    let own = (&*invocation.image, invocation.content_digest.as_deref());
+    let image = import(session, archive, own, true).await?;
+    if let Some(digest) = digest {
+        verified(&image, &invocation.image, digest)?;
+    }
+    for (reference, digest) in &wanted.companions {
+        let digest = digest.as_deref();
+        let image = import(session, archive, (reference, digest), false).await?;
+        if let Some(digest) = digest.filter(|_| !wanted.ignore_digest) {
+            verified(&image, reference, digest)?;
+        }
+    }
+    Ok(present(pinned(&invocation.image, digest)?))
 }
 
 /// A reference of a registry with the digest that it must have.
