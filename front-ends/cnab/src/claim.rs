@@ -141,7 +141,7 @@ impl Claim {
             bundle: bundle.value().clone(),
             bundle_reference: bundle_reference.clone(),
             created: id::timestamp(now),
-            custom: json!({ EXECUTOR: { "supplied": supplied, "bundleDigest": digest(bundle.original()) } }),
+            custom: json!({ EXECUTOR: { "supplied": supplied, "bundleDigest": crate::digest::sha256(bundle.original()) } }),
             id,
             installation: (*installation).to_owned(),
             parameters: visible.map(|(name, value)| (name.clone(), value.clone())).collect(),
@@ -206,10 +206,4 @@ impl ClaimResult {
         self.message = message.into();
         self
     }
-}
-
-/// `sha256:HEX`.
-pub fn digest(bytes: &[u8]) -> String {
-    use sha2::{Digest as _, Sha256};
-    format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }

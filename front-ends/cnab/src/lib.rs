@@ -19,6 +19,7 @@ pub mod claim;
 pub mod credentials;
 pub mod definition;
 pub mod dependencies;
+pub mod digest;
 pub mod docker;
 pub mod extension;
 pub mod id;

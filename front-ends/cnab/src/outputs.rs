@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::action::Action;
 use crate::bundle::{Bundle, applies};
-use crate::claim::digest;
 use crate::definition::text;
+use crate::digest::sha256;
 use crate::violation::{Violations, pointer};
 
 /// Name of the output in which Porter keeps what the process printed.
@@ -83,5 +83,5 @@ pub fn settle(bundle: &Bundle, action: &Action, succeeded: bool, found: BTreeMap
 
 /// Returns the metadata of an output for a result (CNAB 400).
 pub fn metadata(content: &Content) -> Value {
-    json!({ "contentDigest": digest(&content.bytes), "generatedByBundle": (!content.defaulted).to_string() })
+    json!({ "contentDigest": sha256(&content.bytes), "generatedByBundle": (!content.defaulted).to_string() })
 }

@@ -21,6 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::claim::{Claim, ClaimResult};
+use crate::digest;
 use crate::id::is_ulid;
 use crate::names;
 use crate::violation::Violations;
@@ -272,13 +273,11 @@ impl Store {
     pub fn bundle(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(path) = self.bundle_path(digest) else { return Ok(None) };
         let bytes = files::read(&path, RECORD_MAX)?;
-        Ok(bytes.filter(|bytes| crate::claim::digest(bytes) == digest))
+        Ok(bytes.filter(|bytes| digest::sha256(bytes) == digest))
     }
 
     fn bundle_path(&self, digest: &str) -> Option<PathBuf> {
-        let hex = digest
-            .strip_prefix("sha256:")
-            .filter(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        let hex = digest::hex_of_sha256(digest)?;
         Some(self.root.join("bundles").join(format!("sha256-{hex}.json")))
     }
 
@@ -366,11 +365,7 @@ fn escape(name: &str) -> String {
         }
     }
     // Longer than a file's name can be: only names that consist of slashes come here.
-    if escaped.len() > 250 {
-        format!("%{}", &crate::claim::digest(name.as_bytes())["sha256:".len()..])
-    } else {
-        escaped
-    }
+    if escaped.len() > 250 { format!("%{}", digest::sha256_hex(name.as_bytes())) } else { escaped }
 }
 
 /// The name of a file that [`escape`] made; `None` for any other.

@@ -105,7 +105,7 @@ pub(crate) fn record(
         store.save_output(&result.id, LOGS, log)?;
         result.outputs.insert(
             LOGS.into(),
-            json!({ "contentDigest": executor_cnab::claim::digest(log), "generatedByBundle": "false" }),
+            json!({ "contentDigest": executor_cnab::digest::sha256(log), "generatedByBundle": "false" }),
         );
     }
     store.save_result(&result)?;

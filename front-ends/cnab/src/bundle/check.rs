@@ -10,7 +10,7 @@ use crate::docker::Docker;
 use crate::parameter_sources::{ParameterSources, Source};
 use crate::paths::{OUTPUTS, RESERVED, is_below, is_plain, rooted};
 use crate::violation::{Violations, pointer};
-use crate::{dependencies, extension, names, parameter_sources};
+use crate::{dependencies, digest, extension, names, parameter_sources};
 
 /// Checks a bundle, and returns warnings.
 pub(super) fn check(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations) -> Vec<String> {
@@ -53,22 +53,12 @@ fn images(bundle: &Bundle, warnings: &mut Vec<String>) {
             None => {
                 warnings.push(format!("/invocationImages/{index} has no contentDigest: its content is not verified"));
             }
-            Some(digest) if !is_digest(digest) => warnings.push(format!(
+            Some(text) if digest::parts(text).is_none() => warnings.push(format!(
                 "/invocationImages/{index}/contentDigest is not a digest (sha256: and 64 hexadecimal digits): no image \
                  matches it"
             )),
             Some(_) => {}
         }
-    }
-}
-
-/// `sha256:` or `sha512:` and as many digits as it has.
-fn is_digest(digest: &str) -> bool {
-    let hex = |hex: &str, length| hex.len() == length && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    match digest.split_once(':') {
-        Some(("sha256", rest)) => hex(rest, 64),
-        Some(("sha512", rest)) => hex(rest, 128),
-        _ => false,
     }
 }
 

@@ -1,4 +1,6 @@
 //! Files of the store: whole or not there, and read within bounds.
+//!
+//! As `executor_sys::replace`, which a front end does not depend on, with a random name: two programs may write at once.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

@@ -173,7 +173,7 @@ fn what_cannot_be_read_hides_nothing_else() {
 fn bundles_are_kept_by_their_digest() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::new(home.path());
-    let digest = executor_cnab::claim::digest(THIN.as_bytes());
+    let digest = executor_cnab::digest::sha256(THIN.as_bytes());
     store.save_bundle(&digest, THIN.as_bytes()).unwrap();
     assert_eq!(store.bundle(&digest).unwrap().as_deref(), Some(THIN.as_bytes()));
     fs::write(home.path().join("bundles").join(format!("{}.json", digest.replace(':', "-"))), "other").unwrap();
