@@ -1,9 +1,9 @@
 //! The end of a container: whoever does it, in one order.
 //!
-//! Kill what is left in the cgroup, wipe the secrets, remove the cgroup, take the container off its network, remove the
-//! writable layer, give readers the last of the output, write the exit record (synced), remove the run directory. Each step
-//! may be done again: a shim that is killed in the middle is followed by the launcher, and a launcher by the next one's
-//! sweep.
+//! Wipe the secrets, kill what is left in the cgroup and remove it, take the container off its network, remove the writable
+//! layer, give readers the last of the output, write the exit record (synced), remove the run directory. Each step may be
+//! done again: a shim that is killed in the middle is followed by the launcher, and a launcher by the next one's sweep. A
+//! launcher that follows a shim kills the container's processes first.
 
 use std::io;
 use std::path::PathBuf;
