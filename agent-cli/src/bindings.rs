@@ -153,7 +153,7 @@ impl Delivery {
         request.flag_of(VCAP_SERVICES).map_or(Ok(()), |flag| Err(BindingsError::Both { variable, flag }.into()))
     }
 
-    /// Lowers it. `files_root` is executord's; empty where it is too old to tell.
+    /// Lowers the delivery to files and a variable. `files_root` is executord's; empty where it is too old to tell.
     pub(crate) fn lower(self, files_root: &str) -> Lowered {
         let Self { bindings, root, access } = self;
         // Below executord's own root the paths stay relative: the limit counts them as Cloud Controller does.

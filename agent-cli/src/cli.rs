@@ -22,8 +22,7 @@ const HELP: &str = "help";
 
 /// Run containers with secret files on this machine and look after them, through executord.
 ///
-/// `agent-cli NAME` runs the program agent-cli-NAME, where NAME is no command and there is such a program beside agent-cli or in
-/// PATH.
+/// `agent-cli NAME` runs the program agent-cli-NAME, beside agent-cli or in PATH, where NAME is not a command.
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-cli",
@@ -56,7 +55,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The definitions, without what is found on this machine.
+/// The definitions, without the programs beside agent-cli.
 fn documented() -> Documented {
     Documented {
         name: PROGRAM,
@@ -67,7 +66,7 @@ fn documented() -> Documented {
     }
 }
 
-/// The definitions, with the programs that there are.
+/// The definitions, with the programs beside agent-cli.
 fn documented_with_programs() -> Documented {
     let documented = documented();
     let is_command = |name: &str| name == HELP || documented.command.find_subcommand(name).is_some();
@@ -79,7 +78,7 @@ fn command() -> clap::Command {
     documented().with_help()
 }
 
-/// Reads a command line, the program's name first. An error says itself how to be shown.
+/// Reads a command line, the program's name first. The error formats itself.
 fn read(line: &[OsString]) -> Result<Asked, clap::Error> {
     let error = match Cli::read(line) {
         Ok(cli) => return Ok(Asked::Command(Box::new(cli))),
@@ -96,7 +95,7 @@ fn read(line: &[OsString]) -> Result<Asked, clap::Error> {
     }
 }
 
-/// Reads a command line whose first word is no command as one of a program; `error` where it is none.
+/// Reads a command line whose first word names a program beside agent-cli. Returns `error` where there is no such program.
 fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> {
     let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
     let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
@@ -144,7 +143,7 @@ fn not_utf8(line: &[OsString]) -> clap::Error {
 }
 
 impl Cli {
-    /// Carries it out; the answer is the status to exit with.
+    /// Carries the command out; returns the status to exit with.
     pub(crate) fn execute(self) -> Result<u8, Failure> {
         let Self { global, command: given } = self;
         given.check(&global)?;

@@ -89,14 +89,14 @@ pub(crate) enum Command {
     /// shims and what only their descriptors lead to, their environment, command lines and mount tables, and every file
     /// below the run and the state directory. Any 31 bytes of a canary count as found, also in base64 and hexadecimal.
     ///
-    /// A table says for every canary and every place where it was. That it is in the container while that runs shows
-    /// that the search would find it. The shim has it, too, because it masks secrets in the log.
+    /// A table shows every canary and every place where it was found. Finding a canary in the running container shows that the
+    /// search works. The shim has it, too, because it masks secrets in the log.
     ///
     /// Not searched: agent-cli itself, which makes the canaries; other programs; disks beyond those directories. Free
     /// memory belongs to nobody: it is searched with --kernel-memory alone, and holds copies (of this very command's,
     /// of socket buffers) until it is used again, unless the kernel runs with init_on_free=1.
     Audit(AuditArgs),
-    /// Service bindings: what VCAP_SERVICES or a directory becomes; works without executord
+    /// Show, check and write service bindings from VCAP_SERVICES or a directory; needs no executord
     ///
     /// `run` and `rotate` deliver bindings by the same flags.
     #[command(subcommand)]
@@ -112,47 +112,47 @@ pub(crate) enum Direct {
     Ps(PsArgs),
     /// Show everything about a container, but no secret
     Inspect(IdArg),
-    /// Print what a container's process wrote
+    /// Print the output of a container's process
     ///
     /// Standard output and standard error come out on their own streams, byte for byte.
     Logs(LogsArgs),
     /// Wait for the end of a container and exit as its process did
     ///
-    /// With several ids a line for each tells its status, in their order; the exit status is the first that is not 0.
+    /// With several ids, prints a line with the status of each, in their order; the exit status is the first that is not 0.
     Wait(WaitArgs),
     /// Copy files out of a running container or into it, and outputs of a completed one
     ///
-    /// As cp -r does it: a file goes to a file, or into a directory that is there; a directory becomes DEST, or goes into
-    /// DEST where that is there; of SOURCE/. only what is in it is copied. Permissions are kept, links stay links. Files
-    /// are whole or not there.
+    /// As with cp -r, a file is copied to a file or into an existing directory; a directory becomes DEST, or is copied into
+    /// an existing DEST. SOURCE/. copies the contents of SOURCE alone. Permissions are kept, links stay links. A file appears
+    /// when it is complete.
     ///
-    /// In a running container it is done as the container's user, who owns what comes, and with no program of its image.
-    /// Secret files, sockets and what is in /proc and /sys are left out. `-` is a tar archive: of the source on standard
-    /// output, and on standard input one that is unpacked in the directory DEST.
+    /// In a running container, files are read and written as the container's user, who owns new files, and without a program
+    /// of its image. Secret files, sockets and files in /proc and /sys are left out. `-` is a tar archive: of the source on
+    /// standard output, or on standard input to be unpacked in the directory DEST.
     ///
-    /// Of a completed container outputs alone are there. `ID:` fetches all of them into the directory DEST: files under
-    /// their own names, what is below a declared directory as it lies there. `-` writes one file, as it is.
+    /// A completed container has its outputs alone. `ID:` fetches all of them into the directory DEST: declared files keep their
+    /// names, files below a declared directory their relative paths. `-` writes one file, unchanged.
     ///
     /// On this machine nothing is written but below DEST, no symbolic link is followed there, and set-user-id bits are
-    /// left out. A line on standard error tells each entry that was not captured, or not copied, and why; the exit status
-    /// is 125 then, with all else copied.
+    /// left out. Each entry that was not captured or not copied is reported on standard error with the reason; the exit
+    /// status is 125 then, and everything else is copied.
     Cp(CpArgs),
     /// Stop containers: SIGTERM, their grace period, SIGKILL
     ///
-    /// Comes back when they are completed and their secrets are wiped. Several are stopped at once.
+    /// Returns when they are completed and their secrets are wiped. Several containers are stopped at the same time.
     Stop(StopArgs),
     /// Execute a program in a running container
     ///
-    /// It has the container's namespaces, limits, capabilities and filter on system calls, and of its variables none: PATH,
-    /// HOME and what --env gives. It ends with this command, unless it was left to itself (--detach, --detach-keys): when
-    /// that is interrupted, the process gets SIGHUP, and SIGKILL two seconds later. What it writes is not masked and in no
-    /// log.
+    /// The process has the container's namespaces, limits, capabilities and filter on system calls. Its variables are PATH,
+    /// HOME and those of --env, not the container's. It ends with this command, unless it was left to itself (--detach,
+    /// --detach-keys): when this command is interrupted, the process gets SIGHUP, and SIGKILL two seconds later. Its output
+    /// is not masked and in no log.
     Exec(ExecArgs),
-    /// Watch what a container's process writes from now on, and send it input where it was run with -i
+    /// Show the output of a container's process from now on, and send it input if it was run with -i
     ///
     /// With a terminal (run -it), the keys of --detach-keys leave the process to itself. Exits as the process did. While
-    /// this command does not read, the process waits for it for ten seconds at most, where it sends input; one that only
-    /// watches is let go.
+    /// this command sends input and does not read, the process waits for it, ten seconds at most. A command that only watches
+    /// is disconnected.
     Attach(AttachArgs),
     /// Send a signal to a container's process
     Signal(SignalArgs),
@@ -164,7 +164,7 @@ pub(crate) enum Direct {
     /// them with --json or --reveal. The default of --socket is /run/executor/runtime.sock here. A container whose process
     /// has ended has no secrets any more.
     Secrets(SecretsArgs),
-    /// Follow what happens to containers
+    /// Follow the events of containers
     ///
     /// Goes on until it is interrupted, also over a restart of executord.
     Events(EventsArgs),

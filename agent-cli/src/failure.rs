@@ -32,10 +32,10 @@ pub enum Failure {
     /// This program's own output could not be written.
     #[error("cannot write to {stream}")]
     Output { stream: &'static str, source: io::Error },
-    /// The machine refuses something as ordinary as a thread.
+    /// The system refuses a resource that every program needs, such as a thread.
     #[error("the system refuses what this program needs to run")]
     System(#[source] io::Error),
-    /// Whoever read our output has had enough.
+    /// The reader of the output closed it.
     #[error("the reader of the output went away")]
     ClosedPipe,
     #[error("interrupted by {}", signals::name(*.0))]
@@ -46,7 +46,7 @@ pub enum Failure {
     /// The user pressed Ctrl-C for the third time.
     #[error("left at once; the container {id} may still be there: `agent-cli rm -f {id}` removes it")]
     Abandoned { id: String, signal: i32 },
-    /// A file of ours (manual, completions) could not be written.
+    /// The manual or the completions could not be written.
     #[error("cannot write into {}", .path.display())]
     Generate { path: PathBuf, source: io::Error },
     /// The log broke off while the process went on.
@@ -64,7 +64,7 @@ pub enum Failure {
     /// Entries were left out of a copy; each was reported.
     #[error("{left_out} not copied, {copied} copied")]
     LeftOut { left_out: usize, copied: u64 },
-    /// Executord sends what has no place in an answer.
+    /// Executord sent an output that was not requested.
     #[error("executord sent an output that was not asked for: {path:?}")]
     Unasked { path: String },
     /// An output is not as long as it was announced.

@@ -108,17 +108,17 @@ pub(crate) fn in_words(text: &str) -> String {
 fn elements(text: &str) -> String {
     const FILES: &str = "action.run.volume_mounted_files[";
     let mut parts = text.split(FILES);
-    let mut said = parts.next().unwrap_or_default().to_owned();
+    let mut words = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         match part.split_once(']') {
             Some((index, rest)) if index.parse::<usize>().is_ok() => {
-                said += &flag(&format!("{FILES}{index}]"), "");
-                said += rest;
+                words += &flag(&format!("{FILES}{index}]"), "");
+                words += rest;
             }
-            _ => said.extend([FILES, part]),
+            _ => words.extend([FILES, part]),
         }
     }
-    said
+    words
 }
 
 /// `env[3].name` -> `env` and `3`; what follows the index belongs to the same flag.

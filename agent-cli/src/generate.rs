@@ -13,13 +13,13 @@ use crate::failure::Failure;
 
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
-    /// What to write
+    /// Kind of files to write
     #[arg(value_enum)]
     pub what: Generated,
-    /// Directory to write into; made when it is not there
+    /// Directory to write into; created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// For this shell only; may be repeated [default: all]
+    /// Shell to write completions for; may be repeated [default: all]
     #[arg(long, value_enum)]
     pub shell: Vec<ShellArg>,
 }

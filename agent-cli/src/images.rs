@@ -18,7 +18,7 @@ pub use send::{OnDisk, Pieces, upload};
 /// A request for an image, which wipes its credentials.
 pub type Pull = Wiped<PullImageRequest>;
 
-/// Fetches an image; one of this machine's disk that executord cannot read, and the caller can, is sent.
+/// Fetches an image. An image on this machine's disk that the caller can read and executord cannot is sent.
 pub async fn fetch_or_send(session: &Session, request: &Pull, shown: bool) -> Result<v1::Image, Failure> {
     let failure = match fetch(session, request, shown).await {
         Err(failure) => failure,
@@ -36,7 +36,7 @@ pub async fn send_first(session: &Session, reference: &str) -> Result<bool, Fail
     let Err(failure) = fetch(session, &request, false).await else { return Ok(false) };
     match send::instead_of(&failure, reference) {
         Some(image) => send::send(session, image, reference).await.map(|_| true),
-        // Whatever else it is, the run itself meets it, too.
+        // The run itself meets any other error, too.
         None => Ok(false),
     }
 }
@@ -69,7 +69,7 @@ pub async fn fetch_first(session: &Session, request: PullImageRequest, always: b
     fetch(session, &request, true).await.map(drop)
 }
 
-/// Tells what was left out of an image; a document has it itself.
+/// Prints what was left out of an image, unless a JSON document says it.
 pub fn warn(session: &Session, image: &v1::Image) {
     if !session.json {
         for warning in &image.warnings {

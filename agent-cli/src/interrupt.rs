@@ -27,7 +27,7 @@ impl Interrupts {
         Ok(Self { signals })
     }
 
-    /// Tells of none.
+    /// Makes interrupts that never come.
     pub fn none() -> Self {
         Self { signals: [None, None, None] }
     }

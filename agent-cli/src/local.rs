@@ -84,7 +84,7 @@ pub(crate) struct PrivateDaemon {
 }
 
 impl PrivateDaemon {
-    /// Starts it. Must be called on the main thread, whose death executord is told of.
+    /// Starts executord. Must be called on the main thread, whose death executord is told of.
     pub(crate) fn start() -> Result<Self, LocalError> {
         if !geteuid().is_root() {
             return Err(LocalError::NotRoot);
@@ -95,7 +95,7 @@ impl PrivateDaemon {
         command
             .arg("--ephemeral")
             // The one contains the other, so that the launcher, which removes both at its end, leaves nothing, even
-            // where nobody of us is there any more.
+            // where agent-cli and executord are gone.
             .arg("--run-dir")
             .arg(&home)
             .arg("--state-dir")
@@ -123,12 +123,12 @@ impl PrivateDaemon {
         &self.home
     }
 
-    /// Waits until it serves, and connects.
+    /// Waits until executord serves, and connects.
     pub(crate) async fn ready(&mut self) -> Result<Client, LocalError> {
         let socket = self.home.join("executor.sock");
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            // A daemon that accepts and then says nothing must not hold us up either.
+            // A daemon that accepts and then does not answer must not block this program.
             if let Ok(Some(client)) = timeout(deadline - Instant::now(), serving(&socket)).await {
                 self.served = true;
                 return Ok(client);
@@ -143,13 +143,13 @@ impl PrivateDaemon {
         }
     }
 
-    /// Comes back when it ends although nobody asked it to.
+    /// Returns when executord ends unasked.
     pub(crate) async fn lost(&mut self) -> LocalError {
         let status = self.child.wait().await;
         self.ended(status).await
     }
 
-    /// Takes it down; what could not be cleared away comes back as a complaint.
+    /// Ends executord; the error says what could not be removed.
     pub(crate) async fn stop(mut self) -> Result<(), String> {
         if let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
             // Gone in between: then the wait says so.

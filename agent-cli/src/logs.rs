@@ -22,11 +22,12 @@ pub enum Form {
     Silent,
 }
 
-/// Prints what a process wrote, and remembers what the executor itself said.
+/// Prints the output of a process, and keeps the messages of the executor itself.
 pub struct Printer {
     output: Output,
     form: Form,
-    pub told: Vec<String>,
+    /// Messages of the executor.
+    pub messages: Vec<String>,
     /// Bytes of output that are missing.
     pub dropped: u64,
     /// Number of places where output is missing.
@@ -39,7 +40,7 @@ pub struct Printer {
 
 impl Printer {
     pub fn new(output: Output, form: Form) -> Self {
-        Self { output, form, told: Vec::new(), dropped: 0, gaps: 0, stamps: None, kept: None }
+        Self { output, form, messages: Vec::new(), dropped: 0, gaps: 0, stamps: None, kept: None }
     }
 
     /// Keeps what the process wrote, too, as far as it has room.
@@ -84,7 +85,7 @@ impl Printer {
         match entry.stream() {
             LogStream::Executor if self.form != Form::Silent => {
                 let text = plain(String::from_utf8_lossy(&entry.data).trim_end());
-                self.told.push(text.clone());
+                self.messages.push(text.clone());
                 self.output.note(text);
             }
             LogStream::Stdout => self.bytes(Stream::Out, entry.data).await,

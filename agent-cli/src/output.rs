@@ -67,7 +67,7 @@ pub struct Output {
 impl Output {
     /// Starts the writing thread.
     ///
-    /// `program` stands before what is said of our own.
+    /// `program` is the prefix of notes.
     pub fn start(program: &'static str) -> io::Result<Self> {
         let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let err = File::from(io::stderr().as_fd().try_clone_to_owned()?);
@@ -91,17 +91,17 @@ impl Output {
         self.bytes(Stream::Out, text.into_bytes()).await;
     }
 
-    /// Says something of our own on standard error, on a line of its own.
+    /// Prints a note of this program on standard error, on a line of its own.
     pub fn note(&self, text: impl Into<String>) {
         self.send(Message::Note(text.into()));
     }
 
     fn send(&self, message: Message) {
-        // The thread ends only with the last handle; were it gone, there would be nobody to tell.
+        // The thread ends only with the last handle, so that the channel is open.
         let _ = self.queue.send(message);
     }
 
-    /// Comes back when a write has failed.
+    /// Returns when a write has failed.
     pub async fn failed(&self) {
         let mut broken = self.broken.clone();
         if broken.wait_for(Option::is_some).await.is_err() {
@@ -150,7 +150,7 @@ fn write_all(
             }
             Message::Note(text) => {
                 let newline = if at_line_start { "" } else { "\n" };
-                // Nobody is left to be told that nobody reads what we say.
+                // Without standard error the failure cannot be reported.
                 let _ = write_one(&mut err, format!("{newline}{program}: {text}\n").as_bytes());
                 at_line_start = true;
             }

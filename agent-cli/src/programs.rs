@@ -48,7 +48,7 @@ impl Call {
         Some(Self { program, arguments })
     }
 
-    /// Runs it. Comes back with its exit status where it is a child, and does not where it takes this program's place.
+    /// Runs the program: with a private executord as a child, whose exit status is returned; otherwise in the place of this one.
     pub(crate) fn run(self, global: &Global) -> Result<u8, Failure> {
         global.check()?;
         let mut command = Command::new(&self.program);

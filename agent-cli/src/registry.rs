@@ -34,7 +34,7 @@ pub(crate) fn from_here(reference: String) -> String {
     }
 }
 
-/// Who the caller is to a registry.
+/// Credentials for the registry of an image.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Registry")]
 pub(crate) struct RegistryArgs {
@@ -43,7 +43,7 @@ pub(crate) struct RegistryArgs {
     pub(crate) registry_user: Option<String>,
     /// The user's password: @FILE, @- (standard input) or @env:VARIABLE
     ///
-    /// One newline at its end is left out. It is sent to executord for this one image, and kept by nobody.
+    /// One newline at its end is left out. The password is sent to executord for this image and not stored.
     #[arg(long, value_name = "SOURCE", requires = "registry_user")]
     pub(crate) registry_password: Option<String>,
     /// File with credentials, as `docker login` and `podman login` write it: ~/.docker/config.json
@@ -117,7 +117,7 @@ fn repository(reference: &str) -> Option<(String, String)> {
     })
 }
 
-/// A reference that says what it is of.
+/// A reference with its scheme.
 pub(crate) fn long(text: String) -> String {
     if is_image(&text) || text == "host" || text.starts_with("dir:") { text } else { format!("docker://{text}") }
 }

@@ -51,8 +51,8 @@ impl Session {
         done
     }
 
-    /// Prints the documents of [`Session::each`], and gives the containers, or what failed.
-    pub async fn told(&self, done: Vec<(String, Result<Container, Failure>)>) -> Result<Vec<Container>, Failure> {
+    /// Prints the documents of [`Session::each`], and returns the containers, or the failure.
+    pub async fn report(&self, done: Vec<(String, Result<Container, Failure>)>) -> Result<Vec<Container>, Failure> {
         if let [(_, done)] = &done[..] {
             if let (Ok(container), true) = (done, self.json) {
                 self.output.text(json::document(&json::Container::from(container))).await;
@@ -94,22 +94,22 @@ impl Session {
         Err(Failure::Several { failed: failures.len(), all: done.len() })
     }
 
-    /// Says why a container ended in another way than by its process, unless the log has told so already.
-    pub fn explain_end(&self, container: &Container, told: &[String]) {
+    /// Prints why a container ended in another way than by its process, unless the messages of its log say so.
+    pub fn explain_end(&self, container: &Container, messages: &[String]) {
         let Some(result) = &container.result else { return };
         if result.oom_killed {
             let limit = container.spec.as_ref().and_then(|spec| spec.limits).map_or(0, |limits| limits.memory_bytes);
             self.output
                 .note(format!("the memory limit ({}) was reached: the kernel killed a process", human::bytes(limit)));
         }
-        if result.output_incomplete && !told.iter().any(|line| line.contains(human::OUTPUT_INCOMPLETE)) {
+        if result.output_incomplete && !messages.iter().any(|line| line.contains(human::OUTPUT_INCOMPLETE)) {
             self.output.note(human::OUTPUT_INCOMPLETE);
         }
         if let Some(outputs) = &result.outputs {
             self.output.note(format!("outputs: {}", plain(&human::outputs(outputs))));
         }
         match &result.failure {
-            Some(failure) if !told.iter().any(|line| line.contains(&failure.message)) => {
+            Some(failure) if !messages.iter().any(|line| line.contains(&failure.message)) => {
                 self.output.note(plain(&failure.message));
             }
             None if Outcome::of(Some(result)).status() == OURS && result.exit.is_none() => {

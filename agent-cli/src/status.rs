@@ -5,12 +5,12 @@ use executor_client::{Code, Error, Refusal};
 use crate::failure::Failure;
 use crate::fields;
 
-/// A result of a call, told as what somebody tried to do.
+/// A result of a call whose error names the attempted operation.
 pub trait Doing<T> {
-    /// The failure of somebody who tried to `doing` ("stop web-1").
+    /// Converts the error to a failure of the operation `doing` ("stop web-1").
     ///
     /// # Errors
-    /// The call's, in words.
+    /// The error of the call.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 }
 
@@ -20,7 +20,7 @@ impl<T> Doing<T> for Result<T, Error> {
     }
 }
 
-/// Returns what an error means to somebody who tried to `doing`.
+/// Converts an error to a failure of the operation `doing`.
 pub fn failure(doing: &str, error: Error) -> Failure {
     match error {
         Error::Connect(error) => error.into(),
@@ -51,32 +51,34 @@ fn explain(doing: &str, refusal: &Refusal) -> String {
     if !violations.is_empty() && !is_plain {
         return format!("{doing}: executord refused the request:\n  {}", violations.join("\n  "));
     }
-    let said = match &*refusal.message {
+    let reason = match &*refusal.message {
         "" => "it gave no reason".into(),
         message => fields::in_words(message),
     };
     match refusal.code {
-        Code::NotFound | Code::FailedPrecondition | Code::InvalidArgument | Code::Aborted => format!("{doing}: {said}"),
+        Code::NotFound | Code::FailedPrecondition | Code::InvalidArgument | Code::Aborted => {
+            format!("{doing}: {reason}")
+        }
         Code::AlreadyExists => {
-            format!("{doing}: {said}; choose another --id, or remove that container with `agent-cli rm -f`")
+            format!("{doing}: {reason}; choose another --id, or remove that container with `agent-cli rm -f`")
         }
         // Only what is said of a uid is about who calls; the rest is the operator's policy, or a registry's.
-        Code::PermissionDenied if !said.starts_with("uid ") => format!("{doing}: {said}"),
+        Code::PermissionDenied if !reason.starts_with("uid ") => format!("{doing}: {reason}"),
         Code::PermissionDenied | Code::Unauthenticated => format!(
-            "{doing}: executord at {} does not serve uid {}: {said}; it serves root, its own user and the members of its \
+            "{doing}: executord at {} does not serve uid {}: {reason}; it serves root, its own user and the members of its \
              --allow-group",
             refusal.socket.display(),
             rustix::process::geteuid().as_raw()
         ),
-        Code::ResourceExhausted => format!("{doing}: {said}; `agent-cli info` shows what is left"),
-        Code::Unavailable => format!("{doing}: executord cannot do it now: {said}"),
+        Code::ResourceExhausted => format!("{doing}: {reason}; `agent-cli info` shows what is left"),
+        Code::Unavailable => format!("{doing}: executord cannot do it now: {reason}"),
         Code::Unimplemented => {
             format!(
-                "{doing}: executord does not know how: {said} (is it older than this agent-cli, {}?)",
+                "{doing}: executord does not know how: {reason} (is it older than this agent-cli, {}?)",
                 env!("CARGO_PKG_VERSION")
             )
         }
-        code => format!("{doing}: executord answered {code:?}: {said}"),
+        code => format!("{doing}: executord answered {code:?}: {reason}"),
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Streams {
     pub keys: DetachKeys,
 }
 
-/// A container whose process stands for us.
+/// A container whose output, input and end are this command's.
 pub struct Attached<'a> {
     pub session: &'a Session,
     pub id: &'a str,
@@ -259,7 +259,7 @@ pub fn left_behind(id: &str) -> String {
     format!("the container {id} may still be there; `agent-cli rm -f {id}` removes it")
 }
 
-/// The result of what goes on; never, where nothing does.
+/// Result of a future, if there is one; pending for ever without one.
 async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     match going_on {
         Some(going_on) => going_on.await,
@@ -291,11 +291,11 @@ async fn output(
             Ok(Left::Ended) => return Ok(()),
             Ok(Left::Detached) => return Err(Failure::Detached { id: id.to_owned() }),
             Ok(Left::Behind(place)) => offset = place,
-            // It had ended before we came.
+            // The process had ended before this connected.
             Err(failure) if failure.code() == Some(Code::FailedPrecondition) => {}
             Err(failure) => return Err(failure),
         }
-        // Of output that is not kept nothing is there any more, unless there was none.
+        // Without a log the output is lost, unless the process never ran.
         if suppressed && completed(&session.client, id).await?.started_at.is_some() {
             return Err(Failure::LogLost { id: id.to_owned() });
         }

@@ -189,8 +189,8 @@ mod tests {
             ("fsize=1", "--disk"),
             ("sigpending=1", "nofile, nproc and core can"),
         ] {
-            let told = ulimit(text).unwrap_err();
-            assert!(told.contains(why), "{text}: {told}");
+            let error = ulimit(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
         }
         let counts = ["all", "0", "7", "-1"].map(|text| lines(text).unwrap().0);
         assert_eq!(counts, [None, Some(0), Some(7), None]);

@@ -104,8 +104,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
         let here = |name: &str| (name == "HERE").then(|| OsString::from("there"));
-        let told = read(file.path(), &here).map_err(|failure| failure.to_string())?;
-        Ok(told.into_iter().map(|variable| format!("{}={};", variable.name, variable.value)).collect())
+        let result = read(file.path(), &here).map_err(|failure| failure.to_string())?;
+        Ok(result.into_iter().map(|variable| format!("{}={};", variable.name, variable.value)).collect())
     }
 
     #[test]
@@ -124,8 +124,8 @@ mod tests {
             (b"A=hunter2\xff", "line 1: is not UTF-8"),
         ];
         for (bytes, expected) in table {
-            let told = of(bytes).unwrap_err();
-            assert!(told.contains(expected) && !told.contains("hunter2"), "{told}");
+            let result = of(bytes).unwrap_err();
+            assert!(result.contains(expected) && !result.contains("hunter2"), "{result}");
         }
         let long = vec![b'x'; 2_000_001];
         assert!(of(&long).unwrap_err().contains("more than 2000000 bytes"));

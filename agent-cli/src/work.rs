@@ -36,7 +36,7 @@ pub trait Work {
     fn carry_out(self, session: &Session, interrupts: &mut Interrupts) -> impl Future<Output = Result<u8, Failure>>;
 }
 
-/// Carries a command out; the answer is the status to exit with.
+/// Carries a command out; returns the status to exit with.
 pub fn carry_out(global: &Global, work: impl Work) -> Result<u8, Failure> {
     // One thread: a private executord is told of the death of the thread that started it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
@@ -88,7 +88,7 @@ pub async fn with_private_daemon(
         stopped = daemon.stop() => if let Err(complaint) = stopped {
             output.note(complaint);
         },
-        // executord was told already, and is told again by our end.
+        // executord got SIGTERM, and notices the end of this program.
         _ = interrupts.next() => output.note(format!("left at once; {home} may still be there")),
     }
     settle(output, result, interrupts).await

@@ -19,13 +19,13 @@ use crate::retry::{Patience, is_away};
 /// Directions and place of an attachment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachOptions {
-    /// Input is sent. One client at a time may.
+    /// Sends input. Only one client may at a time.
     pub input: bool,
-    /// The client that sends input now is let go.
+    /// Disconnects the client that sends input now.
     pub take_over: bool,
-    /// No output comes.
+    /// Asks for no output.
     pub no_output: bool,
-    /// Every byte comes: the process waits while this client does not read.
+    /// Gives every byte: the process waits while this client does not read.
     pub lossless: bool,
     /// Byte of the output to begin at, kept output included. None begins with new output.
     pub from: Option<u64>,
@@ -87,7 +87,7 @@ impl Client {
 }
 
 impl Attach {
-    /// Where input goes.
+    /// The input of the process.
     pub fn input(&self) -> Input {
         self.input.clone()
     }

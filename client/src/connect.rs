@@ -61,7 +61,7 @@ impl Client {
         Self { patience, ..self }
     }
 
-    /// The generated client, for what this library has no method for.
+    /// The generated client, for calls that have no method here.
     pub fn rpc(&self) -> ExecutorClient<Channel> {
         ExecutorClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
@@ -104,7 +104,7 @@ impl Client {
     }
 
     /// Repeats a call until there is an answer: over a connection that breaks, and over the time executord needs to come
-    /// back. For calls that may be repeated; `away` tells whether a status is worth a repetition.
+    /// back. For calls that may be repeated; `away` tells whether the call is repeated after a status.
     pub(crate) async fn patiently<T, F>(
         &self,
         away: fn(&Status) -> bool,
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Waits before the next attempt, where a status of an attempt that began at `begun` is worth one.
+    /// Waits before the next attempt after one that began at `begun`, or returns the error of a status that `away` rejects.
     pub(crate) async fn await_return(
         &self,
         patience: &mut Patience,

@@ -27,18 +27,18 @@ const KILL: u32 = 9;
 /// Containers that [`Client::list`] gives. The default is all of them.
 #[derive(Clone, Debug, Default)]
 pub struct ListFilter {
-    /// In one of these states; in any where empty.
+    /// States of the containers; empty for any state.
     pub states: Vec<State>,
-    /// With all of these labels.
+    /// Labels that the containers have, all of them.
     pub labels: HashMap<String, String>,
-    /// With an id that begins so.
+    /// Beginning of the containers' ids.
     pub id_prefix: String,
 }
 
 /// Containers whose ids begin with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// None.
+    /// No container.
     None,
     /// The one with this id, or the one whose id is the text itself.
     One(String),

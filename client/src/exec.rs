@@ -37,7 +37,7 @@ pub struct Exec {
 }
 
 impl Client {
-    /// Executes a program in a running container. The connection is its life: it is not made again.
+    /// Executes a program in a running container. The process ends with the connection, which is not made again.
     ///
     /// # Errors
     /// The container does not run; every violation of the request at once.
@@ -57,7 +57,7 @@ impl Client {
 }
 
 impl Exec {
-    /// Where input goes.
+    /// The input of the process.
     pub fn input(&self) -> Input {
         self.input.clone()
     }

@@ -13,7 +13,7 @@ use tokio_stream::Stream;
 /// Messages that wait for executord.
 const DEPTH: usize = 4;
 
-/// One thing to be sent.
+/// A message to be sent.
 #[derive(Debug)]
 pub(crate) enum Item {
     Bytes(Vec<u8>),

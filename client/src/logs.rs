@@ -72,7 +72,7 @@ struct Place {
 }
 
 impl Place {
-    /// Goes on behind an entry or a gap. Tells false where it was there before: from an offset on the executor's own messages
+    /// Goes on behind an entry or a gap. Returns false for an entry that was read before: from an offset on the executor's own messages
     /// at that place come again.
     fn pass(&mut self, entry: &StreamLogsResponse) -> bool {
         if let Some(gap) = &entry.gap {

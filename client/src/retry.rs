@@ -22,7 +22,7 @@ pub(crate) fn is_lost(status: &Status) -> bool {
     status.source().is_some() || status.code() == Code::Unknown
 }
 
-/// As [`is_lost`], or executord says that it cannot answer now: how a restart looks to a call that waits.
+/// Tells whether a call that waits is repeated: as [`is_lost`], or executord says that it cannot answer now.
 pub(crate) fn is_away(status: &Status) -> bool {
     is_lost(status) || status.code() == Code::Unavailable
 }

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::retry::is_lost;
 use crate::secret::{Secret, Wiped};
 
-/// A request for a container. It prints no secret, and wipes its own when it is dropped.
+/// A request for a container, which prints no secret and wipes its secrets when it is dropped.
 ///
 /// A field that has no method here is set on the message itself ([`Run::message_mut`]).
 ///
@@ -211,7 +211,7 @@ pub struct Started {
 }
 
 impl Client {
-    /// Runs a container. It is there, created or running, when this returns.
+    /// Runs a container. The container is created or running when this returns.
     ///
     /// The request has an id (made here where it has none), so that it can be sent again when the connection breaks: executord
     /// answers with the container that it made the first time.
@@ -249,7 +249,7 @@ impl Client {
         grpc.unary(Request::new(message), PathAndQuery::from_static(method), codec).await
     }
 
-    /// Does the same with a method that answers with a stream.
+    /// Sends a message in the same way to a method that answers with a stream.
     pub(crate) async fn send_for_stream<M, A>(
         &self,
         message: M,

@@ -10,7 +10,7 @@ use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// A secret value. It prints as `[REDACTED]`, and its memory is overwritten when it is dropped.
+/// A secret value, which prints as `[REDACTED]`, and its memory is overwritten when it is dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 

@@ -7,7 +7,7 @@ use executor_bindings::Profile;
 
 use crate::source::mode;
 
-/// Where bindings come from, and how they become files.
+/// Sources of bindings, and their translation to files.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Service bindings", group = ArgGroup::new("bindings").multiple(true))]
 pub(crate) struct BindingArgs {
@@ -17,7 +17,7 @@ pub(crate) struct BindingArgs {
     /// `agent-cli bindings show` tells which files that makes.
     #[arg(long, value_name = "SOURCE", group = "bindings")]
     pub(crate) vcap_services: Option<String>,
-    /// Whose translation of VCAP_SERVICES [default: cc]
+    /// Profile of the translation of VCAP_SERVICES [default: cc]
     #[arg(long, value_name = "PROFILE", value_enum, requires = "vcap_services", conflicts_with = "vcap_file")]
     pub(crate) binding_profile: Option<ProfileArg>,
     /// Deliver VCAP_SERVICES as one file instead, which VCAP_SERVICES_FILE_PATH names

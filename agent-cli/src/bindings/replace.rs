@@ -32,7 +32,7 @@ impl Delivery {
         let present = Present::below(&absolute, files);
         let names = spec.map_or(&[][..], |spec| &spec.environment_names);
         let has = |name: &str| names.iter().any(|known| known == name);
-        // Where every binding was taken away the variable still tells how they lay.
+        // Without any binding left, the variable still tells their layout.
         let layout = present.layout().or_else(|| match (has(SERVICE_BINDING_ROOT), has(VCAP_SERVICES_FILE_PATH)) {
             (true, _) => Some(Layout::Directories),
             (_, true) => Some(Layout::OneFile),

@@ -130,7 +130,7 @@ fn vcap_services_is_not_set_beside_them() {
         assert!(error.contains("SERVICE_BINDING_ROOT") && error.ends_with(flag), "{error}");
     }
     delivery(args("@-"), None).check(&request(None, None)).unwrap();
-    // Where somebody says himself where they are, that stands.
+    // A variable of the request's own is kept.
     for (env, ours) in [(None, true), (Some(("SERVICE_BINDING_ROOT", "/x")), false)] {
         let mut request = request(env, None);
         let lowered = delivery(args("@-"), None).lower("");

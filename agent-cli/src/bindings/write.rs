@@ -50,7 +50,7 @@ pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
         Errno::EXIST => WriteError::InTheWay { path: dir.to_owned(), why: "came to be there meanwhile" },
         error => failed(dir)(error.into()),
     })?;
-    // What somebody put there after it was judged is given back.
+    // A directory that was replaced after it was judged is put back.
     if there && let Err(error) = judge(&beside.0) {
         renameat_with(CWD, &beside.0, CWD, dir, RenameFlags::EXCHANGE).map_err(|error| failed(dir)(error.into()))?;
         return Err(match error {

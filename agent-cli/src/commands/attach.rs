@@ -14,16 +14,16 @@ use crate::terminal::{self, DetachKeys};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AttachArgs {
-    /// Only watch
+    /// Only watch: send no input
     #[arg(long)]
     pub(crate) no_stdin: bool,
-    /// Let another client go that sends input
+    /// Take the input over from another client
     #[arg(long)]
     pub(crate) take_over: bool,
     /// Keys that leave the process to itself, where it has a terminal
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
     pub(crate) detach_keys: DetachKeys,
-    /// Never let the process wait: output that is not read in time is skipped, and how much that was is told
+    /// Never let the process wait: output that is not read in time is skipped, and its size is reported
     #[arg(long)]
     pub(crate) lossy: bool,
     /// Id of the container, or a unique beginning of it
@@ -48,7 +48,7 @@ pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Fa
         Left::Behind(offset) => follow(&session.client, rest_of_log(&id, offset), &mut printer).await?,
     }
     let container = completed(&session.client, &id).await?;
-    session.explain_end(&container, &printer.told);
+    session.explain_end(&container, &printer.messages);
     if printer.dropped > 0 && !lossy {
         return Err(Failure::LogLost { id });
     }

@@ -23,7 +23,7 @@ use crate::view::{human, json};
 pub(crate) enum BindingsCommand {
     /// List the files of bindings: names and sizes, and no value unless asked for
     Show(ShowArgs),
-    /// Say whether bindings can be delivered, and everything that is wrong with them
+    /// Check bindings, and print everything that is wrong with them
     Check(CheckArgs),
     /// Write bindings into a directory: files 0600, all of them or none
     ///
@@ -43,7 +43,7 @@ pub(crate) struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The same as --bind DIR
+    /// Directory of bindings, as with --bind
     #[arg(value_name = "DIR", group = "bindings", conflicts_with = "vcap_file")]
     pub(crate) dir: Option<PathBuf>,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(crate) struct CheckArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct WriteArgs {
-    /// The directory
+    /// Directory to write
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
     #[command(flatten)]

@@ -13,10 +13,10 @@ use crate::view::{human, json};
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Begin after this event; 0 for all that are kept [default: what happens from now on]
+    /// Begin after this event; 0 for all that are kept [default: events from now on]
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after: Option<u64>,
-    /// Of this container only
+    /// Show events of this container only
     #[arg(long)]
     pub(crate) id: Option<String>,
 }

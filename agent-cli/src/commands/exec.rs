@@ -22,10 +22,10 @@ pub(crate) struct ExecArgs {
     /// Send this command's standard input to the process
     #[arg(long, short)]
     pub(crate) interactive: bool,
-    /// Give the process a terminal; with -i it is this one
+    /// Give the process a terminal; with -i, this terminal
     #[arg(long, short)]
     pub(crate) tty: bool,
-    /// Leave the process to itself as soon as it runs: what it writes goes nowhere, and it ends with its container, or with
+    /// Leave the process to itself as soon as it runs: its output is dropped, and it ends with its container, or with
     /// executord
     #[arg(long, short, conflicts_with = "interactive")]
     pub(crate) detach: bool,

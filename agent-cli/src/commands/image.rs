@@ -26,8 +26,8 @@ pub(crate) struct ImageArgs {
 pub(crate) enum ImageCommand {
     /// Fetch an image
     ///
-    /// Tells how far it is on standard error, and prints the digest of what came. Ctrl-C ends it; what has come is kept
-    /// for a day, and not fetched again.
+    /// Shows the progress on standard error, and prints the digest of the image. Ctrl-C ends the pull; the data fetched so far is
+    /// kept for a day and not fetched again.
     Pull(PullArgs),
     #[command(flatten)]
     Direct(Direct),
@@ -44,12 +44,12 @@ pub(crate) enum Direct {
     Inspect(ImageNameArg),
     /// Remove images, or names of them
     ///
-    /// An image with several names loses the one; with its last one, or by its digest, the image goes with the layers
-    /// that no other image has.
+    /// An image with several names loses the given one. With its last name, or by its digest, the image is removed with the
+    /// layers that no other image has.
     Rm(ImageRmArgs),
     /// Remove images that no container uses
     ///
-    /// Without an option only what belongs to no image goes.
+    /// Without an option, only data that belongs to no image is removed.
     Prune(PruneArgs),
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct PullArgs {
     /// Print nothing but the digest
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Platform that the image must be for (linux/amd64); refused where this machine is another one
+    /// Platform that the image must be for (linux/amd64); refused if this machine has another platform
     #[arg(long, value_name = "PLATFORM")]
     pub(crate) platform: Option<String>,
     /// Image, as with `run`
@@ -73,7 +73,7 @@ pub(crate) struct ImportArgs {
     /// Form of the archive
     #[arg(long, value_enum, default_value_t = FormArg::DockerArchive)]
     pub(crate) form: FormArg,
-    /// Name that the image gets [default: what the archive calls it]
+    /// Name of the image [default: the name in the archive]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// File, or - for standard input; not compressed as a whole
@@ -83,9 +83,9 @@ pub(crate) struct ImportArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FormArg {
-    /// What `docker save` and `skopeo copy ... docker-archive:` write
+    /// Archive of `docker save` or `skopeo copy ... docker-archive:`
     DockerArchive,
-    /// What `skopeo copy ... oci-archive:` and `buildah push ... oci-archive:` write
+    /// Archive of `skopeo copy ... oci-archive:` or `buildah push ... oci-archive:`
     OciArchive,
 }
 
@@ -112,13 +112,13 @@ pub(crate) struct ImageRmArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
-    /// Images that were not used for this long: 12h, 30days
+    /// Remove images that were not used for this long: 12h, 30days
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub(crate) unused_for: Option<Duration>,
-    /// The longest unused ones, until the rest has no more than this: 10GiB
+    /// Remove the longest unused images until the rest has no more than this: 10GiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) budget: Option<u64>,
-    /// Only show what would go
+    /// Only show what would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -13,13 +13,13 @@ use crate::units;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Go on until the container is completed
+    /// Follow the log until the container is completed
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// From this time on: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
+    /// Print entries from this time on: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
     #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
     pub(crate) since: Option<SystemTime>,
-    /// Only so many lines of what there is, the last ones; `all` for all of them
+    /// Number of lines to print from the end of the present log; `all` for all of them
     #[arg(long, short = 'n', value_name = "LINES", value_parser = units::lines, default_value = "all", allow_hyphen_values = true)]
     pub(crate) tail: units::Lines,
     /// Write the time in front of each line

@@ -19,10 +19,10 @@ pub(crate) struct PsArgs {
     /// Show completed containers too
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// Only in this state; may be repeated
+    /// List containers in this state only; may be repeated
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) state: Vec<StateArg>,
-    /// Only with this label; with all of them when repeated
+    /// List containers with this label only; with all of the labels when repeated
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
     /// Print ids only, one a line

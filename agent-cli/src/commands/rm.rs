@@ -10,7 +10,7 @@ use crate::view::json;
 
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
-    /// Kill it first if it runs
+    /// Kill a running container first
     #[arg(long, short)]
     pub(crate) force: bool,
     /// Ids of the containers, or unique beginnings of them

@@ -26,7 +26,7 @@ pub(crate) struct RotateArgs {
     /// File to be replaced or added: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE, as with `run`
     #[arg(long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
-    /// The same for a file that is no secret in itself, as with `run`
+    /// File that is not secret in itself, in the same form as --file
     #[arg(long = "public-file", value_name = "PATH=SOURCE")]
     pub(crate) public_files: Vec<String>,
     /// File to be removed; may be repeated
@@ -35,7 +35,7 @@ pub(crate) struct RotateArgs {
     /// Then send this signal to the container's process: HUP, SIGUSR1, 10
     #[arg(long, value_name = "NAME", value_parser = signals::parse)]
     pub(crate) signal: Option<u32>,
-    /// Only if the files are of this generation, as an earlier `rotate` or `inspect` told it
+    /// Replace files of this generation only, as printed by an earlier `rotate` or `inspect`
     #[arg(long, value_name = "N")]
     pub(crate) expect_generation: Option<u64>,
     #[command(flatten)]

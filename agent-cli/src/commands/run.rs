@@ -175,7 +175,7 @@ async fn end(mut attached: Attached<'_>, interrupts: &mut Interrupts, ending: At
             signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
         }
     }
-    attached.session.explain_end(&container, &printer.told);
+    attached.session.explain_end(&container, &printer.messages);
     if printer.dropped > 0 {
         return Err(Failure::LogLost { id: attached.id.to_owned() });
     }

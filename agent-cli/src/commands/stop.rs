@@ -11,10 +11,10 @@ use crate::units;
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Instead of the container's own grace period: 0s, 500ms, 1m30s; 10 are ten seconds
+    /// Grace period, instead of the container's own: 0s, 500ms, 1m30s; 10 are ten seconds
     #[arg(long, short = 't', visible_aliases = ["time", "timeout"], value_name = "DURATION", value_parser = units::grace)]
     pub(crate) grace: Option<Duration>,
-    /// Come back at once
+    /// Return at once, without waiting for the end
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// Ids of the containers, or unique beginnings of them
@@ -28,5 +28,5 @@ pub(super) async fn stop(session: &Session, args: StopArgs) -> Result<u8, Failur
         let stopping = ask_to_stop(&client, &id, grace).await?;
         if no_wait { Ok(stopping) } else { completed(&client, &id).await }
     });
-    session.told(stopped.await).await.map(|_| 0)
+    session.report(stopped.await).await.map(|_| 0)
 }

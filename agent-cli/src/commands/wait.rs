@@ -25,6 +25,6 @@ pub(super) async fn wait(session: &Session, args: WaitArgs) -> Result<u8, Failur
         }
         session.explain_end(container, &[]);
     }
-    let containers = session.told(ended).await?;
+    let containers = session.report(ended).await?;
     Ok(containers.iter().map(status).find(|status| *status != 0).unwrap_or(0))
 }

@@ -67,14 +67,14 @@ impl OnDisk {
     }
 }
 
-/// The image that a failed call was about, where the caller can read it and executord told that it cannot.
+/// Returns the image of a failed call, where the caller can read it and executord cannot.
 pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
     let unreadable = |reason: &str| matches!(reason, "ACCESS_DENIED" | "NOT_FOUND");
-    let told = failure.violations().iter().any(|violation| unreadable(&violation.reason));
-    OnDisk::of(reference).filter(|image| told && image.is_readable())
+    let is_unreadable = failure.violations().iter().any(|violation| unreadable(&violation.reason));
+    OnDisk::of(reference).filter(|image| is_unreadable && image.is_readable())
 }
 
-/// Sends an image of the disk. It is called from then on what `reference` says.
+/// Sends an image of the disk, under the name `reference`.
 pub(super) async fn send(session: &Session, image: OnDisk, reference: &str) -> Result<v1::Image, Failure> {
     let shown = plain(reference);
     session.output.note(format!("executord cannot read {shown}: it is sent"));
@@ -99,7 +99,7 @@ pub async fn upload(
     let answer = session.client.images().import(header, ReceiverStream::new(receiver)).await;
     let sent = sent.await.unwrap_or_else(|error| Err(io::Error::other(error)));
     match sent {
-        // That executord takes no more is its own to explain.
+        // When executord closes the stream, its answer has the reason.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Usage(format!("{doing}: {error}"))),
         _ => answer.doing(doing),
     }
@@ -120,7 +120,7 @@ impl Write for Pieces {
     }
 }
 
-/// Writes a layout as an archive. What is not there is left out: images of other machines' kinds may be missing.
+/// Writes a layout as an archive. Missing blobs are left out: images of other machines' kinds may be missing.
 fn layout(directory: &Path, name: &str, to: &mut dyn Write) -> io::Result<()> {
     let mut tar = tar::Builder::new(to);
     let index = document(directory, "index.json")?;
@@ -147,11 +147,11 @@ fn layout(directory: &Path, name: &str, to: &mut dyn Write) -> io::Result<()> {
 }
 
 fn append(tar: &mut tar::Builder<&mut dyn Write>, directory: &Path, name: &str) -> io::Result<()> {
-    let told = |error: io::Error| about(&error, &directory.join(name));
-    let file = File::open(directory.join(name)).map_err(told)?;
-    let metadata = file.metadata().map_err(told)?;
+    let with_path = |error: io::Error| about(&error, &directory.join(name));
+    let file = File::open(directory.join(name)).map_err(with_path)?;
+    let metadata = file.metadata().map_err(with_path)?;
     if !metadata.is_file() {
-        return Err(told(io::Error::other("is not a regular file")));
+        return Err(with_path(io::Error::other("is not a regular file")));
     }
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::Regular);
@@ -161,7 +161,7 @@ fn append(tar: &mut tar::Builder<&mut dyn Write>, directory: &Path, name: &str) 
     tar.append_data(&mut header, name, file.take(metadata.len()))
 }
 
-/// An error with the path that it is about; that nobody takes the bytes stays what it is.
+/// An error with the path that it is about, of the same kind.
 fn about(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -220,15 +220,15 @@ mod tests {
 
     #[test]
     fn references_of_a_disk_are_taken_apart() {
-        let told = |reference: &str| {
+        let parts = |reference: &str| {
             let OnDisk { form, is_layout, path, name } = OnDisk::of(reference)?;
             Some(format!("{} {is_layout} {} {name}", form.as_str_name(), path.display()))
         };
-        assert_eq!(told("oci:/a/b:1.0").as_deref(), Some("FORM_OCI_ARCHIVE true /a/b 1.0"));
-        assert_eq!(told("oci-archive:/a.tar").as_deref(), Some("FORM_OCI_ARCHIVE false /a.tar "));
-        assert_eq!(told("docker-archive:/a.tar:x:1").as_deref(), Some("FORM_DOCKER_ARCHIVE false /a.tar x:1"));
+        assert_eq!(parts("oci:/a/b:1.0").as_deref(), Some("FORM_OCI_ARCHIVE true /a/b 1.0"));
+        assert_eq!(parts("oci-archive:/a.tar").as_deref(), Some("FORM_OCI_ARCHIVE false /a.tar "));
+        assert_eq!(parts("docker-archive:/a.tar:x:1").as_deref(), Some("FORM_DOCKER_ARCHIVE false /a.tar x:1"));
         for other in ["docker://a/b:1", "dir:/x", "host", "debian:12"] {
-            assert_eq!(told(other), None, "{other}");
+            assert_eq!(parts(other), None, "{other}");
         }
     }
 

@@ -260,8 +260,8 @@ mod tests {
         for (text, why) in
             [("", "empty"), ("{{.ID", "without its"), ("{{.Nope}}", ".Addresses"), ("{{.Label x}}", "NAME")]
         {
-            let told = Template::parse(text).unwrap_err();
-            assert!(told.contains(why), "{text}: {told}");
+            let error = Template::parse(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
         }
     }
 }

@@ -54,12 +54,13 @@ impl Scene {
     /// Returns the scene of the executord that answered `info`. If it does not report its directories, the run
     /// directory is taken to be that of the socket, and the state directory to be the default.
     pub(crate) fn of(socket: &Path, info: &InfoResponse, journal: bool) -> Self {
-        let told = |dir: &str, otherwise: &Path| if dir.is_empty() { otherwise.to_owned() } else { PathBuf::from(dir) };
+        let directory =
+            |dir: &str, otherwise: &Path| if dir.is_empty() { otherwise.to_owned() } else { PathBuf::from(dir) };
         let beside = socket.parent().unwrap_or(Path::new("/run/executor"));
         Self {
             socket: socket.to_owned(),
-            run_dir: told(&info.run_dir, beside),
-            state_dir: told(&info.state_dir, Path::new("/var/lib/executor")),
+            run_dir: directory(&info.run_dir, beside),
+            state_dir: directory(&info.state_dir, Path::new("/var/lib/executor")),
             journal,
             begun: SystemTime::now(),
         }
@@ -183,7 +184,7 @@ mod tests {
         let old = scene(&InfoResponse::default());
         assert_eq!((old.run_dir, old.state_dir), ("/run/x".into(), "/var/lib/executor".into()));
         let info = InfoResponse { run_dir: "/a".into(), state_dir: "/b".into(), ..InfoResponse::default() };
-        let told = scene(&info);
-        assert_eq!((told.run_dir, told.state_dir), ("/a".into(), "/b".into()));
+        let reported = scene(&info);
+        assert_eq!((reported.run_dir, reported.state_dir), ("/a".into(), "/b".into()));
     }
 }

@@ -30,9 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Source {
     /// The container.
     pub(crate) id: String,
-    /// Absolute, without a slash at its end; all where there is none.
+    /// Absolute path, without a slash at its end; empty for every output.
     pub(crate) path: Option<String>,
-    /// The same as a path of a container that runs: `/` is its root. Empty where none was given.
+    /// The path in a running container, `/` for its root; empty if no path was given.
     pub(crate) live: String,
     /// The contents of the directory are copied, not the directory itself: the path ended in `/.`.
     pub(crate) contents: bool,

@@ -53,7 +53,7 @@ pub(crate) struct RunArgs {
     /// Print the id and leave the container running
     #[arg(long, short, help_heading = "Container")]
     pub(crate) detach: bool,
-    /// Remove the container when it has ended: so it is without --keep; with --detach executord does it
+    /// Remove the container when it has ended: the default without --keep; with --detach executord removes it
     #[arg(long, conflicts_with = "keep", help_heading = "Container")]
     pub(crate) rm: bool,
     /// Do not delete the container at the end
@@ -61,27 +61,27 @@ pub(crate) struct RunArgs {
     pub(crate) keep: bool,
     #[command(flatten)]
     pub(crate) streams: StreamArgs,
-    /// Label to find it by; may be repeated
+    /// Label of the container; may be repeated
     #[arg(help_heading = "Container", long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Between SIGTERM and SIGKILL when it is stopped: 500ms, 10s, 1m30s; 10 are ten seconds [default: executord's, 10s]
+    /// Time between SIGTERM and SIGKILL when the container is stopped: 500ms, 10s, 1m30s; 10 are ten seconds [default: executord's, 10s]
     #[arg(help_heading = "Container", long, visible_alias = "stop-timeout", value_name = "DURATION", value_parser = units::grace)]
     pub(crate) grace: Option<Duration>,
-    /// Mark of its log lines
+    /// Source that its log lines name
     #[arg(help_heading = "Container", long, value_name = "NAME")]
     pub(crate) log_source: Option<String>,
-    /// Keep nothing of what the process writes; this command shows it
+    /// Keep no log of the output; this command shows the output
     #[arg(help_heading = "Container", long)]
     pub(crate) no_logs: bool,
     /// Secret file: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE
     ///
     /// A relative PATH lies under executord's root for such files (/etc/cf-service-bindings by default). The
     /// content itself cannot be given here, where everyone on the machine could read it. A file called `-` or
-    /// `env:x` is written @./- or @./env:x. It is 0600 and its user's; `,mode=0640` and `,group=GROUP` behind the source, a
+    /// `env:x` is written @./- or @./env:x. The file is 0600 and belongs to the process's user; `,mode=0640` and `,group=GROUP` behind the source, a
     /// number or a name in the container's /etc/group, let an image read it that becomes another user by itself.
     #[arg(help_heading = "Secrets", long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
-    /// The same for a file that is no secret in itself, such as a binding's type: it is not masked in the output
+    /// File that is not secret in itself, such as a binding's type, in the same form as --file: not masked in the output
     #[arg(help_heading = "Secrets", long = "public-file", value_name = "PATH=SOURCE")]
     pub(crate) public_files: Vec<String>,
     /// Directory that holds secret files alone; may be repeated
@@ -108,7 +108,7 @@ pub(crate) struct RunArgs {
     /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE, INDEX counted from 0 without CMD (with an IMAGE and
     /// without --entrypoint: with CMD)
     ///
-    /// It fills an ARG that is written as '', or is appended where INDEX is the number of ARGs: `--secret-arg 1=@pw --
+    /// The value fills an ARG that is written as '', or is appended where INDEX is the number of ARGs: `--secret-arg 1=@pw --
     /// mysql -p` makes `mysql -p PW`. One newline at the end of FILE or of standard input is left out. Every process of the
     /// host can read arguments (/proc/PID/cmdline): prefer --file.
     #[arg(help_heading = "Secrets", long = "secret-arg", value_name = "INDEX=SOURCE")]
@@ -118,7 +118,7 @@ pub(crate) struct RunArgs {
     pub(crate) redact: RedactArg,
     /// File that gets the container's runtime token, with which the process can ask for its secrets again
     ///
-    /// PATH is one in the container, as for --file. `agent-cli secrets` asks with it, from within the container.
+    /// PATH is a path in the container, as for --file. `agent-cli secrets` uses the token, from within the container.
     #[arg(help_heading = "Secrets", long, value_name = "PATH")]
     pub(crate) runtime_token: Option<String>,
     #[command(flatten)]

@@ -16,30 +16,30 @@ const PROFILE_MAX: u64 = 256 << 10;
 pub(crate) struct IsolationArgs {
     /// Capability to add for root of the container, or for another user: KILL, CAP_NET_RAW, ALL; may be repeated
     ///
-    /// Which ones may be added is executord's configuration (capabilities_allowed).
+    /// executord's configuration says which capabilities may be added (capabilities_allowed).
     #[arg(long = "cap-add", value_name = "CAPABILITY", value_delimiter = ',')]
     cap_add: Vec<String>,
     /// Capability to take away before that; may be repeated
     #[arg(long = "cap-drop", value_name = "CAPABILITY", value_delimiter = ',')]
     cap_drop: Vec<String>,
-    /// Whose ids the container's users have: a range of the host's that nobody else has, or the host's own, where
-    /// executord's configuration allows it
+    /// Host ids of the container's users: a range that no other container has, or the host's own ids where executord's
+    /// configuration allows that
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
     /// All capabilities, no filter on system calls, nothing masked; where executord's configuration allows it
     #[arg(long)]
     privileged: bool,
-    /// Nothing can be written to the root file system
+    /// Make the root file system read-only
     #[arg(long)]
     read_only: bool,
     /// File with a filter on system calls, JSON as Docker and the OCI specification have it; where executord's
     /// configuration allows it
     #[arg(long, value_name = "FILE")]
     seccomp_profile: Option<PathBuf>,
-    /// Limit of disk: what it may add to its root file system [default: executord's]
+    /// Limit of disk: bytes that the container may add to its root file system [default: executord's]
     #[arg(help_heading = "Limits", long, value_name = "SIZE", value_parser = units::size)]
     disk: Option<u64>,
-    /// Share of the processors where they are short: 1 to 10000, 100 as a rule
+    /// Share of the processors when they are busy: 1 to 10000; the usual weight is 100
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     cpu_weight: Option<u32>,
     /// Share of the disks likewise (cgroup v2 with the io controller)
@@ -50,10 +50,10 @@ pub(crate) struct IsolationArgs {
 /// User namespace of a container, as `--userns` names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum UsernsArg {
-    /// A range of its own
+    /// Range of ids that no other container has
     #[default]
     Own,
-    /// The host's
+    /// Ids of the host
     Host,
 }
 
@@ -111,8 +111,8 @@ mod tests {
         let path = dir.path().join("profile.json");
         for empty in ["", " \n\t"] {
             std::fs::write(&path, empty).expect("write");
-            let told = profile(&path).expect_err("refused").to_string();
-            assert!(told.contains("--seccomp-profile") && told.contains("profile.json: is empty"), "{told}");
+            let error = profile(&path).expect_err("refused").to_string();
+            assert!(error.contains("--seccomp-profile") && error.contains("profile.json: is empty"), "{error}");
         }
         assert!(profile(std::path::Path::new("")).is_err() && profile(std::path::Path::new("/dev/null")).is_err());
         std::fs::write(&path, "{}").expect("write");

@@ -24,10 +24,10 @@ pub(crate) struct NetworkArgs {
     /// 8080:80, 127.0.0.1:8080:80, [::1]:8080:80, 5353:53/udp. The network needs a plugin that publishes ports.
     #[arg(long, short, value_name = "[IP:]HOST:CONTAINER[/PROTOCOL]", value_parser = port)]
     publish: Vec<PortMapping>,
-    /// Connections to beyond its own network may be opened, where executord's configuration allows it
+    /// Allow connections beyond the container's own network, where executord's configuration allows it
     #[arg(long)]
     egress: bool,
-    /// Name of the host that it takes itself for [default: its id]
+    /// Host name of the container [default: its id]
     #[arg(long, value_name = "NAME")]
     hostname: Option<String>,
     /// Address of a name server, for /etc/resolv.conf; may be repeated [default: as the network has it]

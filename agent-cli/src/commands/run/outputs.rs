@@ -7,14 +7,14 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::units;
 
-/// What a run leaves behind.
+/// Outputs of a run: their declaration and their destination.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Outputs")]
 pub(crate) struct OutputArgs {
     /// File that is captured when the process has ended; may be repeated
     ///
-    /// Captured before the secrets are wiped, however the process ends. Symbolic links, secret files and what is no
-    /// regular file never are; each is told. Needs --output-to, --keep or --detach, because outputs go with their
+    /// Captured before the secrets are wiped, however the process ends. Symbolic links, secret files and files that are
+    /// not regular are left out and reported. Needs --output-to, --keep or --detach, because outputs go with their
     /// container.
     #[arg(long, value_name = "PATH", conflicts_with = "output_dir")]
     pub(crate) output: Vec<String>,
@@ -24,10 +24,10 @@ pub(crate) struct OutputArgs {
     /// Most bytes of all outputs: 10M, 1GiB [default: executord's outputs_bytes_max, 64 MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) output_max: Option<u64>,
-    /// Fetch the outputs into this directory at the end; it is made when it is not there
+    /// Fetch the outputs into this directory at the end; it is created if it does not exist
     ///
-    /// Files of --output come under their own names, what is below --output-dir as it lies there. When it cannot be
-    /// fetched, the container is kept.
+    /// Files of --output keep their names, files below --output-dir their relative paths. If the outputs cannot be fetched, the
+    /// container is kept.
     #[arg(long, value_name = "DEST")]
     pub(crate) output_to: Option<PathBuf>,
 }

@@ -9,17 +9,17 @@ use executor_client::v1::{PullPolicy, RunRequest};
 use crate::failure::Failure;
 use crate::registry::{RegistryArgs, from_here, is_image, long};
 
-/// What `run` says of an image.
+/// Options of `run` about the image.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Image")]
 pub(crate) struct ImageOfRun {
-    /// Program instead of the image's entrypoint and command; '' for what CMD names
+    /// Program to run instead of the image's entrypoint and command; '' runs the program that CMD names
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) entrypoint: Option<String>,
     /// When to fetch the image [default: missing]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) pull: Option<PullArg>,
-    /// Platform that the image must be for (linux/amd64); refused where this machine is another one
+    /// Platform that the image must be for (linux/amd64); refused if this machine has another platform
     #[arg(long, value_name = "PLATFORM")]
     pub(crate) platform: Option<String>,
     #[command(flatten)]
@@ -32,11 +32,11 @@ pub(crate) struct ImageOfRun {
 /// Pull policy of an image, as `--pull` names it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum PullArg {
-    /// When it is not there
+    /// If executord does not have the image
     Missing,
-    /// Each time
+    /// Always, for the image that the name means now
     Always,
-    /// Not at all
+    /// Never: the run fails if executord does not have the image
     Never,
 }
 

@@ -121,7 +121,7 @@ pub(crate) struct InvokeArgs {
     pub(crate) invoked: String,
 }
 
-/// What every action takes.
+/// Options of every action.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of the action")]
 pub(crate) struct ActionArgs {
@@ -132,7 +132,7 @@ pub(crate) struct ActionArgs {
     pub(crate) bundle: Option<PathBuf>,
     /// Parameter: NAME=VALUE, NAME=@FILE, NAME=@- (standard input) or NAME=@env:VARIABLE; may be repeated
     ///
-    /// What is no string is written as JSON. A VALUE that begins with @ is written @@. A parameter that the bundle calls
+    /// A value that is not a string is written as JSON. A VALUE that begins with @ is written @@. A parameter that the bundle calls
     /// writeOnly takes no VALUE, because everyone on the machine can read a command line. DEPENDENCY#NAME=... is one of a
     /// dependency's.
     #[arg(long = "param", short, value_name = "NAME=VALUE")]
@@ -158,7 +158,7 @@ pub(crate) struct ActionArgs {
     /// Let a bundle that asks for it (io.cnab.docker) use the Docker daemon of this machine, where executord's configuration
     /// allows it
     ///
-    /// Its socket is at /var/run/docker.sock in the container, whose users are the host's. Who can use it is root on this
+    /// Its socket is at /var/run/docker.sock in the container, whose users are the host's. A process that can use it is root on this
     /// machine.
     #[arg(long)]
     pub(crate) allow_docker_host_access: bool,
