@@ -1,7 +1,7 @@
 //! Ctrl-C: once, twice, three times.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use executor_proto::v1::LogStream;
 use rustix::process::Signal;
@@ -33,6 +33,26 @@ fn once_stops_with_its_own_grace_period() {
         assert_eq!((fake.count(is_stop), fake.count(is_kill)), (1, 0));
         assert!(!fake.is_there("web-1"));
     }
+}
+
+/// timeout(1) sends SIGTERM to its process and to the process group: that is one request.
+#[test]
+fn sigterms_that_come_together_stop_once() {
+    let fake = Fake::start();
+    fake.shared.state().ignores_term = true;
+    let child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
+    fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+    let begun = Instant::now();
+    send(&child, Signal::TERM);
+    while pending_signals(child.id()) {
+        std::thread::yield_now();
+    }
+    send(&child, Signal::TERM);
+    let together = begun.elapsed() < Duration::from_millis(400);
+    fake.called("Stop", 1, is_stop);
+    fake.shared.complete("web-1", exited(0));
+    assert_eq!(finish(child).status, Some(0));
+    assert!(!together || (fake.count(is_stop), fake.count(is_kill)) == (1, 0));
 }
 
 #[test]
