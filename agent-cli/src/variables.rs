@@ -104,8 +104,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
         let here = |name: &str| (name == "HERE").then(|| OsString::from("there"));
-        let result = read(file.path(), &here).map_err(|failure| failure.to_string())?;
-        Ok(result.into_iter().map(|variable| format!("{}={};", variable.name, variable.value)).collect())
+        let variables = read(file.path(), &here).map_err(|failure| failure.to_string())?;
+        Ok(variables.into_iter().map(|variable| format!("{}={};", variable.name, variable.value)).collect())
     }
 
     #[test]
@@ -124,8 +124,8 @@ mod tests {
             (b"A=hunter2\xff", "line 1: is not UTF-8"),
         ];
         for (bytes, expected) in table {
-            let result = of(bytes).unwrap_err();
-            assert!(result.contains(expected) && !result.contains("hunter2"), "{result}");
+            let error = of(bytes).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
         let long = vec![b'x'; 2_000_001];
         assert!(of(&long).unwrap_err().contains("more than 2000000 bytes"));
