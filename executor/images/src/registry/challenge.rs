@@ -37,11 +37,14 @@ fn parse(header: &str) -> Vec<Challenge> {
         let end = rest.find([' ', ',', '=']).unwrap_or(rest.len());
         let scheme = rest[..end].to_ascii_lowercase();
         rest = rest[end..].trim_start();
-        rest = after_token68(rest).unwrap_or(rest);
         let mut parameters = Vec::new();
-        while let Some((name, value, after)) = parameter(rest) {
-            parameters.push((name, value));
+        if let Some(after) = after_token68(rest) {
             rest = after;
+        } else {
+            while let Some((name, value, after)) = parameter(rest) {
+                parameters.push((name, value));
+                rest = after;
+            }
         }
         let of = |name: &str| parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
         match (&*scheme, of("realm")) {
@@ -118,7 +121,7 @@ mod tests {
     #[test]
     fn challenges_of_all_kinds() {
         let token = bearer("https://auth.example/token", "r.example");
-        let table: [(&str, Vec<Challenge>); 18] = [
+        let table: [(&str, Vec<Challenge>); 19] = [
             ("Basic realm=\"x\"", vec![Challenge::Basic]),
             ("basic", vec![Challenge::Basic]),
             (
@@ -138,6 +141,7 @@ mod tests {
             ("Basic realm=\"x\", Negotiate a/b=", vec![Challenge::Basic]),
             ("NTLM !#=x, Basic realm=\"x\"", vec![Challenge::Basic]),
             ("Bearer realm = \"https://t/\" , service = s", vec![bearer("https://t/", "s")]),
+            ("Bearer abc, realm=\"https://t/\"", vec![]),
             ("Negotiate a:b, Basic", vec![]),
             ("Negotiate a b, Basic", vec![]),
         ];
