@@ -59,8 +59,9 @@ pub(crate) enum Command {
     /// Run a program in a new container
     ///
     /// The process's standard output and standard error come out as agent-cli's own, byte for byte. Ctrl-C (SIGINT,
-    /// also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one leaves at once. At the end the
-    /// container is deleted, unless --keep or --detach is given, or it was there before under the same --id.
+    /// also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one leaves at once; SIGTERMs, and SIGHUPs,
+    /// within half a second are one. At the end the container is deleted, unless --keep or --detach is given, or it was there
+    /// before under the same --id.
     ///
     /// When the reader of the output goes away (`| head`), the container is stopped with a grace period of at
     /// most one second.
