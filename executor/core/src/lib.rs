@@ -28,6 +28,7 @@ pub mod record;
 pub mod settings;
 pub mod shortage;
 pub mod spec;
+pub mod steps;
 pub mod time;
 pub mod token;
 pub mod update;

@@ -54,3 +54,13 @@ pub const ID_MAX: u32 = u32::MAX - 1;
 /// Maximum number of layers of an image: the kernel's overlay file system takes no more than 500, and the limit that other engines keep
 /// is lower.
 pub const LAYERS_MAX: usize = 127;
+/// Maximum number of actions in a request.
+pub const ACTIONS_MAX: usize = 256;
+/// Maximum number of processes in a request: each has a source of output, and a place for its secrets.
+pub const PROCESSES_MAX: usize = 100;
+/// Maximum depth of actions in actions.
+pub const ACTION_DEPTH_MAX: usize = 16;
+/// Longest timeout of an action.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Longest message of an emit_progress action, in bytes.
+pub const PROGRESS_MESSAGE_MAX: usize = 4096;

@@ -274,6 +274,7 @@ mod tests {
             secret_arguments: vec![1],
             log_source: String::new(),
             suppress_log_output: false,
+            ..PlannedProcess::default()
         };
         assert_eq!(payload.secrets(&plan).unwrap(), [&b"2=3"[..], b"", b"pw"]);
         plan.secret_arguments = vec![2];

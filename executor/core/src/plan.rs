@@ -12,9 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
 
+mod actions;
 mod connectivity;
 mod surroundings;
 
+pub use actions::{Action, Actions, Messages};
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use surroundings::{ExtraHost, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs};
 
@@ -203,8 +205,9 @@ pub enum Layout {
     Writable,
 }
 
-/// A process to run in the container. This version plans one, called `main`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A process to run in the container: the one of a single run action, called `main`, or one of a tree of actions, whose id is
+/// the path of its action.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedProcess {
     /// Unique within the container.
     pub id: String,
@@ -226,6 +229,15 @@ pub struct PlannedProcess {
     pub log_source: String,
     /// True when the output is discarded.
     pub suppress_log_output: bool,
+    /// User, in a tree of actions; that of the plan otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserRef>,
+    /// Open files, in a tree of actions; those of the plan's limits otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nofile: Option<u64>,
+    /// Secret files that are there while it runs, in a tree of actions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<PlannedFile>,
 }
 
 /// Id of the one process that a RunAction makes.
@@ -319,6 +331,9 @@ pub struct Plan {
     pub remove_when_completed: bool,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
+    /// Order in which they run, where there is more than a single run action.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actions: Option<Actions>,
 }
 
 /// Default of the signal that Stop sends first: SIGTERM.
@@ -329,7 +344,7 @@ fn sigterm() -> u32 {
 }
 
 impl Plan {
-    /// The process that the container's end follows.
+    /// The process of a single run action, whose end is the container's.
     pub fn main(&self) -> Option<&PlannedProcess> {
         self.processes.iter().find(|process| process.id == MAIN_PROCESS)
     }

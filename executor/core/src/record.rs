@@ -19,6 +19,10 @@ use crate::plan::{Plan, PlannedFile, Principal};
 use crate::time::Timestamp;
 use crate::users::ResolvedUser;
 
+mod step;
+
+pub use step::{StepRecord, StepState};
+
 /// Largest record that is read, in bytes.
 pub const RECORD_MAX: u64 = 16 << 20;
 /// The form of the records below. A reader refuses a newer one.
@@ -55,18 +59,46 @@ pub struct Prepared {
     /// The network of CNI that it is on.
     #[serde(default)]
     pub network: Option<Attached>,
+    /// Users and files of the processes of a tree of actions, in their order in the plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<PreparedStep>,
     /// Time.
     pub at: Timestamp,
 }
 
+/// Facts about a process of a tree of actions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreparedStep {
+    /// User.
+    pub user: ResolvedUser,
+    /// Open files of the process.
+    pub nofile: u64,
+    /// Mount points of its secret files, in its own mount namespace.
+    pub mounts: Vec<StepMount>,
+}
+
+/// Mount point of secret files of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepMount {
+    /// Target, with the indices of the process's own files.
+    pub point: MountPoint,
+    /// Links to files of the container that the mount would hide: paths below the target, and texts.
+    pub links: Vec<(PathBuf, PathBuf)>,
+}
+
 impl Prepared {
-    /// The number of a file's group.
+    /// The number of a file's group, where its owner has this one.
     pub fn gid_of(&self, file: &PlannedFile) -> u32 {
+        self.gid_for(file, &self.user)
+    }
+
+    /// The number of the group of a file of this user.
+    pub fn gid_for(&self, file: &PlannedFile, owner: &ResolvedUser) -> u32 {
         match &file.group {
-            None => self.user.gid,
+            None => owner.gid,
             Some(Principal::Id(gid)) => *gid,
             // Each was resolved before the file was written.
-            Some(Principal::Name(name)) => self.file_groups.get(name).copied().unwrap_or(self.user.gid),
+            Some(Principal::Name(name)) => self.file_groups.get(name).copied().unwrap_or(owner.gid),
         }
     }
 }
@@ -117,6 +149,9 @@ pub struct ContainerRecord {
     /// First id of the host that its users have, where it has a user namespace.
     #[serde(default)]
     pub id_range_start: Option<u32>,
+    /// Steps of a tree of actions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepRecord>,
 }
 
 impl ContainerRecord {
@@ -156,6 +191,8 @@ pub enum FailureKind {
     SupervisorLost,
     /// The machine was stopped.
     HostStopped,
+    /// An action of the tree failed.
+    Action,
 }
 
 /// A failure, told.

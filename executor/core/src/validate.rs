@@ -6,6 +6,7 @@
 //! `/sys` or `/dev`, no duplicate, no file that is also another's directory, no name that begins with `..`
 //! (reserved for atomic rotation, as in Kubernetes).
 
+mod actions;
 mod connectivity;
 mod draft;
 mod exec;
@@ -28,13 +29,13 @@ use crate::idmap::RANGE;
 use crate::image::BadReference;
 use crate::limits::{DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, NOFILE_MIN, PATH_MAX, PIDS_MIN, SIGNAL_MAX};
 use crate::plan::{
-    Limits, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Rootfs, SIGTERM, UserNamespace,
-    UserRef,
+    Limits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Rootfs, SIGTERM,
+    UserNamespace, UserRef,
 };
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
-pub use draft::{Draft, DraftFile, DraftOutputs};
+pub use draft::{Draft, DraftFile, DraftOutputs, DraftStep};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
@@ -58,9 +59,13 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let mut report = Report::default();
     let id =
         draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", InvalidFormat.because(bad.to_string()))).ok();
-    process::check(draft, &mut report);
-    let user = parse_user(draft.user).and_then(|user| user_fits(user, draft.isolation.user_namespace));
-    let user = user.map_err(|why| report.add("action.run.user", why)).ok();
+    process::shared_environment(&draft.shared_env, &mut report);
+    let main = draft.actions.is_none().then(|| draft.main());
+    let main_user = main.as_ref().and_then(|main| {
+        process::check(main, &draft.shared_env, &mut report);
+        let user = parse_user(main.user).and_then(|user| user_fits(user, draft.isolation.user_namespace));
+        user.map_err(|why| report.add("action.run.user", why)).ok()
+    });
     let rootfs = parse_rootfs(draft).map_err(|why| report.add("rootfs", why)).ok();
     let limits = limits(draft, policy, &mut report);
     labels(&draft.labels, &mut report);
@@ -69,7 +74,9 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         let why = format!("is {} s; at most {} s", grace.as_secs(), GRACE_MAX.as_secs());
         report.add("grace_period", OutOfRange.because(why));
     }
-    secrets::check(draft, &mut report);
+    if let Some(main) = &main {
+        secrets::check(main, &mut report);
+    }
     let files = files::check(draft, policy, &mut report);
     let file_directories = files::directories(draft, &files, policy, &mut report);
     let writable_files = draft
@@ -86,6 +93,17 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
         report.add("stop_signal", OutOfRange.because(why));
     }
+    let (user, processes) = match (&draft.actions, &main) {
+        (Some(actions), _) => {
+            let processes = actions::check(actions, draft, &files, policy, &mut report);
+            let first = actions.first_process().and_then(|first| processes.get(first)?.user.clone());
+            (first, processes)
+        }
+        (None, main) => {
+            let main = main.iter().map(|main| process::plan(MAIN_PROCESS, main, &draft.shared_env));
+            (main_user, main.collect())
+        }
+    };
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
             id,
@@ -108,7 +126,8 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             await_reader: draft.await_reader,
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             remove_when_completed: draft.remove_when_completed,
-            processes: vec![process::plan(draft)],
+            processes,
+            actions: draft.actions.clone(),
         }),
         _ => Err(report.0),
     }
@@ -120,11 +139,19 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
 /// # Errors
 /// Every violation.
 pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
-    let main = plan.main().filter(|_| plan.processes.len() == 1);
-    let Some(main @ PlannedProcess { path, dir, log_source, .. }) = main else {
-        return Err(vec![Violation::new("action", "must have exactly one process")]);
+    let main = match &plan.actions {
+        Some(actions) => {
+            actions::recheck(actions, &plan.processes)?;
+            None
+        }
+        None => {
+            let main = plan.main().filter(|_| plan.processes.len() == 1);
+            let main = main.ok_or_else(|| vec![Violation::new("action", "must have exactly one process")])?;
+            secrets::recheck("action.run", main)?;
+            Some(main)
+        }
     };
-    secrets::recheck(main)?;
+    let steps = plan.actions.iter().flat_map(|_| &plan.processes).map(StepTexts::of).collect::<Vec<_>>();
     let user = plan.user.to_string();
     // Below the root for relative paths a path counts as the relative one: never more than the daemon counted.
     let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
@@ -137,8 +164,8 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let draft = Draft {
         id: plan.id.as_str(),
         rootfs: &rootfs,
-        path,
-        dir,
+        path: main.map_or("", |main| &main.path),
+        dir: main.map_or("", |main| &main.dir),
         user: &user,
         nofile: Some(plan.limits.nofile),
         memory_bytes: plan.limits.memory_bytes,
@@ -147,7 +174,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         labels: plan.labels.clone(),
         grace: Some(plan.grace),
         network: Some(plan.network),
-        log_source,
+        log_source: main.map_or("", |main| &main.log_source),
         files: plan
             .given_files()
             .iter()
@@ -174,19 +201,28 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         await_reader: plan.await_reader,
         stop_signal: plan.stop_signal,
         remove_when_completed: plan.remove_when_completed,
+        actions: plan.actions.clone(),
+        steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),
         ..Draft::default()
     };
-    check_form(plan, main, validate(&draft, policy)?)
+    check_form(plan, validate(&draft, policy)?)
 }
 
 /// A plan counts only as validation itself would have written it. Written otherwise, with a relative path or a limit of
 /// 0, it would be judged as one thing and carried out as another.
-fn check_form(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Violation>> {
-    let dir = again.main().is_some_and(|process| process.dir == main.dir);
+fn check_form(plan: &Plan, mut again: Plan) -> Result<(), Vec<Violation>> {
+    // The draft above has neither arguments nor variables.
+    let same_count = again.processes.len() == plan.processes.len();
+    for (again, process) in again.processes.iter_mut().zip(&plan.processes) {
+        again.argument_count = process.argument_count;
+        again.environment_names.clone_from(&process.environment_names);
+        again.secret_environment_names.clone_from(&process.secret_environment_names);
+        again.secret_arguments.clone_from(&process.secret_arguments);
+        again.suppress_log_output = process.suppress_log_output;
+    }
     // Paths are compared as text: to `==` some that differ are the same.
     let texts = paths(plan).map(Path::as_os_str).eq(paths(&again).map(Path::as_os_str));
-    // The draft above has neither arguments nor variables.
-    if dir && texts && *plan == (Plan { processes: plan.processes.clone(), ..again }) {
+    if same_count && texts && *plan == again {
         return Ok(());
     }
     Err(vec![Violation::new("action", "is not in the form that validation produces")])
@@ -206,7 +242,51 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     };
     let files = plan.files.iter().map(|file| &file.path).chain(&plan.file_directories);
     let tmpfs = plan.surroundings.tmpfs.iter().map(|tmpfs| &tmpfs.path);
-    rootfs.iter().chain(files).chain(outputs).chain(tmpfs).map(PathBuf::as_path)
+    let of_steps = actions::file_paths(&plan.processes);
+    rootfs.iter().chain(files).chain(outputs).chain(tmpfs).chain(of_steps).map(PathBuf::as_path)
+}
+
+/// Texts of a planned process, for a draft to borrow.
+struct StepTexts<'a> {
+    process: &'a PlannedProcess,
+    user: String,
+    paths: Vec<String>,
+    groups: Vec<Option<String>>,
+}
+
+impl<'a> StepTexts<'a> {
+    fn of(process: &'a PlannedProcess) -> Self {
+        Self {
+            process,
+            user: process.user.as_ref().map(ToString::to_string).unwrap_or_default(),
+            paths: process.files.iter().map(|file| file.path.display().to_string()).collect(),
+            groups: process.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect(),
+        }
+    }
+
+    fn draft(&self, files_root: &Path) -> DraftStep<'_> {
+        let process = self.process;
+        let relative = |path: &'_ str| -> usize {
+            let root = files_root.to_str().unwrap_or_default();
+            path.strip_prefix(root).and_then(|rest| rest.strip_prefix('/')).map_or(0, |rest| path.len() - rest.len())
+        };
+        let texts = self.paths.iter().map(|path| &path[relative(path)..]).zip(&self.groups);
+        DraftStep {
+            field: format!("{}.run", process.id),
+            path: &process.path,
+            dir: &process.dir,
+            user: &self.user,
+            nofile: process.nofile,
+            log_source: &process.log_source,
+            files: process
+                .files
+                .iter()
+                .zip(texts)
+                .map(|(file, (path, group))| as_drafted(file, path, group.as_deref()))
+                .collect(),
+            ..DraftStep::default()
+        }
+    }
 }
 
 fn as_drafted<'a>(file: &PlannedFile, path: &'a str, group: Option<&'a str>) -> DraftFile<'a> {
@@ -266,7 +346,6 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
     if limits.cpu_millis != 0 {
         range("limits.cpu_millis", limits.cpu_millis, 10, 4_096_000);
     }
-    range("action.run.resource_limits.nofile", limits.nofile, NOFILE_MIN, 1 << 30);
     if limits.disk_bytes != 0 {
         range("limits.disk_bytes", limits.disk_bytes, DISK_MIN, 1 << 50);
     }
@@ -275,7 +354,28 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
             range(field, u64::from(weight), 1, 10_000);
         }
     }
+    if draft.actions.is_none() {
+        nofile("action.run", limits.nofile, report);
+    }
     limits
+}
+
+/// Checks a limit on open files.
+fn nofile(field: &str, limit: u64, report: &mut Report) {
+    const MOST: u64 = 1 << 30;
+    if !(NOFILE_MIN..=MOST).contains(&limit) {
+        let why = format!("is {limit}; {NOFILE_MIN} to {MOST} is allowed");
+        report.add(format!("{field}.resource_limits.nofile"), OutOfRange.because(why));
+    }
+}
+
+/// Returns the fault of a source of log lines, if it has one.
+fn log_source_fault(log_source: &str) -> Option<FieldFault> {
+    if log_source.len() <= 64 && log_source.bytes().all(|b| b.is_ascii_graphic()) {
+        return None;
+    }
+    let reason = if log_source.len() > 64 { TooLong } else { InvalidCharacter };
+    Some(reason.because(format!("has {} bytes; at most 64 visible ASCII characters", log_source.len())))
 }
 
 fn labels(labels: &BTreeMap<String, String>, report: &mut Report) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings};
+use crate::plan::{Actions, Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings};
 
 /// A request as it came, borrowed.
 #[derive(Default)]
@@ -80,6 +80,72 @@ pub struct Draft<'a> {
     pub stop_signal: u32,
     /// Deleted at its end.
     pub remove_when_completed: bool,
+    /// Variables of every process that does not set them itself.
+    pub shared_env: Vec<(&'a str, &'a str)>,
+    /// Tree of actions, where there is more than a single run action; the fields of the program above are empty then.
+    pub actions: Option<Actions>,
+    /// Processes of the tree, in the order of their indices.
+    pub steps: Vec<DraftStep<'a>>,
+}
+
+impl<'a> Draft<'a> {
+    /// Returns the process of a single run action.
+    pub(super) fn main(&self) -> DraftStep<'a> {
+        DraftStep {
+            field: "action.run".to_owned(),
+            path: self.path,
+            args: self.args.clone(),
+            dir: self.dir,
+            env: self.env.clone(),
+            user: self.user,
+            nofile: self.nofile,
+            log_source: self.log_source,
+            suppress_log_output: self.suppress_log_output,
+            secret_env: self.secret_env.clone(),
+            secret_args: self.secret_args.clone(),
+            files: Vec::new(),
+        }
+    }
+}
+
+/// A process of a request.
+#[derive(Clone, Default)]
+pub struct DraftStep<'a> {
+    /// The field of its run action: `action.serial.actions[0].run`.
+    pub field: String,
+    /// The program.
+    pub path: &'a str,
+    /// Arguments.
+    pub args: Vec<&'a str>,
+    /// Working directory.
+    pub dir: &'a str,
+    /// Environment: names and values.
+    pub env: Vec<(&'a str, &'a str)>,
+    /// `user[:group]`.
+    pub user: &'a str,
+    /// RLIMIT_NOFILE.
+    pub nofile: Option<u64>,
+    /// Mark of the log lines.
+    pub log_source: &'a str,
+    /// Discard the output.
+    pub suppress_log_output: bool,
+    /// Secret variables: name and value.
+    pub secret_env: Vec<(&'a str, &'a str)>,
+    /// Secret arguments: which of `args`, and the value.
+    pub secret_args: Vec<(u32, &'a str)>,
+    /// Files that are there while it runs.
+    pub files: Vec<DraftFile<'a>>,
+}
+
+impl<'a> DraftStep<'a> {
+    /// Returns the shared variables that it does not set itself.
+    pub(super) fn inherited<'b>(
+        &'b self,
+        shared: &'b [(&'a str, &'a str)],
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let sets = |name: &str| self.env.iter().chain(&self.secret_env).any(|(own, _)| *own == name);
+        shared.iter().copied().filter(move |(name, _)| !sets(name))
+    }
 }
 
 /// A file of a request, without its content.

@@ -1,7 +1,7 @@
 //! Processes that are executed in a container that runs: judged by the same rules as the container's own.
 
 use super::ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, TooLong};
-use super::{Draft, Policy, Report, Violation, parse_user, process, shorten};
+use super::{DraftStep, Policy, Report, Violation, parse_user, process, shorten};
 use crate::limits::PATH_MAX;
 use crate::plan::UserRef;
 
@@ -31,10 +31,17 @@ pub struct ExecDraft<'a> {
 /// Every violation.
 pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<Violation>> {
     let ExecDraft { path, args, env, dir, user, window } = draft;
-    let as_run = Draft { path, args: args.clone(), env: env.clone(), dir, ..Draft::default() };
+    let process = DraftStep {
+        field: "start".to_owned(),
+        path,
+        args: args.clone(),
+        env: env.clone(),
+        dir,
+        ..DraftStep::default()
+    };
     let mut report = Report::default();
-    process::check(&as_run, &mut report);
-    let mut violations: Vec<Violation> = report.0.into_iter().map(in_exec).collect();
+    process::check(&process, &[], &mut report);
+    let mut violations = report.0;
     violations.extend(exec_user(user, policy).err());
     for (field, side) in [("start.window.rows", window.0), ("start.window.columns", window.1)] {
         if side > WINDOW_MAX {
@@ -66,12 +73,6 @@ pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), 
         violations.push(Violation::new(field, InvalidCharacter.because("contains NUL")));
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
-}
-
-/// Renames a field of a run to that of an exec request.
-fn in_exec(violation: Violation) -> Violation {
-    let name = violation.field.strip_prefix("action.run").unwrap_or(&violation.field);
-    Violation { field: format!("start{name}"), ..violation }
 }
 
 /// Parses the user of a process to be executed, and checks that the policy allows exec. The launcher checks this again,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::ViolationReason::{
     Conflict, Duplicate, InvalidCharacter, InvalidFormat, OutOfRange, Required, Reserved, TooLarge, TooLong, TooMany,
 };
-use super::{Draft, DraftFile, FieldFault, Policy, Report, Violation, fits, parse_principal, shorten};
+use super::{Draft, DraftFile, DraftStep, FieldFault, Policy, Report, Violation, fits, parse_principal, shorten};
 use crate::ident::ContainerId;
 use crate::limits::{
     DIRECTORIES_MAX, FILE_PATHS_MAX, LIST_MAX, MODE_MAX, NAME_MAX, PATH_MAX, WRITABLE_DEFAULT, WRITABLE_MIN,
@@ -54,6 +54,38 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
     }
     check_conflicts(&files, report);
     check_total_size(draft, policy, report);
+    files
+}
+
+/// Checks the files of a process of a tree of actions: each alone, and all together with those of the container, which are
+/// seen beside them.
+pub(super) fn of_step(
+    step: &DraftStep<'_>,
+    own: &[PlannedFile],
+    draft: &Draft<'_>,
+    policy: &Policy,
+    report: &mut Report,
+) -> Vec<PlannedFile> {
+    let list = format!("{}.volume_mounted_files", step.field);
+    if step.files.len() > LIST_MAX {
+        report.add(list, TooMany.because(format!("has {} entries; at most {LIST_MAX}", step.files.len())));
+        return Vec::new();
+    }
+    let mut files = Vec::with_capacity(step.files.len());
+    for file in &step.files {
+        let path = resolve(file.path, &policy.files_root);
+        let path = path.map_err(|why| report.add(format!("{}.path", file.field), why)).ok();
+        let access = access(file, None, draft.isolation.user_namespace, report);
+        files.extend(path.map(|path| planned(file, path, access)));
+    }
+    if files.is_empty() {
+        return files;
+    }
+    let mut conflicts = Report::default();
+    let together: Vec<PlannedFile> = own.iter().chain(&files).cloned().collect();
+    check_conflicts(&together, &mut conflicts);
+    // Those among the container's own files are reported once.
+    report.0.extend(conflicts.0.into_iter().filter(|violation| violation.field.starts_with(&step.field)));
     files
 }
 
@@ -227,7 +259,8 @@ pub(super) fn check_conflicts(files: &[PlannedFile], report: &mut Report) {
 }
 
 fn check_total_size(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
-    let files: Vec<(&Path, u64)> = draft.files.iter().map(|file| (Path::new(file.path), file.size)).collect();
+    let all = draft.files.iter().chain(draft.steps.iter().flat_map(|step| &step.files));
+    let files: Vec<(&Path, u64)> = all.map(|file| (Path::new(file.path), file.size)).collect();
     for why in exceeded_limits(&files, policy) {
         report.add("volume_mounted_files", TooLarge.because(format!("have {why}")));
     }

@@ -3,42 +3,42 @@
 use std::collections::BTreeSet;
 
 use super::ViolationReason::{Duplicate, InvalidCharacter, InvalidFormat, Required, TooLarge, TooLong, TooMany};
-use super::{Draft, FieldFault, Report, check_path};
+use super::{DraftStep, FieldFault, Report, check_path, log_source_fault};
 use crate::limits::{ARG_STRING_MAX, ARG_TOTAL_MAX, LIST_MAX};
-use crate::plan::{MAIN_PROCESS, PlannedProcess};
+use crate::plan::PlannedProcess;
 
 /// Bytes of a pointer in the array that execve takes.
 const POINTER: usize = 8;
 
-pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
+/// Checks a process, with the variables that all processes share.
+pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &str)], report: &mut Report) {
+    let field = |name: &str| format!("{}.{name}", draft.field);
     if draft.path.is_empty() {
-        report.add("action.run.path", Required.because("is empty; it must name the program to run"));
+        report.add(field("path"), Required.because("is empty; it must name the program to run"));
     } else if let Err(why) = check_path_of_program(draft.path) {
-        report.add("action.run.path", why);
+        report.add(field("path"), why);
     }
     if !draft.dir.is_empty() {
         match check_path(draft.dir) {
-            Err(why) => report.add("action.run.dir", why),
+            Err(why) => report.add(field("dir"), why),
             Ok(()) if !draft.dir.starts_with('/') => {
-                report.add("action.run.dir", InvalidFormat.because("is not absolute"));
+                report.add(field("dir"), InvalidFormat.because("is not absolute"));
             }
             Ok(()) => {}
         }
     }
-    if draft.log_source.len() > 64 || !draft.log_source.bytes().all(|b| b.is_ascii_graphic()) {
-        let reason = if draft.log_source.len() > 64 { TooLong } else { InvalidCharacter };
-        let why = format!("has {} bytes; at most 64 visible ASCII characters", draft.log_source.len());
-        report.add("action.run.log_source", reason.because(why));
+    if let Some(why) = log_source_fault(draft.log_source) {
+        report.add(field("log_source"), why);
     }
     let lists = [
-        ("action.run.args", draft.args.len()),
-        ("action.run.env", draft.env.len()),
-        ("action.run.secret_environment", draft.secret_env.len()),
-        ("action.run.secret_arguments", draft.secret_args.len()),
+        ("args", draft.args.len()),
+        ("env", draft.env.len()),
+        ("secret_environment", draft.secret_env.len()),
+        ("secret_arguments", draft.secret_args.len()),
     ];
     for (name, list) in lists {
         if list > LIST_MAX {
-            report.add(name, TooMany.because(format!("has {list} entries; at most {LIST_MAX}")));
+            report.add(field(name), TooMany.because(format!("has {list} entries; at most {LIST_MAX}")));
             return;
         }
     }
@@ -46,12 +46,13 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     environment(draft, report);
     let args: usize = draft.args.iter().map(|arg| arg.len() + 1 + POINTER).sum();
     let secret_args: usize = draft.secret_args.iter().map(|(_, value)| value.len()).sum();
-    let env = draft.env.iter().chain(&draft.secret_env);
+    let inherited: Vec<(&str, &str)> = draft.inherited(shared_env).collect();
+    let env = draft.env.iter().chain(&draft.secret_env).chain(&inherited);
     let env: usize = env.map(|(name, value)| name.len() + value.len() + 2 + POINTER).sum();
     let total = args + secret_args + env + draft.path.len() + 1 + POINTER;
     if total > ARG_TOTAL_MAX {
         let why = format!("arguments and environment have {total} bytes in total; at most {ARG_TOTAL_MAX}; use a file");
-        report.add("action.run", TooLarge.because(why));
+        report.add(&draft.field, TooLarge.because(why));
     }
 }
 
@@ -66,10 +67,11 @@ fn check_path_of_program(path: &str) -> Result<(), FieldFault> {
     Ok(())
 }
 
-fn arguments(draft: &Draft<'_>, report: &mut Report) {
-    let public = draft.args.iter().enumerate().map(|(index, arg)| (format!("action.run.args[{index}]"), *arg));
+fn arguments(draft: &DraftStep<'_>, report: &mut Report) {
+    let parent = &draft.field;
+    let public = draft.args.iter().enumerate().map(|(index, arg)| (format!("{parent}.args[{index}]"), *arg));
     let secret = draft.secret_args.iter().enumerate();
-    let secret = secret.map(|(at, (_, value))| (format!("action.run.secret_arguments[{at}].value"), *value));
+    let secret = secret.map(|(at, (_, value))| (format!("{parent}.secret_arguments[{at}].value"), *value));
     for (field, arg) in public.chain(secret) {
         if arg.contains('\0') {
             report.add(&field, InvalidCharacter.because("contains NUL"));
@@ -81,18 +83,39 @@ fn arguments(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-fn environment(draft: &Draft<'_>, report: &mut Report) {
+fn environment(draft: &DraftStep<'_>, report: &mut Report) {
     let mut seen = BTreeSet::new();
-    let public = draft.env.iter().enumerate().map(|(index, pair)| ("env", index, pair));
-    let secret = draft.secret_env.iter().enumerate().map(|(index, pair)| ("secret_environment", index, pair));
-    for (list, index, (name, value)) in public.chain(secret) {
-        let field = || format!("action.run.{list}[{index}]");
+    let parent = &draft.field;
+    for (list, pairs) in [("env", &draft.env), ("secret_environment", &draft.secret_env)] {
+        let why = "is given twice (env and secret_environment count as one list)";
+        variables(&format!("{parent}.{list}"), pairs, &mut seen, why, report);
+    }
+}
+
+/// Checks the variables that all processes share.
+pub(super) fn shared_environment(variables_of_all: &[(&str, &str)], report: &mut Report) {
+    let count = variables_of_all.len();
+    if count > LIST_MAX {
+        report.add("environment", TooMany.because(format!("has {count} entries; at most {LIST_MAX}")));
+        return;
+    }
+    variables("environment", variables_of_all, &mut BTreeSet::new(), "is given twice", report);
+}
+
+fn variables<'a>(
+    list: &str,
+    pairs: &[(&'a str, &'a str)],
+    seen: &mut BTreeSet<&'a str>,
+    twice: &str,
+    report: &mut Report,
+) {
+    for (index, (name, value)) in pairs.iter().enumerate() {
+        let field = || format!("{list}[{index}]");
         if name.is_empty() || name.contains(['=', '\0']) {
             let reason = if name.is_empty() { Required } else { InvalidCharacter };
             report.add(format!("{}.name", field()), reason.because("must not be empty or contain `=` or NUL"));
         } else if !seen.insert(*name) {
-            let why = "is given twice (env and secret_environment count as one list)";
-            report.add(format!("{}.name", field()), Duplicate.because(why));
+            report.add(format!("{}.name", field()), Duplicate.because(twice));
         }
         if value.contains('\0') {
             report.add(format!("{}.value", field()), InvalidCharacter.because("contains NUL"));
@@ -106,13 +129,15 @@ fn environment(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-pub(super) fn plan(draft: &Draft<'_>) -> PlannedProcess {
+/// Makes the plan of a process with this id.
+pub(super) fn plan(id: &str, draft: &DraftStep<'_>, shared_env: &[(&str, &str)]) -> PlannedProcess {
+    let own = draft.env.iter().map(|(name, _)| (*name).to_owned());
     PlannedProcess {
-        id: MAIN_PROCESS.to_owned(),
+        id: id.to_owned(),
         path: draft.path.to_owned(),
         argument_count: u32::try_from(draft.args.len()).unwrap_or(u32::MAX),
         dir: if draft.dir.is_empty() { "/".to_owned() } else { draft.dir.to_owned() },
-        environment_names: draft.env.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        environment_names: own.chain(draft.inherited(shared_env).map(|(name, _)| name.to_owned())).collect(),
         secret_environment_names: draft.secret_env.iter().map(|(name, _)| (*name).to_owned()).collect(),
         secret_arguments: {
             let mut indices: Vec<u32> = draft.secret_args.iter().map(|(index, _)| *index).collect();
@@ -121,5 +146,8 @@ pub(super) fn plan(draft: &Draft<'_>) -> PlannedProcess {
         },
         log_source: draft.log_source.to_owned(),
         suppress_log_output: draft.suppress_log_output,
+        user: None,
+        nofile: None,
+        files: Vec::new(),
     }
 }

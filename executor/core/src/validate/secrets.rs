@@ -4,20 +4,21 @@
 use std::collections::BTreeMap;
 
 use super::ViolationReason::{Conflict, Duplicate, OutOfRange, Required};
-use super::{Draft, Report, Violation};
+use super::{DraftStep, Report, Violation};
 use crate::limits::LIST_MAX;
 use crate::plan::PlannedProcess;
 
 /// A secret argument fills an empty public one: both, or neither, is an error.
-pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
+pub(super) fn check(draft: &DraftStep<'_>, report: &mut Report) {
     if draft.secret_args.is_empty() || draft.secret_args.len() > LIST_MAX {
         return; // without any, an empty argument is one that is meant to be empty
     }
+    let parent = &draft.field;
     let mut given: BTreeMap<u32, usize> = BTreeMap::new();
     for (at, (index, _)) in draft.secret_args.iter().enumerate() {
-        let field = || format!("action.run.secret_arguments[{at}].index");
+        let field = || format!("{parent}.secret_arguments[{at}].index");
         if let Some(earlier) = given.get(index) {
-            let why = format!("{index} is also the index of action.run.secret_arguments[{earlier}]");
+            let why = format!("{index} is also the index of {parent}.secret_arguments[{earlier}]");
             report.add(field(), Duplicate.because(why));
             continue;
         }
@@ -25,12 +26,12 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
         match draft.args.get(*index as usize) {
             Some(&"") => {}
             Some(_) => {
-                let why = format!("action.run.args[{index}] has a value; it must be empty");
+                let why = format!("{parent}.args[{index}] has a value; it must be empty");
                 report.add(field(), Conflict.because(why));
             }
             None => {
                 let count = draft.args.len();
-                let why = format!("is {index}; action.run.args has {count} entries, counted from 0");
+                let why = format!("is {index}; {parent}.args has {count} entries, counted from 0");
                 report.add(field(), OutOfRange.because(why));
             }
         }
@@ -38,7 +39,7 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     for (index, arg) in draft.args.iter().enumerate() {
         if arg.is_empty() && !u32::try_from(index).is_ok_and(|index| given.contains_key(&index)) {
             report.add(
-                format!("action.run.args[{index}]"),
+                format!("{parent}.args[{index}]"),
                 Required.because(
                     "is empty and no secret argument fills it; for an empty argument, give a secret argument with an empty value",
                 ),
@@ -47,16 +48,18 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-/// Checks a plan's secret inputs that another process made.
-pub(super) fn recheck(process: &PlannedProcess) -> Result<(), Vec<Violation>> {
+/// Checks the secret inputs of a plan's process that another process made.
+pub(super) fn recheck(field: &str, process: &PlannedProcess) -> Result<(), Vec<Violation>> {
     let indices = &process.secret_arguments;
     let ascending = indices.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || indices.last().is_some_and(|last| *last >= process.argument_count) {
-        return Err(vec![Violation::new("action.run.secret_arguments", "are not ascending indices of the arguments")]);
+        let field = format!("{field}.secret_arguments");
+        return Err(vec![Violation::new(field, "are not ascending indices of the arguments")]);
     }
     let names = &process.secret_environment_names;
     if names.len() > LIST_MAX || names.iter().any(|name| name.is_empty() || name.contains(['=', '\0'])) {
-        return Err(vec![Violation::new("action.run.secret_environment", "has an invalid name, or too many entries")]);
+        let field = format!("{field}.secret_environment");
+        return Err(vec![Violation::new(field, "has an invalid name, or too many entries")]);
     }
     Ok(())
 }

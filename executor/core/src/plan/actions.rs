@@ -1,0 +1,159 @@
+//! The actions of a container that runs more than one process: a tree, as BBS has it (models.Action).
+//!
+//! The leaves are processes of the plan, by their index; everything else says in which order they run, and what the
+//! failure of one means for the others. A container with a single run action has no tree.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Actions of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actions {
+    /// Carried out before `action`; the container ends if it fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<Action>,
+    /// Main action.
+    pub action: Action,
+    /// Actions beside the main one. When one of all of these ends, the others are cancelled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sidecars: Vec<Action>,
+}
+
+/// An action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Runs the process of the plan with this index.
+    Run(usize),
+    /// One after the other, until one fails.
+    Serial(Vec<Action>),
+    /// All at once. Each runs to its own end; fails if one fails.
+    Parallel(Vec<Action>),
+    /// All at once. When one ends, in whatever way, the others are cancelled, and it has failed.
+    Codependent(Vec<Action>),
+    /// Succeeds even if its action fails.
+    Try(Box<Action>),
+    /// Cancels its action after a time, and has failed then.
+    Timeout {
+        /// Action that is limited.
+        action: Box<Action>,
+        /// Time.
+        after: Duration,
+    },
+    /// Writes messages to the log.
+    EmitProgress {
+        /// Action that the messages are about.
+        action: Box<Action>,
+        /// Messages.
+        messages: Messages,
+    },
+}
+
+/// Messages of an [`Action::EmitProgress`]; an empty one is not written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Messages {
+    /// At the start.
+    pub start: String,
+    /// After success.
+    pub success: String,
+    /// After a failure, with its reason behind it.
+    pub failure_prefix: String,
+    /// Marks the log lines.
+    pub log_source: String,
+}
+
+impl Action {
+    /// Returns the name of its kind, as in the interface.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Run(_) => "run",
+            Self::Serial(_) => "serial",
+            Self::Parallel(_) => "parallel",
+            Self::Codependent(_) => "codependent",
+            Self::Try(_) => "try",
+            Self::Timeout { .. } => "timeout",
+            Self::EmitProgress { .. } => "emit_progress",
+        }
+    }
+
+    /// Returns the actions right below it, each with its path below this one's.
+    pub fn children(&self) -> Vec<(String, &Self)> {
+        match self {
+            Self::Run(_) => Vec::new(),
+            Self::Serial(actions) | Self::Parallel(actions) | Self::Codependent(actions) => {
+                let path = |index| format!(".{}.actions[{index}]", self.kind());
+                actions.iter().enumerate().map(|(index, action)| (path(index), action)).collect()
+            }
+            Self::Try(action) | Self::Timeout { action, .. } | Self::EmitProgress { action, .. } => {
+                vec![(format!(".{}.action", self.kind()), action)]
+            }
+        }
+    }
+
+    /// Visits this action and all below it, each before those below it, with their paths.
+    pub fn visit<'a>(&'a self, path: &str, see: &mut impl FnMut(&str, &'a Self)) {
+        see(path, self);
+        for (below, child) in self.children() {
+            child.visit(&format!("{path}{below}"), see);
+        }
+    }
+}
+
+impl Actions {
+    /// Returns the trees with their paths, in the order in which they begin.
+    pub fn roots(&self) -> impl Iterator<Item = (String, &Action)> {
+        let setup = self.setup.iter().map(|setup| ("setup".to_owned(), setup));
+        let sidecars = self.sidecars.iter().enumerate();
+        let sidecars = sidecars.map(|(index, sidecar)| (format!("sidecars[{index}].action"), sidecar));
+        setup.chain([("action".to_owned(), &self.action)]).chain(sidecars)
+    }
+
+    /// Visits every action, each before those below it, with its path in the request.
+    pub fn visit<'a>(&'a self, mut see: impl FnMut(&str, &'a Action)) {
+        for (path, action) in self.roots() {
+            action.visit(&path, &mut see);
+        }
+    }
+
+    /// Returns the index of the first process of the main action: its user owns the container's files.
+    pub fn first_process(&self) -> Option<usize> {
+        let mut first = None;
+        self.action.visit("", &mut |_, action| {
+            if let (None, Action::Run(process)) = (first, action) {
+                first = Some(*process);
+            }
+        });
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_of_the_request() {
+        let timeout = Action::Timeout { action: Box::new(Action::Run(2)), after: Duration::from_secs(1) };
+        let actions = Actions {
+            setup: Some(Action::Try(Box::new(Action::Run(0)))),
+            action: Action::Serial(vec![Action::Run(1), timeout]),
+            sidecars: vec![Action::Run(3)],
+        };
+        let mut seen = Vec::new();
+        actions.visit(|path, action| seen.push(format!("{path} {}", action.kind())));
+        let expected = [
+            "setup try",
+            "setup.try.action run",
+            "action serial",
+            "action.serial.actions[0] run",
+            "action.serial.actions[1] timeout",
+            "action.serial.actions[1].timeout.action run",
+            "sidecars[0].action run",
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(actions.first_process(), Some(1));
+        let json = serde_json::to_string(&actions).unwrap();
+        assert_eq!(serde_json::from_str::<Actions>(&json).unwrap(), actions);
+    }
+}

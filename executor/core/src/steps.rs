@@ -1,0 +1,460 @@
+//! The steps of a tree of actions: which process is started, cancelled or waited for next.
+//!
+//! A pure state machine: in go what happened ([`Steps::ended`], [`Steps::expired`], ...), out come orders for whoever starts
+//! and signals processes. It has no clock; times come with what happened. The semantics are those of Cloud Foundry's
+//! executor (depot/steps):
+//!
+//! | action | ends | error |
+//! |---|---|---|
+//! | run | with its process | exit status other than 0; cancelled |
+//! | serial | at the first error, or after the last; when cancelled, with the step that runs | that error |
+//! | parallel | when all have ended | all errors, joined by `; ` |
+//! | codependent | when all have ended; the others are cancelled when one ends | always: `Codependent step exited`, and the others |
+//! | try | with its action | none |
+//! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
+//! | emit_progress | with its action | that of its action |
+//!
+//! Sidecars and the main action are like codependent actions, but one that ends well is no error.
+
+use std::time::Duration;
+
+use crate::plan::{Action, Actions, Messages, PlannedProcess};
+use crate::record::{Exit, StepRecord, StepState};
+use crate::time::Timestamp;
+
+/// How a process ended, or why there was none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunEnd {
+    /// It was not started; the reason, on one line.
+    NotStarted(String),
+    /// It has ended.
+    Exited {
+        /// Status.
+        exit: Exit,
+        /// The kernel killed a process of the container for want of memory meanwhile.
+        out_of_memory: bool,
+        /// It got SIGKILL, because it went on after its grace period.
+        killed: bool,
+    },
+}
+
+/// An order for whoever carries the steps out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Start the process with this index.
+    Start(usize),
+    /// End the process with this index: SIGTERM, and SIGKILL after the grace period.
+    Cancel(usize),
+    /// Call [`Steps::expired`] for this step after a time.
+    Expire(usize, Duration),
+    /// Write a line to the log.
+    Say {
+        /// Source of the line.
+        log_source: String,
+        /// The line tells of a failure.
+        failed: bool,
+        /// Text, without a newline.
+        text: String,
+    },
+}
+
+/// Why a step failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum StepError {
+    /// Has words for the users of the container.
+    Told(String),
+    /// Has words that are not repeated in those of the actions above.
+    Plain(String),
+    Cancelled,
+    /// Cancelled, and killed after its grace period.
+    GraceExceeded,
+    Several(Vec<StepError>),
+}
+
+impl std::fmt::Display for StepError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Told(text) | Self::Plain(text) => f.write_str(text),
+            Self::Cancelled => f.write_str("cancelled"),
+            Self::GraceExceeded => f.write_str("exceeded graceful shutdown interval"),
+            Self::Several(errors) => {
+                let shown = errors.iter().filter(|error| !error.is_cancellation());
+                let texts: Vec<String> = shown.map(ToString::to_string).filter(|text| !text.is_empty()).collect();
+                f.write_str(&texts.join("; "))
+            }
+        }
+    }
+}
+
+impl StepError {
+    /// True where nothing failed but what was cancelled.
+    fn is_cancellation(&self) -> bool {
+        match self {
+            Self::Cancelled | Self::GraceExceeded => true,
+            Self::Several(errors) => errors.iter().all(Self::is_cancellation),
+            Self::Told(_) | Self::Plain(_) => false,
+        }
+    }
+
+    /// Words that the actions above repeat.
+    fn told(&self) -> Option<&str> {
+        if let Self::Told(text) = self { Some(text) } else { None }
+    }
+}
+
+/// End of the whole tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conclusion {
+    /// Exit status for the container: 0 after success, else that of the process that failed first by itself. Where the tree was
+    /// cancelled, that of the first process that this ended. Unset where no process ran.
+    pub exit: Option<Exit>,
+    /// Error of the tree; unset after success, and where it was only cancelled.
+    pub failure: Option<String>,
+}
+
+/// What a step does with the steps below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Role {
+    Run(usize),
+    Serial,
+    Parallel,
+    Codependent {
+        /// An end without an error counts as one.
+        fails_on_exit: bool,
+    },
+    Try,
+    Timeout {
+        after: Duration,
+        expired: bool,
+    },
+    Progress(Messages),
+}
+
+#[derive(Debug)]
+struct Step {
+    record: StepRecord,
+    role: Role,
+    parent: Option<usize>,
+    children: Vec<usize>,
+    cancelled: bool,
+    error: Option<StepError>,
+    /// Errors of codependent steps below it, in the order in which they happened.
+    errors: Vec<StepError>,
+}
+
+/// The steps of a container.
+#[derive(Debug)]
+pub struct Steps {
+    steps: Vec<Step>,
+    orders: Vec<Order>,
+    /// Exit of the first process that failed by itself.
+    failed_exit: Option<Exit>,
+    /// Exit of the first process that was cancelled.
+    cancelled_exit: Option<Exit>,
+}
+
+/// Index of the step that all others are below.
+const ROOT: usize = 0;
+
+impl Steps {
+    /// Makes the steps of these actions. None is started.
+    pub fn new(actions: &Actions, processes: &[PlannedProcess]) -> Self {
+        let mut steps = Self { steps: Vec::new(), orders: Vec::new(), failed_exit: None, cancelled_exit: None };
+        let root = steps.add("", "", Role::Serial, None);
+        let mut below = root;
+        for (path, action) in actions.roots() {
+            if path == "action" && !actions.sidecars.is_empty() {
+                below = steps.add("", "", Role::Codependent { fails_on_exit: false }, Some(root));
+            }
+            steps.grow(&path, action, processes, below);
+        }
+        steps
+    }
+
+    /// Starts the tree.
+    pub fn begin(&mut self, now: Timestamp) -> Vec<Order> {
+        self.start(ROOT, now);
+        std::mem::take(&mut self.orders)
+    }
+
+    /// A process runs.
+    pub fn started(&mut self, process: usize, pid: i32, now: Timestamp) {
+        if let Some(step) = self.step_of(process) {
+            let record = &mut self.steps[step].record;
+            (record.pid, record.started_at) = (pid, Some(now));
+        }
+    }
+
+    /// A process has ended, or was not started.
+    pub fn ended(&mut self, process: usize, end: RunEnd, now: Timestamp) -> Vec<Order> {
+        if let Some(step) = self.step_of(process).filter(|step| self.is_running(*step)) {
+            let error = self.judge(step, end);
+            self.finish(step, error, now);
+        }
+        std::mem::take(&mut self.orders)
+    }
+
+    /// The time of a step has come.
+    pub fn expired(&mut self, step: usize) -> Vec<Order> {
+        if self.is_running(step)
+            && let Role::Timeout { expired, .. } = &mut self.steps[step].role
+        {
+            *expired = true;
+            self.cancel_children(step);
+        }
+        std::mem::take(&mut self.orders)
+    }
+
+    /// The whole tree is to end.
+    pub fn cancel(&mut self, now: Timestamp) -> Vec<Order> {
+        if self.steps[ROOT].record.state == StepState::Pending {
+            self.steps[ROOT].cancelled = true;
+            self.finish(ROOT, Some(StepError::Cancelled), now);
+        } else {
+            self.cancel_step(ROOT);
+        }
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Adds the receipt of the wipe of a process's secret files.
+    pub fn wiped(&mut self, process: usize, receipt: crate::record::WipeRecord) {
+        if let Some(step) = self.step_of(process) {
+            self.steps[step].record.wipe = Some(receipt);
+        }
+    }
+
+    /// Returns the end of the tree, when it has ended.
+    pub fn conclusion(&self) -> Option<Conclusion> {
+        let root = &self.steps[ROOT];
+        if matches!(root.record.state, StepState::Pending | StepState::Running) {
+            return None;
+        }
+        let exit = match &root.error {
+            None => Some(Exit::Code(0)),
+            // The main action and its sidecars only ended one another.
+            Some(error) if error.is_cancellation() && !root.cancelled => Some(Exit::Code(0)),
+            Some(_) => self.failed_exit.or(self.cancelled_exit),
+        };
+        let failure = root.error.as_ref().filter(|error| !error.is_cancellation()).map(ToString::to_string);
+        Some(Conclusion { exit, failure })
+    }
+
+    /// Returns the state of each action of the request, in the order of [`Actions::visit`].
+    pub fn records(&self) -> Vec<StepRecord> {
+        let of_request = self.steps.iter().filter(|step| !step.record.path.is_empty());
+        of_request.map(|step| step.record.clone()).collect()
+    }
+
+    fn add(&mut self, path: &str, kind: &str, role: Role, parent: Option<usize>) -> usize {
+        let record = StepRecord { path: path.to_owned(), kind: kind.to_owned(), ..StepRecord::default() };
+        let (children, errors) = (Vec::new(), Vec::new());
+        self.steps.push(Step { record, role, parent, children, cancelled: false, error: None, errors });
+        let index = self.steps.len() - 1;
+        if let Some(parent) = parent {
+            self.steps[parent].children.push(index);
+        }
+        index
+    }
+
+    fn grow(&mut self, path: &str, action: &Action, processes: &[PlannedProcess], parent: usize) {
+        let role = match action {
+            Action::Run(process) => Role::Run(*process),
+            Action::Serial(_) => Role::Serial,
+            Action::Parallel(_) => Role::Parallel,
+            Action::Codependent(_) => Role::Codependent { fails_on_exit: true },
+            Action::Try(_) => Role::Try,
+            Action::Timeout { after, .. } => Role::Timeout { after: *after, expired: false },
+            Action::EmitProgress { messages, .. } => Role::Progress(messages.clone()),
+        };
+        let index = self.add(path, action.kind(), role, Some(parent));
+        self.steps[index].record.log_source = match action {
+            Action::Run(process) => processes.get(*process).map(|run| run.log_source.clone()).unwrap_or_default(),
+            Action::EmitProgress { messages, .. } => messages.log_source.clone(),
+            _ => String::new(),
+        };
+        for (below, child) in action.children() {
+            self.grow(&format!("{path}{below}"), child, processes, index);
+        }
+    }
+
+    fn step_of(&self, process: usize) -> Option<usize> {
+        self.steps.iter().position(|step| step.role == Role::Run(process))
+    }
+
+    fn is_running(&self, step: usize) -> bool {
+        self.steps.get(step).is_some_and(|step| step.record.state == StepState::Running)
+    }
+
+    fn start(&mut self, index: usize, now: Timestamp) {
+        let step = &mut self.steps[index];
+        step.record.state = StepState::Running;
+        step.record.started_at = Some(now);
+        match &step.role {
+            Role::Run(process) => return self.orders.push(Order::Start(*process)),
+            Role::Timeout { after, .. } => self.orders.push(Order::Expire(index, *after)),
+            Role::Progress(messages) => say(&mut self.orders, messages, false, &messages.start),
+            Role::Serial | Role::Parallel | Role::Codependent { .. } | Role::Try => {}
+        }
+        let at_once = matches!(step.role, Role::Parallel | Role::Codependent { .. });
+        let count = if at_once { step.children.len() } else { step.children.len().min(1) };
+        let children = step.children[..count].to_vec();
+        for child in children {
+            self.start(child, now);
+        }
+    }
+
+    fn cancel_step(&mut self, index: usize) {
+        if !self.is_running(index) || self.steps[index].cancelled {
+            return;
+        }
+        self.steps[index].cancelled = true;
+        match self.steps[index].role {
+            Role::Run(process) => self.orders.push(Order::Cancel(process)),
+            _ => self.cancel_children(index),
+        }
+    }
+
+    fn cancel_children(&mut self, index: usize) {
+        for child in self.steps[index].children.clone() {
+            self.cancel_step(child);
+        }
+    }
+
+    /// The error of a process that has ended.
+    fn judge(&mut self, index: usize, end: RunEnd) -> Option<StepError> {
+        let Step { record, cancelled, .. } = &mut self.steps[index];
+        record.pid = 0;
+        let (exit, out_of_memory, killed) = match end {
+            RunEnd::NotStarted(why) => {
+                return Some(if *cancelled { StepError::Cancelled } else { StepError::Plain(why) });
+            }
+            RunEnd::Exited { exit, out_of_memory, killed } => (exit, out_of_memory, killed),
+        };
+        record.exit = Some(exit);
+        let status = match exit {
+            Exit::Code(code) => code,
+            Exit::Signal(signal) => 128 + signal,
+        };
+        if *cancelled {
+            self.cancelled_exit.get_or_insert(exit);
+            return Some(if killed { StepError::GraceExceeded } else { StepError::Cancelled });
+        }
+        if status == 0 {
+            return None;
+        }
+        self.failed_exit.get_or_insert(exit);
+        let source = if record.log_source.is_empty() { String::new() } else { format!("{}: ", record.log_source) };
+        let why = if out_of_memory { " (out of memory)" } else { "" };
+        Some(StepError::Told(format!("{source}Exited with status {status}{why}")))
+    }
+
+    /// Ends a step, and tells the one above it.
+    fn finish(&mut self, index: usize, error: Option<StepError>, now: Timestamp) {
+        let step = &mut self.steps[index];
+        step.record.finished_at = Some(now);
+        step.record.state = match &error {
+            None => StepState::Succeeded,
+            Some(error) if error.is_cancellation() => StepState::Cancelled,
+            Some(_) => StepState::Failed,
+        };
+        step.record.error = error.as_ref().map(ToString::to_string);
+        step.error.clone_from(&error);
+        if let Some(parent) = step.parent {
+            self.child_ended(parent, index, error, now);
+        }
+    }
+
+    /// Goes on after the end of a step below.
+    fn child_ended(&mut self, index: usize, child: usize, error: Option<StepError>, now: Timestamp) {
+        let step = &self.steps[index];
+        match &step.role {
+            Role::Run(_) => {}
+            Role::Serial => {
+                let next = step.children.iter().skip_while(|other| **other != child).nth(1).copied();
+                match next {
+                    Some(next) if error.is_none() && !step.cancelled => self.start(next, now),
+                    _ => self.finish(index, error, now),
+                }
+            }
+            Role::Parallel => {
+                if !self.has_running_child(index) {
+                    let children = self.steps[index].children.iter();
+                    let errors = children.filter_map(|child| self.steps[*child].error.clone()).collect();
+                    self.finish(index, several(errors), now);
+                }
+            }
+            Role::Codependent { fails_on_exit } => {
+                let exited = || StepError::Plain("Codependent step exited".to_owned());
+                let error = error.or_else(|| fails_on_exit.then(exited));
+                self.steps[index].errors.extend(error);
+                // The first end cancels the others; what is cancelled already is passed over.
+                self.cancel_children(index);
+                if !self.has_running_child(index) {
+                    let errors = std::mem::take(&mut self.steps[index].errors);
+                    self.finish(index, several(errors), now);
+                }
+            }
+            Role::Try => self.finish(index, None, now),
+            Role::Timeout { after, expired: true } => {
+                let also = error.as_ref().and_then(StepError::told).map(|told| format!("; {told}"));
+                let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
+                self.finish(index, Some(StepError::Told(text)), now);
+            }
+            Role::Timeout { expired: false, .. } => self.finish(index, error, now),
+            Role::Progress(messages) => {
+                let text = match &error {
+                    None => messages.success.clone(),
+                    Some(_) if messages.failure_prefix.is_empty() => String::new(),
+                    Some(error) => {
+                        let told = error.told().map(|told| format!(": {told}"));
+                        format!("{}{}", messages.failure_prefix, told.unwrap_or_default())
+                    }
+                };
+                say(&mut self.orders, messages, error.is_some(), &text);
+                self.finish(index, error, now);
+            }
+        }
+    }
+
+    fn has_running_child(&self, index: usize) -> bool {
+        self.steps[index].children.iter().any(|child| self.is_running(*child))
+    }
+}
+
+fn say(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text: &str) {
+    if !text.is_empty() {
+        let (log_source, text) = (messages.log_source.clone(), text.to_owned());
+        orders.push(Order::Say { log_source, failed, text });
+    }
+}
+
+fn several(errors: Vec<StepError>) -> Option<StepError> {
+    (!errors.is_empty()).then_some(StepError::Several(errors))
+}
+
+/// A duration as Go prints it, which Diego's users know: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.
+pub fn go_duration(duration: Duration) -> String {
+    let fraction = |value: u128, unit: u128| -> String {
+        let digits = unit.ilog10() as usize;
+        let text = format!("{:0digits$}", value % unit);
+        let text = text.trim_end_matches('0');
+        if text.is_empty() { (value / unit).to_string() } else { format!("{}.{text}", value / unit) }
+    };
+    let nanos = duration.as_nanos();
+    let seconds = duration.as_secs();
+    let below_a_minute = format!("{}s", fraction(nanos % 60_000_000_000, 1_000_000_000));
+    match (nanos, seconds) {
+        (0, _) => "0s".to_owned(),
+        (1..1_000, _) => format!("{nanos}ns"),
+        (1_000..1_000_000, _) => format!("{}µs", fraction(nanos, 1_000)),
+        (1_000_000..1_000_000_000, _) => format!("{}ms", fraction(nanos, 1_000_000)),
+        (_, 0..60) => below_a_minute,
+        (_, 60..3600) => format!("{}m{below_a_minute}", seconds / 60),
+        _ => format!("{}h{}m{below_a_minute}", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Single cases, with the words that users see.
+
+use super::*;
+
+fn process(log_source: &str) -> PlannedProcess {
+    serde_json::from_value(serde_json::json!({
+        "id": "x", "path": "/bin/true", "argument_count": 0, "dir": "/", "environment_names": [],
+        "log_source": log_source, "suppress_log_output": false,
+    }))
+    .unwrap()
+}
+
+fn steps(action: Action, runs: usize) -> Steps {
+    let actions = Actions { setup: None, action, sidecars: Vec::new() };
+    Steps::new(&actions, &vec![process("APP"); runs])
+}
+
+fn exited(code: i32) -> RunEnd {
+    RunEnd::Exited { exit: Exit::Code(code), out_of_memory: false, killed: false }
+}
+
+const NOW: Timestamp = Timestamp(1);
+
+fn conclusion(exit: Option<i32>, failure: Option<&str>) -> Option<Conclusion> {
+    Some(Conclusion { exit: exit.map(Exit::Code), failure: failure.map(str::to_owned) })
+}
+
+#[test]
+fn a_serial_action_ends_at_the_first_error() {
+    let mut steps = steps(Action::Serial(vec![Action::Run(0), Action::Run(1), Action::Run(2)]), 3);
+    assert_eq!(steps.begin(NOW), [Order::Start(0)]);
+    assert_eq!(steps.ended(0, exited(0), NOW), [Order::Start(1)]);
+    assert_eq!(steps.conclusion(), None);
+    assert_eq!(steps.ended(1, exited(3), NOW), []);
+    assert_eq!(steps.conclusion(), conclusion(Some(3), Some("APP: Exited with status 3")));
+    let states: Vec<StepState> = steps.records().iter().map(|step| step.state).collect();
+    assert_eq!(states, [StepState::Failed, StepState::Succeeded, StepState::Failed, StepState::Pending]);
+}
+
+#[test]
+fn a_timeout_cancels_and_says_so() {
+    let action = Action::Timeout { action: Box::new(Action::Run(0)), after: Duration::from_secs(30) };
+    let mut steps = steps(action, 1);
+    let begun = steps.begin(NOW);
+    let [Order::Expire(step, after), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
+    assert_eq!(after, Duration::from_secs(30));
+    assert_eq!(steps.expired(step), [Order::Cancel(0)]);
+    assert_eq!(steps.expired(step), [], "once");
+    assert_eq!(steps.ended(0, exited(143), NOW), []);
+    assert_eq!(steps.conclusion(), conclusion(Some(143), Some("exceeded 30s timeout")));
+}
+
+#[test]
+fn codependent_actions_end_together() {
+    let mut steps = steps(Action::Codependent(vec![Action::Run(0), Action::Run(1)]), 2);
+    assert_eq!(steps.begin(NOW), [Order::Start(0), Order::Start(1)]);
+    assert_eq!(steps.ended(1, exited(0), NOW), [Order::Cancel(0)]);
+    assert_eq!(steps.ended(0, exited(143), NOW), []);
+    assert_eq!(steps.conclusion(), conclusion(Some(143), Some("Codependent step exited")));
+}
+
+#[test]
+fn an_end_of_a_sidecar_without_an_error_is_none() {
+    let actions = Actions { setup: Some(Action::Run(0)), action: Action::Run(1), sidecars: vec![Action::Run(2)] };
+    let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")]);
+    assert_eq!(steps.begin(NOW), [Order::Start(0)]);
+    assert_eq!(steps.ended(0, exited(0), NOW), [Order::Start(1), Order::Start(2)]);
+    assert_eq!(steps.ended(1, exited(0), NOW), [Order::Cancel(2)]);
+    assert_eq!(steps.ended(2, RunEnd::Exited { exit: Exit::Signal(15), out_of_memory: false, killed: false }, NOW), []);
+    let ended = steps.conclusion().unwrap();
+    assert_eq!((ended.exit, ended.failure), (Some(Exit::Code(0)), None));
+}
+
+#[test]
+fn messages_follow_what_happens() {
+    let messages = Messages {
+        start: "Staging...".into(),
+        success: "Staged".into(),
+        failure_prefix: "Staging failed".into(),
+        log_source: "STG".into(),
+    };
+    let action = Action::EmitProgress { action: Box::new(Action::Run(0)), messages };
+    let say = |failed, text: &str| Order::Say { log_source: "STG".into(), failed, text: text.into() };
+    let mut failing = steps(action.clone(), 1);
+    assert_eq!(failing.begin(NOW), [say(false, "Staging..."), Order::Start(0)]);
+    assert_eq!(failing.ended(0, exited(1), NOW), [say(true, "Staging failed: APP: Exited with status 1")]);
+    let mut absent = steps(action.clone(), 1);
+    absent.begin(NOW);
+    let not_started = RunEnd::NotStarted("exec /nope: No such file or directory".into());
+    assert_eq!(absent.ended(0, not_started, NOW), [say(true, "Staging failed")]);
+    assert_eq!(absent.conclusion(), conclusion(None, Some("exec /nope: No such file or directory")));
+    let mut well = steps(action, 1);
+    well.begin(NOW);
+    assert_eq!(well.ended(0, exited(0), NOW), [say(false, "Staged")]);
+    assert_eq!(well.conclusion(), conclusion(Some(0), None));
+}
+
+#[test]
+fn a_stop_before_the_start_starts_nothing() {
+    let mut steps = steps(Action::Run(0), 1);
+    assert_eq!(steps.cancel(NOW), []);
+    assert_eq!(steps.conclusion(), conclusion(None, None));
+}
+
+#[test]
+fn memory_and_grace_are_told() {
+    let mut starved = steps(Action::Run(0), 1);
+    starved.begin(NOW);
+    let killed = RunEnd::Exited { exit: Exit::Signal(9), out_of_memory: true, killed: false };
+    starved.ended(0, killed, NOW);
+    assert_eq!(starved.conclusion().unwrap().failure.unwrap(), "APP: Exited with status 137 (out of memory)");
+    let mut stubborn = steps(Action::Run(0), 1);
+    stubborn.begin(NOW);
+    assert_eq!(stubborn.cancel(NOW), [Order::Cancel(0)]);
+    stubborn.ended(0, RunEnd::Exited { exit: Exit::Signal(9), out_of_memory: false, killed: true }, NOW);
+    assert_eq!(stubborn.records()[0].error.as_deref(), Some("exceeded graceful shutdown interval"));
+}
+
+#[test]
+fn durations_are_written_as_in_go() {
+    for (millis, text) in [
+        (1, "1ms"),
+        (1_500, "1.5s"),
+        (30_000, "30s"),
+        (60_000, "1m0s"),
+        (90_050, "1m30.05s"),
+        (3_600_000, "1h0m0s"),
+        (3_661_001, "1h1m1.001s"),
+        (90_000_000, "25h0m0s"),
+    ] {
+        assert_eq!(go_duration(Duration::from_millis(millis)), text);
+    }
+}
