@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::PATH_MAX;
-use crate::plan::{Layout, PlannedFile};
+use crate::plan::{Layout, PlannedFile, PlannedProcess};
 use crate::validate::Violation;
 use crate::validate::ViolationReason::{TooLong, Unsuitable};
 
@@ -40,6 +40,8 @@ pub enum Entry {
 /// Directory in the container with the generations of its secret files. It is in /dev, which is fresh in every
 /// container and where no file of a request may be.
 pub const GENERATIONS_DIR: &str = "/dev/executor-files";
+/// Directory in the container where the secrets of the steps of a tree of actions are mounted, below an empty directory.
+pub const STEPS_DIR: &str = "/dev/executor-steps";
 /// The link, in the directory of a mount point's generations, to the one in force.
 pub const IN_FORCE: &str = "..data";
 /// A link's text is made relative up to here; the way up from deeper directories alone could be longer than a path.
@@ -66,6 +68,15 @@ pub struct MountPoint {
     /// The target lies on a file system that the container gets fresh (`/tmp`, `/run`, ...), so that it can be
     /// made only once that is mounted.
     pub in_fresh_mount: bool,
+}
+
+/// Mount point of secret files of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepMount {
+    /// Target, with the indices of the process's own files.
+    pub point: MountPoint,
+    /// Links to files of the container that the mount would hide: paths below the target, and texts.
+    pub links: Vec<(PathBuf, PathBuf)>,
 }
 
 /// Files of a mount point, as indices into the plan's files.
@@ -102,6 +113,51 @@ impl MountPoint {
             format!("has {path} bytes below {}; at most {most}", self.target.display())
         })
     }
+}
+
+/// Returns the mount points that one process of a tree of actions needs for its own files, which are `beside[own.len()..]`:
+/// those of `beside`, which are the container's files and its own together, that show one of its own. What a mount would hide
+/// of the container's is linked to where the container has it.
+///
+/// # Errors
+/// A file of the container that no link leads to: its path.
+pub fn for_step(
+    own: &[PlannedFile],
+    own_mounts: &[MountPoint],
+    beside: Vec<MountPoint>,
+) -> Result<Vec<StepMount>, PathBuf> {
+    let mut mounts = Vec::new();
+    for MountPoint { target, content, in_fresh_mount } in beside {
+        let (content, links) = match content {
+            Content::File(index) if index < own.len() => continue,
+            Content::File(index) => (Content::File(index - own.len()), Vec::new()),
+            Content::Directory(files) => {
+                let (hidden, shown): (Vec<_>, Vec<_>) = files.into_iter().partition(|(index, _)| *index < own.len());
+                if shown.is_empty() {
+                    continue;
+                }
+                let link = |(index, path): (usize, PathBuf)| {
+                    let text = link_to(index, own_mounts).ok_or_else(|| own[index].path.clone())?;
+                    Ok((path, text))
+                };
+                let links = hidden.into_iter().map(link).collect::<Result<_, PathBuf>>()?;
+                (Content::Directory(shown.into_iter().map(|(index, path)| (index - own.len(), path)).collect()), links)
+            }
+        };
+        mounts.push(StepMount { point: MountPoint { target, content, in_fresh_mount }, links });
+    }
+    Ok(mounts)
+}
+
+/// The text of the link to a file in a directory of the container.
+fn link_to(file: usize, mounts: &[MountPoint]) -> Option<PathBuf> {
+    mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
+        Content::File(_) => None,
+        Content::Directory(files) => {
+            let (_, path) = files.iter().find(|(index, _)| *index == file)?;
+            Some(mount.link(number, path))
+        }
+    })
 }
 
 /// Tells whether anything is mounted at [`GENERATIONS_DIR`]: the generations of files in directories, or the second
@@ -311,6 +367,19 @@ pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
     // A link with a long text takes a page, and each file may have one, and another one while it is exchanged.
     VolumeSize { bytes: 2 * bytes + (16 + 2 * files.len() as u64) * page, inodes: 4 * inodes + 64 }
+}
+
+/// Returns the size of what the steps of a tree of actions need: files, payloads, and links to the container's own files.
+pub fn steps_size(processes: &[PlannedProcess], payloads: u64, own_files: usize, page: u64) -> VolumeSize {
+    let mut size = VolumeSize { bytes: payloads + 4 * page, inodes: 8 };
+    for process in processes {
+        let VolumeSize { bytes, inodes } = content_size(&process.files, page);
+        let links = if process.files.is_empty() { 0 } else { own_files as u64 };
+        size.bytes += bytes + (4 + links) * page;
+        // Each link may lie in directories of its own.
+        size.inodes += inodes + 8 + 4 * links;
+    }
+    size
 }
 
 /// Returns the size of one generation: pages, files and directories, without the links to it.

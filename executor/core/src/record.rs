@@ -14,7 +14,7 @@ use crate::cni::Address;
 use crate::ident::ProcessIdentity;
 use crate::idmap::IdMap;
 use crate::lifecycle::State;
-use crate::placement::{Content, MountPoint};
+use crate::placement::{Content, MountPoint, StepMount};
 use crate::plan::{Plan, PlannedFile, Principal};
 use crate::time::Timestamp;
 use crate::users::ResolvedUser;
@@ -75,15 +75,6 @@ pub struct PreparedStep {
     pub nofile: u64,
     /// Mount points of its secret files, in its own mount namespace.
     pub mounts: Vec<StepMount>,
-}
-
-/// Mount point of secret files of one process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StepMount {
-    /// Target, with the indices of the process's own files.
-    pub point: MountPoint,
-    /// Links to files of the container that the mount would hide: paths below the target, and texts.
-    pub links: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Prepared {

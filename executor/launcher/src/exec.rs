@@ -42,8 +42,10 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::program::{FAILURE_MAX, StartFailure};
 use crate::seccomp::Filter;
-use target::{Target, not_running};
-use within::{Entrant, GO, MADE, TERMINAL};
+pub(crate) use target::Target;
+use target::not_running;
+use within::TERMINAL;
+pub(crate) use within::{Entrant, GO, MADE};
 
 /// The program is expected to be executed, or to have failed, within this time.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -159,10 +161,12 @@ fn try_to_begin(
                 target: &target,
                 credentials: &credentials,
                 home: &user.home,
+                nofile: target.prepared.nofile,
                 terminal,
                 supervisor,
                 archive: *archive,
                 secret_devices: &secret_devices,
+                mounts: &[],
             };
             entrant.run(&theirs, &stdio, payload)
         }

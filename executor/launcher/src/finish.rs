@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, OutputsRecord, Prepared, Timings, WipeRecord};
+use executor_core::record::{ContainerRecord, Exit, ExitRecord, StepRecord, Failure, OutputsRecord, Prepared, Timings, WipeRecord};
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
@@ -112,12 +112,16 @@ impl Remains {
         let oom_killed = host.hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
         // Files that nobody could reach any more went with their last holder: there is no receipt for that.
         let had_files = |prepared: &Prepared| !prepared.mounts.is_empty();
-        let had_files = !container.plan.files.is_empty() || container.prepared.as_ref().is_some_and(had_files);
+        let had_files = !container.plan.files.is_empty()
+            || container.plan.actions.is_some()
+            || container.prepared.as_ref().is_some_and(had_files);
         let out_of_reach = self.volumes.is_empty() && had_files;
         let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);
         self.remove_leftovers(host, &id);
         let finish = now().since(ended_at);
         last();
+        let mut container = container;
+        container.steps.iter_mut().for_each(StepRecord::lose);
         let record = ExitRecord {
             container,
             exit: outcome.exit,

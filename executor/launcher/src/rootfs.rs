@@ -14,9 +14,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::idmap::IdMap;
-use executor_core::placement::{Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, place};
-use executor_core::plan::{Plan, PlannedFile, Principal, Rootfs};
+use executor_core::placement::{
+    Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, for_step, place,
+};
+use executor_core::plan::{Plan, PlannedFile, Principal, Rootfs, UserRef};
 use executor_core::protocol::{Reason, Refused};
+use executor_core::record::PreparedStep;
 use executor_core::spec;
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::Violation;
@@ -155,18 +158,19 @@ impl Tree {
     ///
     /// # Errors
     /// A name that they do not have: a violation of `action.run.user`.
-    pub(crate) fn resolve_user(&self, plan: &Plan) -> Result<ResolvedUser, Refused> {
+    pub(crate) fn resolve_user(&self, user: &UserRef, field: &str) -> Result<ResolvedUser, Refused> {
         let read = |path: &str| {
             read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
         };
         let violation =
-            |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("action.run.user", why)]);
-        let user = users::resolve(&plan.user, &read("/etc/passwd")?, &read(GROUP_FILE)?)
+            |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]);
+        let asked = user;
+        let user = users::resolve(asked, &read("/etc/passwd")?, &read(GROUP_FILE)?)
             .map_err(|unknown| violation(unknown.to_string()))?;
         let highest = self.ids.highest();
         match [user.uid, user.gid].iter().chain(&user.groups).find(|id| **id > highest) {
             Some(id) => {
-                Err(violation(format!("`{}` has id {id}; {highest} is the last of a user namespace", plan.user)))
+                Err(violation(format!("`{asked}` has id {id}; {highest} is the last of a user namespace")))
             }
             None => Ok(user),
         }
@@ -177,21 +181,56 @@ impl Tree {
     /// # Errors
     /// A name that it does not have: a violation of the file's `group`.
     pub(crate) fn file_groups(&self, plan: &Plan) -> Result<BTreeMap<String, u32>, Refused> {
-        file_groups(self.root(), &plan.files, BTreeMap::new(), self.ids)
+        let of_steps = plan.processes.iter().flat_map(|process| &process.files);
+        let files: Vec<&PlannedFile> = plan.files.iter().chain(of_steps).collect();
+        file_groups(self.root(), files, BTreeMap::new(), self.ids)
     }
 
-    /// Decides where the plan's files are mounted, and makes what is needed to mount them on.
+    /// Determines users and mount points of the processes of a tree of actions; `mounts` are those of the container's own files.
+    ///
+    /// # Errors
+    /// Users and paths that do not fit the tree: a violation each.
+    pub(crate) fn steps(
+        &self,
+        plan: &Plan,
+        mounts: &[MountPoint],
+        files_root: &Path,
+        nofile_max: u64,
+    ) -> Result<Vec<PreparedStep>, Refused> {
+        let of_actions = plan.actions.iter().flat_map(|_| &plan.processes);
+        of_actions
+            .map(|process| {
+                let field = format!("{}.run", process.id);
+                let user = self.resolve_user(process.user.as_ref().unwrap_or(&plan.user), &format!("{field}.user"))?;
+                let mounts = if process.files.is_empty() {
+                    Vec::new()
+                } else {
+                    let beside: Vec<PlannedFile> = plan.files.iter().chain(&process.files).cloned().collect();
+                    let beside = self.place(plan, &beside, files_root, &user)?;
+                    for_step(&plan.files, mounts, beside).map_err(|hidden| {
+                        let why = format!("would hide `{}`; choose another directory", hidden.display());
+                        let field = format!("{field}.volume_mounted_files");
+                        Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)])
+                    })?
+                };
+                Ok(PreparedStep { user, nofile: process.nofile.unwrap_or(plan.limits.nofile).min(nofile_max), mounts })
+            })
+            .collect()
+    }
+
+    /// Decides where files are mounted, and makes what is needed to mount them on.
     ///
     /// # Errors
     /// Paths that do not fit the tree: a violation each.
     pub(crate) fn place(
         &self,
         plan: &Plan,
+        files: &[PlannedFile],
         files_root: &Path,
         user: &ResolvedUser,
     ) -> Result<Vec<MountPoint>, Refused> {
         let asked = PlacementRequest {
-            files: &plan.files,
+            files,
             directories: &plan.file_directories,
             files_root,
             home: &user.home,
@@ -207,7 +246,7 @@ impl Tree {
             if let Err(error) = make_target(self.root.as_fd(), mount, owner) {
                 match error.kind() {
                     io::ErrorKind::ReadOnlyFilesystem => {
-                        let field = field_of(plan, mount);
+                        let field = field_of(files, mount);
                         let why = format!("`{}` cannot be made: the rootfs is read-only there", mount.target.display());
                         violations.push(Violation::new(field, why));
                     }
@@ -299,9 +338,9 @@ fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Re
 ///
 /// # Errors
 /// A name that it does not have, or a number that the container does not: a violation of each file's `group`.
-pub(crate) fn file_groups(
+pub(crate) fn file_groups<'a>(
     root: BorrowedFd<'_>,
-    files: &[PlannedFile],
+    files: impl IntoIterator<Item = &'a PlannedFile>,
     mut known: BTreeMap<String, u32>,
     ids: IdMap,
 ) -> Result<BTreeMap<String, u32>, Refused> {
@@ -338,6 +377,21 @@ pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: (u32,
     parents.reverse();
     parents.into_iter().try_for_each(|parent| make(root, parent, true, owner))?;
     make(root, &mount.target, matches!(mount.content, Content::Directory(_)), owner)
+}
+
+/// Moves a view of secret files onto its place, with the calling process's root as `/`. Where that is in a file system that the
+/// container got empty, it is made; `owner` are ids as the calling process sees them.
+///
+/// # Errors
+/// The place is not there, or is something else.
+pub(crate) fn place_view(point: &MountPoint, view: BorrowedFd<'_>, owner: (u32, u32)) -> io::Result<()> {
+    let root = open_dir(Path::new("/"))?;
+    if point.in_fresh_mount {
+        make_target(root.as_fd(), point, owner)?;
+    }
+    let kind = if matches!(point.content, Content::Directory(_)) { OFlags::DIRECTORY } else { OFlags::empty() };
+    let target = open_in_root(root.as_fd(), &point.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;
+    attach(view, target.as_fd())
 }
 
 fn make(root: BorrowedFd<'_>, path: &Path, directory: bool, owner: (u32, u32)) -> io::Result<()> {
@@ -388,12 +442,12 @@ pub(crate) fn read_small(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8
 }
 
 /// The request's field of the first file that a mount shows.
-fn field_of(plan: &Plan, mount: &MountPoint) -> String {
+fn field_of(files: &[PlannedFile], mount: &MountPoint) -> String {
     let index = match &mount.content {
         Content::File(index) => *index,
         Content::Directory(files) => files.first().map_or(0, |(index, _)| *index),
     };
-    plan.files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), PlannedFile::path_field)
+    files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), PlannedFile::path_field)
 }
 
 /// Names an entry that stands in the place of a directory.

@@ -7,6 +7,7 @@
 //!   inject     a helper in the container's cgroup writes and mounts the secret files  (shim/inject.rs)
 //!   start      init gets its payload and executes                                     (shim/create.rs)
 //!   supervise  output to the log, signals, the end                                    (shim/supervise.rs)
+//!              the steps of a tree of actions                                         (shim/steps.rs, starter.rs)
 //!              new secret files                                                       (shim/update.rs)
 //!   capture    what the run declared as its outputs, into the state directory         (shim/outputs.rs)
 //!   finish     wipe, remove, record                                                   (finish.rs)
@@ -29,7 +30,9 @@ mod names;
 mod outputs;
 mod pace;
 mod prepare;
+mod starter;
 mod stdio;
+mod steps;
 mod supervise;
 mod sysctls;
 mod update;
@@ -99,6 +102,8 @@ struct Ready {
     watch: watch::Watch,
     /// Of the runtime token, where the container has one. The token itself is in the volume alone.
     token: Option<TokenDigest>,
+    /// Steps of a tree of actions, where it runs one.
+    steps: Option<steps::Running>,
     begun: Timestamp,
     generations: update::Generations,
 }
@@ -152,7 +157,8 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     // While init lives: what it had mounted is looked at when it has ended.
     let outputs = outputs::Source::of(&ready.record.plan, ready.container.pid());
     let mut stop_at = None;
-    let mut outcome = match ready.container.start(&ready.remains.inputs[0]) {
+    let program = ready.steps.is_none().then(|| &ready.remains.inputs[0]);
+    let mut outcome = match ready.container.start(program) {
         Ok(terminal) => {
             if let Some(terminal) = terminal {
                 ready.log.keep_terminal(terminal);
@@ -171,8 +177,8 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             save(&ready);
             control.reached(State::Running);
             shrink(&ready.watch, id.as_str());
-            let exit;
-            (exit, stop_at) = supervise::until_the_end(host, &mut ready, control, signals);
+            let ended;
+            (ended, stop_at) = supervise::until_the_end(host, &mut ready, control, signals);
             let ended_at = now();
             let timings = Timings {
                 prepare,
@@ -180,7 +186,8 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
                 run: ended_at.since(started_at),
                 ..Timings::default()
             };
-            Outcome { exit: Some(exit), timings, ended_at: Some(ended_at), ..Outcome::default() }
+            let (exit, failure) = ended;
+            Outcome { exit, failure, timings, ended_at: Some(ended_at), ..Outcome::default() }
         }
         Err(failure) => {
             ready.container.kill();
@@ -191,6 +198,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             Outcome { failure: Some(failure), timings, ended_at: Some(now()), ..Outcome::default() }
         }
     };
+    let ran = ready.record.started_at.is_some();
     ready.record.state = State::Wiping;
     ready.record.exit = outcome.exit;
     save(&ready);
@@ -201,7 +209,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     drop(watch);
     let mut last = last::Last::new(&mut clients, record.plan.grace, stop_at);
     outcome.outputs = outputs
-        .filter(|_| outcome.exit.is_some())
+        .filter(|_| ran)
         .map(|source| outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
     prepare::unmount(&remains.dirs);
     control.pace().begin(FINISH + network::longest(host) + longest_wipe(&record));

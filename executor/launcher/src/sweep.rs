@@ -177,6 +177,8 @@ fn end(
     }
     kill_all(&host.hierarchies.pids(&remains.cgroup));
     orphans::end(&host.run_dir, living);
+    // The first process of a tree of actions runs no program.
+    let seen = seen.filter(|_| record.plan.actions.is_none());
     let exit = record.exit.or(seen.map(|ended| match ended {
         Ended::Code(code) => Exit::Code(code),
         Ended::Signal(signal) => Exit::Signal(signal),
@@ -209,7 +211,7 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
 
 /// Returns whether output may be missing from the log: the shim had not told yet that all of it was there.
 fn may_lack_output(record: &ContainerRecord) -> bool {
-    let kept = record.plan.main().is_some_and(|main| !main.suppress_log_output);
+    let kept = record.plan.processes.iter().any(|process| !process.suppress_log_output);
     kept && record.started_at.is_some() && record.state < State::Wiping
 }
 
@@ -401,6 +403,7 @@ mod tests {
             files_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            steps: Vec::new(),
         }
     }
 

@@ -36,6 +36,7 @@
 mod generation;
 mod inputs;
 mod shown;
+mod steps;
 mod wipe;
 
 use std::cell::RefCell;
@@ -54,6 +55,7 @@ use rustix::mount::MountAttrFlags;
 
 pub use generation::{Replaced, Rotation};
 pub use inputs::Stored;
+pub use steps::StepSecrets;
 pub use wipe::Receipt;
 
 /// Source of the mount in /proc/PID/mountinfo.

@@ -49,17 +49,39 @@ impl Namespaces {
     }
 }
 
-/// Enters namespaces of the process of a descriptor, takes these credentials for good, and makes a process that is in the
-/// pid namespace as well: a child of the caller's own parent, so that the caller can end.
+/// Enters namespaces of the process of a descriptor, does there what takes privilege, takes these credentials for good, and
+/// makes a process that is in the pid namespace as well: a child of the caller's own parent, so that the caller can end.
 ///
 /// # Errors
 /// The process has ended; a limit of the container's on processes; something is left that should not be. The caller must
 /// end then: it may be within already.
-pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, credentials: &Credentials) -> io::Result<Fork> {
+pub fn enter(
+    pidfd: BorrowedFd<'_>,
+    namespaces: Namespaces,
+    credentials: &Credentials,
+    within: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Fork> {
     let one_thread = OneThread::check()?; // first: /proc is the container's afterwards
     setns(pidfd, namespaces.0)?;
+    within()?;
     privileges::become_within(credentials)?;
     process::clone(libc::CLONE_PARENT, &one_thread)
+}
+
+/// Takes a mount namespace of its own for the calling process, which begins as a copy of the one that it is in: what is mounted
+/// from now on is seen by this process and its children alone. For a process that has entered a container; it becomes root
+/// there, so that what it makes belongs to somebody whom the container knows.
+///
+/// # Errors
+/// No privilege.
+pub fn separate_mounts(namespaces: Namespaces) -> io::Result<()> {
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+    let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
+    nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
+    if namespaces.has_user() {
+        process::become_root_within()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -242,6 +242,11 @@ pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
 /// No privilege; it has no root; it is the caller's own.
 pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     setns(user_namespace, CloneFlags::CLONE_NEWUSER)?;
+    become_root_within()
+}
+
+/// Becomes root of the user namespace that this process has entered.
+pub(crate) fn become_root_within() -> io::Result<()> {
     nix::unistd::setgroups(&[])?;
     let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
     nix::unistd::setresgid(group, group, group)?;
@@ -384,10 +389,23 @@ pub fn hold_signals() -> io::Result<()> {
 /// # Errors
 /// The calls that it needs are not allowed.
 pub fn serve_as_init(child: i32) -> io::Result<Ended> {
+    serve(Some(child))
+}
+
+/// The work of the first process of a pid namespace that runs no program: whatever has ended is taken, until it is killed
+/// itself. Signals must be held ([`hold_signals`]).
+///
+/// # Errors
+/// As [`serve_as_init`].
+pub fn serve_as_reaper() -> io::Result<Ended> {
+    serve(None)
+}
+
+fn serve(child: Option<i32>) -> io::Result<Ended> {
     let all = SigSet::all();
     loop {
         while let Some((pid, ended)) = reap_one(|_| false)? {
-            if pid == child {
+            if Some(pid) == child {
                 return Ok(ended);
             }
         }
@@ -402,7 +420,7 @@ pub fn serve_as_init(child: i32) -> io::Result<Ended> {
             signal => {
                 // SAFETY: a plain system call on integers. The child is not taken yet, so that the number is its own. It
                 // may have ended, which the next look tells.
-                let _ = unsafe { libc::kill(child, signal) };
+                let _ = child.map(|child| unsafe { libc::kill(child, signal) });
             }
         }
     }

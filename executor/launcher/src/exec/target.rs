@@ -29,18 +29,18 @@ use crate::host::Host;
 use crate::rootfs::read_small;
 
 /// A container that runs.
-pub(super) struct Target {
-    pub(super) record: ContainerRecord,
-    pub(super) prepared: Prepared,
+pub(crate) struct Target {
+    pub(crate) record: ContainerRecord,
+    pub(crate) prepared: Prepared,
     /// Of its first process.
-    pub(super) init: OwnedFd,
-    pub(super) namespaces: Namespaces,
+    pub(crate) init: OwnedFd,
+    pub(crate) namespaces: Namespaces,
     /// Root directory.
     root: OwnedFd,
     /// Maps of its ids to the host's: `/proc/PID/uid_map` and `gid_map`.
     maps: [String; 2],
     /// Score of its first process, so that the kernel chooses among all of them as before when memory runs out.
-    pub(super) oom_score_adj: String,
+    pub(crate) oom_score_adj: String,
 }
 
 impl Target {
@@ -62,22 +62,28 @@ impl Target {
         if identity::of(pid).ok().as_ref() != Some(&prepared.init) {
             return Err(ended());
         }
-        let look = || -> std::io::Result<_> {
-            let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
-            let root = open_dir(Path::new(&format!("/proc/{pid}/root")))?;
-            let maps = [read("uid_map")?, read("gid_map")?];
-            Ok((Namespaces::other_than_own(pid)?, root, maps, read("oom_score_adj")?))
-        };
-        let looked = look();
-        // All of that was this process' own, if it has not ended meanwhile.
-        if is_readable(&init) {
-            return Err(ended());
+        let looked = Self::of(record, prepared, init);
+        let gone = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+        match looked {
+            // All of that was this process' own, if it has not ended meanwhile.
+            Ok(target) if is_readable(&target.init) => Err(ended()),
+            Ok(target) => Ok(target),
+            Err(error) if gone(&error) => Err(ended()), // it has given up what it had, and not ended yet
+            Err(error) => Err(failed("init", &error)),
         }
-        let (namespaces, root, maps, oom_score_adj) = looked.map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ESRCH) => ended(), // it has given up what it had, and not ended yet
-            _ => failed("init", &error),
-        })?;
-        Ok(Self { record, prepared, init, namespaces, root, maps, oom_score_adj })
+    }
+
+    /// Looks at the container of this record, whose first process the descriptor is of.
+    ///
+    /// # Errors
+    /// The process is ending.
+    pub(crate) fn of(record: ContainerRecord, prepared: Prepared, init: OwnedFd) -> std::io::Result<Self> {
+        let pid = prepared.init.pid;
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+        let root = open_dir(Path::new(&format!("/proc/{pid}/root")))?;
+        let maps = [read("uid_map")?, read("gid_map")?];
+        let oom_score_adj = read("oom_score_adj")?;
+        Ok(Self { namespaces: Namespaces::other_than_own(pid)?, record, prepared, init, root, maps, oom_score_adj })
     }
 
     /// Whom the process runs as, by the container's own files.
@@ -102,7 +108,7 @@ impl Target {
     ///
     /// # Errors
     /// A capability that this program does not know.
-    pub(super) fn credentials(user: &ResolvedUser, held: &Held) -> std::io::Result<Credentials> {
+    pub(crate) fn credentials(user: &ResolvedUser, held: &Held) -> std::io::Result<Credentials> {
         Ok(Credentials {
             uid: user.uid,
             gid: user.gid,

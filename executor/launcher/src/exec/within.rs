@@ -7,10 +7,11 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::limits::CORE_FILE_MAX;
+use executor_core::placement::MountPoint;
 use executor_core::protocol::ArchiveWork;
 use executor_sys::entry;
 use executor_sys::memfile::MemFile;
@@ -25,34 +26,39 @@ use super::archive::Asked;
 use super::target::Target;
 use crate::host::Host;
 use crate::program::{Program, StartFailure};
+use crate::rootfs::place_view;
 use crate::seccomp::Filter;
 
 /// Message of the first process about the second one: the pid follows. No error number looks like it.
-pub(super) const MADE: &[u8; 4] = b"made";
+pub(crate) const MADE: &[u8; 4] = b"made";
 /// Message of the second one with its terminal.
 pub(super) const TERMINAL: &[u8] = b"tty";
 /// Message that the second one waits for: the supervisor has a hold on it.
-pub(super) const GO: &[u8] = b"go";
+pub(crate) const GO: &[u8] = b"go";
 
 /// Everything that is needed to make a process in a container.
-pub(super) struct Entrant<'a> {
-    pub(super) host: &'a Host,
-    pub(super) filter: &'a Filter,
-    pub(super) target: &'a Target,
-    pub(super) credentials: &'a Credentials,
-    pub(super) home: &'a Path,
+pub(crate) struct Entrant<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) filter: &'a Filter,
+    pub(crate) target: &'a Target,
+    pub(crate) credentials: &'a Credentials,
+    pub(crate) home: &'a Path,
+    /// Limit on its open files.
+    pub(crate) nofile: u64,
     /// The size of its terminal, where it gets one.
-    pub(super) terminal: Option<Window>,
-    pub(super) supervisor: u32,
+    pub(crate) terminal: Option<Window>,
+    pub(crate) supervisor: u32,
     /// Set where files are copied and nothing is executed.
-    pub(super) archive: Option<ArchiveWork>,
+    pub(crate) archive: Option<ArchiveWork>,
     /// File systems of the container's secret files.
-    pub(super) secret_devices: &'a [u64],
+    pub(crate) secret_devices: &'a [u64],
+    /// Views of secret files that this process alone sees, and their places.
+    pub(crate) mounts: &'a [(&'a MountPoint, BorrowedFd<'a>)],
 }
 
 impl Entrant<'_> {
     /// Runs the first process. Does not return in any process.
-    pub(super) fn run(self, socket: &Seqpacket, stdio: &[OwnedFd; 3], payload: &MemFile) -> ! {
+    pub(crate) fn run(self, socket: &Seqpacket, stdio: &[OwnedFd; 3], payload: &MemFile) -> ! {
         let failure = match self.enter(socket, stdio, payload) {
             Ok(Fork::Parent(pid)) => {
                 let told = socket.send(&[&MADE[..], &pid.to_le_bytes()].concat(), &[]);
@@ -74,18 +80,29 @@ impl Entrant<'_> {
         [stdin, stdout, stderr]: &[OwnedFd; 3],
         payload: &MemFile,
     ) -> Result<Fork, (&'static str, io::Error)> {
-        let Target { record, prepared, init, namespaces, oom_score_adj, .. } = self.target;
+        let Target { record, init, namespaces, oom_score_adj, .. } = self.target;
         process::die_with(self.supervisor).map_err(|error| ("supervisor", error))?;
         // First of all: whatever is done from here on, the container's limits hold, and its end ends it.
         self.host.hierarchies.join(&record.cgroup).map_err(|error| ("cgroup", error))?;
         std::fs::write("/proc/self/oom_score_adj", oom_score_adj.trim()).map_err(|error| ("oom_score_adj", error))?;
-        setrlimit(Resource::RLIMIT_NOFILE, prepared.nofile, prepared.nofile)
+        setrlimit(Resource::RLIMIT_NOFILE, self.nofile, self.nofile)
             .and_then(|()| setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX))
             .map_err(|error| ("limits", error.into()))?;
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(|error| ("standard input", error))?;
-        process::close_all_but(&[socket.as_fd(), payload.as_fd(), init.as_fd()])
-            .map_err(|error| ("close descriptors", error))?;
-        entry::enter(init.as_fd(), *namespaces, self.credentials).map_err(|error| ("enter the container", error))
+        let views = self.mounts.iter().map(|(_, view)| *view);
+        let kept: Vec<BorrowedFd<'_>> = [socket.as_fd(), payload.as_fd(), init.as_fd()].into_iter().chain(views).collect();
+        process::close_all_but(&kept).map_err(|error| ("close descriptors", error))?;
+        let mut what = "enter the container";
+        let within = || {
+            if self.mounts.is_empty() {
+                return Ok(());
+            }
+            what = "mount the secret files";
+            entry::separate_mounts(*namespaces)?;
+            let owner = (self.credentials.uid, self.credentials.gid);
+            self.mounts.iter().try_for_each(|(point, view)| place_view(point, *view, owner))
+        };
+        entry::enter(init.as_fd(), *namespaces, self.credentials, within).map_err(|error| (what, error))
     }
 
     /// Runs the second process. Returns only with a failure.

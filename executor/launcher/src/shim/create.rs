@@ -17,7 +17,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
 
-use super::executor::{Init, TERMINAL};
+use super::executor::{Init, InitRole, TERMINAL};
 use super::stdio::Log;
 use crate::dirs::Dirs;
 use crate::errors::{failed, failed_by};
@@ -53,7 +53,7 @@ pub(super) fn create(
     filter: Arc<Filter>,
     log: &mut Log,
     ids: IdMap,
-    (terminal, stays): (bool, bool),
+    (terminal, role): (bool, InitRole),
 ) -> Result<Created, Refused> {
     let (bundle, state) = (dirs.run.join("bundle"), dirs.run.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -64,7 +64,7 @@ pub(super) fn create(
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
     let (stdin, stdout, stderr) =
         log.ends(ids.host(user.uid), ids.host(user.gid)).map_err(|error| failed("pipe", &error))?;
-    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal, stays };
+    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal, role };
     let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
         .with_root_path(&state)
         .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
@@ -90,13 +90,14 @@ impl Created {
         &self.pidfd
     }
 
-    /// Hands init what it is to run, and waits until it runs or has told why not. Gives its terminal, if it has one.
-    pub(super) fn start(&mut self, payload: &MemFile) -> Result<Option<OwnedFd>, NotStarted> {
+    /// Hands init what it is to run, if it runs a program, and waits until it runs or has told why not. Gives its terminal, if it has one.
+    pub(super) fn start(&mut self, payload: Option<&MemFile>) -> Result<Option<OwnedFd>, NotStarted> {
         let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted {
             message: format!("start: {what}: {error}"),
             errno: 0,
         };
-        self.socket.send(b"start", &[payload.as_fd()]).map_err(|error| failed("payload", &error))?;
+        let fds: Vec<_> = payload.iter().map(|payload| payload.as_fd()).collect();
+        self.socket.send(b"start", &fds).map_err(|error| failed("payload", &error))?;
         if let Some(mut container) = self.container.take() {
             container.start().map_err(|error| failed("libcontainer", &log::chain(&error)))?;
         }

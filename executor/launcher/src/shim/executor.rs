@@ -36,15 +36,32 @@ pub(super) struct Init {
     pub filter: Arc<Filter>,
     /// Set where it gets a terminal of its own.
     pub terminal: bool,
-    /// Set where it stays, and a child of it becomes the program.
-    pub stays: bool,
+    /// What it becomes.
+    pub role: InitRole,
+}
+
+/// What a container's init becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InitRole {
+    /// The program.
+    Program,
+    /// It stays, and a child of it becomes the program.
+    Parent,
+    /// It stays and runs no program: others are started beside it.
+    Reaper,
 }
 
 impl Init {
     /// Comes back only with a failure.
     fn become_program(&self) -> StartFailure {
+        if self.role == InitRole::Reaper {
+            return match self.await_start().and_then(|_| Ok(process::hold_signals()?)) {
+                Ok(()) => self.serve(None),
+                Err(error) => StartFailure::new("begin as an init", error),
+            };
+        }
         let program = self.receive().and_then(|payload| {
-            if self.stays {
+            if self.role == InitRole::Parent {
                 self.stay()?;
             }
             if self.terminal {
@@ -68,13 +85,19 @@ impl Init {
             Fork::Child => return Ok(()),
             Fork::Parent(child) => child,
         };
+        self.serve(Some(child))
+    }
+
+    /// Looks after its child, or after processes that others start.
+    fn serve(&self, child: Option<i32>) -> ! {
+        let serve = || child.map_or_else(process::serve_as_reaper, process::serve_as_init);
         let served = rustix::thread::set_name(c"init")
             .map_err(io::Error::from)
             .and_then(|()| process::forbid_dumps())
             .and_then(|()| process::close_all_but(&[]))
             .map_err(drop)
             .and_then(|()| self.filter.install().map_err(drop))
-            .and_then(|()| process::serve_as_init(child).map_err(drop));
+            .and_then(|()| serve().map_err(drop));
         // What lives beside the child ends with the first process.
         process::exit_now(match served {
             Ok(Ended::Code(code)) => code,
@@ -85,13 +108,16 @@ impl Init {
 
     fn receive(&self) -> Result<MemFile, StartFailure> {
         let failed = |error: io::Error| StartFailure::new("receive what to run", error);
-        let (_, fds) = self
-            .socket
-            .recv(&mut [0; 8])
-            .map_err(failed)?
-            .ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
-        let fd: OwnedFd = fds.into_iter().next().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+        let fd: OwnedFd = self
+            .await_start()
+            .map_err(failed)?.into_iter().next().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
         MemFile::from_fd(fd, BYTES_MAX as u64).map_err(failed)
+    }
+
+    /// Waits for the order to start, and what comes with it.
+    fn await_start(&self) -> io::Result<Vec<OwnedFd>> {
+        let (_, fds) = self.socket.recv(&mut [0; 8])?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(fds)
     }
 
     /// Of the container's own devpts. Its other end goes to the shim.

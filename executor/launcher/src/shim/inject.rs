@@ -18,13 +18,13 @@ use std::path::Path;
 use executor_core::disclosure::Manifest;
 use executor_core::idmap::IdMap;
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::placement::{Content, GENERATIONS_DIR, MountPoint};
+use executor_core::placement::{GENERATIONS_DIR, STEPS_DIR};
 use executor_core::plan::{Layout, Network, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
-use executor_core::record::Prepared;
+use executor_core::record::{Prepared, PreparedStep};
 use executor_core::token::RUNTIME_DIR;
 use executor_core::validate::Violation;
-use executor_secrets::volume::{Access, Owner, Pass, Volume};
+use executor_secrets::volume::{Access, Owner, Pass, StepSecrets, Volume};
 use executor_secrets::{Token, TokenDigest};
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, Follow, open_dir, open_in_root};
@@ -34,7 +34,7 @@ use rustix::fs::{Mode, OFlags};
 use super::helper::{self, Failed, NotDone};
 use super::sysctls::{self, Settings};
 use crate::host::Host;
-use crate::rootfs::make_target;
+use crate::rootfs::place_view;
 use crate::runtime;
 
 const DEV: &str = "/dev";
@@ -138,7 +138,8 @@ impl Injection<'_> {
         let settings = Settings::of(self.plan)?;
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
         let network = self.plan.network != Network::Host;
-        process::enter_namespaces(init.as_fd(), !views.mounts.is_empty() || self.plan.terminal, network)
+        let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some();
+        process::enter_namespaces(init.as_fd(), mount, network)
             .map_err(|error| Failed("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
             process::enter_ipc(init.as_fd()).map_err(|error| Failed("namespace of IPC".into(), error))?;
@@ -157,10 +158,15 @@ impl Injection<'_> {
             console().map_err(|error| Failed(CONSOLE.into(), error))?;
         }
         if let Some(generations) = &views.generations {
-            generations_dir(generations).map_err(|error| Failed(format!("mount at {GENERATIONS_DIR}"), error))?;
+            show_in_dev(GENERATIONS_DIR, [generations])?;
+        }
+        if let Some(steps) = &views.steps {
+            show_in_dev(STEPS_DIR, steps)?;
         }
         for (mount, view) in self.prepared.mounts.iter().zip(&views.mounts) {
-            self.place(mount, view).map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
+            // By now the container's own ids are those that this process sees.
+            let owner = (self.prepared.user.uid, self.prepared.user.gid);
+            place_view(mount, view.as_fd(), owner).map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
         }
         if !runtime.is_empty() {
             open_dir(Path::new("/"))
@@ -176,29 +182,60 @@ impl Injection<'_> {
         let access = access(&self.plan.files, self.prepared, self.id_map);
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
         let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
-        let sizes = self.plan.given_files().iter().map(|file| file.size);
+        let of_steps = self.plan.actions.iter().flat_map(|_| &self.plan.processes).flat_map(|process| &process.files);
+        let sizes = self.plan.given_files().iter().chain(of_steps).map(|file| file.size);
         let write = |values: Option<&[u8]>| {
             with_contents(self.files, sizes, |contents| {
                 self.host
                     .hierarchies
                     .join_memory(self.cgroup)
                     .map_err(|error| Failed("memory cgroup".into(), error))?;
-                let given = contents.iter().copied();
-                let contents: Vec<&[u8]> = given.chain(token.as_ref().map(Token::as_bytes)).collect();
+                let (own, of_steps) = contents.split_at(self.plan.given_files().len());
+                let contents: Vec<&[u8]> = own.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
                 let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, self.plan.layout(), pass);
                 filled.map_err(|error| Failed("secret files".into(), error))?;
-                let given = &contents[..self.plan.given_files().len()];
-                let kept = values.map_or(Ok(()), |values| self.keep(volume, values, given));
+                if self.plan.actions.is_some() {
+                    let filled = self.fill_steps(volume, values.unwrap_or_default(), of_steps, pass);
+                    return filled.map_err(|error| Failed("secrets of the steps".into(), error));
+                }
+                let kept = values.map_or(Ok(()), |values| self.keep(volume, values, own));
                 kept.map_err(|error| Failed("secret inputs".into(), error))
             })
         };
-        if keeps_inputs(self.plan) {
+        if keeps_inputs(self.plan) || self.plan.actions.is_some() {
             let written = self.process.read(|values| write(Some(values)));
             written.map_err(|error| Failed("secret inputs".into(), error))??;
         } else {
             write(None)?;
         }
         Ok(token.map(|token| TokenDigest::of(token.as_bytes())))
+    }
+
+    /// Writes what the steps of a tree of actions are given, for each to wait until it begins.
+    fn fill_steps(
+        &self,
+        volume: &Volume,
+        payloads: &[u8],
+        mut contents: &[&[u8]],
+        pass: &mut Pass<'_>,
+    ) -> io::Result<()> {
+        let payloads = payload::decode(payloads).map_err(malformed)?;
+        if payloads.len() != self.plan.processes.len() {
+            return Err(malformed("payloads and plan do not fit one another"));
+        }
+        let steps = volume.make_steps()?;
+        let all = self.plan.processes.iter().zip(&self.prepared.steps).zip(payloads);
+        for (index, ((process, PreparedStep { user, mounts, .. }), payload)) in all.enumerate() {
+            let (own, rest) = contents.split_at(process.files.len());
+            contents = rest;
+            let gid = |file| self.id_map.host(self.prepared.gid_for(file, user));
+            let access: Vec<Access> =
+                process.files.iter().map(|file| Access { mode: file.mode, gid: gid(file) }).collect();
+            let owner = Owner { uid: self.id_map.host(user.uid), gid: self.id_map.host(user.gid) };
+            let secrets = StepSecrets { process: index, payload, mounts, contents: own, access: &access, owner };
+            volume.fill_step(steps.as_fd(), &secrets, pass)?;
+        }
+        Ok(())
     }
 
     /// Keeps the secret arguments and variables, and the files that the process may change.
@@ -217,6 +254,7 @@ impl Injection<'_> {
                 inputs: keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?,
                 mounts: volume.views(&self.prepared.mounts, self.plan.layout())?,
                 generations: volume.generations_view(&self.prepared.mounts, self.plan.layout())?,
+                steps: self.plan.actions.is_some().then(|| volume.steps_views()).transpose()?,
             })
         };
         let views = match views() {
@@ -228,17 +266,6 @@ impl Injection<'_> {
         views.map_err(|error| Failed("views of the secret files".into(), error))
     }
 
-    /// Moves a view onto its place, with the container's root as `/`.
-    fn place(&self, point: &MountPoint, view: &OwnedFd) -> io::Result<()> {
-        let root = open_dir(Path::new("/"))?;
-        if point.in_fresh_mount {
-            // By now the container's own ids are those that this process sees.
-            make_target(root.as_fd(), point, (self.prepared.user.uid, self.prepared.user.gid))?;
-        }
-        let kind = if matches!(point.content, Content::Directory(_)) { OFlags::DIRECTORY } else { OFlags::empty() };
-        let target = open_in_root(root.as_fd(), &point.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;
-        mount::attach(view.as_fd(), target.as_fd())
-    }
 }
 
 /// Views of a volume.
@@ -250,16 +277,24 @@ struct Views {
     generations: Option<OwnedFd>,
     /// Of the inputs that the container may ask for, where there are any.
     inputs: Option<OwnedFd>,
+    /// Of the secrets of steps, and of what covers them, where there are any.
+    steps: Option<[OwnedFd; 2]>,
 }
 
-/// Shows the generations of the secret files where the links of their mount points lead to.
-fn generations_dir(view: &OwnedFd) -> io::Result<()> {
-    let dev = dev()?;
-    let name = Path::new(GENERATIONS_DIR).strip_prefix(DEV).map_err(io::Error::other)?;
-    rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let target = open_in_root(dev.as_fd(), name, flags, Mode::empty(), Follow::NoLinks)?;
-    mount::attach(view.as_fd(), target.as_fd())
+/// Mounts views in a new directory of the container's /dev, one over the other.
+fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> Result<(), Failed> {
+    let show = || -> io::Result<()> {
+        let dev = dev()?;
+        let name = Path::new(path).strip_prefix(DEV).map_err(io::Error::other)?;
+        rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
+        for view in views {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let target = open_in_root(dev.as_fd(), name, flags, Mode::empty(), Follow::NoLinks)?;
+            mount::attach(view.as_fd(), target.as_fd())?;
+        }
+        Ok(())
+    };
+    show().map_err(|error| Failed(format!("mount at {path}"), error))
 }
 
 /// Makes `/dev/console` in the fresh /dev, as the OCI runtime specification has it for a container with a terminal: that is

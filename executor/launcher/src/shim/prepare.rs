@@ -12,6 +12,7 @@
 //! Each stage is a type, and the step to the next consumes it. What is to be undone is kept beside them, in [`Site`].
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use executor_core::idmap::IdMap;
 use executor_core::lifecycle::State;
 use executor_core::limits::WRITABLE_ENTRIES;
 use executor_core::placement::{MountPoint, VolumeSize};
-use executor_core::plan::{Plan, WritableFiles};
+use executor_core::plan::{Actions, Plan, WritableFiles};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
-use executor_core::record::{ContainerRecord, Prepared, RECORD_VERSION};
+use executor_core::record::{ContainerRecord, Prepared, PreparedStep, RECORD_VERSION};
 use executor_core::time::Timestamp;
 use executor_core::users::ResolvedUser;
 use executor_core::validate::{Violation, recheck};
@@ -35,6 +36,8 @@ use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
 
 use super::control::Control;
+use super::executor::InitRole;
+use super::steps::Running;
 use super::watch::Watch;
 use super::{Ready, create, inject, limits, names, stdio, update};
 use crate::dirs::Dirs;
@@ -82,7 +85,7 @@ pub(super) fn prepare(
     };
     let id = request.id.as_str();
     match admitted.build(host, filter, &mut site, control) {
-        Ok(Built { record, container, ports, log, token, watch }) => Ok(Ready {
+        Ok(Built { record, container, ports, log, token, watch, steps }) => Ok(Ready {
             record,
             remains: site.remains,
             container,
@@ -90,6 +93,7 @@ pub(super) fn prepare(
             log,
             watch,
             token,
+            steps,
             begun: request.begun,
             generations: update::Generations::default(),
         }),
@@ -172,6 +176,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         started_at: None,
         stopped: false,
         exit: None,
+        steps: Vec::new(),
         files_generation: 0,
         files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
@@ -216,6 +221,7 @@ struct Assembled {
     user: Arc<ResolvedUser>,
     file_groups: BTreeMap<String, u32>,
     mounts: Vec<MountPoint>,
+    steps: Vec<PreparedStep>,
     /// Warning of a limit on its disk that cannot be enforced.
     unheld: Option<String>,
 }
@@ -245,6 +251,7 @@ struct Built {
     log: stdio::Log,
     token: Option<TokenDigest>,
     watch: Watch,
+    steps: Option<Running>,
 }
 
 impl Admitted {
@@ -257,7 +264,7 @@ impl Admitted {
     ) -> Result<Built, Refused> {
         let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site)?;
         // Only now, with init cloned, is there a descriptor through which a secret can be reached.
-        waiting.inject(host, site, control)?.finish(host, site, control)
+        waiting.inject(host, site, control)?.finish(host, filter, site, control)
     }
 
     fn record(self, host: &Host, control: &mut Control) -> Result<Recorded, Refused> {
@@ -277,20 +284,25 @@ impl Recorded {
         self.dirs.layer = layer;
         let mut tree = Tree::assemble(host, plan, &self.dirs, &self.ids)?;
         tree.make_room_for_tmpfs(plan)?;
-        let user = Arc::new(tree.resolve_user(plan)?);
+        let field = match plan.actions.as_ref().and_then(Actions::first_process) {
+            Some(first) => format!("{}.run.user", plan.processes[first].id),
+            None => "action.run.user".to_owned(),
+        };
+        let user = Arc::new(tree.resolve_user(&plan.user, &field)?);
         let file_groups = tree.file_groups(plan)?;
         if plan.token_file().is_some() {
             tree.make_runtime_dir(plan)?;
         }
         names::make_dir(&tree)?;
-        let mounts = tree.place(plan, &host.policy.files_root, &user)?;
-        Ok(Assembled { recorded: self, tree, user, file_groups, mounts, unheld })
+        let mounts = tree.place(plan, &plan.files, &host.policy.files_root, &user)?;
+        let steps = tree.steps(plan, &mounts, &host.policy.files_root, host.nofile_max)?;
+        Ok(Assembled { recorded: self, tree, user, file_groups, mounts, steps, unheld })
     }
 }
 
 impl Assembled {
     fn create(self, host: &Host, filter: &Arc<Filter>, site: &mut Site) -> Result<Waiting, Refused> {
-        let Self { recorded: Recorded { record, dirs, ids, mut log }, tree, user, file_groups, mounts, unheld } = self;
+        let Self { recorded: Recorded { record, dirs, ids, mut log }, tree, user, file_groups, mounts, steps, unheld } = self;
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
         warnings.extend_from_slice(tree.warnings());
@@ -311,7 +323,12 @@ impl Assembled {
         limits::can_be_given(&record.plan, &held)?;
         let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
         warnings.extend(unknown);
-        let first = (record.plan.terminal, record.plan.surroundings.init);
+        let role = match (&record.plan.actions, record.plan.surroundings.init) {
+            (Some(_), _) => InitRole::Reaper,
+            (None, true) => InitRole::Parent,
+            (None, false) => InitRole::Program,
+        };
+        let first = (record.plan.terminal, role);
         let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), first)?;
         let id_map = ids.map();
         drop(ids);
@@ -330,6 +347,7 @@ impl Assembled {
             nofile: limits.nofile,
             warnings,
             network,
+            steps,
             at: now(),
         };
         Ok(Waiting { record, dirs, log, container, id_map, ports, prepared })
@@ -365,27 +383,48 @@ impl Waiting {
 
     /// Makes the file system of the secret files, where there are any, and gives the launcher its handle.
     fn volume(&self, host: &Host, site: &Site, control: &mut Control) -> Result<Option<Volume>, Refused> {
-        if self.prepared.mounts.is_empty() {
+        let plan = &self.record.plan;
+        if self.prepared.mounts.is_empty() && plan.actions.is_none() {
             return Ok(None);
         }
-        let plan = &self.record.plan;
         let mut size = placement::volume_size(&plan.files, host.page);
         if inject::keeps_inputs(plan) {
             // Their number and their names are known, their sizes are not: together they are less than the payload.
             size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
         }
+        let mut files = plan.files.len();
+        if plan.actions.is_some() {
+            let payloads = site.remains.inputs[0].len() as u64;
+            let steps = placement::steps_size(&plan.processes, payloads, plan.files.len(), host.page);
+            (size.bytes, size.inodes) = (size.bytes + steps.bytes, size.inodes + steps.inodes);
+            files += plan.processes.iter().map(|process| process.files.len() + 4).sum::<usize>();
+        }
         let volume = Volume::create(size).map_err(|error| failed("secret file system", &error))?;
-        limits::allow_descriptors(plan.files.len());
+        limits::allow_descriptors(files);
         control.share_volume(&volume);
         Ok(Some(volume))
     }
 }
 
 impl Injected {
-    fn finish(self, host: &Host, site: &Site, control: &mut Control) -> Result<Built, Refused> {
+    fn finish(
+        self,
+        host: &Host,
+        filter: &Arc<Filter>,
+        site: &Site,
+        control: &mut Control,
+    ) -> Result<Built, Refused> {
         let Self { waiting: Waiting { mut record, dirs, mut log, container, ports, mut prepared, .. }, token } = self;
         let [process, files] = &site.remains.inputs[..] else {
             return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
+        };
+        // Before this process reads a secret.
+        let steps = match &record.plan.actions {
+            None => None,
+            Some(actions) => Some(
+                Running::prepare(host, filter, &record, &prepared, actions, container.pidfd().as_fd())
+                    .map_err(|error| failed("steps", &error))?,
+            ),
         };
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
             .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
@@ -394,12 +433,12 @@ impl Injected {
         prepared.warnings.extend_from_slice(redactor.warnings());
         log.mask(redactor);
         prepared.at = now();
-        record.files_generation = u64::from(prepared.volume.is_some());
+        record.files_generation = u64::from(!prepared.mounts.is_empty());
         record.prepared = Some(prepared);
         record.state = State::Created;
         dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
         control.reached(State::Created);
-        Ok(Built { record, container, ports, log, token, watch })
+        Ok(Built { record, container, ports, log, token, watch, steps })
     }
 }
 

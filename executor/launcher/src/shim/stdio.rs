@@ -12,10 +12,11 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use executor_core::logline::{CHUNK_MAX, Entry, Place, Stream, split, write, write_place};
-use executor_core::plan::{Plan, Redaction};
+use executor_core::plan::{Plan, PlannedProcess, Redaction};
 use executor_core::protocol::{Attach, Reason, Refused};
 use executor_secrets::redact::{self, Redactor};
 use executor_sys::events::Events;
@@ -44,8 +45,7 @@ pub(super) struct Log {
     size_max: u64,
     /// Place of the log's end in the whole of the output.
     place: Place,
-    source: String,
-    suppressed: bool,
+    source: Rc<Source>,
     pipes: Vec<Pipe>,
     attached: Attached,
     terminal: bool,
@@ -55,13 +55,37 @@ pub(super) struct Log {
     lost: u64,
 }
 
+/// What output is marked with.
+#[derive(Default)]
+struct Source {
+    name: String,
+    /// The output is not kept.
+    suppressed: bool,
+}
+
 /// An output of the container.
 struct Pipe {
     stream: Stream,
+    source: Rc<Source>,
+    /// Index of the process that it belongs to, in a tree of actions.
+    process: Option<usize>,
     file: File,
     masked: redact::Stream,
     /// Time when what is held back goes out, if nothing comes.
     flush_at: Option<Instant>,
+}
+
+impl Source {
+    fn of(process: &PlannedProcess) -> Rc<Self> {
+        Rc::new(Self { name: process.log_source.clone(), suppressed: process.suppress_log_output })
+    }
+}
+
+impl Pipe {
+    fn new(stream: Stream, source: &Rc<Source>, process: Option<usize>, file: File) -> Self {
+        let (source, masked) = (Rc::clone(source), redact::Stream::default());
+        Self { stream, source, process, file, masked, flush_at: None }
+    }
 }
 
 impl Log {
@@ -78,8 +102,7 @@ impl Log {
             header: 0,
             size_max,
             place: Place::default(),
-            source: main.map(|main| main.log_source.clone()).unwrap_or_default(),
-            suppressed: main.is_some_and(|main| main.suppress_log_output),
+            source: main.map(Source::of).unwrap_or_default(),
             pipes: Vec::new(),
             attached: Attached::default(),
             terminal: plan.terminal,
@@ -98,15 +121,37 @@ impl Log {
             return Ok((null()?, null()?, null()?)); // until it has opened its terminal
         }
         let stdin = if self.stdin { self.input(uid, gid)? } else { null()? };
-        let mut end = |stream| -> io::Result<OwnedFd> {
-            let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-            rustix::io::ioctl_fionbio(&ours, true)?;
-            fchown(&theirs, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-            let masked = redact::Stream::default();
-            self.pipes.push(Pipe { stream, file: File::from(ours), masked, flush_at: None });
-            Ok(theirs)
-        };
-        Ok((stdin, end(Stream::Stdout)?, end(Stream::Stderr)?))
+        let source = Rc::clone(&self.source);
+        let stdout = self.end_of(Stream::Stdout, &source, None, (uid, gid))?;
+        Ok((stdin, stdout, self.end_of(Stream::Stderr, &source, None, (uid, gid))?))
+    }
+
+    /// The ends of a process of a tree of actions: standard input, output and error.
+    pub(super) fn ends_of(
+        &mut self,
+        process: usize,
+        plan: &PlannedProcess,
+        owner: (u32, u32),
+    ) -> io::Result<[OwnedFd; 3]> {
+        let stdin = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let source = Source::of(plan);
+        let stdout = self.end_of(Stream::Stdout, &source, Some(process), owner)?;
+        Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, Some(process), owner)?])
+    }
+
+    /// A process's end of a pipe whose other end is read here.
+    fn end_of(
+        &mut self,
+        stream: Stream,
+        source: &Rc<Source>,
+        process: Option<usize>,
+        (uid, gid): (u32, u32),
+    ) -> io::Result<OwnedFd> {
+        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        fchown(&theirs, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        self.pipes.push(Pipe::new(stream, source, process, File::from(ours)));
+        Ok(theirs)
     }
 
     /// The process's end of a pipe that attached clients write into.
@@ -124,8 +169,7 @@ impl Log {
             Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
             Err(error) => log::line(Level::Error, &self.id, format_args!("the terminal takes no input: {error}")),
         }
-        let masked = redact::Stream::default();
-        self.pipes.push(Pipe { stream: Stream::Stdout, file: File::from(terminal), masked, flush_at: None });
+        self.pipes.push(Pipe::new(Stream::Stdout, &self.source, None, File::from(terminal)));
     }
 
     /// Takes a client that wants to see what the process writes, or to send what it reads.
@@ -160,20 +204,28 @@ impl Log {
     /// Takes some of what is there, of each stream, unless a client holds it up.
     pub(super) fn pump(&mut self) {
         if !self.attached.holds_up() {
-            self.take_some();
+            self.take_some(|_| true);
         }
+    }
+
+    /// Takes all that a process of a tree of actions has written, unless a client holds it up.
+    pub(super) fn drain(&mut self, process: usize) {
+        while !self.attached.holds_up() && self.take_some(|of| of == Some(process)) {}
     }
 
     /// Takes all that is there: nothing more comes, and nobody is waited for.
     pub(super) fn pump_rest(&mut self) {
-        while self.take_some() {}
+        while self.take_some(|_| true) {}
     }
 
-    /// Takes some of each stream. Returns whether there may be more.
-    fn take_some(&mut self) -> bool {
+    /// Takes some of each stream of the processes that are meant. Returns whether there may be more.
+    fn take_some(&mut self, meant: impl Fn(Option<usize>) -> bool) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
         pipes.retain_mut(|pipe| {
+            if !meant(pipe.process) {
+                return true;
+            }
             // As much as there is and no more: a shim whose container is silent holds no buffer. One byte sees the end.
             let waiting = rustix::io::ioctl_fionread(&pipe.file)
                 .map_or(CHUNK_MAX, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_MAX));
@@ -239,33 +291,41 @@ impl Log {
 
     fn take(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
         if self.redactor.is_idle() && pipe.masked.held() == 0 {
-            return self.append(pipe.stream, bytes);
+            return self.append(pipe.stream, &pipe.source, bytes);
         }
         let mut masked = Vec::with_capacity(bytes.len());
         pipe.masked.push(&self.redactor, bytes, &mut masked);
         pipe.flush_at = (pipe.masked.held() > 0).then(|| Instant::now() + IDLE);
-        self.append(pipe.stream, &masked);
+        self.append(pipe.stream, &pipe.source, &masked);
     }
 
     fn flush(&mut self, pipe: &mut Pipe) {
         let mut masked = Vec::new();
         pipe.masked.flush(&self.redactor, &mut masked);
         pipe.flush_at = None;
-        self.append(pipe.stream, &masked);
+        self.append(pipe.stream, &pipe.source, &masked);
     }
 
     /// Words of the executor's own, on a stream of their own.
     pub(super) fn own_words(&mut self, words: &str) {
         let words = self.masked(words);
-        self.append(Stream::Executor, format!("{words}\n").as_bytes());
+        let source = Rc::clone(&self.source);
+        self.append(Stream::Executor, &source, format!("{words}\n").as_bytes());
     }
 
-    fn append(&mut self, stream: Stream, bytes: &[u8]) {
+    /// Words of the request, as if a process of this source had written them.
+    pub(super) fn say(&mut self, stream: Stream, source: &str, words: &str) {
+        let words = self.masked(words);
+        let source = Source { name: source.to_owned(), suppressed: false };
+        self.append(stream, &source, format!("{words}\n").as_bytes());
+    }
+
+    fn append(&mut self, stream: Stream, source: &Source, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         self.attached.output(stream, bytes);
-        if self.suppressed && stream != Stream::Executor {
+        if source.suppressed && stream != Stream::Executor {
             return;
         }
         let (mut lines, mut place) = (Vec::with_capacity(bytes.len() + 256), self.place);
@@ -280,7 +340,7 @@ impl Log {
         }
         let (told, before) = (lines.len(), place);
         for (content, complete) in split(bytes) {
-            let entry = Entry { time, stream, complete, source: &self.source, content };
+            let entry = Entry { time, stream, complete, source: &source.name, content };
             write(&entry, &mut lines);
             place.pass(&entry);
         }

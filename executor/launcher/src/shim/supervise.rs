@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use executor_core::lifecycle::State;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
-use executor_core::record::Exit;
+use executor_core::record::{Exit, Failure, StepRecord};
 use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
 
 use super::control::{Command, Control};
+use super::steps::Running;
 use super::{Ready, disclosure, save, update};
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -39,18 +40,25 @@ enum Event {
     Control,
     /// An attached client sends, can be sent to, or is gone.
     Client,
+    /// Something has become of a step.
+    Steps,
 }
 
-/// Stays until the container's process has ended and all that it printed was taken. Tells how it ended and, where it was
-/// stopped, when its time is over.
+/// End of a container's process, or of its tree of actions.
+pub(super) type End = (Option<Exit>, Option<Failure>);
+
+/// Stays until the container's processes have ended and all that they printed was taken. Returns how that was and, where the
+/// container was stopped, when its time is over.
 pub(super) fn until_the_end(
     host: &Host,
     ready: &mut Ready,
     control: &mut Control,
     signals: &SignalEvents,
-) -> (Exit, Option<Instant>) {
+) -> (End, Option<Instant>) {
     let mut kill_at: Option<Instant> = None;
     let mut stop_at: Option<Instant> = None;
+    let (mut ending, mut told) = (false, Vec::new());
+    ready.begin_steps(host);
     loop {
         let events = wait(ready, control, signals, kill_at);
         let has = |event| events.contains(&event);
@@ -62,7 +70,8 @@ pub(super) fn until_the_end(
                     stop(host, ready, control, grace, &mut kill_at);
                 }
             }
-            while let Ok(Some(_)) = process::reap_one(|pid| pid == ready.container.pid()) {}
+            let kept = |pid| pid == ready.container.pid() || ready.steps.as_ref().is_some_and(|steps| steps.keeps(pid));
+            while let Ok(Some(_)) = process::reap_one(kept) {}
         }
         if has(Event::Control) {
             for asked in control.read() {
@@ -81,6 +90,16 @@ pub(super) fn until_the_end(
             ready.log.attend_clients();
         }
         update::wipe_due(ready);
+        if has(Event::Steps) {
+            ready.take_news(host);
+        }
+        ready.attend_steps(host);
+        tell_of_steps(ready, control, &mut told);
+        if !ending && ready.steps.as_ref().is_some_and(|steps| steps.conclusion().is_some()) {
+            // What the processes left behind ends with the first one of the container.
+            signal_init(ready, libc::SIGKILL);
+            ending = true;
+        }
         if kill_at.is_some_and(|at| Instant::now() >= at) {
             signal_init(ready, libc::SIGKILL);
             kill_at = None;
@@ -88,6 +107,10 @@ pub(super) fn until_the_end(
         if has(Event::InitEnded) {
             break;
         }
+    }
+    if let Some(steps) = &mut ready.steps {
+        steps.end();
+        ready.abandon_steps(host);
     }
     ready.log.pump_rest();
     let exit = match process::wait_for(ready.container.pid()) {
@@ -98,7 +121,15 @@ pub(super) fn until_the_end(
             Exit::Signal(libc::SIGKILL)
         }
     };
-    (exit, stop_at)
+    let end = match &ready.steps {
+        None => (Some(exit), None),
+        Some(steps) => {
+            let (exit, failure) = steps.conclusion().unwrap_or_default();
+            let masked = |failure: Failure| Failure { message: ready.log.masked(&failure.message), ..failure };
+            (exit, failure.map(masked))
+        }
+    };
+    (end, stop_at)
 }
 
 /// Waits until something happens, or is due.
@@ -106,11 +137,15 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Optio
     let mut events = Events::default();
     events.read(ready.container.pidfd().as_fd(), Event::InitEnded);
     events.read(signals.as_fd(), Event::Signal);
+    if let Some(news) = ready.steps.as_ref().and_then(Running::news) {
+        events.read(news, Event::Steps);
+    }
     ready.log.register_output(&mut events, Event::Output);
     control.register(&mut events, Event::Control);
     ready.log.register_clients(&mut events, Event::Client);
     let due = [kill_at, ready.log.flush_at(), ready.log.clients_due(), ready.generations.due()];
-    events.due(due.into_iter().flatten().chain([Instant::now() + WAIT_MAX]));
+    let steps_due = ready.steps.as_ref().and_then(Running::due);
+    events.due(due.into_iter().chain([steps_due]).flatten().chain([Instant::now() + WAIT_MAX]));
     control.pace().rest();
     let ready = events.wait();
     control.pace().turn();
@@ -135,16 +170,10 @@ fn carry_out(
             Ok(None)
         }
         Command::Signal(Signal { process_id, signal }) => {
-            if process_id != MAIN_PROCESS {
-                return Err(Refused::new(
-                    Reason::NotFound,
-                    format!("there is no process `{process_id}` in this container"),
-                ));
-            }
             if !(1..=64).contains(&signal) {
                 return Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")));
             }
-            signal_init(ready, signal);
+            signal_process(ready, &process_id, signal)?;
             Ok(None)
         }
         Command::UpdateFiles(update) => {
@@ -153,7 +182,7 @@ fn carry_out(
             // The daemon reads the new record before it reads the answer.
             control.reached(ready.record.state);
             if signal != 0 {
-                signal_init(ready, signal);
+                let _ = signal_process(ready, MAIN_PROCESS, signal); // none may run
             }
             Ok(None)
         }
@@ -164,12 +193,16 @@ fn carry_out(
 fn stop(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, kill_at: &mut Option<Instant>) {
     let at = Instant::now() + grace;
     *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
-    if ready.record.state < State::Stopping {
+    let first = ready.record.state < State::Stopping;
+    if first {
         ready.record.stopped = true;
         ready.record.state = State::Stopping;
         save(ready);
         control.reached(State::Stopping);
-        if !grace.is_zero() {
+    }
+    ready.cancel_steps(host, grace);
+    if first {
+        if !grace.is_zero() && ready.steps.is_none() {
             let asked = ready.record.plan.stop_signal.cast_signed();
             signal_init(ready, if is_kept_from_init(host, ready, asked) { libc::SIGKILL } else { asked });
         }
@@ -208,6 +241,30 @@ fn takes_no_notice(status: &str, signal: i32) -> bool {
         line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX)
     };
     (mask("SigCgt:") | mask("SigIgn:") | mask("SigBlk:")) & (1 << (signal - 1)) == 0
+}
+
+/// Signals a process of the container; [`MAIN_PROCESS`] is every one that runs, in a tree of actions.
+fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
+    let is_main = id == MAIN_PROCESS;
+    let found = match &ready.steps {
+        None => {
+            if is_main {
+                signal_init(ready, signal);
+            }
+            is_main
+        }
+        Some(steps) => steps.signal(&ready.record.plan.processes, (!is_main).then_some(id), signal) || is_main,
+    };
+    let why = || format!("there is no process `{id}` in this container, or it does not run");
+    if found { Ok(()) } else { Err(Refused::new(Reason::NotFound, why())) }
+}
+
+/// Has the daemon read the record when a step has begun or ended.
+fn tell_of_steps(ready: &Ready, control: &mut Control, told: &mut Vec<StepRecord>) {
+    if ready.record.steps != *told {
+        told.clone_from(&ready.record.steps);
+        control.reached(ready.record.state);
+    }
 }
 
 fn signal_init(ready: &Ready, signal: i32) {

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::plan::{Plan, PlannedFile, Redaction};
+use executor_core::plan::{Plan, PlannedFile, PlannedProcess, Redaction};
 use executor_secrets::redact::{Redactor, Watched};
 use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
@@ -73,8 +73,13 @@ impl Watch {
         if let (Some(file), Some(token)) = (plan.token_file(), token) {
             watch.inputs.push(Value::new(watch.name(file), &token));
         }
-        let given: Vec<&PlannedFile> = plan.given_files().iter().collect();
+        let of_steps: Vec<&PlannedFile> = plan.processes.iter().flat_map(|process| &process.files).collect();
+        let given: Vec<&PlannedFile> = plan.given_files().iter().chain(of_steps.iter().copied()).collect();
         watch.announce(&given, files)?;
+        // Files of steps are never replaced: they count as inputs.
+        let own = plan.given_files().iter().filter(|file| !file.public).count();
+        let steps = watch.announced.split_off(own);
+        watch.inputs.extend(steps);
         watch.confirm(&plan.files);
         Ok(watch)
     }
@@ -136,15 +141,34 @@ impl Watch {
 
 /// Secret arguments and variables.
 fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Value>> {
+    if plan.actions.is_some() {
+        return inputs_of_steps(plan, process);
+    }
     let Some(main) = plan.main() else { return Ok(Vec::new()) };
     if main.secret_arguments.is_empty() && main.secret_environment_names.is_empty() {
         return Ok(Vec::new());
     }
-    process.read(|bytes| {
-        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-        let values = ProcessPayload::decode(bytes).and_then(|payload| payload.secrets(main)).map_err(invalid)?;
-        let variables = main.secret_environment_names.iter().cloned();
-        let names = variables.chain(main.secret_arguments.iter().map(|index| format!("args[{index}]")));
-        Ok(names.zip(values).map(|(name, value)| Value::new(name, value)).collect())
+    process.read(|bytes| of_process(main, "", bytes))?
+}
+
+/// Secret arguments and variables of the processes of a tree of actions.
+fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Value>> {
+    payloads.read(|bytes| {
+        let payloads = payload::decode(bytes).map_err(invalid)?;
+        let pairs = plan.processes.iter().zip(payloads);
+        let values = pairs.map(|(process, payload)| of_process(process, &format!("{}.run.", process.id), payload));
+        Ok(values.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     })?
+}
+
+/// Secret arguments and variables of one process, whose arguments are named below `parent`.
+fn of_process(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Result<Vec<Value>> {
+    let values = ProcessPayload::decode(payload).and_then(|payload| payload.secrets(process)).map_err(invalid)?;
+    let variables = process.secret_environment_names.iter().cloned();
+    let arguments = process.secret_arguments.iter().map(|index| format!("{parent}args[{index}]"));
+    Ok(variables.chain(arguments).zip(values).map(|(name, value)| Value::new(name, value)).collect())
+}
+
+fn invalid(error: payload::PayloadError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }

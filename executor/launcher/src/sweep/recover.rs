@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use executor_core::record::{ContainerRecord, VolumeKind};
+use executor_core::record::{ContainerRecord, Prepared, VolumeKind};
 use executor_secrets::volume::{SOURCE, Volume};
 use executor_sys::identity;
 use executor_sys::mount::{self, Follow, clone_tree, open_dir, open_in_root, set_writable};
@@ -31,7 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Handles on the volume of a container whose init still lives. Empty where there is none, or it cannot be reached:
 /// then the memory goes, unwritten, with the container's namespace, and the exit record has no receipt.
 pub(super) fn volumes(host: &Host, record: &ContainerRecord) -> Vec<Volume> {
-    let Some(prepared) = record.prepared.as_ref().filter(|prepared| !prepared.mounts.is_empty()) else {
+    let has_files = |prepared: &&Prepared| !prepared.mounts.is_empty() || record.plan.actions.is_some();
+    let Some(prepared) = record.prepared.as_ref().filter(has_files) else {
         return Vec::new();
     };
     if !identity::alive(&prepared.init) {

@@ -92,7 +92,7 @@ impl Volume {
         self.open(&place.ok_or(io::ErrorKind::NotFound)?)
     }
 
-    fn open(&self, path: &Path) -> io::Result<Stored> {
+    pub(super) fn open(&self, path: &Path) -> io::Result<Stored> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         // The links of the layout are followed; none leads out of it.
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

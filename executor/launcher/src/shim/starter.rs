@@ -1,0 +1,353 @@
+//! The process that starts the steps of a tree of actions.
+//!
+//! It is forked from the shim before that knows a secret, because its children, which enter the container, have its memory.
+//! The shim tells it what to start; payload, output and the views of secret files come with the order as descriptors. It is the
+//! parent of the processes, tells how each ended, and ends with the shim; the processes end with it.
+//!
+//! ```text
+//! shim ── order ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, gives up privilege
+//!   <── made, started, ended ──┘          └── clone ──> second process, a child of the starter: becomes the program
+//! ```
+//! One step is started at a time; the others go on meanwhile.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use executor_core::payload::BYTES_MAX;
+use executor_core::placement::MountPoint;
+use executor_core::record::{ContainerRecord, Exit, Prepared};
+use executor_core::spec;
+use executor_sys::events::Events;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Ended, Fork, SignalEvents};
+use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::exec::{Entrant, GO, MADE, Target};
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::program::{FAILURE_MAX, StartFailure};
+use crate::seccomp::Filter;
+
+/// The program is expected to be executed, or to have failed, within this time.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// Longest message of either side.
+const MESSAGE_MAX: usize = FAILURE_MAX + 1024;
+/// Descriptors that come with an order: payload, and standard input, output and error.
+const ORDER_FDS: usize = 4;
+
+/// An order of the shim. The views of secret files follow in messages of their own.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    process: usize,
+    /// Number of views.
+    views: usize,
+}
+
+/// What becomes of a process.
+#[derive(Serialize, Deserialize)]
+pub(super) enum News {
+    /// It is in the container, and has not executed its program; its descriptor comes with this.
+    Made {
+        /// Index of the process.
+        process: usize,
+        /// Pid on the host.
+        pid: i32,
+    },
+    /// It has executed its program.
+    Started {
+        /// Index of the process.
+        process: usize,
+    },
+    /// It has not.
+    NotStarted {
+        /// Index of the process.
+        process: usize,
+        /// Reason.
+        why: String,
+    },
+    /// It has ended.
+    Ended {
+        /// Index of the process.
+        process: usize,
+        /// Status.
+        exit: Exit,
+    },
+}
+
+/// The process, as the shim sees it.
+pub(super) struct Starter {
+    pid: i32,
+    socket: Seqpacket,
+}
+
+impl Starter {
+    /// Forks it. It has the memory of the calling process.
+    ///
+    /// # Errors
+    /// No process or descriptor is left.
+    pub(super) fn fork(
+        host: &Host,
+        filter: &Arc<Filter>,
+        record: &ContainerRecord,
+        prepared: &Prepared,
+        init: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        let (socket, theirs) = Seqpacket::pair()?;
+        let init = init.try_clone_to_owned()?;
+        let parent = std::process::id();
+        match process::fork()? {
+            Fork::Parent(pid) => {
+                socket.set_nonblocking(true);
+                Ok(Self { pid, socket })
+            }
+            Fork::Child => {
+                drop(socket);
+                let served = settle(parent, &theirs, init.as_fd()).and_then(|signals| {
+                    let target = Target::of(record.clone(), prepared.clone(), init)?;
+                    Service { host, filter, target, socket: &theirs, running: BTreeMap::new() }.run(&signals)
+                });
+                if let Err(error) = &served {
+                    let id = record.plan.id.as_str();
+                    log::line(Level::Error, id, format_args!("the steps cannot be started: {error}"));
+                }
+                process::exit_now(i32::from(served.is_err()))
+            }
+        }
+    }
+
+    /// Orders a start.
+    ///
+    /// # Errors
+    /// It has ended; its socket is full.
+    pub(super) fn start(
+        &self,
+        process: usize,
+        payload: &MemFile,
+        stdio: &[OwnedFd; 3],
+        views: &[OwnedFd],
+    ) -> io::Result<()> {
+        let order = serde_json::to_vec(&Order { process, views: views.len() })?;
+        let [stdin, stdout, stderr] = stdio;
+        self.socket.set_nonblocking(false);
+        let sent = self
+            .socket
+            .send(&order, &[payload.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
+            .and_then(|()| {
+                views.chunks(FDS_MAX).try_for_each(|views| {
+                    self.socket.send(b"views", &views.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+                })
+            });
+        self.socket.set_nonblocking(true);
+        sent
+    }
+
+    /// Returns the next news, with the descriptor of a process that was made. `None` where nothing more has come.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(super) fn news(&self) -> io::Result<Option<(News, Option<OwnedFd>)>> {
+        let mut buffer = [0; MESSAGE_MAX];
+        match self.socket.recv(&mut buffer) {
+            Ok(Some((length, fds))) => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds.into_iter().next()))),
+            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Its end of the socket.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Ends it, and with it the processes that it started.
+    pub(super) fn end(self) {
+        super::create::kill(self.pid);
+    }
+
+    /// Its pid: the shim leaves it to be waited for.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+}
+
+/// Becomes a process of its own, with no descriptor but its socket and that of init.
+fn settle(parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
+    process::die_with(parent)?;
+    process::close_all_but(&[socket.as_fd(), init])?;
+    rustix::thread::set_name(c"executor-steps")?;
+    process::forbid_dumps()?;
+    process::trim_heap();
+    SignalEvents::take(&[Signal::SIGCHLD])
+}
+
+/// The process itself.
+struct Service<'a> {
+    host: &'a Host,
+    filter: &'a Arc<Filter>,
+    target: Target,
+    socket: &'a Seqpacket,
+    /// Indices of processes by their pids.
+    running: BTreeMap<i32, usize>,
+}
+
+/// Events of its loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Order,
+    Child,
+}
+
+impl Service<'_> {
+    /// Serves until the shim has ended.
+    fn run(mut self, signals: &SignalEvents) -> io::Result<()> {
+        loop {
+            let mut events = Events::default();
+            events.read(signals.as_fd(), Event::Child);
+            events.read(self.socket.as_fd(), Event::Order);
+            let happened = events.wait()?;
+            while signals.next()?.is_some() {}
+            self.take_ended()?;
+            if happened.contains(&Event::Order) {
+                let mut buffer = [0; MESSAGE_MAX];
+                let Some((length, fds)) = self.socket.recv(&mut buffer)? else { return Ok(()) };
+                let order: Order = serde_json::from_slice(&buffer[..length])?;
+                let views = self.views(order.views)?;
+                self.start(order.process, fds, &views)?;
+            }
+        }
+    }
+
+    fn views(&self, count: usize) -> io::Result<Vec<OwnedFd>> {
+        let mut views = Vec::new();
+        while views.len() < count {
+            let (_, fds) = self.socket.recv(&mut [0; 16])?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            views.extend(fds);
+        }
+        Ok(views)
+    }
+
+    /// Takes children that have ended.
+    fn take_ended(&mut self) -> io::Result<()> {
+        while let Some((pid, ended)) = process::reap_one(|_| false)? {
+            if let Some(process) = self.running.remove(&pid) {
+                let exit = match ended {
+                    Ended::Code(code) => Exit::Code(code),
+                    Ended::Signal(signal) => Exit::Signal(signal),
+                };
+                self.tell(&News::Ended { process, exit }, &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, news: &News, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.socket.send(&serde_json::to_vec(news)?, fds)
+    }
+
+    fn start(&mut self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> io::Result<()> {
+        match self.try_to_start(process, fds, views) {
+            Ok(pid) => {
+                self.running.insert(pid, process);
+                self.tell(&News::Started { process }, &[])
+            }
+            Err(why) => self.tell(&News::NotStarted { process, why }, &[]),
+        }
+    }
+
+    fn try_to_start(&self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> Result<i32, String> {
+        let told = |what: &'static str| move |error: io::Error| format!("{what}: {}", crate::errors::plain(&error));
+        let Ok([payload, stdin, stdout, stderr]) = <[OwnedFd; ORDER_FDS]>::try_from(fds) else {
+            return Err("an order without its descriptors".into());
+        };
+        let payload = MemFile::from_fd(payload, BYTES_MAX as u64).map_err(told("payload"))?;
+        let step = self.target.prepared.steps.get(process).ok_or("an order for an unknown process")?;
+        let isolation = &self.target.record.plan.isolation;
+        let held = spec::held(isolation, step.user.uid);
+        let (filter, _) = Filter::of(self.filter, isolation, &held).map_err(|refused| refused.message)?;
+        let credentials = Target::credentials(&step.user, &held).map_err(told("capabilities"))?;
+        let points: Vec<(&MountPoint, BorrowedFd<'_>)> =
+            step.mounts.iter().map(|mount| &mount.point).zip(views.iter().map(AsFd::as_fd)).collect();
+        let (socket, theirs) = Seqpacket::pair().map_err(told("socket"))?;
+        let starter = std::process::id();
+        let first = match process::fork().map_err(told("fork"))? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                let entrant = Entrant {
+                    host: self.host,
+                    filter: &filter,
+                    target: &self.target,
+                    credentials: &credentials,
+                    home: &step.user.home,
+                    nofile: step.nofile,
+                    terminal: None,
+                    supervisor: starter,
+                    archive: None,
+                    secret_devices: &[],
+                    mounts: &points,
+                };
+                entrant.run(&theirs, &[stdin, stdout, stderr], &payload)
+            }
+        };
+        drop(theirs);
+        let deadline = Instant::now() + START_PATIENCE;
+        let made = hear(&socket, deadline);
+        if made.is_err() {
+            kill(first);
+        }
+        let ended = process::wait_for(first).map_err(told("helper"))?;
+        let pid = match made? {
+            Some(word) if word.len() == 8 && word.starts_with(MADE) => {
+                word[4..].try_into().map_or(0, i32::from_le_bytes)
+            }
+            Some(word) => return Err(StartFailure::decode(&word).1),
+            None if ended == Ended::Signal(libc::SIGKILL) => {
+                return Err("the container has no memory left for another process".into());
+            }
+            None => return Err(format!("a helper process ended unexpectedly ({ended:?})")),
+        };
+        let pidfd = process::pidfd(pid).map_err(told("process"))?;
+        self.tell(&News::Made { process, pid }, &[pidfd.as_fd()]).map_err(told("shim"))?;
+        let _ = socket.send(GO, &[]); // its end is heard
+        match hear(&socket, deadline) {
+            // Its end was closed by a successful execve, or by its death: the wait tells.
+            Ok(None) => Ok(pid),
+            Ok(Some(word)) => {
+                let _ = process::wait_for(pid);
+                Err(StartFailure::decode(&word).1)
+            }
+            Err(late) => {
+                kill(pid);
+                let _ = process::wait_for(pid);
+                Err(late)
+            }
+        }
+    }
+}
+
+/// Returns the next message of one of the two processes; `None` at their end.
+fn hear(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String> {
+    let mut buffer = vec![0; FAILURE_MAX];
+    match socket.recv_by(&mut buffer, deadline) {
+        Ok(received) => Ok(received.map(|(length, _)| {
+            buffer.truncate(length);
+            buffer
+        })),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(format!("the program was not executed within {} s", START_PATIENCE.as_secs()))
+        }
+        Err(error) => Err(format!("helper: {}", crate::errors::plain(&error))),
+    }
+}
+
+/// Kills a child that is not taken yet.
+fn kill(pid: i32) {
+    if let Ok(pidfd) = process::pidfd(pid) {
+        let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+    }
+}

@@ -1,0 +1,381 @@
+//! The steps of a tree of actions, carried out: what [`executor_core::steps`] orders, on processes, files and the log.
+//!
+//! A step's arguments, environment and files wait in the container's volume. When it begins, the shim copies its payload into a
+//! memory file for the process that starts it ([`super::starter`]), with views of its files that only the new process sees. What
+//! waited is wiped as soon as the program runs, the files when it has ended, before anybody is told of the end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use executor_core::logline::Stream;
+use executor_core::plan::{Actions, PlannedProcess};
+use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep};
+use executor_core::steps::{Order, RunEnd, Steps};
+use executor_secrets::volume::{Receipt, Volume};
+use executor_sys::memfile::MemFile;
+use executor_sys::process;
+
+use super::starter::{News, Starter};
+use super::stdio::Log;
+use super::{Ready, save};
+use crate::errors::plain;
+use crate::finish::{SHIM, now};
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::seccomp::Filter;
+
+/// Why a step is not started when nobody is there to start it.
+const NO_STARTER: &str = "the process that starts the steps has ended";
+
+/// The steps of a container that runs.
+pub(super) struct Running {
+    steps: Steps,
+    /// Set until it has ended, with the container or before.
+    starter: Option<Starter>,
+    /// Processes that were ordered and have not ended, by their indices.
+    processes: BTreeMap<usize, Process>,
+    /// Times of steps.
+    timers: Vec<(Instant, usize)>,
+    /// Time from SIGTERM to SIGKILL.
+    grace: Duration,
+    /// Processes of the container that the kernel killed for want of memory, as far as they are told.
+    oom_kills: u64,
+}
+
+/// A process of a step.
+struct Process {
+    /// Set once it is in the container.
+    pid: Option<(i32, OwnedFd)>,
+    /// Its payload, until it runs.
+    payload: Option<MemFile>,
+    /// It runs its program.
+    runs: bool,
+    cancelled: bool,
+    /// Time of SIGKILL.
+    kill_at: Option<Instant>,
+    killed: bool,
+}
+
+impl Running {
+    /// Makes the steps, and the process that starts them.
+    ///
+    /// # Errors
+    /// No process or descriptor is left.
+    pub(super) fn prepare(
+        host: &Host,
+        filter: &Arc<Filter>,
+        record: &ContainerRecord,
+        prepared: &Prepared,
+        actions: &Actions,
+        init: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            steps: Steps::new(actions, &record.plan.processes),
+            starter: Some(Starter::fork(host, filter, record, prepared, init)?),
+            processes: BTreeMap::new(),
+            timers: Vec::new(),
+            grace: record.plan.grace,
+            oom_kills: 0,
+        })
+    }
+
+    /// Descriptor on which news come.
+    pub(super) fn news(&self) -> Option<BorrowedFd<'_>> {
+        self.starter.as_ref().map(Starter::as_fd)
+    }
+
+    /// Returns whether a child of the shim is waited for here.
+    pub(super) fn keeps(&self, pid: i32) -> bool {
+        self.starter.as_ref().is_some_and(|starter| starter.pid() == pid)
+    }
+
+    /// Returns when something is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let kills = self.processes.values().filter_map(|process| process.kill_at);
+        kills.chain(self.timers.iter().map(|(at, _)| *at)).min()
+    }
+
+    /// Signals one process by its path, or all that run. Returns whether there was any.
+    pub(super) fn signal(&self, processes: &[PlannedProcess], id: Option<&str>, signal: i32) -> bool {
+        let named = |index: usize| id.is_none_or(|id| processes.get(index).is_some_and(|process| process.id == id));
+        let mut found = false;
+        for (_, process) in self.processes.iter().filter(|(index, process)| process.runs && named(**index)) {
+            process.signal(signal);
+            found = true;
+        }
+        found
+    }
+
+    /// Returns how the tree has ended, when it has: the exit status of the container, and the failure.
+    pub(super) fn conclusion(&self) -> Option<(Option<Exit>, Option<Failure>)> {
+        let conclusion = self.steps.conclusion().filter(|_| self.processes.is_empty())?;
+        let failure = |message| Failure { kind: FailureKind::Action, message, errno: 0 };
+        Some((conclusion.exit, conclusion.failure.map(failure)))
+    }
+
+    /// Ends the process that starts steps.
+    pub(super) fn end(&mut self) {
+        if let Some(starter) = self.starter.take() {
+            starter.end();
+        }
+    }
+}
+
+impl Process {
+    fn signal(&self, signal: i32) {
+        if let Some((_, pidfd)) = &self.pid {
+            let _ = process::pidfd_signal(pidfd.as_fd(), signal); // it may have ended
+        }
+    }
+
+    /// Kills the process, and what is in its group.
+    fn kill(&mut self) {
+        self.killed = true;
+        self.signal(libc::SIGKILL);
+        if let Some((pid, _)) = self.pid {
+            // Its number is its own until its parent has taken it, and that tells first.
+            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+
+    /// Tells the process to end, once it runs.
+    fn end_by(&mut self, signal: i32, grace: Duration) {
+        if grace.is_zero() {
+            self.kill_at = Some(Instant::now());
+        } else {
+            self.signal(signal);
+            self.kill_at = Some(Instant::now() + grace);
+        }
+    }
+}
+
+/// What is changed while steps are carried out: everything of the container but its steps.
+struct Site<'a> {
+    host: &'a Host,
+    record: &'a ContainerRecord,
+    log: &'a mut Log,
+    volume: Option<&'a Volume>,
+    wiped: &'a mut Receipt,
+}
+
+impl Ready {
+    /// Starts the tree.
+    pub(super) fn begin_steps(&mut self, host: &Host) {
+        self.drive(host, |running, _| running.steps.begin(now()));
+    }
+
+    /// Takes what the starter tells.
+    pub(super) fn take_news(&mut self, host: &Host) {
+        loop {
+            let Some(running) = &mut self.steps else { return };
+            match running.starter.as_ref().map(Starter::news) {
+                Some(Ok(Some((news, fd)))) => self.drive(host, |running, site| running.take(news, fd, site)),
+                Some(Ok(None)) | None => return,
+                Some(Err(error)) => {
+                    let id = self.record.plan.id.as_str();
+                    log::line(Level::Error, id, format_args!("{NO_STARTER}: {error}"));
+                    running.end();
+                    return self.abandon_steps(host);
+                }
+            }
+        }
+    }
+
+    /// Ends the steps for the record: their processes are gone, and nobody tells how they ended.
+    pub(super) fn abandon_steps(&mut self, host: &Host) {
+        while let Some(process) = self.steps.as_ref().and_then(|running| running.processes.keys().next().copied()) {
+            self.drive(host, |running, site| running.ended(process, Exit::Signal(libc::SIGKILL), site));
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn attend_steps(&mut self, host: &Host) {
+        let now = Instant::now();
+        let Some(running) = &mut self.steps else { return };
+        for process in running.processes.values_mut().filter(|process| process.kill_at.is_some_and(|at| at <= now)) {
+            // Once it is in the container; one that is being made is killed when it is.
+            if process.pid.is_some() {
+                process.kill_at = None;
+                process.kill();
+            }
+        }
+        let (due, later) = running.timers.drain(..).partition::<Vec<_>, _>(|(at, _)| *at <= now);
+        running.timers = later;
+        for (_, step) in due {
+            self.drive(host, |running, _| running.steps.expired(step));
+        }
+    }
+
+    /// Cancels the tree. A second time can only shorten the time that the processes have.
+    pub(super) fn cancel_steps(&mut self, host: &Host, grace: Duration) {
+        let Some(running) = &mut self.steps else { return };
+        running.grace = grace;
+        let at = Instant::now() + grace;
+        for process in running.processes.values_mut() {
+            process.kill_at = process.kill_at.map(|earlier| earlier.min(at));
+        }
+        self.drive(host, |running, _| running.steps.cancel(now()));
+    }
+
+    /// Has something happen to the steps, and carries out what follows.
+    fn drive(&mut self, host: &Host, happen: impl FnOnce(&mut Running, &mut Site<'_>) -> Vec<Order>) {
+        let Some(running) = &mut self.steps else { return };
+        let mut site = Site {
+            host,
+            record: &self.record,
+            log: &mut self.log,
+            volume: self.remains.volumes.first(),
+            wiped: &mut self.remains.rotated.wiped,
+        };
+        let mut orders = happen(running, &mut site);
+        while !orders.is_empty() {
+            orders = orders.into_iter().flat_map(|order| running.obey(order, &mut site)).collect();
+        }
+        let steps = running.steps.records();
+        if steps != self.record.steps {
+            self.record.steps = steps;
+            save(self);
+        }
+    }
+}
+
+impl Running {
+    fn obey(&mut self, order: Order, site: &mut Site<'_>) -> Vec<Order> {
+        match order {
+            Order::Start(index) => match self.start(index, site) {
+                Ok(payload) => {
+                    let process = Process {
+                        pid: None,
+                        payload: Some(payload),
+                        runs: false,
+                        cancelled: false,
+                        kill_at: None,
+                        killed: false,
+                    };
+                    self.processes.insert(index, process);
+                }
+                Err(error) => return self.not_started(index, plain(&error), site),
+            },
+            Order::Cancel(index) => {
+                let signal = site.record.plan.stop_signal.cast_signed();
+                if let Some(process) = self.processes.get_mut(&index) {
+                    process.cancelled = true;
+                    if process.runs {
+                        process.end_by(signal, self.grace);
+                    }
+                }
+            }
+            Order::Expire(step, after) => self.timers.push((Instant::now() + after, step)),
+            Order::Say { log_source, failed, text } => {
+                let stream = if failed { Stream::Stderr } else { Stream::Stdout };
+                site.log.say(stream, &log_source, &text);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Orders a process. Gives the copy of its payload, to be wiped when it runs.
+    fn start(&self, index: usize, site: &mut Site<'_>) -> io::Result<MemFile> {
+        let missing = || io::Error::other("the container has no such process");
+        let plan = site.record.plan.processes.get(index).ok_or_else(missing)?;
+        let prepared = site.record.prepared.as_ref().and_then(|prepared| prepared.steps.get(index));
+        let PreparedStep { user, mounts, .. } = prepared.ok_or_else(missing)?;
+        let volume = site.volume.ok_or_else(missing)?;
+        let starter = self.starter.as_ref().ok_or_else(|| io::Error::other(NO_STARTER))?;
+        let views = volume.step_views(index, mounts.len())?;
+        let ids = site.record.id_map();
+        let stdio = site.log.ends_of(index, plan, (ids.host(user.uid), ids.host(user.gid)))?;
+        let stored = volume.step_payload(index)?;
+        let mut payload = MemFile::create("executor-step", stored.len())?;
+        let mut read = Ok(());
+        payload.fill(|bytes| read = stored.read_into(bytes))?;
+        match read.and_then(|()| starter.start(index, &payload, &stdio, &views)) {
+            Ok(()) => Ok(payload),
+            Err(error) => {
+                wipe(&payload, site.record);
+                Err(error)
+            }
+        }
+    }
+
+    fn take(&mut self, news: News, fd: Option<OwnedFd>, site: &mut Site<'_>) -> Vec<Order> {
+        match news {
+            News::Made { process: index, pid } => {
+                let grace = self.grace;
+                if let (Some(process), Some(pidfd)) = (self.processes.get_mut(&index), fd) {
+                    process.pid = Some((pid, pidfd));
+                    if process.cancelled {
+                        process.end_by(libc::SIGKILL, grace);
+                    }
+                }
+                Vec::new()
+            }
+            News::Started { process: index } => {
+                self.forget_payload(index, site);
+                if let Some(process) = self.processes.get_mut(&index) {
+                    process.runs = true;
+                    let pid = process.pid.as_ref().map_or(0, |(pid, _)| *pid);
+                    self.steps.started(index, pid, now());
+                }
+                Vec::new()
+            }
+            News::NotStarted { process, why } => self.not_started(process, why, site),
+            News::Ended { process, exit } => self.ended(process, exit, site),
+        }
+    }
+
+    fn ended(&mut self, index: usize, exit: Exit, site: &mut Site<'_>) -> Vec<Order> {
+        self.forget_payload(index, site);
+        let killed = self.processes.remove(&index).is_some_and(|process| process.killed);
+        site.log.drain(index);
+        self.wipe_files(index, site);
+        let oom_kills = site.host.hierarchies.oom_kills(&site.record.cgroup);
+        let out_of_memory = oom_kills > std::mem::replace(&mut self.oom_kills, oom_kills);
+        self.steps.ended(index, RunEnd::Exited { exit, out_of_memory, killed }, now())
+    }
+
+    fn not_started(&mut self, index: usize, why: String, site: &mut Site<'_>) -> Vec<Order> {
+        self.forget_payload(index, site);
+        self.processes.remove(&index);
+        self.wipe_files(index, site);
+        site.log.own_words(&why);
+        let why = site.log.masked(&why);
+        self.steps.ended(index, RunEnd::NotStarted(why), now())
+    }
+
+    /// Wipes the payload of a process: the copy for the starter, and what waited.
+    fn forget_payload(&mut self, index: usize, site: &Site<'_>) {
+        if let Some(payload) = self.processes.get_mut(&index).and_then(|process| process.payload.take()) {
+            wipe(&payload, site.record);
+        }
+        if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step_payload(index)) {
+            let id = site.record.plan.id.as_str();
+            log::line(Level::Error, id, format_args!("a start payload was not wiped: {error}"));
+        }
+    }
+
+    /// Wipes the files of a process.
+    fn wipe_files(&mut self, index: usize, site: &mut Site<'_>) {
+        let files = site.record.plan.processes.get(index).map_or(0, |process| process.files.len());
+        let Some(volume) = site.volume else { return };
+        let mut receipt = Receipt::default();
+        match volume.wipe_step(index, &mut receipt) {
+            Ok(()) if files > 0 => self.steps.wiped(index, receipt.record(SHIM, now())),
+            Ok(()) => {}
+            Err(error) => {
+                let id = site.record.plan.id.as_str();
+                log::line(Level::Error, id, format_args!("the files of a step were not wiped: {error}"));
+            }
+        }
+        *site.wiped = std::mem::take(site.wiped).and(receipt);
+    }
+}
+
+fn wipe(payload: &MemFile, record: &ContainerRecord) {
+    if let Err(error) = payload.wipe() {
+        log::line(Level::Error, record.plan.id.as_str(), format_args!("a start payload was not wiped: {error}"));
+    }
+}
