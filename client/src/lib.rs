@@ -49,7 +49,7 @@ pub use containers::{ListFilter, Match};
 pub use error::{Code, ConnectError, Error, Refusal, Violation};
 pub use events::Events;
 pub use exec::{Exec, Executed};
-pub use executor_proto::v1;
+pub use executor_proto::{FILE_DESCRIPTOR_SET, v1};
 pub use files::{Archive, Output, OutputStream};
 pub use images::{Images, Pull, Pulled};
 pub use input::Input;

@@ -47,6 +47,12 @@ impl Run {
         RunRequest { rootfs: rootfs.into(), action, ..RunRequest::default() }.into()
     }
 
+    /// A container with a root file system that carries out a tree of actions. Setup, sidecars, and variables of all processes
+    /// are set on the message ([`Run::message_mut`]).
+    pub fn actions(rootfs: impl Into<String>, action: Action) -> Self {
+        RunRequest { rootfs: rootfs.into(), action: Some(action), ..RunRequest::default() }.into()
+    }
+
     /// The container's id; the same request may be sent again under it. A UUID where none is given.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {

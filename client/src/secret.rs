@@ -84,11 +84,13 @@ impl Wipe for RunRequest {
     fn wipe(&mut self) {
         self.registry_credentials.iter_mut().for_each(Wipe::wipe);
         self.volume_mounted_files.iter_mut().for_each(Wipe::wipe);
-        let Some(run) = self.action.as_mut().and_then(|action| action.run.as_mut()) else { return };
-        run.volume_mounted_files.iter_mut().for_each(Wipe::wipe);
-        run.env.iter_mut().chain(&mut run.secret_environment).for_each(|variable| variable.value.zeroize());
-        run.secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
-        run.args.zeroize();
+        self.environment.iter_mut().for_each(|variable| variable.value.zeroize());
+        self.for_each_run(|run| {
+            run.volume_mounted_files.iter_mut().for_each(Wipe::wipe);
+            run.env.iter_mut().chain(&mut run.secret_environment).for_each(|variable| variable.value.zeroize());
+            run.secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
+            run.args.zeroize();
+        });
     }
 }
 

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod actions;
 mod redact;
 
 /// Version 1 of the interface.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use executor_core::backoff::Backoff;
 use executor_core::lifecycle::{State, advance};
 use executor_core::protocol::{self, LauncherAnswer, LauncherCall, ShimNews};
-use executor_core::record::{Exit, FailureKind};
+use executor_core::record::{Exit, FailureKind, StepRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 
@@ -245,17 +245,37 @@ impl Actor {
     /// reports, so that a process that ran for a moment only is still seen to have run.
     fn reached(&mut self, reported: State) {
         let generation = self.facts.files_generation;
+        let steps = std::mem::take(&mut self.facts.steps);
         match records::live(&self.node.config.paths, self.handle.id()) {
             Ok(Some(record)) => self.facts.update(record),
-            Ok(None) => {} // the container is at its end: the exit record follows
+            // The container is at its end: the exit record follows.
+            Ok(None) => self.facts.steps.clone_from(&steps),
             Err(error) => {
+                self.facts.steps.clone_from(&steps);
                 let (id, error) = (self.handle.id(), crate::chain(&error));
                 tracing::error!(container = %id, error, "cannot use the container's record");
             }
         }
         self.advance(reported);
+        self.steps_changed(&steps);
         if generation > 0 && self.facts.files_generation > generation {
             self.files_updated();
+        }
+    }
+
+    /// Reports steps of a tree of actions that have started or ended since `before`.
+    fn steps_changed(&self, before: &[StepRecord]) {
+        let pending = StepRecord::default();
+        let mut changed = Vec::new();
+        for (index, step) in self.facts.steps.iter().enumerate() {
+            let before = before.get(index).unwrap_or(&pending);
+            changed.extend(step.started_at.filter(|_| before.started_at.is_none()).map(|at| (at, false, step)));
+            changed.extend(step.finished_at.filter(|_| before.finished_at.is_none()).map(|at| (at, true, step)));
+        }
+        changed.sort_by_key(|(at, ended, _)| (*at, *ended));
+        for (at, ended, step) in changed {
+            let kind = if ended { EventKind::StepEnded } else { EventKind::StepStarted };
+            self.node.events.append_step(self.handle.id(), kind, step.clone(), at);
         }
     }
 
@@ -272,7 +292,9 @@ impl Actor {
         match records::exit(&self.node.config.paths, self.handle.id()) {
             Ok(None) => false,
             Ok(Some(record)) => {
+                let steps = std::mem::take(&mut self.facts.steps);
                 self.facts.conclude(record);
+                self.steps_changed(&steps);
                 self.complete();
                 true
             }

@@ -128,7 +128,7 @@ pub fn plan_request(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, P
 fn plan_without_image(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
     let (mut draft, violations) = draft::of(request)?;
     draft.image = Some(images::placeholder(request));
-    if draft.path.is_empty() {
+    if draft.actions.is_none() && draft.path.is_empty() {
         draft.path = "/";
     }
     validated(&draft, violations, policy)
@@ -174,17 +174,36 @@ fn same_container(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool),
 /// Puts plan and secrets into memory files, and makes the connection for the shim.
 fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<LaunchPayload> {
     let (ours, theirs) = Seqpacket::pair()?;
-    let plan = memfiles::of_json("executor-plan", plan)?;
     let process = process_payload(request)?;
-    let files = draft::files(request).map(|(_, file)| file.content.as_slice());
+    let of_steps = match plan.actions {
+        Some(_) => request.runs(),
+        None => Vec::new(),
+    };
+    let of_steps = of_steps.into_iter().flat_map(|run| &run.volume_mounted_files);
+    let files = draft::files(request).map(|(_, file)| file).chain(of_steps).map(|file| file.content.as_slice());
+    let plan = memfiles::of_json("executor-plan", plan)?;
     let files = memfiles::of_strings("executor-files", &files.collect::<Vec<_>>())?;
     Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 
+/// Puts what a single run action runs into a memory file; of a tree, the payloads of all processes, one after the other.
 fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
-    // Validation has ensured that there is a run action.
-    let default = v1::RunAction::default();
-    let run = request.action.as_ref().and_then(|action| action.run.as_ref()).unwrap_or(&default);
+    if let Some(run) = request.single_run() {
+        return with_payload(run, request, |strings| memfiles::of_strings("executor-process", strings));
+    }
+    let mut payloads = Vec::new();
+    for run in request.runs() {
+        payloads.push(with_payload(run, request, |strings| {
+            let mut bytes = Zeroizing::new(vec![0; payload::encoded_len(strings.iter().copied())]);
+            payload::encode(strings.iter().copied(), &mut bytes);
+            bytes
+        }));
+    }
+    memfiles::of_strings("executor-process", &payloads.iter().map(|payload| &payload[..]).collect::<Vec<_>>())
+}
+
+/// Lets `use_them` have the strings of a process's payload.
+fn with_payload<T>(run: &v1::RunAction, request: &v1::RunRequest, use_them: impl FnOnce(&[&[u8]]) -> T) -> T {
     let dir = if run.dir.is_empty() { "/" } else { &run.dir };
     let count = run.args.len().to_string();
     let mut args: Vec<&[u8]> = run.args.iter().map(String::as_bytes).collect();
@@ -193,25 +212,27 @@ fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
             *empty = value.as_bytes();
         }
     }
-    let all = run.env.iter().chain(&run.secret_environment);
+    let own = run.env.iter().chain(&run.secret_environment);
+    let inherited = request.environment.iter().filter(|shared| own.clone().all(|own| own.name != shared.name));
+    let all = run.env.iter().chain(inherited).chain(&run.secret_environment);
     let joined: Vec<Zeroizing<String>> =
         all.clone().map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
     let has = |name: &str| all.clone().any(|variable| variable.name == name);
     env.extend(payload::default_environment(has, request.terminal));
-    let strings = ProcessPayload::strings(run.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
-    memfiles::of_strings("executor-process", &strings)
+    use_them(&ProcessPayload::strings(run.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env))
 }
 
 /// Overwrites the secrets in a request.
 fn wipe(request: &mut v1::RunRequest) {
-    if let Some(run) = request.action.as_mut().and_then(|action| action.run.as_mut()) {
+    request.for_each_run(|run| {
         run.args.zeroize();
         let v1::RunAction { env, secret_environment, secret_arguments, .. } = run;
         env.iter_mut().chain(secret_environment).for_each(|variable| variable.value.zeroize());
         secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
         run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
-    }
+    });
+    request.environment.iter_mut().for_each(|variable| variable.value.zeroize());
     request.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
     if let Some(credentials) = request.registry_credentials.as_mut() {
         credentials.password.zeroize();

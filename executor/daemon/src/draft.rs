@@ -1,30 +1,41 @@
 //! Drafts of requests, as validation takes them. They borrow from the message: nothing is copied that could be secret.
 
+mod actions;
 mod connectivity;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use executor_core::limits::GRACE_MAX;
 use executor_core::plan::{
     ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs, UserNamespace,
 };
-use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Required, UnknownValue};
+use executor_core::validate::ViolationReason::{OutOfRange, UnknownValue};
 use executor_core::validate::{Draft, DraftFile, DraftOutputs, Violation};
-use executor_proto::v1::{self, Action, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
+use executor_proto::v1::{self, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
+
+/// The run action of a tree's draft: its processes have fields of their own.
+static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
 
 /// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
 /// reported together with those of validation.
 ///
 /// # Errors
-/// The request has not exactly one action, or one that is not supported.
+/// The request has an action that is not supported.
 pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Problem> {
-    let run = action(request.action.as_ref())?;
+    let mut violations = Vec::new();
+    // A single run action is not a tree: its fields are the draft's own.
+    let single = request.single_run();
+    let (tree, steps) = match single {
+        Some(_) => (None, Vec::new()),
+        None => actions::of(request, &mut violations)?,
+    };
+    let run = single.unwrap_or(&NO_RUN);
     let (grace, network) = (duration("grace_period", request.grace_period.as_ref()), network(request.network));
     let redaction = redaction(request.redaction);
-    let mut violations = Vec::new();
     violations.extend(grace.as_ref().err().cloned());
     violations.extend(network.as_ref().err().cloned());
     violations.extend(redaction.as_ref().err().cloned());
@@ -50,7 +61,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         labels: request.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         grace: grace.unwrap_or_default(),
         network: network.ok(),
-        log_source: &run.log_source,
+        log_source: if run.log_source.is_empty() { &request.log_source } else { &run.log_source },
         suppress_log_output: run.suppress_log_output,
         files: files(request).map(|(field, of)| file(field, of)).collect(),
         file_directories: request.file_directories.iter().map(String::as_str).collect(),
@@ -70,6 +81,9 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         await_reader: request.await_reader,
         stop_signal: request.stop_signal,
         remove_when_completed: request.remove_when_completed,
+        shared_env: variables(&request.environment),
+        actions: tree,
+        steps,
     };
     Ok((draft, violations))
 }
@@ -160,45 +174,15 @@ fn redaction(number: i32) -> Result<Redaction, Violation> {
     }
 }
 
-/// Returns every file of a request with the name of its field: the action's first, then the container's own.
+/// Returns every file of the container itself with the name of its field: those of a single run action first, then the
+/// request's own.
 pub(crate) fn files(request: &RunRequest) -> impl Iterator<Item = (String, &File)> {
-    let action = request.action.as_ref().and_then(|action| action.run.as_ref());
+    let action = request.single_run();
     let of_action = action.map_or(&[][..], |run| &run.volume_mounted_files).iter().enumerate();
     let own = request.volume_mounted_files.iter().enumerate();
     of_action
         .map(|(index, file)| (format!("action.run.volume_mounted_files[{index}]"), file))
         .chain(own.map(|(index, file)| (format!("volume_mounted_files[{index}]"), file)))
-}
-
-/// Returns the run action, if it is the only one that is set.
-fn action(action: Option<&Action>) -> Result<&RunAction, Problem> {
-    let missing = || Problem::invalid_field("action", Required.because("is not set: set `action.run`"));
-    let action = action.ok_or_else(missing)?;
-    let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
-    let all = [
-        ("download", download.is_some()),
-        ("upload", upload.is_some()),
-        ("run", run.is_some()),
-        ("timeout", timeout.is_some()),
-        ("emit_progress", emit_progress.is_some()),
-        ("try", r#try.is_some()),
-        ("parallel", parallel.is_some()),
-        ("serial", serial.is_some()),
-        ("codependent", codependent.is_some()),
-    ];
-    let set: Vec<&str> = all.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect();
-    match (&set[..], run) {
-        (["run"], Some(run)) => Ok(run),
-        ([other], _) => Err(Problem::new(
-            Kind::Unimplemented,
-            format!("the action `{other}` is not supported by this version; use `run`"),
-        )),
-        ([], _) => Err(missing()),
-        _ => {
-            let why = format!("has {} set; set exactly one action", set.join(", "));
-            Err(Problem::invalid_field("action", Conflict.because(why)))
-        }
-    }
 }
 
 fn network(number: i32) -> Result<Network, Violation> {
@@ -268,26 +252,25 @@ pub(crate) fn duration(field: &str, duration: Option<&prost_types::Duration>) ->
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::{SerialAction, TimeoutAction};
+    use executor_proto::v1::{Action, SerialAction, TimeoutAction};
 
     use super::*;
 
-    fn problem(action: Option<Action>) -> Problem {
-        of(&RunRequest { action, ..Default::default() }).err().unwrap()
-    }
-
     #[test]
     fn exactly_one_action_and_by_name() {
-        let none = problem(None);
-        assert_eq!((none.kind, &*none.violations[0].field), (Kind::Invalid, "action"));
-        assert_eq!(problem(Some(Action::default())).kind, Kind::Invalid);
-        let serial = Action { serial: Some(SerialAction::default()), ..Default::default() };
-        let told = problem(Some(serial.clone()));
-        assert_eq!(told.kind, Kind::Unimplemented);
-        assert!(told.message.contains("`serial`"), "{told}");
-        let two =
-            Action { timeout: Some(Box::new(TimeoutAction::default())), run: Some(RunAction::default()), ..serial };
-        assert!(problem(Some(two)).message.contains("run, timeout, serial"));
+        let first = |action: Option<Action>| {
+            let request = RunRequest { action, ..Default::default() };
+            let (_, violations) = of(&request).unwrap();
+            violations[0].clone()
+        };
+        assert_eq!((first(None).field.as_str(), first(Some(Action::default())).field.as_str()), ("action", "action"));
+        let two = Action {
+            timeout: Some(Box::new(TimeoutAction::default())),
+            run: Some(RunAction::default()),
+            serial: Some(SerialAction::default()),
+            ..Default::default()
+        };
+        assert!(first(Some(two)).description.contains("run, timeout, serial"));
     }
 
     #[test]

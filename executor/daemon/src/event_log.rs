@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use executor_core::ident::ContainerId;
+use executor_core::record::StepRecord;
 use executor_core::time::Timestamp;
 use tokio::sync::watch;
 
@@ -66,13 +67,29 @@ impl EventLog {
 
     /// Logs an event.
     pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<End>>, time: Timestamp) {
+        self.append_with(container, kind, end, None, time);
+    }
+
+    /// Appends an event of a step.
+    pub fn append_step(&self, container: &ContainerId, kind: EventKind, step: StepRecord, time: Timestamp) {
+        self.append_with(container, kind, None, Some(Arc::new(step)), time);
+    }
+
+    fn append_with(
+        &self,
+        container: &ContainerId,
+        kind: EventKind,
+        end: Option<Arc<End>>,
+        step: Option<Arc<StepRecord>>,
+        time: Timestamp,
+    ) {
         let mut inner = locked(&self.inner);
         if inner.closed {
             return;
         }
         let cursor = inner.next;
         inner.next += 1;
-        let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end });
+        let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end, step });
         inner.ring.push_back(Arc::clone(&event));
         if inner.ring.len() > self.most {
             inner.ring.pop_front();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_core::record::StepRecord;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,10 @@ pub enum EventKind {
     Deleted,
     /// The container's secret files were replaced; the number is their new generation.
     FilesUpdated(u64),
+    /// A step of a tree of actions started.
+    StepStarted,
+    /// A step of a tree of actions ended.
+    StepEnded,
 }
 
 /// An event of a container.
@@ -35,6 +40,9 @@ pub struct Event {
     pub kind: EventKind,
     /// End of the container, with `completed`.
     pub end: Option<Arc<End>>,
+    /// The step that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Arc<StepRecord>>,
 }
 
 /// Events that the ledger has at a start.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::record::{
-    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, Timings, WipeRecord,
+    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,9 @@ pub struct Facts {
     /// First id of the container's range of host ids, as in the record.
     #[serde(default)]
     pub id_range_start: Option<u32>,
+    /// Steps of a tree of actions, as in the record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepRecord>,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -89,6 +92,7 @@ impl Facts {
             files_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            steps: Vec::new(),
             end: None,
         }
     }
@@ -108,6 +112,7 @@ impl Facts {
             files_generation: record.files_generation,
             files_updated_at: record.files_updated_at,
             id_range_start: record.id_range_start,
+            steps: record.steps,
             end: None,
         }
     }
@@ -120,6 +125,7 @@ impl Facts {
         self.files_generation = record.files_generation;
         self.files_updated_at = record.files_updated_at;
         self.id_range_start = record.id_range_start;
+        self.steps = record.steps;
         self.prepared = record.prepared;
         self.started_at = record.started_at;
         self.stopped = record.stopped;
@@ -156,6 +162,7 @@ impl Facts {
             finished_at: now,
             recorded: false,
         }));
+        self.steps.iter_mut().for_each(StepRecord::lose);
     }
 
     /// True when Run can answer: the process ran, or certainly never will.

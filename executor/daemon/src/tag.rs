@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Capabilities, Dns, EnvironmentVariable, ExtraHost, File, Limits, Outputs, PortMapping, RunAction, RunRequest,
-    SecretArgument, Tmpfs, WritableFiles,
+    Action, Capabilities, Dns, DownloadAction, EmitProgressAction, EnvironmentVariable, ExtraHost, File, Limits,
+    Outputs, PortMapping, RunAction, RunRequest, SecretArgument, Sidecar, TimeoutAction, Tmpfs, UploadAction,
+    WritableFiles,
 };
 use executor_secrets::TagKey;
 
@@ -55,6 +56,10 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         // Only this machine's own platform is accepted.
         platform: _,
         writable_files,
+        setup,
+        sidecars,
+        environment,
+        log_source,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -111,8 +116,13 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     } else {
         parts.numbers(&[]);
     }
-    if let Some(run) = action.as_ref().and_then(|action| action.run.as_ref()) {
-        parts.run(run);
+    parts.variables(environment);
+    parts.text(log_source);
+    parts.action(setup.as_ref());
+    parts.action(action.as_ref());
+    parts.numbers(&[sidecars.len() as u64]);
+    for Sidecar { action } in sidecars {
+        parts.action(action.as_ref());
     }
     let Parts { order, numbers } = &parts;
     key.tag(order.iter().map(|part| match part {
@@ -206,6 +216,70 @@ impl<'a> Parts<'a> {
         }
     }
 
+    /// An action with all below it. Each kind that is set begins with its field number, and 0 ends the action.
+    fn action(&mut self, action: Option<&'a Action>) {
+        let Some(Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent }) =
+            action
+        else {
+            return self.numbers(&[]);
+        };
+        if let Some(DownloadAction {
+            artifact,
+            from,
+            to,
+            cache_key,
+            log_source,
+            user,
+            checksum_algorithm,
+            checksum_value,
+        }) = download
+        {
+            self.numbers(&[1]);
+            let texts = [artifact, from, to, cache_key, log_source, user, checksum_algorithm, checksum_value];
+            texts.into_iter().for_each(|text| self.text(text));
+        }
+        if let Some(UploadAction { artifact, from, to, log_source, user }) = upload {
+            self.numbers(&[2]);
+            [artifact, from, to, log_source, user].into_iter().for_each(|text| self.text(text));
+        }
+        if let Some(run) = run {
+            self.numbers(&[3]);
+            self.run(run);
+        }
+        if let Some(timeout) = timeout {
+            #[expect(deprecated, reason = "it counts where it is set")]
+            let TimeoutAction { action, deprecated_timeout_ns, log_source, timeout_ms } = &**timeout;
+            self.numbers(&[4, timeout_ms.cast_unsigned(), deprecated_timeout_ns.cast_unsigned()]);
+            self.text(log_source);
+            self.action(action.as_deref());
+        }
+        if let Some(progress) = emit_progress {
+            let EmitProgressAction { action, start_message, success_message, failure_message_prefix, log_source } =
+                &**progress;
+            self.numbers(&[5]);
+            let texts = [start_message, success_message, failure_message_prefix, log_source];
+            texts.into_iter().for_each(|text| self.text(text));
+            self.action(action.as_deref());
+        }
+        if let Some(attempt) = r#try {
+            self.numbers(&[6]);
+            self.text(&attempt.log_source);
+            self.action(attempt.action.as_deref());
+        }
+        let lists = [
+            (7, parallel.as_ref().map(|list| (&list.log_source, &list.actions))),
+            (8, serial.as_ref().map(|list| (&list.log_source, &list.actions))),
+            (9, codependent.as_ref().map(|list| (&list.log_source, &list.actions))),
+        ];
+        for (number, list) in lists {
+            let Some((log_source, actions)) = list else { continue };
+            self.numbers(&[number, actions.len() as u64]);
+            self.text(log_source);
+            actions.iter().for_each(|action| self.action(Some(action)));
+        }
+        self.numbers(&[0]);
+    }
+
     fn variables(&mut self, variables: &'a [EnvironmentVariable]) {
         self.numbers(&[variables.len() as u64]);
         for EnvironmentVariable { name, value } in variables {
@@ -217,7 +291,7 @@ impl<'a> Parts<'a> {
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::{Action, ResourceLimits};
+    use executor_proto::v1::{CodependentAction, ParallelAction, ResourceLimits, SerialAction};
 
     use super::*;
 
@@ -237,7 +311,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 70] = [
+        let changes: [Change; 85] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -308,6 +382,24 @@ mod tests {
             |r, _| r.tmpfs.push(Tmpfs { size_bytes: 1, ..Default::default() }),
             |r, _| r.tmpfs.push(Tmpfs { mode: Some(0), ..Default::default() }),
             |r, _| r.tmpfs.push(Tmpfs { exec: true, ..Default::default() }),
+            |r, _| r.log_source = "root".into(),
+            |r, _| r.environment.push(EnvironmentVariable { name: "A".into(), value: "B".into() }),
+            |r, _| r.setup = Some(Action::default()),
+            |r, a| r.setup = Some(Action { run: Some(a.clone()), ..Action::default() }),
+            |r, _| r.sidecars.push(Sidecar::default()),
+            |r, _| r.sidecars.push(Sidecar { action: Some(Action::default()) }),
+            |r, _| r.setup = Some(Action { serial: Some(SerialAction::default()), ..Action::default() }),
+            |r, _| r.setup = Some(Action { parallel: Some(ParallelAction::default()), ..Action::default() }),
+            |r, _| r.setup = Some(Action { codependent: Some(CodependentAction::default()), ..Action::default() }),
+            |r, _| r.setup = Some(Action { r#try: Some(Box::default()), ..Action::default() }),
+            |r, _| r.setup = Some(Action { timeout: Some(Box::default()), ..Action::default() }),
+            |r, _| r.setup = Some(Action { emit_progress: Some(Box::default()), ..Action::default() }),
+            |r, _| r.setup = Some(Action { upload: Some(UploadAction::default()), ..Action::default() }),
+            |r, _| r.setup = Some(Action { download: Some(DownloadAction::default()), ..Action::default() }),
+            |r, _| {
+                let timeout = TimeoutAction { timeout_ms: 1, ..Default::default() };
+                r.setup = Some(Action { timeout: Some(Box::new(timeout)), ..Action::default() });
+            },
         ];
         let key = TagKey::random().unwrap();
         let tags: Vec<String> = changes.iter().map(|change| of(&key, &request(change))).collect();

@@ -9,7 +9,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use executor_core::record::{ContainerRecord, Exit, ExitRecord, StepRecord, Failure, OutputsRecord, Prepared, Timings, WipeRecord};
+use executor_core::record::{
+    ContainerRecord, Exit, ExitRecord, Failure, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
+};
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;

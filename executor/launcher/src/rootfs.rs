@@ -162,16 +162,13 @@ impl Tree {
         let read = |path: &str| {
             read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
         };
-        let violation =
-            |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]);
+        let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]);
         let asked = user;
         let user = users::resolve(asked, &read("/etc/passwd")?, &read(GROUP_FILE)?)
             .map_err(|unknown| violation(unknown.to_string()))?;
         let highest = self.ids.highest();
         match [user.uid, user.gid].iter().chain(&user.groups).find(|id| **id > highest) {
-            Some(id) => {
-                Err(violation(format!("`{asked}` has id {id}; {highest} is the last of a user namespace")))
-            }
+            Some(id) => Err(violation(format!("`{asked}` has id {id}; {highest} is the last of a user namespace"))),
             None => Ok(user),
         }
     }

@@ -7,10 +7,10 @@ use executor_core::lifecycle::State;
 use executor_core::logline::{Entry, Place, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
-    ExtraHost, Layout, MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Protocol, PublishedPort, Redaction, Rootfs,
-    Tmpfs, UserNamespace, WritableFiles,
+    ExtraHost, Layout, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol, PublishedPort, Redaction,
+    Rootfs, Tmpfs, UserNamespace, WritableFiles,
 };
-use executor_core::record::{Exit, FailureKind, VolumeKind, WIPE_METHOD};
+use executor_core::record::{Exit, FailureKind, StepRecord, StepState, VolumeKind, WIPE_METHOD, WipeRecord};
 use executor_core::time::Timestamp;
 use executor_proto::v1;
 
@@ -29,7 +29,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         state: state(facts.state).into(),
         spec: Some(spec(facts)),
         files: files(facts),
-        processes: vec![process(facts)],
+        processes: processes(facts),
         created_at: Some(timestamp(facts.created_at)),
         started_at: facts.started_at.map(timestamp),
         finished_at: facts.end.as_ref().map(|end| timestamp(end.finished_at)),
@@ -44,6 +44,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         },
         network_status: network_status(facts),
         id_range_start: facts.id_range_start.unwrap_or(0),
+        steps: facts.steps.iter().map(|one| step(one, Some(&facts.plan))).collect(),
     }
 }
 
@@ -215,7 +216,21 @@ pub(crate) fn mount_kind(kind: VolumeKind) -> v1::MountKind {
     }
 }
 
-fn process(facts: &Facts) -> v1::Process {
+fn processes(facts: &Facts) -> Vec<v1::Process> {
+    if facts.plan.actions.is_none() {
+        return vec![main_process(facts)];
+    }
+    let started = facts.steps.iter().filter(|step| step.kind == "run" && (step.pid != 0 || step.exit.is_some()));
+    let process = |step: &StepRecord| v1::Process {
+        id: step.path.clone(),
+        pid: u32::try_from(step.pid).unwrap_or(0),
+        started_at: step.started_at.map(timestamp),
+        finished_at: step.finished_at.map(timestamp),
+    };
+    started.map(process).collect()
+}
+
+fn main_process(facts: &Facts) -> v1::Process {
     let lives = facts.started_at.is_some() && facts.state < State::Wiping;
     let pid = facts.prepared.as_ref().filter(|_| lives).map_or(0, |prepared| prepared.init.pid);
     v1::Process {
@@ -227,14 +242,8 @@ fn process(facts: &Facts) -> v1::Process {
 }
 
 fn result(end: &End) -> v1::Result {
-    use v1::exit_status::Status;
     v1::Result {
-        exit: end.exit.map(|exit| v1::ExitStatus {
-            status: Some(match exit {
-                Exit::Code(code) => Status::Code(code),
-                Exit::Signal(signal) => Status::Signal(signal),
-            }),
-        }),
+        exit: end.exit.map(exit_status),
         oom_killed: end.oom_killed,
         stopped: end.stopped,
         failure: end.failure.as_ref().map(|failure| v1::Failure {
@@ -243,6 +252,7 @@ fn result(end: &End) -> v1::Result {
                 FailureKind::Prepare => v1::failure::Kind::Prepare,
                 FailureKind::SupervisorLost => v1::failure::Kind::SupervisorLost,
                 FailureKind::HostStopped => v1::failure::Kind::HostStopped,
+                FailureKind::Action => v1::failure::Kind::Action,
             }
             .into(),
             message: failure.message.clone(),
@@ -254,14 +264,7 @@ fn result(end: &End) -> v1::Result {
             run: Some(duration(end.timings.run)),
             finish: Some(duration(end.timings.finish)),
         }),
-        wipe: end.wipe.as_ref().map(|wipe| v1::WipeReceipt {
-            files: wipe.files,
-            bytes: wipe.bytes,
-            method: WIPE_METHOD.to_owned(),
-            finished_at: Some(timestamp(wipe.at)),
-            verified: wipe.verified,
-            wiped_by: wipe.by.clone(),
-        }),
+        wipe: end.wipe.as_ref().map(wipe_receipt),
         outputs: end.outputs.as_ref().map(|outputs| v1::OutputsSummary {
             files: outputs.files,
             bytes: outputs.bytes,
@@ -269,6 +272,55 @@ fn result(end: &End) -> v1::Result {
             failure: outputs.failure.clone().unwrap_or_default(),
         }),
         output_incomplete: end.output_incomplete,
+    }
+}
+
+fn exit_status(exit: Exit) -> v1::ExitStatus {
+    use v1::exit_status::Status;
+    let status = match exit {
+        Exit::Code(code) => Status::Code(code),
+        Exit::Signal(signal) => Status::Signal(signal),
+    };
+    v1::ExitStatus { status: Some(status) }
+}
+
+fn wipe_receipt(wipe: &WipeRecord) -> v1::WipeReceipt {
+    v1::WipeReceipt {
+        files: wipe.files,
+        bytes: wipe.bytes,
+        method: WIPE_METHOD.to_owned(),
+        finished_at: Some(timestamp(wipe.at)),
+        verified: wipe.verified,
+        wiped_by: wipe.by.clone(),
+    }
+}
+
+/// Makes the message of a step, with what the plan says of its process.
+fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
+    use v1::step::State;
+    let process = plan.and_then(|plan| plan.processes.iter().find(|process| process.id == step.path));
+    let files = process.map_or(&[][..], |process| &process.files);
+    v1::Step {
+        path: step.path.clone(),
+        kind: step.kind.clone(),
+        state: match step.state {
+            StepState::Pending => State::Pending,
+            StepState::Running => State::Running,
+            StepState::Succeeded => State::Succeeded,
+            StepState::Failed => State::Failed,
+            StepState::Cancelled => State::Cancelled,
+            StepState::Lost => State::Lost,
+        }
+        .into(),
+        log_source: step.log_source.clone(),
+        exit: step.exit.map(exit_status),
+        error: step.error.clone().unwrap_or_default(),
+        started_at: step.started_at.map(timestamp),
+        finished_at: step.finished_at.map(timestamp),
+        wipe: step.wipe.as_ref().map(wipe_receipt),
+        pid: u32::try_from(step.pid).unwrap_or(0),
+        program: process.map(|process| process.path.clone()).unwrap_or_default(),
+        files: files.iter().map(|file| file.path.display().to_string()).collect(),
     }
 }
 
@@ -289,10 +341,13 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::Reached(State::Completed) => Kind::Completed,
             EventKind::Deleted => Kind::Deleted,
             EventKind::FilesUpdated(_) => Kind::FilesUpdated,
+            EventKind::StepStarted => Kind::StepStarted,
+            EventKind::StepEnded => Kind::StepEnded,
         }
         .into(),
         result: event.end.as_deref().map(result),
         files_generation: if let EventKind::FilesUpdated(generation) = event.kind { generation } else { 0 },
+        step: event.step.as_deref().map(|one| step(one, None)),
     }
 }
 

@@ -6,7 +6,7 @@ use executor_core::image::{Command, ImageDefaults};
 use executor_core::plan::PlannedImage;
 use executor_core::validate::ViolationReason;
 use executor_images::Resolved;
-use executor_proto::v1::{EnvironmentVariable, RunRequest, SecretArgument};
+use executor_proto::v1::{EnvironmentVariable, RunAction, RunRequest, SecretArgument};
 
 use crate::problem::Problem;
 
@@ -30,7 +30,10 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
     if request.stop_signal == 0 {
         request.stop_signal = defaults.stop_signal.map_or(0, i32::unsigned_abs);
     }
-    // Validation has ensured that there is a run action.
+    if request.single_run().is_none() {
+        request.for_each_run(|run| surroundings(run, defaults));
+        return Ok(());
+    }
     let Some(run) = request.action.as_mut().and_then(|action| action.run.as_mut()) else { return Ok(()) };
     let secret: BTreeSet<u32> = run.secret_arguments.iter().map(|argument| argument.index).collect();
     let is_secret = |at: usize| u32::try_from(at).is_ok_and(|at| secret.contains(&at));
@@ -49,6 +52,12 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
         let empty = empty.map(|(at, _)| SecretArgument { index: at as u32, value: String::new() });
         run.secret_arguments.extend(empty.collect::<Vec<_>>());
     }
+    surroundings(run, defaults);
+    Ok(())
+}
+
+/// Fills in environment, directory and user of a process. The program of a step is named by its action.
+fn surroundings(run: &mut RunAction, defaults: &ImageDefaults) {
     let used: BTreeSet<&str> = run.env.iter().chain(&run.secret_environment).map(|one| &*one.name).collect();
     let under = defaults.env_under(|name| used.contains(name));
     let mut env: Vec<EnvironmentVariable> =
@@ -60,12 +69,11 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
             field.clone_from(default);
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::{Action, RunAction};
+    use executor_proto::v1::Action;
 
     use super::*;
 

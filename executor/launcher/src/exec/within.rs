@@ -90,7 +90,8 @@ impl Entrant<'_> {
             .map_err(|error| ("limits", error.into()))?;
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(|error| ("standard input", error))?;
         let views = self.mounts.iter().map(|(_, view)| *view);
-        let kept: Vec<BorrowedFd<'_>> = [socket.as_fd(), payload.as_fd(), init.as_fd()].into_iter().chain(views).collect();
+        let kept: Vec<BorrowedFd<'_>> =
+            [socket.as_fd(), payload.as_fd(), init.as_fd()].into_iter().chain(views).collect();
         process::close_all_but(&kept).map_err(|error| ("close descriptors", error))?;
         let mut what = "enter the container";
         let within = || {

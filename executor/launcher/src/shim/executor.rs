@@ -110,7 +110,10 @@ impl Init {
         let failed = |error: io::Error| StartFailure::new("receive what to run", error);
         let fd: OwnedFd = self
             .await_start()
-            .map_err(failed)?.into_iter().next().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+            .map_err(failed)?
+            .into_iter()
+            .next()
+            .ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
         MemFile::from_fd(fd, BYTES_MAX as u64).map_err(failed)
     }
 

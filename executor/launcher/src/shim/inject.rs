@@ -139,8 +139,7 @@ impl Injection<'_> {
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
         let network = self.plan.network != Network::Host;
         let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some();
-        process::enter_namespaces(init.as_fd(), mount, network)
-            .map_err(|error| Failed("namespaces".into(), error))?;
+        process::enter_namespaces(init.as_fd(), mount, network).map_err(|error| Failed("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
             process::enter_ipc(init.as_fd()).map_err(|error| Failed("namespace of IPC".into(), error))?;
         }
@@ -166,7 +165,8 @@ impl Injection<'_> {
         for (mount, view) in self.prepared.mounts.iter().zip(&views.mounts) {
             // By now the container's own ids are those that this process sees.
             let owner = (self.prepared.user.uid, self.prepared.user.gid);
-            place_view(mount, view.as_fd(), owner).map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
+            place_view(mount, view.as_fd(), owner)
+                .map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
         }
         if !runtime.is_empty() {
             open_dir(Path::new("/"))
@@ -265,7 +265,6 @@ impl Injection<'_> {
         };
         views.map_err(|error| Failed("views of the secret files".into(), error))
     }
-
 }
 
 /// Views of a volume.

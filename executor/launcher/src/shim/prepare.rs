@@ -302,7 +302,8 @@ impl Recorded {
 
 impl Assembled {
     fn create(self, host: &Host, filter: &Arc<Filter>, site: &mut Site) -> Result<Waiting, Refused> {
-        let Self { recorded: Recorded { record, dirs, ids, mut log }, tree, user, file_groups, mounts, steps, unheld } = self;
+        let Self { recorded: Recorded { record, dirs, ids, mut log }, tree, user, file_groups, mounts, steps, unheld } =
+            self;
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
         warnings.extend_from_slice(tree.warnings());
@@ -407,13 +408,7 @@ impl Waiting {
 }
 
 impl Injected {
-    fn finish(
-        self,
-        host: &Host,
-        filter: &Arc<Filter>,
-        site: &Site,
-        control: &mut Control,
-    ) -> Result<Built, Refused> {
+    fn finish(self, host: &Host, filter: &Arc<Filter>, site: &Site, control: &mut Control) -> Result<Built, Refused> {
         let Self { waiting: Waiting { mut record, dirs, mut log, container, ports, mut prepared, .. }, token } = self;
         let [process, files] = &site.remains.inputs[..] else {
             return Err(Refused::new(Reason::Internal, "a launch has two payloads"));

@@ -19,8 +19,8 @@ use executor_core::plan::FILE_MODE;
 use super::inputs::Stored;
 use super::wipe::Receipt;
 use super::{
-    Access, DIRECTORY, Owner, PASSAGE, Pass, READ_ONLY, ROOT, Volume, absent_is_fine, make_dir, make_generation, make_link,
-    write_file,
+    Access, DIRECTORY, Owner, PASSAGE, Pass, READ_ONLY, ROOT, Volume, absent_is_fine, make_dir, make_generation,
+    make_link, write_file,
 };
 
 /// Directory of all steps.

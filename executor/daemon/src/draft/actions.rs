@@ -1,0 +1,279 @@
+//! Trees of actions: from the messages of a request to the tree and the processes of a draft.
+
+use std::time::Duration;
+
+use executor_core::limits::ACTION_DEPTH_MAX;
+use executor_core::plan::{self, Actions, Messages};
+use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Required, TooMany};
+use executor_core::validate::{DraftStep, Violation};
+use executor_proto::v1::{
+    Action, CodependentAction, EmitProgressAction, ParallelAction, RunAction, RunRequest, SerialAction, TimeoutAction,
+    TryAction,
+};
+
+use super::{file, variables};
+use crate::problem::{Kind, Problem};
+
+/// Maximum number of sidecars.
+const SIDECARS_MAX: usize = 16;
+
+/// One kind of action that is set.
+enum Set<'a> {
+    Run(&'a RunAction),
+    Timeout(&'a TimeoutAction),
+    EmitProgress(&'a EmitProgressAction),
+    Try(&'a TryAction),
+    Parallel(&'a ParallelAction),
+    Serial(&'a SerialAction),
+    Codependent(&'a CodependentAction),
+    /// A kind that is not supported.
+    Other(&'static str),
+}
+
+/// Returns the action that is set, with its name; all names where there is not exactly one.
+fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'static str>> {
+    let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
+    let all = [
+        ("download", download.as_ref().map(|_| Set::Other("download"))),
+        ("upload", upload.as_ref().map(|_| Set::Other("upload"))),
+        ("run", run.as_ref().map(Set::Run)),
+        ("timeout", timeout.as_deref().map(Set::Timeout)),
+        ("emit_progress", emit_progress.as_deref().map(Set::EmitProgress)),
+        ("try", r#try.as_deref().map(Set::Try)),
+        ("parallel", parallel.as_ref().map(Set::Parallel)),
+        ("serial", serial.as_ref().map(Set::Serial)),
+        ("codependent", codependent.as_ref().map(Set::Codependent)),
+    ];
+    let mut set: Vec<_> = all.into_iter().filter_map(|(name, set)| Some((name, set?))).collect();
+    if set.len() == 1 { set.pop().ok_or_else(Vec::new) } else { Err(set.into_iter().map(|(name, _)| name).collect()) }
+}
+
+/// A tree that is being read.
+struct Reading<'a, 'v> {
+    steps: Vec<DraftStep<'a>>,
+    violations: &'v mut Vec<Violation>,
+}
+
+/// Reads the tree of a request: its actions and their processes.
+///
+/// # Errors
+/// No action at all; a kind that is not supported.
+pub(super) fn of<'a>(
+    request: &'a RunRequest,
+    violations: &mut Vec<Violation>,
+) -> Result<(Option<Actions>, Vec<DraftStep<'a>>), Problem> {
+    let mut reading = Reading { steps: Vec::new(), violations };
+    let source = &request.log_source;
+    let setup = request.setup.as_ref();
+    let setup = setup.map(|setup| reading.action("setup", Some(setup), source, 1)).transpose()?.flatten();
+    let action = reading.action("action", request.action.as_ref(), source, 1)?;
+    let count = request.sidecars.len();
+    if count > SIDECARS_MAX {
+        let why = format!("has {count} entries; at most {SIDECARS_MAX}");
+        reading.violations.push(Violation::new("sidecars", TooMany.because(why)));
+    }
+    let mut sidecars = Vec::new();
+    for (index, sidecar) in request.sidecars.iter().take(SIDECARS_MAX).enumerate() {
+        let path = format!("sidecars[{index}].action");
+        sidecars.extend(reading.action(&path, sidecar.action.as_ref(), source, 1)?);
+    }
+    let actions = action.map(|action| Actions { setup, action, sidecars });
+    Ok((actions, reading.steps))
+}
+
+impl<'a> Reading<'a, '_> {
+    /// Reads an action at a path. `None` where it is not valid, which is a violation.
+    fn action(
+        &mut self,
+        path: &str,
+        action: Option<&'a Action>,
+        source: &'a str,
+        depth: usize,
+    ) -> Result<Option<plan::Action>, Problem> {
+        let set = match action.map(set) {
+            None => return self.missing(path),
+            Some(Err(names)) if names.is_empty() => return self.missing(path),
+            Some(Err(names)) => {
+                let why = format!("has {} set; set exactly one action", names.join(", "));
+                self.violations.push(Violation::new(path, Conflict.because(why)));
+                return Ok(None);
+            }
+            Some(Ok((_, set))) => set,
+        };
+        if depth > ACTION_DEPTH_MAX {
+            let why = format!("is nested {depth} deep; at most {ACTION_DEPTH_MAX}");
+            self.violations.push(Violation::new(path, TooMany.because(why)));
+            return Ok(None);
+        }
+        let below = depth + 1;
+        let inherited = |own: &'a str| if own.is_empty() { source } else { own };
+        Ok(match set {
+            Set::Other(name) => {
+                let why = format!("the action `{name}` at `{path}` is not supported by this version");
+                return Err(Problem::new(Kind::Unimplemented, why));
+            }
+            Set::Run(run) => {
+                self.steps.push(step(format!("{path}.run"), run, inherited(&run.log_source)));
+                Some(plan::Action::Run(self.steps.len() - 1))
+            }
+            Set::Serial(serial) => {
+                let path = format!("{path}.serial");
+                self.list(&path, &serial.actions, inherited(&serial.log_source), below)?.map(plan::Action::Serial)
+            }
+            Set::Parallel(parallel) => {
+                let path = format!("{path}.parallel");
+                self.list(&path, &parallel.actions, inherited(&parallel.log_source), below)?.map(plan::Action::Parallel)
+            }
+            Set::Codependent(codependent) => {
+                let path = format!("{path}.codependent");
+                let list = self.list(&path, &codependent.actions, inherited(&codependent.log_source), below)?;
+                list.map(plan::Action::Codependent)
+            }
+            Set::Try(attempt) => {
+                let path = format!("{path}.try.action");
+                let action = self.action(&path, attempt.action.as_deref(), inherited(&attempt.log_source), below)?;
+                action.map(|action| plan::Action::Try(Box::new(action)))
+            }
+            Set::Timeout(timeout) => {
+                let after = self.timeout(path, timeout);
+                let path = format!("{path}.timeout.action");
+                let action = self.action(&path, timeout.action.as_deref(), inherited(&timeout.log_source), below)?;
+                action.zip(after).map(|(action, after)| plan::Action::Timeout { action: Box::new(action), after })
+            }
+            Set::EmitProgress(progress) => {
+                let messages = Messages {
+                    start: progress.start_message.clone(),
+                    success: progress.success_message.clone(),
+                    failure_prefix: progress.failure_message_prefix.clone(),
+                    log_source: inherited(&progress.log_source).to_owned(),
+                };
+                let path = format!("{path}.emit_progress.action");
+                let action = self.action(&path, progress.action.as_deref(), source, below)?;
+                action.map(|action| plan::Action::EmitProgress { action: Box::new(action), messages })
+            }
+        })
+    }
+
+    fn list(
+        &mut self,
+        path: &str,
+        actions: &'a [Action],
+        source: &'a str,
+        depth: usize,
+    ) -> Result<Option<Vec<plan::Action>>, Problem> {
+        let mut list = Vec::with_capacity(actions.len());
+        for (index, action) in actions.iter().enumerate() {
+            list.extend(self.action(&format!("{path}.actions[{index}]"), Some(action), source, depth)?);
+        }
+        Ok(Some(list))
+    }
+
+    fn missing(&mut self, path: &str) -> Result<Option<plan::Action>, Problem> {
+        self.violations.push(Violation::new(path, Required.because("is not set: set one action, such as `run`")));
+        Ok(None)
+    }
+
+    fn timeout(&mut self, path: &str, timeout: &TimeoutAction) -> Option<Duration> {
+        #[expect(deprecated, reason = "older clients of a BBS set it")]
+        let nanos = timeout.deprecated_timeout_ns;
+        let (field, value, duration) = match timeout.timeout_ms {
+            0 => ("deprecated_timeout_ns", nanos, u64::try_from(nanos).map(Duration::from_nanos)),
+            millis => ("timeout_ms", millis, u64::try_from(millis).map(Duration::from_millis)),
+        };
+        let duration = duration.ok().filter(|duration| !duration.is_zero());
+        if duration.is_none() {
+            let field = if value == 0 { "timeout_ms" } else { field };
+            let why = OutOfRange.because(format!("is {value}; it must be more than 0"));
+            self.violations.push(Violation::new(format!("{path}.timeout.{field}"), why));
+        }
+        duration
+    }
+}
+
+/// Makes the draft of a process.
+fn step<'a>(field: String, run: &'a RunAction, log_source: &'a str) -> DraftStep<'a> {
+    let files = run.volume_mounted_files.iter().enumerate();
+    DraftStep {
+        path: &run.path,
+        args: run.args.iter().map(String::as_str).collect(),
+        dir: &run.dir,
+        env: variables(&run.env),
+        user: &run.user,
+        nofile: run.resource_limits.as_ref().and_then(|limits| limits.nofile),
+        log_source,
+        suppress_log_output: run.suppress_log_output,
+        secret_env: variables(&run.secret_environment),
+        secret_args: run.secret_arguments.iter().map(|argument| (argument.index, &*argument.value)).collect(),
+        files: files.map(|(index, one)| file(format!("{field}.volume_mounted_files[{index}]"), one)).collect(),
+        field,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(path: &str) -> Action {
+        Action { run: Some(RunAction { path: path.into(), ..Default::default() }), ..Default::default() }
+    }
+
+    fn serial(actions: Vec<Action>) -> Action {
+        Action { serial: Some(SerialAction { actions, log_source: "S".into() }), ..Default::default() }
+    }
+
+    #[test]
+    fn processes_are_numbered_in_the_order_of_the_tree() {
+        let timeout = TimeoutAction { action: Some(Box::new(run("c"))), timeout_ms: 5, ..Default::default() };
+        let timeout = Action { timeout: Some(Box::new(timeout)), ..Default::default() };
+        let request = RunRequest {
+            setup: Some(run("a")),
+            action: Some(serial(vec![run("b"), timeout, run("d")])),
+            sidecars: vec![executor_proto::v1::Sidecar { action: Some(run("e")) }],
+            log_source: "APP".into(),
+            ..Default::default()
+        };
+        let mut violations = Vec::new();
+        let (actions, steps) = of(&request, &mut violations).unwrap();
+        assert!(violations.is_empty() && actions.is_some());
+        let paths: Vec<_> = steps.iter().map(|step| (step.path, step.log_source)).collect();
+        assert_eq!(paths, [("a", "APP"), ("b", "S"), ("c", "S"), ("d", "S"), ("e", "APP")]);
+        assert!(request.runs().iter().map(|run| &*run.path).eq(["a", "b", "c", "d", "e"]));
+        let (mut request, mut seen) = (request, Vec::new());
+        request.for_each_run(|run| seen.push(run.path.clone()));
+        assert_eq!(seen, ["a", "b", "c", "d", "e"]);
+        assert!(request.single_run().is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_path() {
+        let none = Action::default();
+        let negative = TimeoutAction { action: Some(Box::new(run("a"))), timeout_ms: -1, ..Default::default() };
+        let negative = Action { timeout: Some(Box::new(negative)), ..Default::default() };
+        let two = Action { r#try: Some(Box::default()), ..run("b") };
+        let request = RunRequest { action: Some(serial(vec![none, negative, two])), ..Default::default() };
+        let mut violations = Vec::new();
+        of(&request, &mut violations).unwrap();
+        let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+        let parent = "action.serial.actions";
+        assert_eq!(
+            fields,
+            [&*format!("{parent}[0]"), &*format!("{parent}[1].timeout.timeout_ms"), &*format!("{parent}[2]")]
+        );
+        let upload = Action { upload: Some(Default::default()), ..Default::default() };
+        let request = RunRequest { action: Some(serial(vec![upload])), ..Default::default() };
+        let problem = of(&request, &mut Vec::new()).unwrap_err();
+        assert_eq!(problem.kind, Kind::Unimplemented);
+        assert!(problem.message.contains("`upload` at `action.serial.actions[0]`"), "{problem}");
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let deep = |levels| (1..levels).fold(run("a"), |action, _| serial(vec![action]));
+        for (levels, fits) in [(16, true), (17, false), (30, false)] {
+            let request = RunRequest { action: Some(deep(levels)), ..Default::default() };
+            let mut violations = Vec::new();
+            of(&request, &mut violations).unwrap();
+            assert_eq!(violations.is_empty(), fits, "{levels}");
+        }
+    }
+}
