@@ -3,6 +3,7 @@
 //! Secrets and other inputs are read while a command is prepared, before anything is started: an error costs nothing then, and
 //! Ctrl-C just ends the program.
 
+mod action;
 mod attach;
 pub(crate) mod audit;
 mod bindings;
@@ -35,6 +36,7 @@ use crate::request::forbid_dumps;
 use crate::session::Session;
 use crate::work::{Interruption, Work};
 
+use self::action::ActionCommand;
 use self::attach::AttachArgs;
 use self::audit::AuditArgs;
 use self::bindings::BindingsCommand;
@@ -97,6 +99,9 @@ pub(crate) enum Command {
     /// memory belongs to nobody: it is searched with --kernel-memory alone, and holds copies (of this very command's,
     /// of socket buffers) until it is used again, unless the kernel runs with init_on_free=1.
     Audit(AuditArgs),
+    /// Check trees of actions for `run --action`; needs no executord
+    #[command(subcommand)]
+    Action(ActionCommand),
     /// Show, check and write service bindings from VCAP_SERVICES or a directory; needs no executord
     ///
     /// `run` and `rotate` deliver bindings by the same flags.
@@ -207,6 +212,10 @@ impl Command {
             Self::Bindings(command) => {
                 forbid_dumps();
                 return bindings::local(command, global.json).map(Next::Done);
+            }
+            Self::Action(command) => {
+                forbid_dumps();
+                return action::local(command, global.json).map(Next::Done);
             }
             Self::Run(args) => Prepared::Run(Box::new(args.prepare(!global.local)?)),
             Self::Rotate(args) => Prepared::Rotate(args.prepare()?),

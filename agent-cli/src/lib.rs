@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // the library's users are the programs beside it; texts of errors and help say what fields are
 
+mod actions;
 mod attach;
 mod bindings;
 pub mod cli;

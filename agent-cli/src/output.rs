@@ -24,6 +24,18 @@ pub fn has_written() -> bool {
     WRITTEN.load(Ordering::Relaxed)
 }
 
+/// Prints the result of a command that needs no executord, and waits for its reader.
+///
+/// # Errors
+/// The reader has gone away; the write failed.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|source| match source.kind() {
+        io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
+        _ => Failure::Output { stream: "standard output", source },
+    })
+}
+
 /// Pieces that may wait to be written; a log entry has at most 60 KiB.
 const WAITING_MAX: usize = 32;
 

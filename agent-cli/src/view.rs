@@ -8,5 +8,6 @@ pub(crate) mod human;
 pub(crate) mod images;
 pub(crate) mod inspect;
 pub mod json;
+pub(crate) mod steps;
 pub mod style;
 pub mod table;

@@ -1,6 +1,6 @@
 //! `bindings show|check|write`, which work without executord; and what `run` and `rotate` ask executord about bindings.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -11,6 +11,7 @@ use executor_client::{Code, Error, Wiped};
 use crate::bindings::{self, BindingArgs, BindingsError, Delivery, DeliveryArgs};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::output::print;
 use crate::request::Request;
 use crate::session::Session;
 use crate::source::Flag;
@@ -106,14 +107,6 @@ fn read(command: &str, wanted: &str, args: &BindingArgs) -> Result<Bindings, Fai
     let bindings = bindings::read(args, &[], &mut io::stdin().lock(), &|name| std::env::var_os(name))?;
     bindings.ok_or_else(|| {
         Failure::Usage(format!("bindings {command}: nothing says where the bindings come from; name {wanted}"))
-    })
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|source| match source.kind() {
-        io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
-        _ => Failure::Output { stream: "standard output", source },
     })
 }
 

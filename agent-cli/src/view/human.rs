@@ -7,6 +7,7 @@ use executor_client::v1::{
 };
 use prost_types::Timestamp;
 
+use super::steps;
 use super::style::{Role, Style};
 use super::table::Table;
 use crate::exit::Outcome;
@@ -248,6 +249,9 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     let mut line = format!("{:>8}  {}  ", event.cursor, time(event.time.as_ref()));
     style.paint_onto(&mut line, role, &format!("{kind:<13}"));
     line.push_str(&format!("  {}", plain(&event.container_id)));
+    if let Some(step) = &event.step {
+        line.push_str(&steps::line(step, style));
+    }
     if event.files_generation > 0 {
         line.push_str(&format!("  generation {}", event.files_generation));
     }

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use executor_client::v1::{Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt};
 
 use super::human::{self, age, bytes, ending, state, time, wire_span};
+use super::steps;
 use super::style::{Role, Style};
 use super::table::Table;
 use crate::exit::Outcome;
@@ -41,6 +42,9 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
     if !container.files.is_empty() {
         section(&mut text, style, "SECRET FILES", &files(&container.files).render(style));
     }
+    if !container.steps.is_empty() {
+        section(&mut text, style, "STEPS", &steps::table(&container.steps, now).render(style));
+    }
     if let Some(result) = &container.result {
         section(&mut text, style, "RESULT", &result_of(container, result).render(style));
         if let Some(wipe) = &result.wipe {
@@ -64,7 +68,9 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         1 => " with 1 argument".into(),
         count => format!(" with {count} arguments"),
     };
-    table.pair("command", format!("{}{arguments}", spec.path));
+    if container.steps.is_empty() {
+        table.pair("command", format!("{}{arguments}", spec.path));
+    }
     table.pair("rootfs", spec.rootfs.clone());
     if let Some(image) = &container.image {
         table.pair("image", image.digest.clone());

@@ -16,6 +16,7 @@ mod refusal;
 #[cfg(test)]
 mod schema;
 mod secrets;
+mod steps;
 mod surroundings;
 
 use std::collections::{BTreeMap, HashMap};
@@ -76,6 +77,8 @@ pub(crate) struct Event {
     result: Option<Ending>,
     /// Generation of the secret files; with `files_updated` alone.
     files_generation: Option<u64>,
+    /// Step of a tree of actions; with `step_started` and `step_ended` alone.
+    step: Option<steps::Step>,
     /// Events before this one are lost to this caller: they are no longer kept.
     gap: bool,
 }
@@ -189,6 +192,7 @@ impl From<&v1::WatchEventsResponse> for Event {
             kind: event.map_or_else(|| "gap".into(), |event| event_kind(event.kind)),
             result: event.and_then(|event| event.result.as_ref()).map(Ending::from),
             files_generation: event.map(|event| event.files_generation).filter(|generation| *generation > 0),
+            step: event.and_then(|event| event.step.as_ref()).map(steps::Step::from),
             gap: response.gap,
         }
     }

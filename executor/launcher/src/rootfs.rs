@@ -215,7 +215,7 @@ impl Tree {
             .collect()
     }
 
-    /// Decides where files are mounted, and makes what is needed to mount them on.
+    /// Decides where files are mounted.
     ///
     /// # Errors
     /// Paths that do not fit the tree: a violation each.
@@ -233,13 +233,26 @@ impl Tree {
             home: &user.home,
             layout: plan.layout(),
         };
-        let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
-        let mounts = place(asked, &spec::fresh_mounts(plan), self).map_err(|error| match error {
+        place(asked, &spec::fresh_mounts(plan), self).map_err(|error| match error {
             PlacementError::Violations(violations) => Refused::of_fields(Reason::Precondition, &violations),
             PlacementError::View(path, error) => failed(&format!("rootfs: {}", path.display()), &error),
-        })?;
+        })
+    }
+
+    /// Makes what files are mounted on. All mount points are decided before any is made: one that is there is not one that the
+    /// tree has.
+    ///
+    /// # Errors
+    /// The tree is read-only there: a violation of each file.
+    pub(crate) fn make_targets<'a>(
+        &self,
+        mounts: impl Iterator<Item = &'a MountPoint>,
+        files: &[PlannedFile],
+        user: &ResolvedUser,
+    ) -> Result<(), Refused> {
+        let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
         let mut violations = Vec::new();
-        for mount in mounts.iter().filter(|mount| !mount.in_fresh_mount) {
+        for mount in mounts.filter(|mount| !mount.in_fresh_mount) {
             if let Err(error) = make_target(self.root.as_fd(), mount, owner) {
                 match error.kind() {
                     io::ErrorKind::ReadOnlyFilesystem => {
@@ -251,7 +264,7 @@ impl Tree {
                 }
             }
         }
-        if violations.is_empty() { Ok(mounts) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+        if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
     }
 }
 

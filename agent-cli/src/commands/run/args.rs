@@ -33,6 +33,12 @@ pub(crate) struct RunArgs {
     pub(crate) rootfs: Option<String>,
     #[command(flatten)]
     pub(crate) image: ImageOfRun,
+    /// Carry out a tree of actions instead of one program: YAML or JSON, as `agent-cli action check FILE` takes it
+    ///
+    /// Variables of --env are those of every process that does not set them itself, --log-source is the mark of actions that
+    /// have none, and secret files of --file are the whole container's. The only word is an image.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["user", "dir", "no_logs", "secret_env", "secret_args", "nofile", "entrypoint", "interactive", "tty"])]
+    pub(crate) action: Option<PathBuf>,
     /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the rootfs [default: the image's, or root]
     #[arg(long, short, value_name = "USER")]
     pub(crate) user: Option<String>,

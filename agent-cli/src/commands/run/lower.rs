@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
 
+use executor_client::Wiped;
 use executor_client::v1::{
     self, Action, EnvironmentVariable, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
 };
 
 use super::args::{RedactArg, RunArgs};
 use super::program::Program;
+use crate::actions;
 use crate::failure::Failure;
 use crate::request::{Request, to_proto};
 use crate::source::{self, Argument, Content, Flag, Source};
@@ -34,8 +36,14 @@ pub(super) fn lower(
     if args.image.takes_stdin() && sourced.iter().any(|argument| argument.source == Source::Stdin) {
         return Err(Failure::Usage("standard input is the registry's password already; it can be read once".into()));
     }
-    let (rootfs, Program { path, args: mut arguments }) =
-        args.image.rootfs_and_program(args.rootfs.take(), std::mem::take(&mut args.command))?;
+    let actions = args.action.take().map(|file| actions::read(&file)).transpose()?;
+    let (rootfs, Program { path, args: mut arguments }) = match &actions {
+        None => args.image.rootfs_and_program(args.rootfs.take(), std::mem::take(&mut args.command))?,
+        Some(_) => {
+            let rootfs = args.image.rootfs(args.rootfs.take(), &args.command)?;
+            (rootfs, Program { path: String::new(), args: Vec::new() })
+        }
+    };
     let mut nofile = args.nofile;
     for limit in std::mem::take(&mut args.ulimit) {
         match limit {
@@ -79,12 +87,29 @@ pub(super) fn lower(
         remove_when_completed: args.rm && args.detach,
         ..RunRequest::default()
     };
+    if let Some(actions) = actions {
+        carry_out(&mut request, actions);
+    }
     args.network.apply(&mut request);
     args.surroundings.apply(&mut request);
     args.isolation.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);
     Ok(Request::of(request))
+}
+
+/// Replaces the program of a request by a tree of actions. What the flags say of the program is for all processes then.
+fn carry_out(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
+    let run = request.action.take().and_then(|action| action.run).unwrap_or_default();
+    (request.setup, request.action) = (actions.setup.take(), actions.action.take());
+    request.sidecars = std::mem::take(&mut actions.sidecars);
+    request.environment = std::mem::take(&mut actions.environment);
+    // A variable of the command line wins, as it does over one of a file.
+    request.environment.retain(|shared| run.env.iter().all(|own| own.name != shared.name));
+    request.environment.extend(run.env);
+    request.volume_mounted_files.extend(run.volume_mounted_files);
+    let own = run.log_source;
+    request.log_source = if own.is_empty() { std::mem::take(&mut actions.log_source) } else { own };
 }
 
 /// Secret inputs that were read, by their targets.

@@ -81,6 +81,21 @@ impl ImageOfRun {
         Ok((rootfs, Program { path, args: command.collect() }))
     }
 
+    /// The root file system's reference, where a tree of actions names the programs.
+    ///
+    /// # Errors
+    /// Fails if a program is given.
+    pub(crate) fn rootfs(&mut self, rootfs: Option<String>, command: &[String]) -> Result<String, Failure> {
+        if let Some(word) = command.first() {
+            let why = format!("`{}`: with --action the programs are in the file", crate::text::plain(word));
+            return Err(Failure::Usage(why));
+        }
+        Ok(match (self.image.take(), rootfs) {
+            (Some(image), _) => from_here(long(image)),
+            (None, rootfs) => from_here(rootfs.unwrap_or_else(|| "host".to_owned())),
+        })
+    }
+
     /// Puts the rest into a request.
     ///
     /// # Errors

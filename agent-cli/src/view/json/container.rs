@@ -6,6 +6,7 @@ use executor_client::v1;
 use serde::Serialize;
 
 use super::ending::Ending;
+use super::steps::Step;
 use super::{isolation, networks, outputs, seconds, sorted, surroundings, time};
 use crate::view::human::{mount_kind, network, state, word};
 
@@ -29,6 +30,8 @@ pub(crate) struct Container {
     id_range_start: Option<u32>,
     network_status: Option<networks::Status>,
     result: Option<Ending>,
+    /// Actions of a tree, each before those below it; empty where a single program runs.
+    steps: Vec<Step>,
 }
 
 #[derive(Serialize)]
@@ -150,6 +153,7 @@ impl From<&v1::Container> for Container {
             id_range_start: Some(container.id_range_start).filter(|start| *start != 0),
             network_status: container.network_status.as_ref().map(networks::Status::from),
             result: container.result.as_ref().map(Ending::from),
+            steps: container.steps.iter().map(Step::from).collect(),
         }
     }
 }

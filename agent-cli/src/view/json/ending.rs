@@ -25,7 +25,7 @@ pub(crate) struct Ending {
 /// End of the process: its exit code or a signal.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Exit {
+pub(super) struct Exit {
     code: Option<i32>,
     signal: Option<i32>,
     signal_name: Option<String>,
@@ -50,7 +50,7 @@ struct Timings {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Wipe {
+pub(super) struct Wipe {
     files: u32,
     bytes: u64,
     method: String,
@@ -59,17 +59,35 @@ struct Wipe {
     wiped_by: String,
 }
 
+impl Exit {
+    pub(super) fn of(exit: v1::ExitStatus) -> Option<Self> {
+        Some(match exit.status? {
+            exit_status::Status::Code(code) => Self { code: Some(code), signal: None, signal_name: None },
+            exit_status::Status::Signal(signal) => {
+                Self { code: None, signal: Some(signal), signal_name: Some(signals::name(signal)) }
+            }
+        })
+    }
+}
+
+impl From<&v1::WipeReceipt> for Wipe {
+    fn from(wipe: &v1::WipeReceipt) -> Self {
+        Self {
+            files: wipe.files,
+            bytes: wipe.bytes,
+            method: wipe.method.clone(),
+            finished_at: time(wipe.finished_at.as_ref()),
+            verified: wipe.verified,
+            wiped_by: wipe.wiped_by.clone(),
+        }
+    }
+}
+
 impl From<&v1::Result> for Ending {
     fn from(result: &v1::Result) -> Self {
-        let exit = result.exit.and_then(|exit| exit.status).map(|status| match status {
-            exit_status::Status::Code(code) => Exit { code: Some(code), signal: None, signal_name: None },
-            exit_status::Status::Signal(signal) => {
-                Exit { code: None, signal: Some(signal), signal_name: Some(signals::name(signal)) }
-            }
-        });
         Self {
             exit_status: Outcome::of(Some(result)).status(),
-            exit,
+            exit: result.exit.and_then(Exit::of),
             oom_killed: result.oom_killed,
             stopped: result.stopped,
             failure: result.failure.as_ref().map(|failure| Failure {
@@ -83,14 +101,7 @@ impl From<&v1::Result> for Ending {
                 run_seconds: seconds(timings.run),
                 finish_seconds: seconds(timings.finish),
             }),
-            wipe: result.wipe.as_ref().map(|wipe| Wipe {
-                files: wipe.files,
-                bytes: wipe.bytes,
-                method: wipe.method.clone(),
-                finished_at: time(wipe.finished_at.as_ref()),
-                verified: wipe.verified,
-                wiped_by: wipe.wiped_by.clone(),
-            }),
+            wipe: result.wipe.as_ref().map(Wipe::from),
             outputs: result.outputs.as_ref().map(outputs::Summary::from),
             output_incomplete: result.output_incomplete,
         }

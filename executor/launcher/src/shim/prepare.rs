@@ -296,6 +296,10 @@ impl Recorded {
         names::make_dir(&tree)?;
         let mounts = tree.place(plan, &plan.files, &host.policy.files_root, &user)?;
         let steps = tree.steps(plan, &mounts, &host.policy.files_root, host.nofile_max)?;
+        tree.make_targets(mounts.iter(), &plan.files, &user)?;
+        for (process, step) in plan.processes.iter().zip(&steps) {
+            tree.make_targets(step.mounts.iter().map(|mount| &mount.point), &process.files, &step.user)?;
+        }
         Ok(Assembled { recorded: self, tree, user, file_groups, mounts, steps, unheld })
     }
 }
