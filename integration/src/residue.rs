@@ -64,6 +64,8 @@ pub struct ContainerSecrets {
     needles: Needles,
     /// The process may change its files, and does.
     writes: bool,
+    /// The process is a step of a tree of actions.
+    is_step: bool,
 }
 
 fn canaries(sizes: &[usize]) -> Vec<Canary> {
@@ -75,7 +77,7 @@ impl ContainerSecrets {
     pub fn new(id: &str) -> Self {
         let [files, variables, arguments] = [FILES, STRINGS, STRINGS].map(|sizes| canaries(&sizes));
         let needles = Needles::new().expect("randomness");
-        let mut batch = Self { id: id.into(), files, variables, arguments, needles, writes: false };
+        let mut batch = Self { id: id.into(), files, variables, arguments, needles, writes: false, is_step: false };
         let kinds = [("file", &batch.files), ("variable", &batch.variables), ("argument", &batch.arguments)];
         for (kind, canaries) in kinds {
             add(&mut batch.needles, kind, canaries);
@@ -91,6 +93,11 @@ impl ContainerSecrets {
             batch.needles.add(&format!("written of {}", other.len()), &other);
         }
         batch
+    }
+
+    /// Creates secrets for a container whose process is a step of a tree of actions, with another one after it.
+    pub fn of_step(id: &str) -> Self {
+        Self { is_step: true, ..Self::new(id) }
     }
 
     /// The request that starts the container.
@@ -119,15 +126,23 @@ impl ContainerSecrets {
         });
         request.runtime_token_path = TOKEN.into();
         request.writable_files = self.writes.then(v1::WritableFiles::default);
+        if self.is_step {
+            let after = program("/bin/sh", &["-c", "echo after"]).action;
+            let actions = request.action.take().into_iter().chain(after).collect();
+            let serial = v1::SerialAction { actions, ..v1::SerialAction::default() };
+            request.action = Some(v1::Action { serial: Some(serial), ..v1::Action::default() });
+        }
         request
     }
 
-    /// Waits until the process has printed its secrets, and adds its token to the needles.
-    pub fn wait_until_up(&mut self, daemon: &Daemon, container: &Container) {
+    /// Waits until the process has printed its secrets, and adds its token to the needles. Returns the container as it is then.
+    pub fn wait_until_up(&mut self, daemon: &Daemon) -> Container {
         daemon.api.follow(&self.id).until(|entry| entry.data.ends_with(b"residue-up\n"));
-        let token = fs::read(format!("/proc/{}/root{TOKEN}", pid(container))).expect("a token");
+        let container = daemon.api.get(&self.id).expect("Get");
+        let token = fs::read(format!("/proc/{}/root{TOKEN}", pid(&container))).expect("a token");
         // The token begins with the container's id, up to the point.
         self.needles.add("token", token.rsplit(|byte| *byte == b'.').next().expect("a token"));
+        container
     }
 
     /// Replaces every file, and waits until the process has printed the new ones.

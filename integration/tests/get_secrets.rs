@@ -395,8 +395,8 @@ fn nothing_is_left_of_what_was_answered() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let mut batch = integration::residue::ContainerSecrets::new("one");
-    let container = daemon.api.started(batch.request());
-    batch.wait_until_up(&daemon, &container);
+    daemon.api.started(batch.request());
+    let container = batch.wait_until_up(&daemon);
     let path = format!("/proc/{}/root/etc/executor-residue/token", pid(&container));
     let token = std::fs::read_to_string(path).unwrap();
     for _ in 0..3 {

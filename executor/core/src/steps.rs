@@ -58,9 +58,16 @@ pub enum Order {
     },
 }
 
+/// Error of a step, with the exit status of the process that it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct StepError {
+    why: Why,
+    exit: Option<Exit>,
+}
+
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum StepError {
+enum Why {
     /// Has words for the users of the container.
     Told(String),
     /// Has words that are not repeated in those of the actions above.
@@ -73,11 +80,11 @@ enum StepError {
 
 impl std::fmt::Display for StepError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Told(text) | Self::Plain(text) => f.write_str(text),
-            Self::Cancelled => f.write_str("cancelled"),
-            Self::GraceExceeded => f.write_str("exceeded graceful shutdown interval"),
-            Self::Several(errors) => {
+        match &self.why {
+            Why::Told(text) | Why::Plain(text) => f.write_str(text),
+            Why::Cancelled => f.write_str("cancelled"),
+            Why::GraceExceeded => f.write_str("exceeded graceful shutdown interval"),
+            Why::Several(errors) => {
                 let shown = errors.iter().filter(|error| !error.is_cancellation());
                 let texts: Vec<String> = shown.map(ToString::to_string).filter(|text| !text.is_empty()).collect();
                 f.write_str(&texts.join("; "))
@@ -87,26 +94,31 @@ impl std::fmt::Display for StepError {
 }
 
 impl StepError {
+    /// An error that comes from no process.
+    fn of(why: Why) -> Self {
+        Self { why, exit: None }
+    }
+
     /// True where nothing failed but what was cancelled.
     fn is_cancellation(&self) -> bool {
-        match self {
-            Self::Cancelled | Self::GraceExceeded => true,
-            Self::Several(errors) => errors.iter().all(Self::is_cancellation),
-            Self::Told(_) | Self::Plain(_) => false,
+        match &self.why {
+            Why::Cancelled | Why::GraceExceeded => true,
+            Why::Several(errors) => errors.iter().all(Self::is_cancellation),
+            Why::Told(_) | Why::Plain(_) => false,
         }
     }
 
     /// Words that the actions above repeat.
     fn told(&self) -> Option<&str> {
-        if let Self::Told(text) = self { Some(text) } else { None }
+        if let Why::Told(text) = &self.why { Some(text) } else { None }
     }
 }
 
 /// End of the whole tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
-    /// Exit status for the container: 0 after success, else that of the process that failed first by itself. Where the tree was
-    /// cancelled, that of the first process that this ended. Unset where no process ran.
+    /// Exit status for the container: 0 after success, else that of the process whose failure became the tree's. Where the tree was
+    /// cancelled, that of a process that this ended. Unset where no process ran.
     pub exit: Option<Exit>,
     /// Error of the tree; unset after success, and where it was only cancelled.
     pub failure: Option<String>,
@@ -147,10 +159,6 @@ struct Step {
 pub struct Steps {
     steps: Vec<Step>,
     orders: Vec<Order>,
-    /// Exit of the first process that failed by itself.
-    failed_exit: Option<Exit>,
-    /// Exit of the first process that was cancelled.
-    cancelled_exit: Option<Exit>,
 }
 
 /// Index of the step that all others are below.
@@ -159,7 +167,7 @@ const ROOT: usize = 0;
 impl Steps {
     /// Makes the steps of these actions. None is started.
     pub fn new(actions: &Actions, processes: &[PlannedProcess]) -> Self {
-        let mut steps = Self { steps: Vec::new(), orders: Vec::new(), failed_exit: None, cancelled_exit: None };
+        let mut steps = Self { steps: Vec::new(), orders: Vec::new() };
         let root = steps.add("", "", Role::Serial, None);
         let mut below = root;
         for (path, action) in actions.roots() {
@@ -209,7 +217,7 @@ impl Steps {
     pub fn cancel(&mut self, now: Timestamp) -> Vec<Order> {
         if self.steps[ROOT].record.state == StepState::Pending {
             self.steps[ROOT].cancelled = true;
-            self.finish(ROOT, Some(StepError::Cancelled), now);
+            self.finish(ROOT, Some(StepError::of(Why::Cancelled)), now);
         } else {
             self.cancel_step(ROOT);
         }
@@ -233,7 +241,7 @@ impl Steps {
             None => Some(Exit::Code(0)),
             // The main action and its sidecars only ended one another.
             Some(error) if error.is_cancellation() && !root.cancelled => Some(Exit::Code(0)),
-            Some(_) => self.failed_exit.or(self.cancelled_exit),
+            Some(error) => error.exit,
         };
         let failure = root.error.as_ref().filter(|error| !error.is_cancellation()).map(ToString::to_string);
         Some(Conclusion { exit, failure })
@@ -326,7 +334,7 @@ impl Steps {
         record.pid = 0;
         let (exit, out_of_memory, killed) = match end {
             RunEnd::NotStarted(why) => {
-                return Some(if *cancelled { StepError::Cancelled } else { StepError::Plain(why) });
+                return Some(StepError::of(if *cancelled { Why::Cancelled } else { Why::Plain(why) }));
             }
             RunEnd::Exited { exit, out_of_memory, killed } => (exit, out_of_memory, killed),
         };
@@ -336,16 +344,16 @@ impl Steps {
             Exit::Signal(signal) => 128 + signal,
         };
         if *cancelled {
-            self.cancelled_exit.get_or_insert(exit);
-            return Some(if killed { StepError::GraceExceeded } else { StepError::Cancelled });
+            let why = if killed { Why::GraceExceeded } else { Why::Cancelled };
+            return Some(StepError { why, exit: Some(exit) });
         }
         if status == 0 {
             return None;
         }
-        self.failed_exit.get_or_insert(exit);
         let source = if record.log_source.is_empty() { String::new() } else { format!("{}: ", record.log_source) };
         let why = if out_of_memory { " (out of memory)" } else { "" };
-        Some(StepError::Told(format!("{source}Exited with status {status}{why}")))
+        let why = Why::Told(format!("{source}Exited with status {status}{why}"));
+        Some(StepError { why, exit: Some(exit) })
     }
 
     /// Ends a step, and tells the one above it.
@@ -384,7 +392,7 @@ impl Steps {
                 }
             }
             Role::Codependent { fails_on_exit } => {
-                let exited = || StepError::Plain("Codependent step exited".to_owned());
+                let exited = || StepError::of(Why::Plain("Codependent step exited".to_owned()));
                 let error = error.or_else(|| fails_on_exit.then(exited));
                 self.steps[index].errors.extend(error);
                 // The first end cancels the others; what is cancelled already is passed over.
@@ -398,7 +406,8 @@ impl Steps {
             Role::Timeout { after, expired: true } => {
                 let also = error.as_ref().and_then(StepError::told).map(|told| format!("; {told}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
-                self.finish(index, Some(StepError::Told(text)), now);
+                let exit = error.and_then(|error| error.exit);
+                self.finish(index, Some(StepError { why: Why::Told(text), exit }), now);
             }
             Role::Timeout { expired: false, .. } => self.finish(index, error, now),
             Role::Progress(messages) => {
@@ -428,8 +437,11 @@ fn say(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text: &str) {
     }
 }
 
+/// The error of several: its exit status is that of the first one that failed by itself, else of the first one at all.
 fn several(errors: Vec<StepError>) -> Option<StepError> {
-    (!errors.is_empty()).then_some(StepError::Several(errors))
+    let by_itself = errors.iter().filter(|error| !error.is_cancellation()).find_map(|error| error.exit);
+    let exit = by_itself.or_else(|| errors.iter().find_map(|error| error.exit));
+    (!errors.is_empty()).then_some(StepError { why: Why::Several(errors), exit })
 }
 
 /// A duration as Go prints it, which Diego's users know: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.

@@ -265,17 +265,9 @@ impl Actor {
 
     /// Reports steps of a tree of actions that have started or ended since `before`.
     fn steps_changed(&self, before: &[StepRecord]) {
-        let pending = StepRecord::default();
-        let mut changed = Vec::new();
-        for (index, step) in self.facts.steps.iter().enumerate() {
-            let before = before.get(index).unwrap_or(&pending);
-            changed.extend(step.started_at.filter(|_| before.started_at.is_none()).map(|at| (at, false, step)));
-            changed.extend(step.finished_at.filter(|_| before.finished_at.is_none()).map(|at| (at, true, step)));
-        }
-        changed.sort_by_key(|(at, ended, _)| (*at, *ended));
-        for (at, ended, step) in changed {
-            let kind = if ended { EventKind::StepEnded } else { EventKind::StepStarted };
-            self.node.events.append_step(self.handle.id(), kind, step.clone(), at);
+        if self.facts.steps != before {
+            self.node.events.append_steps(self.handle.id(), before, &self.facts.steps);
+            self.node.ledger.put(Arc::new(self.facts.clone()));
         }
     }
 

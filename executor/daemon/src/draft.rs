@@ -33,6 +33,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         Some(_) => (None, Vec::new()),
         None => actions::of(request, &mut violations)?,
     };
+    let is_missing = single.is_none() && tree.is_none();
     let run = single.unwrap_or(&NO_RUN);
     let (grace, network) = (duration("grace_period", request.grace_period.as_ref()), network(request.network));
     let redaction = redaction(request.redaction);
@@ -47,7 +48,8 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     let draft = Draft {
         id: &request.id,
         rootfs: &request.rootfs,
-        path: &run.path,
+        // Where there is no action, that is the violation.
+        path: if is_missing { "/" } else { &run.path },
         args: run.args.iter().map(String::as_str).collect(),
         dir: &run.dir,
         env: variables(&run.env),

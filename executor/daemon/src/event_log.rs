@@ -70,9 +70,23 @@ impl EventLog {
         self.append_with(container, kind, end, None, time);
     }
 
-    /// Appends an event of a step.
-    pub fn append_step(&self, container: &ContainerId, kind: EventKind, step: StepRecord, time: Timestamp) {
-        self.append_with(container, kind, None, Some(Arc::new(step)), time);
+    /// Appends events of the steps of a tree of actions that have started or ended since `before`, in the order of their times.
+    pub fn append_steps(&self, container: &ContainerId, before: &[StepRecord], now: &[StepRecord]) {
+        let pending = StepRecord::default();
+        let mut changed = Vec::new();
+        for (index, step) in now.iter().enumerate() {
+            let before = before.get(index).unwrap_or(&pending);
+            // At one time, ends come before what they start, and of several the innermost first.
+            let (outermost, innermost) = (1 + index as i64, -(1 + index as i64));
+            changed.extend(step.started_at.filter(|_| before.started_at.is_none()).map(|at| (at, outermost, step)));
+            changed.extend(step.finished_at.filter(|_| before.finished_at.is_none()).map(|at| (at, innermost, step)));
+        }
+        changed.sort_by_key(|(at, order, _)| (*at, *order));
+        for (at, order, step) in changed {
+            let ended = order < 0;
+            let kind = if ended { EventKind::StepEnded } else { EventKind::StepStarted };
+            self.append_with(container, kind, None, Some(Arc::new(step.clone())), at);
+        }
     }
 
     fn append_with(

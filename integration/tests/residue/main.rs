@@ -38,8 +38,8 @@ impl Running {
     }
 
     fn of(daemon: &Daemon, mut batch: ContainerSecrets) -> Self {
-        let container = daemon.api.started(batch.request());
-        batch.wait_until_up(daemon, &container);
+        daemon.api.started(batch.request());
+        let container = batch.wait_until_up(daemon);
         let keepers = vec![FileHolder::of(daemon, &container)];
         Self { batch, container, keepers }
     }
@@ -92,12 +92,16 @@ fn is_clean(report: &Report, when: &str) {
     assert!(report.processes >= 1 && report.files > 3, "{when}: {report:?}");
 }
 
-/// Ends a running container whose files were replaced, changed by its own process, or left as they were; then nothing is
-/// left.
+/// Ends a running container whose files were replaced, changed by its own process, left as they were, or are those of a step;
+/// then nothing is left.
 fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
-    for kind in ["given", "rotated", "written"] {
+    for kind in ["given", "rotated", "written", "step"] {
         let id = format!("{name}-{kind}");
-        let batch = if kind == "written" { ContainerSecrets::writing(&id) } else { ContainerSecrets::new(&id) };
+        let batch = match kind {
+            "written" => ContainerSecrets::writing(&id),
+            "step" => ContainerSecrets::of_step(&id),
+            _ => ContainerSecrets::new(&id),
+        };
         let mut running = Running::of(daemon, batch);
         running.is_found();
         match kind {

@@ -84,12 +84,17 @@ impl Reference<'_> {
                 let by_itself = start + if starts { lasts } else { 2 };
                 let at = cancel.map_or(by_itself, |cancel| by_itself.min(cancel.max(start) + lingers));
                 let error = match () {
-                    () if cancelled_by(at) => Some(StepError::Cancelled),
-                    () if !starts => Some(StepError::Plain("exec".into())),
-                    () if code != 0 => Some(StepError::Told(format!("Exited with status {code}"))),
+                    () if cancelled_by(at) => Some(Why::Cancelled),
+                    () if !starts => Some(Why::Plain("exec".into())),
+                    () if code != 0 => Some(Why::Told(format!("Exited with status {code}"))),
                     () => None,
                 };
-                End { at, error, ran: BTreeMap::from([(*index, (start, at))]) }
+                let exit = starts.then_some(Exit::Code(code));
+                End {
+                    at,
+                    error: error.map(|why| StepError { why, exit }),
+                    ran: BTreeMap::from([(*index, (start, at))]),
+                }
             }
             Action::Serial(actions) => {
                 let mut end = End { at: start, error: None, ran: BTreeMap::new() };
@@ -118,7 +123,8 @@ impl Reference<'_> {
                 let end = self.eval(action, start, Some(cancel.map_or(due, |cancel| cancel.min(due))));
                 let also = end.error.as_ref().and_then(StepError::told).map(|told| format!("; {told}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
-                End { error: Some(StepError::Told(text)), ..end }
+                let exit = end.error.as_ref().and_then(|error| error.exit);
+                End { error: Some(StepError { why: Why::Told(text), exit }), ..end }
             }
             Action::EmitProgress { action, .. } => self.eval(action, start, cancel),
         }
@@ -132,7 +138,7 @@ impl Reference<'_> {
         let ends: Vec<End> = actions.iter().map(|action| self.eval(action, start, cancel)).collect();
         let mut order: Vec<&End> = ends.iter().collect();
         order.sort_by_key(|end| end.at);
-        let exited = || StepError::Plain("Codependent step exited".into());
+        let exited = || StepError::of(Why::Plain("Codependent step exited".into()));
         let errors = order.into_iter().filter_map(|end| end.error.clone().or_else(|| fails_on_exit.then(exited)));
         Self::together(&ends, errors.collect())
     }
@@ -267,11 +273,7 @@ fn random_trees_end_as_the_reference_says() {
         }
         assert_eq!(ran, expected.ran, "seed {seed}: {actions:?} {behaviours:?} {cancel:?}");
         let error = steps.steps[ROOT].error.clone();
-        assert_eq!(
-            error.as_ref().map(ToString::to_string),
-            expected.error.as_ref().map(ToString::to_string),
-            "seed {seed}: {actions:?} {behaviours:?} {cancel:?}"
-        );
+        assert_eq!(error, expected.error, "seed {seed}: {actions:?} {behaviours:?} {cancel:?}");
         let running = steps.records().into_iter().filter(|step| step.state == StepState::Running).count();
         assert_eq!(running, 0, "seed {seed}");
         let conclusion = steps.conclusion().unwrap();

@@ -134,12 +134,17 @@ pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Resu
     };
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
-    if !facts.plan.processes.iter().any(|process| process.id == process_id) {
+    // Of a tree of actions `main` is every process that runs.
+    let is_all = facts.plan.actions.is_some() && process_id == MAIN_PROCESS;
+    if !is_all && !facts.plan.processes.iter().any(|process| process.id == process_id) {
         let shown: String = process_id.chars().take(80).collect();
-        return Err(Problem::new(
-            Kind::NotFound,
-            format!("container {} has no process {shown:?}; its process is `{MAIN_PROCESS}`", handle.id()),
-        ));
+        let first = facts.plan.processes.first().map_or(MAIN_PROCESS, |process| &process.id);
+        let known = match facts.plan.processes.len() {
+            0 | 1 => format!("its process is `{first}`"),
+            count => format!("it has {count}, such as `{first}`"),
+        };
+        let why = format!("container {} has no process {shown:?}; {known}", handle.id());
+        return Err(Problem::new(Kind::NotFound, why));
     }
     if !matches!(facts.state, State::Running | State::Stopping) {
         return Err(Problem::new(

@@ -138,7 +138,7 @@ impl<'a> Reading<'a, '_> {
                 let after = self.timeout(path, timeout);
                 let path = format!("{path}.timeout.action");
                 let action = self.action(&path, timeout.action.as_deref(), inherited(&timeout.log_source), below)?;
-                action.zip(after).map(|(action, after)| plan::Action::Timeout { action: Box::new(action), after })
+                action.map(|action| plan::Action::Timeout { action: Box::new(action), after })
             }
             Set::EmitProgress(progress) => {
                 let messages = Messages {
@@ -173,20 +173,19 @@ impl<'a> Reading<'a, '_> {
         Ok(None)
     }
 
-    fn timeout(&mut self, path: &str, timeout: &TimeoutAction) -> Option<Duration> {
+    /// The timeout; one that is negative is a violation, and taken for a valid one.
+    fn timeout(&mut self, path: &str, timeout: &TimeoutAction) -> Duration {
         #[expect(deprecated, reason = "older clients of a BBS set it")]
         let nanos = timeout.deprecated_timeout_ns;
         let (field, value, duration) = match timeout.timeout_ms {
             0 => ("deprecated_timeout_ns", nanos, u64::try_from(nanos).map(Duration::from_nanos)),
             millis => ("timeout_ms", millis, u64::try_from(millis).map(Duration::from_millis)),
         };
-        let duration = duration.ok().filter(|duration| !duration.is_zero());
-        if duration.is_none() {
-            let field = if value == 0 { "timeout_ms" } else { field };
+        duration.unwrap_or_else(|_| {
             let why = OutOfRange.because(format!("is {value}; it must be more than 0"));
             self.violations.push(Violation::new(format!("{path}.timeout.{field}"), why));
-        }
-        duration
+            Duration::from_millis(1)
+        })
     }
 }
 

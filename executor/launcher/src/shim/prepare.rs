@@ -425,6 +425,7 @@ impl Injected {
                     .map_err(|error| failed("steps", &error))?,
             ),
         };
+        record.steps = steps.as_ref().map(Running::records).unwrap_or_default();
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
             .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
             .map_err(|error| failed("secrets to be masked", &error))?;

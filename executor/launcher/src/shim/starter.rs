@@ -83,6 +83,8 @@ pub(super) enum News {
 pub(super) struct Starter {
     pid: i32,
     socket: Seqpacket,
+    /// It has ended, and the shim has taken it with its other children: the pid may be another process's.
+    is_taken: bool,
 }
 
 impl Starter {
@@ -103,7 +105,7 @@ impl Starter {
         match process::fork()? {
             Fork::Parent(pid) => {
                 socket.set_nonblocking(true);
-                Ok(Self { pid, socket })
+                Ok(Self { pid, socket, is_taken: false })
             }
             Fork::Child => {
                 drop(socket);
@@ -167,12 +169,14 @@ impl Starter {
 
     /// Ends it, and with it the processes that it started.
     pub(super) fn end(self) {
-        super::create::kill(self.pid);
+        if !self.is_taken {
+            super::create::kill(self.pid);
+        }
     }
 
-    /// Its pid: the shim leaves it to be waited for.
-    pub(super) fn pid(&self) -> i32 {
-        self.pid
+    /// The shim has taken a child that has ended.
+    pub(super) fn taken(&mut self, pid: i32) {
+        self.is_taken |= self.pid == pid;
     }
 }
 

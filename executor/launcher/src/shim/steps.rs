@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use executor_core::logline::Stream;
 use executor_core::plan::{Actions, PlannedProcess};
-use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep};
+use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep, StepRecord};
 use executor_core::steps::{Order, RunEnd, Steps};
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
@@ -82,14 +82,21 @@ impl Running {
         })
     }
 
+    /// Returns the records of all steps.
+    pub(super) fn records(&self) -> Vec<StepRecord> {
+        self.steps.records()
+    }
+
     /// Descriptor on which news come.
     pub(super) fn news(&self) -> Option<BorrowedFd<'_>> {
         self.starter.as_ref().map(Starter::as_fd)
     }
 
-    /// Returns whether a child of the shim is waited for here.
-    pub(super) fn keeps(&self, pid: i32) -> bool {
-        self.starter.as_ref().is_some_and(|starter| starter.pid() == pid)
+    /// The shim has taken a child that has ended.
+    pub(super) fn taken(&mut self, pid: i32) {
+        if let Some(starter) = &mut self.starter {
+            starter.taken(pid);
+        }
     }
 
     /// Returns when something is due.

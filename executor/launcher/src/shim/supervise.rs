@@ -27,6 +27,9 @@ pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
 /// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
+/// Time that steps may take to end after they were killed.
+const STEPS_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Events of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
@@ -57,7 +60,7 @@ pub(super) fn until_the_end(
 ) -> (End, Option<Instant>) {
     let mut kill_at: Option<Instant> = None;
     let mut stop_at: Option<Instant> = None;
-    let (mut ending, mut told) = (false, Vec::new());
+    let (mut ending, mut late, mut told) = (false, false, Vec::new());
     ready.begin_steps(host);
     loop {
         let events = wait(ready, control, signals, kill_at);
@@ -70,8 +73,13 @@ pub(super) fn until_the_end(
                     stop(host, ready, control, grace, &mut kill_at);
                 }
             }
-            let kept = |pid| pid == ready.container.pid() || ready.steps.as_ref().is_some_and(|steps| steps.keeps(pid));
-            while let Ok(Some(_)) = process::reap_one(kept) {}
+            // None but init is left for later: what the starter of steps leaves behind when it is killed becomes the shim's, and
+            // the container's pid namespace ends only when all of it is taken.
+            while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
+                if let Some(steps) = &mut ready.steps {
+                    steps.taken(pid);
+                }
+            }
         }
         if has(Event::Control) {
             for asked in control.read() {
@@ -81,7 +89,9 @@ pub(super) fn until_the_end(
             }
         }
         control.tidy();
-        stop_at = kill_at.or(stop_at);
+        if !late {
+            stop_at = kill_at.or(stop_at);
+        }
         if has(Event::Output) {
             ready.log.pump();
         }
@@ -101,8 +111,13 @@ pub(super) fn until_the_end(
             ending = true;
         }
         if kill_at.is_some_and(|at| Instant::now() >= at) {
-            signal_init(ready, libc::SIGKILL);
-            kill_at = None;
+            // The steps have been killed one by one; the container ends where one does not.
+            let waits = ready.steps.is_some() && !late;
+            if !waits {
+                signal_init(ready, libc::SIGKILL);
+            }
+            kill_at = waits.then(|| Instant::now() + STEPS_PATIENCE);
+            late = true;
         }
         if has(Event::InitEnded) {
             break;
