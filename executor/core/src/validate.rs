@@ -18,6 +18,7 @@ mod process;
 mod secrets;
 mod surroundings;
 mod update;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -39,6 +40,7 @@ pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
+pub use volumes::{HOST_VOLUMES_MAX, VOLUMES_MAX, check_host_volumes};
 
 /// Collects violations.
 #[derive(Default)]
@@ -82,6 +84,16 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
     let surroundings = surroundings::check(&draft.surroundings, network, &isolation, &limits, token, &mut report);
+    let beside = volumes::Beside {
+        rootfs: rootfs.as_ref(),
+        isolation: &isolation,
+        limits: &limits,
+        tmpfs: &surroundings.tmpfs,
+        files: &files,
+        file_directories: &file_directories,
+        with_token: token,
+    };
+    let volumes = volumes::check(&draft.volumes, &beside, policy, &mut report);
     if draft.stop_signal > SIGNAL_MAX {
         let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
         report.add("stop_signal", OutOfRange.because(why));
@@ -103,6 +115,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             isolation,
             connectivity: draft.connectivity.clone(),
             surroundings,
+            volumes,
             terminal: draft.terminal,
             stdin: draft.stdin,
             await_reader: draft.await_reader,
@@ -169,6 +182,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         isolation: plan.isolation.clone(),
         connectivity: plan.connectivity.clone(),
         surroundings: plan.surroundings.clone(),
+        volumes: plan.volumes.clone(),
         terminal: plan.terminal,
         stdin: plan.stdin,
         await_reader: plan.await_reader,
@@ -206,7 +220,8 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     };
     let files = plan.files.iter().map(|file| &file.path).chain(&plan.file_directories);
     let tmpfs = plan.surroundings.tmpfs.iter().map(|tmpfs| &tmpfs.path);
-    rootfs.iter().chain(files).chain(outputs).chain(tmpfs).map(PathBuf::as_path)
+    let volumes = plan.volumes.iter().flat_map(|volume| [&volume.path, &volume.sub_path]);
+    rootfs.iter().chain(files).chain(outputs).chain(tmpfs).chain(volumes).map(PathBuf::as_path)
 }
 
 fn as_drafted<'a>(file: &PlannedFile, path: &'a str, group: Option<&'a str>) -> DraftFile<'a> {
