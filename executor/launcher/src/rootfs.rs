@@ -7,6 +7,7 @@
 mod host;
 mod image;
 mod overlay;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -120,7 +121,7 @@ impl Tree {
             if fresh.iter().any(|mount| path != mount && path.starts_with(mount)) {
                 continue;
             }
-            if let Err(why) = self.make_way(path)? {
+            if let Err(why) = self.make_way(path, true)? {
                 violations.push(Violation::new(format!("tmpfs[{index}].path"), format!("`{}`: {why}", path.display())));
                 continue;
             }
@@ -131,14 +132,17 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
     }
 
-    /// Makes a directory and those above it where they are missing; else what is in the way.
-    fn make_way(&self, path: &Path) -> Result<Result<(), String>, Refused> {
+    /// Makes a directory and those above it where they are missing and may be made; else what is in the way.
+    fn make_way(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         let mut above: Vec<&Path> = path.ancestors().filter(|path| path.parent().is_some()).collect();
         above.reverse();
         for path in above {
             let about = || format!("rootfs: {}", path.display());
             match self.entry(path).map_err(|error| failed(&about(), &error))? {
                 Entry::Directory => {}
+                Entry::Missing if !may_make => {
+                    return Ok(Err(format!("{} does not exist in the volume around it", path.display())));
+                }
                 Entry::Missing => match self.make_dir(path) {
                     Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                         return Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())));

@@ -216,8 +216,8 @@ struct Assembled {
     user: Arc<ResolvedUser>,
     file_groups: BTreeMap<String, u32>,
     mounts: Vec<MountPoint>,
-    /// Warning of a limit on its disk that cannot be enforced.
-    unheld: Option<String>,
+    /// Warnings of limits on its disk that cannot be enforced.
+    unheld: Vec<String>,
 }
 
 /// Stage 4: its init waits to be started, on its network.
@@ -274,11 +274,16 @@ impl Recorded {
     fn assemble(mut self, host: &Host) -> Result<Assembled, Refused> {
         let (plan, project) = (&self.record.plan, self.record.id_range_start);
         let (layer, unheld) = disk::lay_out(&host.policy, plan, &self.dirs.state, project)?;
+        let mut unheld: Vec<String> = unheld.into_iter().collect();
         self.dirs.layer = layer;
         let mut tree = Tree::assemble(host, plan, &self.dirs, &self.ids)?;
-        tree.make_room_for_tmpfs(plan)?;
+        if plan.volumes.is_empty() {
+            tree.make_room_for_tmpfs(plan)?;
+        }
+        // By the root's own files, not by a volume's.
         let user = Arc::new(tree.resolve_user(plan)?);
         let file_groups = tree.file_groups(plan)?;
+        unheld.extend(tree.mount_volumes(host, plan, (&self.dirs, &self.ids), &user, project)?);
         if plan.token_file().is_some() {
             tree.make_runtime_dir(plan)?;
         }
