@@ -1,6 +1,7 @@
 //! Drafts of requests, as validation takes them. They borrow from the message: nothing is copied that could be secret.
 
 mod connectivity;
+mod volumes;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     violations.extend(platform("platform", &request.platform).err());
     let connectivity = connectivity::of(request, &mut violations);
     let surroundings = surroundings(request, &mut violations);
+    let volumes = volumes::of(request, &mut violations);
     let limits = request.limits.unwrap_or_default();
     let draft = Draft {
         id: &request.id,
@@ -65,6 +67,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         isolation,
         connectivity,
         surroundings,
+        volumes,
         terminal: request.terminal,
         stdin: request.stdin,
         await_reader: request.await_reader,

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Capabilities, Dns, EnvironmentVariable, ExtraHost, File, Limits, Outputs, PortMapping, RunAction, RunRequest,
-    SecretArgument, Tmpfs, WritableFiles,
+    Capabilities, Dns, EmptyVolume, EnvironmentVariable, ExtraHost, File, ImageVolume, Limits, NamedVolume, Outputs,
+    PortMapping, RunAction, RunRequest, SecretArgument, Tmpfs, VolumeMount, WritableFiles, volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -55,6 +55,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         // Only this machine's own platform is accepted.
         platform: _,
         writable_files,
+        volumes,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -68,6 +69,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         let mode = mode.map_or(u64::MAX, u64::from);
         parts.numbers(&[*size_bytes, mode, u64::from(*uid), u64::from(*gid), u64::from(*exec)]);
     }
+    parts.numbers(&[volumes.len() as u64]);
+    volumes.iter().for_each(|volume| parts.volume(volume));
     for ExtraHost { name, address } in extra_hosts {
         parts.text(name);
         parts.text(address);
@@ -170,6 +173,28 @@ impl<'a> Parts<'a> {
         }
     }
 
+    fn volume(&mut self, volume: &'a VolumeMount) {
+        let VolumeMount { path, source, sub_path, read_only } = volume;
+        self.text(path);
+        self.text(sub_path);
+        self.numbers(&[u64::from(*read_only)]);
+        match source {
+            None => self.numbers(&[]),
+            Some(Source::Empty(EmptyVolume { medium, size_bytes, mode })) => {
+                let mode = mode.map_or(u64::MAX, u64::from);
+                self.numbers(&[0, u64::from(medium.cast_unsigned()), *size_bytes, mode]);
+            }
+            Some(Source::Host(NamedVolume { name })) => {
+                self.numbers(&[1]);
+                self.text(name);
+            }
+            Some(Source::Image(ImageVolume { reference })) => {
+                self.numbers(&[2]);
+                self.text(reference);
+            }
+        }
+    }
+
     fn run(&mut self, run: &'a RunAction) {
         let RunAction {
             path,
@@ -233,11 +258,15 @@ mod tests {
         File { path: path.into(), content: content.into(), ..File::default() }
     }
 
+    fn volume(source: Source) -> VolumeMount {
+        VolumeMount { source: Some(source), ..Default::default() }
+    }
+
     type Change = fn(&mut RunRequest, &mut RunAction);
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 70] = [
+        let changes: [Change; 80] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -303,6 +332,16 @@ mod tests {
             |r, _| r.extra_hosts.push(ExtraHost::default()),
             |r, _| r.extra_hosts.push(ExtraHost { name: "a".into(), ..Default::default() }),
             |r, _| r.extra_hosts.push(ExtraHost { address: "a".into(), ..Default::default() }),
+            |r, _| r.volumes.push(VolumeMount::default()),
+            |r, _| r.volumes.push(VolumeMount { path: "a".into(), ..Default::default() }),
+            |r, _| r.volumes.push(VolumeMount { sub_path: "a".into(), ..Default::default() }),
+            |r, _| r.volumes.push(VolumeMount { read_only: true, ..Default::default() }),
+            |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume::default()))),
+            |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { medium: 1, ..Default::default() }))),
+            |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { size_bytes: 1, ..Default::default() }))),
+            |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { mode: Some(0), ..Default::default() }))),
+            |r, _| r.volumes.push(volume(Source::Host(NamedVolume { name: "a".into() }))),
+            |r, _| r.volumes.push(volume(Source::Image(ImageVolume { reference: "a".into() }))),
             |r, _| r.tmpfs.push(Tmpfs::default()),
             |r, _| r.tmpfs.push(Tmpfs { path: "a".into(), ..Default::default() }),
             |r, _| r.tmpfs.push(Tmpfs { size_bytes: 1, ..Default::default() }),
