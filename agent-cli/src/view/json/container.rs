@@ -18,6 +18,8 @@ pub(crate) struct Container {
     output_dropped_bytes: Option<u64>,
     /// Image that ran, even if its name means another one by now.
     image: Option<ImageInUse>,
+    /// Images of its volumes.
+    volume_images: Vec<ImageInUse>,
     spec: Spec,
     files: Vec<SecretFile>,
     processes: Vec<Process>,
@@ -135,10 +137,8 @@ impl From<&v1::Container> for Container {
             id: container.id.clone(),
             state: state(container.state),
             output_dropped_bytes: None,
-            image: container
-                .image
-                .as_ref()
-                .map(|image| ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() }),
+            image: container.image.as_ref().map(ImageInUse::from),
+            volume_images: container.volume_images.iter().map(ImageInUse::from).collect(),
             spec: Spec::from(&container.spec.clone().unwrap_or_default()),
             files: container.files.iter().map(SecretFile::from).collect(),
             processes: container.processes.iter().map(Process::from).collect(),
@@ -151,6 +151,12 @@ impl From<&v1::Container> for Container {
             network_status: container.network_status.as_ref().map(networks::Status::from),
             result: container.result.as_ref().map(Ending::from),
         }
+    }
+}
+
+impl From<&v1::ImageInUse> for ImageInUse {
+    fn from(image: &v1::ImageInUse) -> Self {
+        Self { reference: image.reference.clone(), digest: image.digest.clone() }
     }
 }
 
