@@ -17,7 +17,9 @@ mod surroundings;
 mod volumes;
 
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
-pub use surroundings::{ExtraHost, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs};
+pub use surroundings::{
+    DOCKER_SOCKET, ExtraHost, FRESH_OF_HOST, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs,
+};
 pub use volumes::{EmptyVolume, HostVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeImage, VolumeSource};
 
 /// Source of a container's root file system.

@@ -19,7 +19,7 @@ use oci_spec::runtime::{
 
 use crate::limits::CORE_FILE_MAX;
 use crate::names;
-use crate::plan::{Limits, Network, Plan, Rootfs, Tmpfs, UserNamespace};
+use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Network, Plan, Rootfs, Tmpfs, UserNamespace};
 use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
@@ -44,9 +44,6 @@ pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sy
 /// Maximum number of terminals of a container. Without this limit a container could use up those of the whole kernel
 /// (`kernel.pty.max`, 4096).
 pub const TERMINALS_MAX: u32 = 256;
-
-/// Path of the Docker socket in a container.
-pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
 /// Facts about the host that a specification needs beside the plan.
 pub struct Resolved<'a> {
@@ -98,14 +95,11 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
 
 /// Directories of the container that begin empty: its own tmpfs file systems and empty volumes.
 pub fn fresh_mounts(plan: &Plan) -> Vec<PathBuf> {
-    let of_host = if plan.rootfs == Rootfs::Host { &OF_HOST[..] } else { &[] };
+    let of_host = if plan.rootfs == Rootfs::Host { &FRESH_OF_HOST[..] } else { &[] };
     let asked = plan.surroundings.tmpfs.iter().map(|tmpfs| tmpfs.path.clone());
     let volumes = plan.volumes.iter().filter(|volume| volume.empty().is_some()).map(|volume| volume.path.clone());
     of_host.iter().map(PathBuf::from).chain(asked).chain(volumes).collect()
 }
-
-/// Directories that are fresh in every container with the root file system `host`.
-pub const OF_HOST: [&str; 2] = ["/tmp", "/run"];
 
 fn namespaces(network: Network, user: Option<&Path>) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network as Net, Pid, User, Uts};
@@ -264,7 +258,7 @@ pub fn in_memory(plan: &Plan) -> impl Iterator<Item = InMemory> {
         let mut taken = asked.iter().map(|tmpfs| &tmpfs.path).chain(plan.volumes.iter().map(|volume| &volume.path));
         !taken.any(|taken| taken == Path::new(path))
     };
-    let of_host = if plan.rootfs == Rootfs::Host { &OF_HOST[..] } else { &[] };
+    let of_host = if plan.rootfs == Rootfs::Host { &FRESH_OF_HOST[..] } else { &[] };
     let of_host = of_host.iter().zip([("50%", 0o1777, true), ("16m", 0o755, false)]);
     let of_host = of_host.filter(move |(path, _)| is_free(path)).map(|(path, (size, mode, exec))| InMemory {
         path: path.into(),

@@ -40,7 +40,7 @@ pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
-pub use volumes::{HOST_VOLUMES_MAX, VOLUMES_MAX, check_host_volumes};
+pub use volumes::{VOLUMES_MAX, check_host_volumes};
 
 /// Collects violations.
 #[derive(Default)]

@@ -10,14 +10,14 @@ use super::{FieldFault, Policy, Report, check_path, image, shorten, surroundings
 use crate::image::BadReference;
 use crate::limits::{DISK_MIN, TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{
-    EmptyVolume, HostVolume, Isolation, Limits, Medium, PlannedFile, Rootfs, Tmpfs, Volume, VolumeImage, VolumeSource,
+    DOCKER_SOCKET, EmptyVolume, FRESH_OF_HOST, HostVolume, Isolation, Limits, Medium, PlannedFile, Rootfs, Tmpfs,
+    Volume, VolumeImage, VolumeSource,
 };
-use crate::spec;
 
 /// Maximum number of volumes of a container.
 pub const VOLUMES_MAX: usize = 64;
 /// Maximum number of the operator's volumes.
-pub const HOST_VOLUMES_MAX: usize = 1000;
+const HOST_VOLUMES_MAX: usize = 1000;
 /// Longest name of an operator's volume, in bytes.
 const NAME_MAX: usize = 128;
 /// Maximum number of names in a message.
@@ -79,8 +79,8 @@ fn path(path: &Path, beside: &Beside<'_>) -> Result<(), FieldFault> {
         return Err(Reserved.because(why));
     }
     let above_socket = ABOVE_DOCKER_SOCKET.iter().any(|above| path == Path::new(above));
-    if beside.isolation.docker_socket && (above_socket || path == Path::new(spec::DOCKER_SOCKET)) {
-        return Err(Conflict.because(format!("`{}` would hide {} of docker_socket", shown(), spec::DOCKER_SOCKET)));
+    if beside.isolation.docker_socket && (above_socket || path == Path::new(DOCKER_SOCKET)) {
+        return Err(Conflict.because(format!("`{}` would hide {} of docker_socket", shown(), DOCKER_SOCKET)));
     }
     Ok(())
 }
@@ -117,7 +117,7 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
     let own = all.iter().filter(|other| other.empty().is_some()).map(|other| &other.path);
     let fresh: Vec<&Path> =
         beside.tmpfs.iter().map(|tmpfs| &tmpfs.path).chain(own).map(|path| path.as_path()).collect();
-    let of_host = if beside.rootfs == Some(&Rootfs::Host) { &spec::OF_HOST[..] } else { &[] };
+    let of_host = if beside.rootfs == Some(&Rootfs::Host) { &FRESH_OF_HOST[..] } else { &[] };
     for fresh in fresh.into_iter().chain(of_host.iter().map(Path::new)) {
         let first =
             |path: &Path| path.strip_prefix(fresh).ok().and_then(|below| below.iter().next().map(ToOwned::to_owned));
