@@ -357,7 +357,8 @@ mod tests {
             (own("/a/b/key/c"), "/a/b/key", true),
             (shared("/a/b/other"), "/a/b/key", false),
         ] {
-            let told = fields(validate(&Draft { files: file(path), ..draft(&[volume.clone()]) }, &policy()));
+            let told =
+                fields(validate(&Draft { files: file(path), ..draft(std::slice::from_ref(&volume)) }, &policy()));
             assert_eq!(told, vec!["volumes[0].path"; usize::from(refused)], "{volume:?}");
         }
         // In a file system that begins empty the directory of the files is mounted after the volumes.
