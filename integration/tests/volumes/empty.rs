@@ -82,16 +82,12 @@ fn limits_hold() {
 fn a_volume_shares_the_containers_limit() {
     let daemon = Setup::default().disk(256 << 20).config(&format!("[capacity]\ndisk_bytes = {}\n", 3 * LIMIT)).start();
     let rootfs = Rootfs::busybox();
-    let script =
-        "dd if=/dev/zero of=/disk/big bs=64k count=640 2>&1 | grep -o 'No space.*'; stat -c '%s bytes' /disk/big";
-    for reference in [rootfs.reference(), "host".to_owned()] {
-        let mut request = sh(script).rootfs(&reference);
+    for (reference, path) in [(rootfs.reference(), "/disk"), ("host".to_owned(), "/tmp/in/it")] {
+        let script = format!(
+            "cd {path}; dd if=/dev/zero of=big bs=64k count=640 2>&1 | grep -o 'No space.*'; stat -c '%s bytes' big"
+        );
+        let mut request = with(&[new(path, DISK, 0)], sh(&script).rootfs(&reference));
         request.limits.get_or_insert_default().disk_bytes = LIMIT;
-        request.volumes = vec![new(if reference == "host" { "/tmp/in/it" } else { "/disk" }, DISK, 0)];
-        request = request.action(|run| {
-            run.args[1] =
-                run.args[1].replace("/disk/", &format!("{}/", if reference == "host" { "/tmp/in/it" } else { "/disk" }))
-        });
         let text = said(&daemon, request);
         let size: u64 = text.lines().find_map(|line| line.strip_suffix(" bytes")?.parse().ok()).unwrap();
         assert!(text.contains("No space left") && size < LIMIT && size > LIMIT / 2, "{reference}: {text}");
