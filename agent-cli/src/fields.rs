@@ -41,6 +41,7 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
         "remove_when_completed" => "--rm",
         "tail" => "--tail",
         "tmpfs" => "--tmpfs",
+        "volumes" => "--volume, --mount",
         "platform" => "--platform",
         "init" => "--init",
         "shm_bytes" => "--shm-size",

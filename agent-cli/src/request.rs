@@ -5,6 +5,7 @@
 //! process allows neither core files nor debuggers of other users meanwhile.
 
 use executor_client::Run;
+use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{self, EnvironmentVariable, RunRequest};
 
 use crate::failure::Failure;
@@ -32,6 +33,28 @@ impl Request {
         let (reference, credentials) = (self.message().rootfs.clone(), self.message().registry_credentials.clone());
         let platform = self.message().platform.clone();
         wanted.then(|| (v1::PullImageRequest { reference, credentials, platform }, policy == v1::PullPolicy::Always))
+    }
+
+    /// Returns the images of its volumes that are fetched likewise.
+    pub fn volumes_to_pull(&self) -> Vec<(v1::PullImageRequest, bool)> {
+        let policy = self.message().pull_policy();
+        let images = self.volumes().iter().filter_map(|volume| match &volume.source {
+            Some(Source::Image(v1::ImageVolume { reference })) if reference.starts_with("docker://") => Some(reference),
+            _ => None,
+        });
+        let pull = |reference: &String| v1::PullImageRequest { reference: reference.clone(), ..Default::default() };
+        let wanted = images.filter(|_| policy != v1::PullPolicy::Never);
+        wanted.map(|reference| (pull(reference), policy == v1::PullPolicy::Always)).collect()
+    }
+
+    /// Returns the volumes.
+    pub fn volumes(&self) -> &[v1::VolumeMount] {
+        &self.message().volumes
+    }
+
+    /// Returns the volumes, to be changed.
+    pub fn volumes_mut(&mut self) -> &mut [v1::VolumeMount] {
+        &mut self.0.message_mut().volumes
     }
 
     /// The reference of its image, where that is read from this machine's disk.

@@ -17,6 +17,7 @@ mod outputs;
 mod program;
 mod streams;
 mod surroundings;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,6 +101,10 @@ struct AtTheEnd {
 pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     let Prepared { mut request, delivery, ending } = prepared;
     bindings::deliver(session, &mut request, delivery, interrupts).await?;
+    tokio::select! {
+        prepared = volumes::prepare(session, &mut request) => prepared?,
+        signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
+    }
     if let Some((image, always)) = request.to_pull() {
         tokio::select! {
             fetched = fetch_first(session, image, always) => fetched?,

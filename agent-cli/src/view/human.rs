@@ -219,6 +219,9 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
             table.pair("signed", format!("{} by {keys}{named}", rule.images.join(", ")));
         }
     }
+    for v1::HostVolume { name, path, read_only } in &info.volumes {
+        table.pair("volume", format!("{name}: {path}{}", if *read_only { ", read-only" } else { "" }));
+    }
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();
     table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });

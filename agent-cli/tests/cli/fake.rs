@@ -98,6 +98,7 @@ impl Shared {
             kind: kind.into(),
             result,
             files_generation: 0,
+            step: None,
         });
         drop(state);
         self.touch();

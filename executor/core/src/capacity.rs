@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
-use crate::plan::Limits;
+use crate::plan::{EmptyVolume, Limits, Volume};
 
 /// An amount of everything that is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,9 +22,11 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Returns the amount that a container with these limits reserves.
-    pub fn of(limits: &Limits) -> Self {
-        Self { memory_bytes: limits.memory_bytes, pids: limits.pids, containers: 1, disk_bytes: limits.disk_bytes }
+    /// Returns the amount that a container with these limits and volumes reserves.
+    pub fn of(limits: &Limits, volumes: &[Volume]) -> Self {
+        let volumes = volumes.iter().filter_map(Volume::empty).map(EmptyVolume::disk_bytes);
+        let disk_bytes = volumes.fold(limits.disk_bytes, u64::saturating_add);
+        Self { memory_bytes: limits.memory_bytes, pids: limits.pids, containers: 1, disk_bytes }
     }
 }
 

@@ -15,10 +15,14 @@ use crate::ident::ContainerId;
 mod actions;
 mod connectivity;
 mod surroundings;
+mod volumes;
 
 pub use actions::{Action, Actions, Messages};
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
-pub use surroundings::{ExtraHost, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs};
+pub use surroundings::{
+    DOCKER_SOCKET, ExtraHost, FRESH_OF_HOST, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs,
+};
+pub use volumes::{EmptyVolume, HostVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeImage, VolumeSource};
 
 /// Source of a container's root file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,6 +318,9 @@ pub struct Plan {
     /// Mounts, kernel settings and host names.
     #[serde(default = "surroundings::before")]
     pub surroundings: Surroundings,
+    /// Volumes, in the order of the request.
+    #[serde(default)]
+    pub volumes: Vec<Volume>,
     /// True when the process has a terminal.
     #[serde(default)]
     pub terminal: bool,

@@ -19,7 +19,7 @@ use oci_spec::runtime::{
 
 use crate::limits::CORE_FILE_MAX;
 use crate::names;
-use crate::plan::{Limits, Network, Plan, Rootfs, Tmpfs, UserNamespace};
+use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Network, Plan, Rootfs, Tmpfs, UserNamespace};
 use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
@@ -44,9 +44,6 @@ pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sy
 /// Maximum number of terminals of a container. Without this limit a container could use up those of the whole kernel
 /// (`kernel.pty.max`, 4096).
 pub const TERMINALS_MAX: u32 = 256;
-
-/// Path of the Docker socket in a container.
-pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
 /// Facts about the host that a specification needs beside the plan.
 pub struct Resolved<'a> {
@@ -96,15 +93,13 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         .build()
 }
 
-/// Directories of the container that begin empty: its own tmpfs file systems.
+/// Directories of the container that begin empty: its own tmpfs file systems and empty volumes.
 pub fn fresh_mounts(plan: &Plan) -> Vec<PathBuf> {
-    let of_host = if plan.rootfs == Rootfs::Host { &OF_HOST[..] } else { &[] };
+    let of_host = if plan.rootfs == Rootfs::Host { &FRESH_OF_HOST[..] } else { &[] };
     let asked = plan.surroundings.tmpfs.iter().map(|tmpfs| tmpfs.path.clone());
-    of_host.iter().map(PathBuf::from).chain(asked).collect()
+    let volumes = plan.volumes.iter().filter(|volume| volume.empty().is_some()).map(|volume| volume.path.clone());
+    of_host.iter().map(PathBuf::from).chain(asked).chain(volumes).collect()
 }
-
-/// Directories that are fresh in every container with the root file system `host`.
-const OF_HOST: [&str; 2] = ["/tmp", "/run"];
 
 fn namespaces(network: Network, user: Option<&Path>) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network as Net, Pid, User, Uts};
@@ -222,18 +217,11 @@ fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSp
         let access = if writable_sys { "rw" } else { "ro" };
         all.push(mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access])?);
     }
-    let asked = &plan.surroundings.tmpfs;
-    let is_asked = |path: &str| asked.iter().any(|tmpfs| tmpfs.path == Path::new(path));
-    if plan.rootfs == Rootfs::Host {
-        let (tmp, run) =
-            (["nosuid", "nodev", "mode=1777", "size=50%"], ["nosuid", "nodev", "noexec", "mode=755", "size=16m"]);
-        for (path, options) in OF_HOST.into_iter().zip([&tmp[..], &run]).filter(|(path, _)| !is_asked(path)) {
-            all.push(mount(path, "tmpfs", "tmpfs", options)?);
+    // Beside volumes the shim mounts them, each in its turn.
+    if plan.volumes.is_empty() {
+        for one in in_memory(plan) {
+            all.push(one.mount()?);
         }
-    }
-    // In the order of their paths: one that lies in another comes after it.
-    for tmpfs in asked {
-        all.push(in_memory(tmpfs)?);
     }
     if let Some(socket) = docker_socket {
         all.push(mount(
@@ -246,12 +234,59 @@ fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSp
     Ok(all)
 }
 
-fn in_memory(tmpfs: &Tmpfs) -> Result<Mount, OciSpecError> {
-    let Tmpfs { path, bytes, mode, uid, gid, exec } = tmpfs;
-    let data = [format!("mode={mode:o}"), format!("size={bytes}"), format!("uid={uid}"), format!("gid={gid}")];
-    let flags = ["nosuid", "nodev", if *exec { "exec" } else { "noexec" }];
-    let options: Vec<&str> = flags.into_iter().chain(data.iter().map(String::as_str)).collect();
-    mount(&path.to_string_lossy(), "tmpfs", "tmpfs", &options)
+/// A tmpfs of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InMemory {
+    /// Mount point in the container.
+    pub path: PathBuf,
+    /// Maximum size, as the kernel's option has it.
+    pub size: String,
+    /// Permission bits of its root.
+    pub mode: u32,
+    /// Owner of its root, in the container.
+    pub uid: u32,
+    /// Group of its root, in the container.
+    pub gid: u32,
+    /// Programs on it can be executed.
+    pub exec: bool,
+}
+
+/// Returns the tmpfs file systems of a container; one that lies in another comes after it.
+pub fn in_memory(plan: &Plan) -> impl Iterator<Item = InMemory> {
+    let asked = &plan.surroundings.tmpfs;
+    let is_free = |path: &str| {
+        let mut taken = asked.iter().map(|tmpfs| &tmpfs.path).chain(plan.volumes.iter().map(|volume| &volume.path));
+        !taken.any(|taken| taken == Path::new(path))
+    };
+    let of_host = if plan.rootfs == Rootfs::Host { &FRESH_OF_HOST[..] } else { &[] };
+    let of_host = of_host.iter().zip([("50%", 0o1777, true), ("16m", 0o755, false)]);
+    let of_host = of_host.filter(move |(path, _)| is_free(path)).map(|(path, (size, mode, exec))| InMemory {
+        path: path.into(),
+        size: size.to_owned(),
+        mode,
+        uid: 0,
+        gid: 0,
+        exec,
+    });
+    let of_request = asked.iter().map(|Tmpfs { path, bytes, mode, uid, gid, exec }| InMemory {
+        path: path.clone(),
+        size: bytes.to_string(),
+        mode: *mode,
+        uid: *uid,
+        gid: *gid,
+        exec: *exec,
+    });
+    of_host.chain(of_request)
+}
+
+impl InMemory {
+    fn mount(&self) -> Result<Mount, OciSpecError> {
+        let Self { path, size, mode, uid, gid, exec } = self;
+        let data = [format!("mode={mode:o}"), format!("size={size}"), format!("uid={uid}"), format!("gid={gid}")];
+        let flags = ["nosuid", "nodev", if *exec { "exec" } else { "noexec" }];
+        let options: Vec<&str> = flags.into_iter().chain(data.iter().map(String::as_str)).collect();
+        mount(&path.to_string_lossy(), "tmpfs", "tmpfs", &options)
+    }
 }
 
 fn mount(target: &str, kind: &str, source: &str, options: &[&str]) -> Result<Mount, OciSpecError> {

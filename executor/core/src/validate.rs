@@ -19,6 +19,7 @@ mod process;
 mod secrets;
 mod surroundings;
 mod update;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -40,6 +41,7 @@ pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
+pub use volumes::{VOLUMES_MAX, check_host_volumes};
 
 /// Collects violations.
 #[derive(Default)]
@@ -89,6 +91,16 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
     let surroundings = surroundings::check(&draft.surroundings, network, &isolation, &limits, token, &mut report);
+    let beside = volumes::Beside {
+        rootfs: rootfs.as_ref(),
+        isolation: &isolation,
+        limits: &limits,
+        tmpfs: &surroundings.tmpfs,
+        files: &files,
+        file_directories: &file_directories,
+        with_token: token,
+    };
+    let volumes = volumes::check(&draft.volumes, &beside, policy, &mut report);
     if draft.stop_signal > SIGNAL_MAX {
         let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
         report.add("stop_signal", OutOfRange.because(why));
@@ -121,6 +133,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             isolation,
             connectivity: draft.connectivity.clone(),
             surroundings,
+            volumes,
             terminal: draft.terminal,
             stdin: draft.stdin,
             await_reader: draft.await_reader,
@@ -196,6 +209,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         isolation: plan.isolation.clone(),
         connectivity: plan.connectivity.clone(),
         surroundings: plan.surroundings.clone(),
+        volumes: plan.volumes.clone(),
         terminal: plan.terminal,
         stdin: plan.stdin,
         await_reader: plan.await_reader,
@@ -243,7 +257,9 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let files = plan.files.iter().map(|file| &file.path).chain(&plan.file_directories);
     let tmpfs = plan.surroundings.tmpfs.iter().map(|tmpfs| &tmpfs.path);
     let of_steps = actions::file_paths(&plan.processes);
-    rootfs.iter().chain(files).chain(outputs).chain(tmpfs).chain(of_steps).map(PathBuf::as_path)
+    let volumes = plan.volumes.iter().flat_map(|volume| [&volume.path, &volume.sub_path]);
+    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes);
+    rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }
 
 /// Texts of a planned process, for a draft to borrow.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use executor_core::image::ImageReference;
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::plan::{Plan, PlannedImage};
-use executor_core::validate::{Draft, Policy, Violation, validate};
+use executor_core::plan::{Plan, PlannedImage, VolumeImage, VolumeSource};
+use executor_core::validate::{Draft, Policy, Violation, recheck, validate};
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
@@ -80,14 +80,22 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     }
     node.launcher.session()?;
     node.check_room()?;
-    let mut resolved = None;
+    let mut resolved = Vec::new();
     if let Some(reference) = image {
         let policy = images::policy(request)?;
         let credentials = images::credentials(request.registry_credentials.take(), "registry_credentials")?;
-        let ready = images::resolve(node, &reference, policy, credentials).await?;
+        let ready = images::resolve(node, &reference, policy, credentials, "rootfs").await?;
         let image = images::apply(request, &ready)?;
         plan = plan_with_image(request, &node.config.policy, Some(image))?;
-        resolved = Some(ready);
+        resolved.push(ready);
+    }
+    if plan.volumes.iter().any(|volume| volume.image().is_some()) {
+        let of_volumes = images::resolve_volumes(node, &plan, images::policy(request)?).await?;
+        let (images, ready): (Vec<VolumeImage>, Vec<_>) = of_volumes.into_iter().unzip();
+        plan = with_volume_images(plan, images, &node.config.policy)?;
+        resolved.extend(ready);
+    }
+    if !resolved.is_empty() {
         // Checked again: to fetch an image takes time.
         node.check_room()?;
     }
@@ -97,7 +105,7 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     })?;
     let facts = Facts::admitted(plan, tag.clone(), crate::now(), node.boot_id.clone());
     let admitted = node.registry.admit(facts.clone());
-    // From here on the container itself keeps its image in use.
+    // From here on the container itself keeps its images in use.
     drop(resolved);
     match admitted {
         Ok(Admission::New(handle)) => {
@@ -146,6 +154,17 @@ fn plan_with_image(request: &v1::RunRequest, policy: &Policy, image: Option<Plan
     let (mut draft, violations) = draft::of(request)?;
     draft.image = image;
     validated(&draft, violations, policy)
+}
+
+/// Puts the resolved images of a plan's volumes, in their order, into the places of the placeholders.
+fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, policy: &Policy) -> Result<Plan, Problem> {
+    let places = plan.volumes.iter_mut().filter_map(|volume| match &mut volume.source {
+        VolumeSource::Image(place) => Some(place),
+        VolumeSource::Empty(_) | VolumeSource::Host(_) => None,
+    });
+    places.zip(images).for_each(|(place, image)| *place = image);
+    recheck(&plan, policy).map_err(Problem::invalid)?;
+    Ok(plan)
 }
 
 fn validated(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) -> Result<Plan, Problem> {

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
+use executor_core::plan::HostVolume;
 use executor_core::settings::{Bytes, LauncherSettings, Unusable};
-use executor_core::validate::{CAPABILITIES, Draft, Policy, validate};
+use executor_core::validate::{CAPABILITIES, Draft, Policy, check_host_volumes, validate};
 use serde::Deserialize;
 
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
@@ -68,6 +69,7 @@ struct File {
     server: Server,
     retention: Keep,
     images: images::Images,
+    volumes: Vec<HostVolume>,
     /// Table of the launcher, read here so that unknown keys and invalid values are reported, and for the size of logs,
     /// which a client that missed output is told.
     launcher: LauncherSettings,
@@ -197,6 +199,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
     check.absolute("run_dir", &run_dir)?;
     check.absolute("state_dir", &state_dir)?;
+    check.volumes(&file.volumes, &run_dir, &state_dir)?;
+    file.policy.volumes = file.volumes;
     let listen = match args.listen.as_ref().or(file.listen.as_ref()) {
         None => run_dir.join("executor.sock"),
         Some(address) => match address.strip_prefix("unix://") {
@@ -272,6 +276,11 @@ impl Check {
 
     fn at_least_one(&self, key: &'static str, value: u64) -> Result<(), ConfigError> {
         if value > 0 { Ok(()) } else { Err(self.fault(key, &value, "must be at least 1")) }
+    }
+
+    fn volumes(&self, volumes: &[HostVolume], run_dir: &Path, state_dir: &Path) -> Result<(), ConfigError> {
+        let names: Vec<&str> = volumes.iter().map(|volume| &*volume.name).collect();
+        check_host_volumes(volumes, &[run_dir, state_dir]).map_err(|why| self.fault("volumes", &names.join(", "), &why))
     }
 
     fn launcher(&self, settings: &LauncherSettings) -> Result<(), ConfigError> {

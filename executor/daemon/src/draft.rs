@@ -2,6 +2,7 @@
 
 mod actions;
 mod connectivity;
+mod volumes;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
@@ -44,6 +45,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     violations.extend(platform("platform", &request.platform).err());
     let connectivity = connectivity::of(request, &mut violations);
     let surroundings = surroundings(request, &mut violations);
+    let volumes = volumes::of(request, &mut violations);
     let limits = request.limits.unwrap_or_default();
     let draft = Draft {
         id: &request.id,
@@ -78,6 +80,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         isolation,
         connectivity,
         surroundings,
+        volumes,
         terminal: request.terminal,
         stdin: request.stdin,
         await_reader: request.await_reader,

@@ -13,7 +13,7 @@ mod problem;
 use std::sync::Arc;
 
 use executor_core::image::{Digest, ImageReference};
-use executor_core::plan::{PlannedImage, Rootfs};
+use executor_core::plan::{Plan, PlannedImage, VolumeImage};
 use executor_core::validate::{Violation, ViolationReason};
 use executor_images::{Credentials, Policy, Resolved};
 use executor_proto::v1;
@@ -49,6 +49,41 @@ pub(crate) fn placeholder(request: &v1::RunRequest) -> PlannedImage {
         volumes: Vec::new(),
         labels: std::collections::BTreeMap::new(),
     }
+}
+
+/// Makes a placeholder for the image of a volume, likewise.
+pub(crate) fn volume_placeholder(reference: &str) -> VolumeImage {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    VolumeImage { reference: reference.to_owned(), layers: vec![digest.clone()], digest }
+}
+
+/// Resolves the images of a plan's volumes, in their order. The images stay while the results live.
+///
+/// # Errors
+/// As [`resolve`], of the volume.
+pub(crate) async fn resolve_volumes(
+    node: &Arc<Node>,
+    plan: &Plan,
+    policy: Policy,
+) -> Result<Vec<(VolumeImage, Resolved)>, Problem> {
+    let mut ready = Vec::new();
+    for (index, volume) in plan.volumes.iter().enumerate() {
+        let Some(VolumeImage { reference, .. }) = volume.image() else { continue };
+        let field = format!("volumes[{index}].image.reference");
+        let parsed = reference.parse::<ImageReference>();
+        let parsed = parsed.map_err(|bad| {
+            Problem::invalid(bad.0.iter().map(|fault| Violation::new(&*field, fault.told())).collect())
+        })?;
+        let resolved = resolve(node, &parsed, policy, None, &field).await?;
+        let record = &resolved.record;
+        let image = VolumeImage {
+            reference: reference.clone(),
+            digest: record.digest.to_string(),
+            layers: record.layers.iter().map(|layer| layer.diff_id.to_string()).collect(),
+        };
+        ready.push((image, resolved));
+    }
+    Ok(ready)
 }
 
 /// Returns the pull policy of a request.
@@ -87,7 +122,7 @@ pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -
     }
 }
 
-/// Resolves a reference to an image that is ready for use. The image stays while the result lives.
+/// Resolves a reference, which `field` holds, to an image that is ready for use. The image stays while the result lives.
 ///
 /// # Errors
 /// Those that the interface lists for Run.
@@ -96,12 +131,13 @@ pub(crate) async fn resolve(
     reference: &ImageReference,
     policy: Policy,
     credentials: Option<Credentials>,
+    field: &str,
 ) -> Result<Resolved, Problem> {
     // Without a launcher nothing could be unpacked, nor run.
     node.launcher.session()?;
     tokio::select! {
         resolved = node.images.resolve(reference, policy, credentials) => {
-            resolved.map_err(|error| of_image_of_run(&error, "rootfs"))
+            resolved.map_err(|error| of_image_of_run(&error, field))
         }
         () = node.until_stopping() => Err(Problem::stopping()),
     }
@@ -112,10 +148,7 @@ pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
     let mut user = None;
     node.registry.visit(None, |handle| {
-        let has = |facts: &crate::facts::Facts| match &facts.plan.rootfs {
-            Rootfs::Image(image) => image.digest == digest,
-            Rootfs::Host | Rootfs::Dir(_) => false,
-        };
+        let has = |facts: &crate::facts::Facts| facts.plan.images().any(|(one, _)| one == digest);
         if !handle.is_over() && handle.facts().is_some_and(|facts| has(&facts)) {
             user = Some(handle.id().to_string());
         }

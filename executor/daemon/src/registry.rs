@@ -54,7 +54,7 @@ impl Registry {
         if let Some(handle) = inner.containers.get(&id) {
             return Ok(Admission::Used(Arc::clone(handle)));
         }
-        inner.account.reserve(&id, Amount::of(&facts.plan.limits))?;
+        inner.account.reserve(&id, Amount::of(&facts.plan.limits, &facts.plan.volumes))?;
         let handle = Arc::new(Handle::new(facts));
         inner.containers.insert(id, Arc::clone(&handle));
         Ok(Admission::New(handle))
@@ -68,7 +68,7 @@ impl Registry {
             return None;
         }
         if facts.end.is_none() {
-            inner.account.adopt(&facts.plan.id, Amount::of(&facts.plan.limits));
+            inner.account.adopt(&facts.plan.id, Amount::of(&facts.plan.limits, &facts.plan.volumes));
         }
         let handle = Arc::new(Handle::new(facts));
         inner.containers.insert(handle.id().clone(), Arc::clone(&handle));

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Action, Capabilities, Dns, DownloadAction, EmitProgressAction, EnvironmentVariable, ExtraHost, File, Limits,
-    Outputs, PortMapping, RunAction, RunRequest, SecretArgument, Sidecar, TimeoutAction, Tmpfs, UploadAction,
-    WritableFiles,
+    Action, Capabilities, Dns, DownloadAction, EmitProgressAction, EmptyVolume, EnvironmentVariable, ExtraHost, File,
+    ImageVolume, Limits, NamedVolume, Outputs, PortMapping, RunAction, RunRequest, SecretArgument, Sidecar,
+    TimeoutAction, Tmpfs, UploadAction, VolumeMount, WritableFiles, volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -60,6 +60,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         sidecars,
         environment,
         log_source,
+        volumes,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -73,6 +74,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         let mode = mode.map_or(u64::MAX, u64::from);
         parts.numbers(&[*size_bytes, mode, u64::from(*uid), u64::from(*gid), u64::from(*exec)]);
     }
+    parts.numbers(&[volumes.len() as u64]);
+    volumes.iter().for_each(|volume| parts.volume(volume));
     for ExtraHost { name, address } in extra_hosts {
         parts.text(name);
         parts.text(address);
@@ -177,6 +180,28 @@ impl<'a> Parts<'a> {
             self.numbers(mode.map(u64::from).as_slice());
             // No group and an empty one are the same.
             self.text(group.as_deref().unwrap_or_default());
+        }
+    }
+
+    fn volume(&mut self, volume: &'a VolumeMount) {
+        let VolumeMount { path, source, sub_path, read_only } = volume;
+        self.text(path);
+        self.text(sub_path);
+        self.numbers(&[u64::from(*read_only)]);
+        match source {
+            None => self.numbers(&[]),
+            Some(Source::Empty(EmptyVolume { medium, size_bytes, mode })) => {
+                let mode = mode.map_or(u64::MAX, u64::from);
+                self.numbers(&[0, u64::from(medium.cast_unsigned()), *size_bytes, mode]);
+            }
+            Some(Source::Host(NamedVolume { name })) => {
+                self.numbers(&[1]);
+                self.text(name);
+            }
+            Some(Source::Image(ImageVolume { reference })) => {
+                self.numbers(&[2]);
+                self.text(reference);
+            }
         }
     }
 
@@ -307,11 +332,15 @@ mod tests {
         File { path: path.into(), content: content.into(), ..File::default() }
     }
 
+    fn volume(source: Source) -> VolumeMount {
+        VolumeMount { source: Some(source), ..Default::default() }
+    }
+
     type Change = fn(&mut RunRequest, &mut RunAction);
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 85] = [
+        let changes: [Change; 95] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -377,6 +406,16 @@ mod tests {
             |r, _| r.extra_hosts.push(ExtraHost::default()),
             |r, _| r.extra_hosts.push(ExtraHost { name: "a".into(), ..Default::default() }),
             |r, _| r.extra_hosts.push(ExtraHost { address: "a".into(), ..Default::default() }),
+            |r, _| r.volumes.push(VolumeMount::default()),
+            |r, _| r.volumes.push(VolumeMount { path: "a".into(), ..Default::default() }),
+            |r, _| r.volumes.push(VolumeMount { sub_path: "a".into(), ..Default::default() }),
+            |r, _| r.volumes.push(VolumeMount { read_only: true, ..Default::default() }),
+            |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume::default()))),
+            |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { medium: 1, ..Default::default() }))),
+            |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { size_bytes: 1, ..Default::default() }))),
+            |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { mode: Some(0), ..Default::default() }))),
+            |r, _| r.volumes.push(volume(Source::Host(NamedVolume { name: "a".into() }))),
+            |r, _| r.volumes.push(volume(Source::Image(ImageVolume { reference: "a".into() }))),
             |r, _| r.tmpfs.push(Tmpfs::default()),
             |r, _| r.tmpfs.push(Tmpfs { path: "a".into(), ..Default::default() }),
             |r, _| r.tmpfs.push(Tmpfs { size_bytes: 1, ..Default::default() }),

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use executor_core::image::{ImagePolicy, ImageRules};
+use executor_core::plan::HostVolume;
 use executor_core::settings::{LauncherSettings, Unusable};
-use executor_core::validate::Policy;
+use executor_core::validate::{Policy, check_host_volumes};
 use serde::Deserialize;
 
 /// Default path of the configuration.
@@ -65,6 +66,8 @@ pub(crate) struct Config {
     pub policy: Policy,
     /// Images that may run.
     pub images: ImageRules,
+    /// Directories of the host that containers may have.
+    pub volumes: Vec<HostVolume>,
     /// The launcher's own section.
     pub launcher: LauncherSettings,
 }
@@ -94,6 +97,9 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     config.policy.allow_host_network |= args.allow_host_network;
     config.policy.images = ImagePolicy::new(&config.images, args.allow_any_image)
         .map_err(|bad| ConfigError::Value(path.to_owned(), format!("images.allow: {bad}")))?;
+    check_host_volumes(&config.volumes, &[&args.run_dir, &args.state_dir])
+        .map_err(|why| ConfigError::Value(path.to_owned(), format!("volumes: {why}")))?;
+    config.policy.volumes = std::mem::take(&mut config.volumes);
     config.launcher.check().map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))
     })?;

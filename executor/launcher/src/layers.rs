@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
 use executor_core::image::LAYERS_MAX;
-use executor_core::plan::Rootfs;
+use executor_core::plan::Plan;
 use executor_core::protocol::{
     Done, LauncherAnswer, LauncherReply, Reason, Refused, RemoveLayer, UnpackLayer, Unpacked,
 };
@@ -333,10 +333,10 @@ fn too_many() -> Refused {
 
 /// A container that is not completed and has a layer.
 fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
-    let has = |rootfs: &Rootfs| matches!(rootfs, Rootfs::Image(image) if image.layers.iter().any(|one| one == layer));
+    let has = |plan: &Plan| plan.images().any(|(_, layers)| layers.iter().any(|one| one == layer));
     let user = sweep::ids(&host.containers_run())?
         .into_iter()
-        .find(|id| Dirs::of(host, id).read_record().is_some_and(|record| has(&record.plan.rootfs)));
+        .find(|id| Dirs::of(host, id).read_record().is_some_and(|record| has(&record.plan)));
     Ok(user.map(|id| id.to_string()))
 }
 

@@ -7,6 +7,7 @@
 mod host;
 mod image;
 mod overlay;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -17,7 +18,7 @@ use executor_core::idmap::IdMap;
 use executor_core::placement::{
     Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, for_step, place,
 };
-use executor_core::plan::{Plan, PlannedFile, Principal, Rootfs, UserRef};
+use executor_core::plan::{Plan, PlannedFile, PlannedProcess, Principal, Rootfs, UserRef};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::PreparedStep;
 use executor_core::spec;
@@ -123,7 +124,7 @@ impl Tree {
             if fresh.iter().any(|mount| path != mount && path.starts_with(mount)) {
                 continue;
             }
-            if let Err(why) = self.make_way(path)? {
+            if let Err(why) = self.make_way(path, true)? {
                 violations.push(Violation::new(format!("tmpfs[{index}].path"), format!("`{}`: {why}", path.display())));
                 continue;
             }
@@ -134,14 +135,17 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
     }
 
-    /// Makes a directory and those above it where they are missing; else what is in the way.
-    fn make_way(&self, path: &Path) -> Result<Result<(), String>, Refused> {
+    /// Makes a directory and those above it where they are missing and may be made; else what is in the way.
+    fn make_way(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         let mut above: Vec<&Path> = path.ancestors().filter(|path| path.parent().is_some()).collect();
         above.reverse();
         for path in above {
             let about = || format!("rootfs: {}", path.display());
             match self.entry(path).map_err(|error| failed(&about(), &error))? {
                 Entry::Directory => {}
+                Entry::Missing if !may_make => {
+                    return Ok(Err(format!("{} does not exist in the volume around it", path.display())));
+                }
                 Entry::Missing => match self.make_dir(path) {
                     Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                         return Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())));
@@ -183,22 +187,33 @@ impl Tree {
         file_groups(self.root(), files, BTreeMap::new(), self.ids)
     }
 
-    /// Determines users and mount points of the processes of a tree of actions; `mounts` are those of the container's own files.
+    /// Returns the users of the processes of a tree of actions.
     ///
     /// # Errors
-    /// Users and paths that do not fit the tree: a violation each.
+    /// A user that the tree does not have.
+    pub(crate) fn step_users(&self, plan: &Plan) -> Result<Vec<ResolvedUser>, Refused> {
+        let of_actions = plan.actions.iter().flat_map(|_| &plan.processes);
+        let user = |process: &PlannedProcess| {
+            self.resolve_user(process.user.as_ref().unwrap_or(&plan.user), &format!("{}.run.user", process.id))
+        };
+        of_actions.map(user).collect()
+    }
+
+    /// Determines the mount points of the processes of a tree of actions; `mounts` are those of the container's own files.
+    ///
+    /// # Errors
+    /// Paths that do not fit the tree: a violation each.
     pub(crate) fn steps(
         &self,
         plan: &Plan,
+        users: Vec<ResolvedUser>,
         mounts: &[MountPoint],
-        files_root: &Path,
-        nofile_max: u64,
+        (files_root, nofile_max): (&Path, u64),
     ) -> Result<Vec<PreparedStep>, Refused> {
-        let of_actions = plan.actions.iter().flat_map(|_| &plan.processes);
+        let of_actions = plan.processes.iter().zip(users);
         of_actions
-            .map(|process| {
+            .map(|(process, user)| {
                 let field = format!("{}.run", process.id);
-                let user = self.resolve_user(process.user.as_ref().unwrap_or(&plan.user), &format!("{field}.user"))?;
                 let mounts = if process.files.is_empty() {
                     Vec::new()
                 } else {

@@ -148,12 +148,27 @@ pub fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, recursive:
     set_attr(mount, libc::MOUNT_ATTR_IDMAP, 0, namespace, recursive)
 }
 
+/// Makes a mount private: what is mounted in it elsewhere does not show in it, nor the other way round.
+///
+/// # Errors
+/// As [`set_attributes`].
+pub fn set_private(mount: BorrowedFd<'_>) -> io::Result<()> {
+    mount_setattr(
+        mount,
+        libc::mount_attr { attr_set: 0, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 },
+        false,
+    )
+}
+
 fn change_attributes(mount: BorrowedFd<'_>, set: u64, clear: u64, recursive: bool) -> io::Result<()> {
     set_attr(mount, set, clear, 0, recursive)
 }
 
 fn set_attr(mount: BorrowedFd<'_>, set: u64, clear: u64, userns_fd: u64, recursive: bool) -> io::Result<()> {
-    let attr = libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd };
+    mount_setattr(mount, libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd }, recursive)
+}
+
+fn mount_setattr(mount: BorrowedFd<'_>, attr: libc::mount_attr, recursive: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     let empty: &CStr = c"";
     // SAFETY: the path is a NUL-terminated empty string, `attr` is a valid structure whose size is told, and both
@@ -201,6 +216,24 @@ pub fn open_in_root(
     loop {
         // The kernel asks for another try when a rename raced with the look-up.
         match rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Opens a directory below another one: no symbolic link on the way, nothing that leads out, and no other mount.
+///
+/// # Errors
+/// `ELOOP` where a symbolic link is on the way, `EXDEV` where the way leads out or into another mount; else as open does.
+pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    loop {
+        // The kernel asks for another try when a rename raced with the look-up.
+        match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             result => return Ok(result?),
         }

@@ -15,7 +15,7 @@ use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 14] = [
+const DOCUMENTS: [&str; 15] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -29,6 +29,7 @@ const DOCUMENTS: [&str; 14] = [
     "docs/configuration.md",
     "docs/limits.md",
     "docs/networks.md",
+    "docs/volumes.md",
     "systemd/README.md",
 ];
 /// What lintian finds and is meant to be so.

@@ -11,6 +11,7 @@ use super::outputs::OutputArgs;
 use super::program::ImageOfRun;
 use super::streams::StreamArgs;
 use super::surroundings::SurroundingsArgs;
+use super::volumes::VolumeArgs;
 use crate::bindings::DeliveryArgs;
 use crate::limits::LimitArgs;
 use crate::units;
@@ -143,6 +144,8 @@ pub(crate) struct RunArgs {
     pub(crate) isolation: IsolationArgs,
     #[command(flatten)]
     pub(crate) surroundings: SurroundingsArgs,
+    #[command(flatten)]
+    pub(crate) volumes: VolumeArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
 }

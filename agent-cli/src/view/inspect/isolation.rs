@@ -1,6 +1,8 @@
 //! Settings of a container's isolation that differ from the defaults.
 
-use executor_client::v1::{ContainerSpec, UserNamespace};
+use executor_client::v1::empty_volume::Medium;
+use executor_client::v1::volume_mount::Source;
+use executor_client::v1::{ContainerSpec, UserNamespace, VolumeMount};
 
 use crate::view::human::bytes;
 use crate::view::table::Table;
@@ -35,8 +37,32 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
         let mode = tmpfs.mode.unwrap_or(0);
         table.pair("in memory", format!("{} (at most {}, mode {mode:04o})", tmpfs.path, bytes(tmpfs.size_bytes)));
     }
+    for one in &spec.volumes {
+        table.pair("volume", volume(one));
+    }
     let mut sysctls: Vec<String> = spec.sysctls.iter().map(|(name, value)| format!("{name}={value}")).collect();
     sysctls.sort_unstable();
     sysctls.into_iter().for_each(|setting| table.pair("setting of the kernel", setting));
     table
+}
+
+/// A volume in one line: `/data: cache, its directory js, read-only`.
+fn volume(volume: &VolumeMount) -> String {
+    let mut line = match &volume.source {
+        Some(Source::Empty(empty)) => {
+            let medium = if empty.medium() == Medium::Memory { "in memory" } else { "on disk" };
+            match empty.size_bytes {
+                0 => format!("empty, {medium}"),
+                size => format!("empty, {medium}, at most {}", bytes(size)),
+            }
+        }
+        Some(Source::Host(named)) => named.name.clone(),
+        Some(Source::Image(image)) => image.reference.clone(),
+        None => "unknown".to_owned(),
+    };
+    if !volume.sub_path.is_empty() {
+        line = format!("{line}, its directory {}", volume.sub_path);
+    }
+    let read_only = if volume.read_only { ", read-only" } else { "" };
+    format!("{}: {line}{read_only}", volume.path)
 }

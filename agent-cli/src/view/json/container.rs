@@ -19,6 +19,8 @@ pub(crate) struct Container {
     output_dropped_bytes: Option<u64>,
     /// Image that ran, even if its name means another one by now.
     image: Option<ImageInUse>,
+    /// Images of its volumes.
+    volume_images: Vec<ImageInUse>,
     spec: Spec,
     files: Vec<SecretFile>,
     processes: Vec<Process>,
@@ -138,10 +140,8 @@ impl From<&v1::Container> for Container {
             id: container.id.clone(),
             state: state(container.state),
             output_dropped_bytes: None,
-            image: container
-                .image
-                .as_ref()
-                .map(|image| ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() }),
+            image: container.image.as_ref().map(ImageInUse::from),
+            volume_images: container.volume_images.iter().map(ImageInUse::from).collect(),
             spec: Spec::from(&container.spec.clone().unwrap_or_default()),
             files: container.files.iter().map(SecretFile::from).collect(),
             processes: container.processes.iter().map(Process::from).collect(),
@@ -155,6 +155,12 @@ impl From<&v1::Container> for Container {
             result: container.result.as_ref().map(Ending::from),
             steps: container.steps.iter().map(Step::from).collect(),
         }
+    }
+}
+
+impl From<&v1::ImageInUse> for ImageInUse {
+    fn from(image: &v1::ImageInUse) -> Self {
+        Self { reference: image.reference.clone(), digest: image.digest.clone() }
     }
 }
 

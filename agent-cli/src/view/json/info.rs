@@ -24,9 +24,19 @@ pub(crate) struct Info {
     state_dir: String,
     files_root: String,
     image_policy: Option<ImagePolicy>,
+    volumes: Vec<HostVolume>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
     containers: BTreeMap<String, u32>,
+}
+
+/// A directory of the host that containers may have.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct HostVolume {
+    name: String,
+    path: String,
+    read_only: bool,
 }
 
 /// Rules on the images that may run; without `set` every image may.
@@ -86,11 +96,16 @@ impl Info {
                 allow_archives: policy.allow_archives,
                 signed: policy.signed.iter().map(signed).collect(),
             }),
+            volumes: info.volumes.iter().map(volume).collect(),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
             containers: sorted(&info.containers),
         }
     }
+}
+
+fn volume(volume: &v1::HostVolume) -> HostVolume {
+    HostVolume { name: volume.name.clone(), path: volume.path.clone(), read_only: volume.read_only }
 }
 
 fn signed(rule: &v1::SignedImages) -> SignedImages {

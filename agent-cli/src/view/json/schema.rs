@@ -99,7 +99,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 26] = [
+const SHOWN: [(&str, &str, &[&str]); 31] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -124,6 +124,11 @@ const SHOWN: [(&str, &str, &[&str]); 26] = [
     ("Document", "Image", &[]),
     ("SecretContent", "File", &["encoding"]),
     ("Tmpfs", "Tmpfs", &[]),
+    ("Volume", "VolumeMount", &[]),
+    ("EmptyVolume", "EmptyVolume", &[]),
+    ("NamedVolume", "NamedVolume", &[]),
+    ("ImageVolume", "ImageVolume", &[]),
+    ("HostVolume", "HostVolume", &[]),
     ("ExtraHost", "ExtraHost", &[]),
     ("Executed", "ExecStarted", &["id"]),
 ];

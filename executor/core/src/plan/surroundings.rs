@@ -11,6 +11,11 @@ pub const SHM_BYTES_DEFAULT: u64 = 64 << 20;
 /// Permission bits of a tmpfs where a request says nothing.
 pub const TMPFS_MODE_DEFAULT: u32 = 0o1777;
 
+/// Directories that are fresh in every container with the root file system `host`.
+pub const FRESH_OF_HOST: [&str; 2] = ["/tmp", "/run"];
+/// Path of the Docker socket in a container.
+pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+
 /// An empty file system in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tmpfs {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{Actions, Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings};
+use crate::plan::{Actions, Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings, Volume};
 
 /// A request as it came, borrowed.
 #[derive(Default)]
@@ -70,6 +70,8 @@ pub struct Draft<'a> {
     pub connectivity: Connectivity,
     /// Mounts, kernel settings and host names as requested; sizes may be 0.
     pub surroundings: Surroundings,
+    /// Volumes as requested; sizes may be 0.
+    pub volumes: Vec<Volume>,
     /// A terminal.
     pub terminal: bool,
     /// Input from attached clients.

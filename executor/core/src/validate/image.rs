@@ -14,22 +14,10 @@ const LABEL_BYTES_MAX: usize = 256 << 10;
 
 /// Checks an image, which is `text` in the request.
 pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> {
-    if text != image.reference || text.is_empty() || text.len() >= PATH_MAX {
+    if text != image.reference {
         return Err(InvalidFormat.because(format!("{:?} is not the image that was resolved", shorten(text))));
     }
-    if !is_sha256(&image.digest) {
-        let why = format!("the manifest's digest {:?} is not of the form `sha256:HEX`", shorten(&image.digest));
-        return Err(InvalidFormat.because(why));
-    }
-    if image.layers.is_empty() || image.layers.len() > LAYERS_MAX {
-        let why = format!("the image has {} layers; 1 to {LAYERS_MAX} are allowed", image.layers.len());
-        return Err(TooMany.because(why));
-    }
-    if let Some(layer) = image.layers.iter().find(|layer| !is_sha256(layer)) {
-        return Err(
-            InvalidFormat.because(format!("the layer's digest {:?} is not of the form `sha256:HEX`", shorten(layer)))
-        );
-    }
+    check_parts(text, &image.digest, &image.layers)?;
     if image.volumes.len() > VOLUMES_MAX {
         return Err(TooMany.because(format!("the image has {} volumes; at most {VOLUMES_MAX}", image.volumes.len())));
     }
@@ -50,6 +38,28 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
         let why =
             format!("the image has {count} labels of {bytes} bytes; at most {LABELS_MAX} of {LABEL_BYTES_MAX} bytes");
         return Err(TooMany.because(why));
+    }
+    Ok(())
+}
+
+/// Checks what an image is made of, and the length of its reference.
+pub(super) fn check_parts(reference: &str, digest: &str, layers: &[String]) -> Result<(), FieldFault> {
+    if reference.is_empty() || reference.len() >= PATH_MAX {
+        let why = format!("the reference has {} bytes; 1 to {} are allowed", reference.len(), PATH_MAX - 1);
+        return Err(InvalidFormat.because(why));
+    }
+    if !is_sha256(digest) {
+        let why = format!("the manifest's digest {:?} is not of the form `sha256:HEX`", shorten(digest));
+        return Err(InvalidFormat.because(why));
+    }
+    if layers.is_empty() || layers.len() > LAYERS_MAX {
+        let why = format!("the image has {} layers; 1 to {LAYERS_MAX} are allowed", layers.len());
+        return Err(TooMany.because(why));
+    }
+    if let Some(layer) = layers.iter().find(|layer| !is_sha256(layer)) {
+        return Err(
+            InvalidFormat.because(format!("the layer's digest {:?} is not of the form `sha256:HEX`", shorten(layer)))
+        );
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::idmap::Pool;
 use crate::image::ImagePolicy;
+use crate::plan::HostVolume;
 
 pub use ports::{BadPortRule, PortRule};
 
@@ -99,6 +100,9 @@ pub struct Policy {
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
+    /// Directories of the host that containers may have: the tables `volumes`.
+    #[serde(skip)]
+    pub volumes: Vec<HostVolume>,
 }
 
 impl Policy {
@@ -141,6 +145,7 @@ impl Default for Policy {
             ports_allowed: vec![PortRule::of_every_address(1024, u16::MAX)],
             allow_exec: true,
             images: ImagePolicy::default(),
+            volumes: Vec::new(),
         }
     }
 }

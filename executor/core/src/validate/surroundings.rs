@@ -88,7 +88,7 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
     let mut seen = BTreeSet::new();
     for (index, one) in asked.iter().enumerate() {
         let field = |name: &str| format!("tmpfs[{index}].{name}");
-        match path(&one.path, with_token) {
+        match mount_point(&one.path, with_token) {
             Err(why) => report.add(field("path"), why),
             Ok(()) if !seen.insert(&one.path) => {
                 report.add(field("path"), Duplicate.because("is given twice"));
@@ -112,7 +112,8 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
     }
 }
 
-fn path(path: &Path, with_token: bool) -> Result<(), FieldFault> {
+/// Checks the path of a mount in a container.
+pub(super) fn mount_point(path: &Path, with_token: bool) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     check_path(text)?;
     // As it is compared and carried out: one way to write a path.

@@ -1,5 +1,7 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod volumes;
+
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
@@ -16,6 +18,8 @@ use executor_proto::v1;
 
 use crate::events::{Event, EventKind};
 use crate::facts::{End, Facts};
+
+pub(super) use volumes::host as host_volume;
 
 /// Mount options of secret files.
 const MOUNT_OPTIONS: &str = "ro,nosuid,nodev,noexec";
@@ -45,6 +49,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         network_status: network_status(facts),
         id_range_start: facts.id_range_start.unwrap_or(0),
         steps: facts.steps.iter().map(|one| step(one, Some(&facts.plan))).collect(),
+        volume_images: volumes::images(&facts.plan),
     }
 }
 
@@ -134,6 +139,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         init: plan.surroundings.init,
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         writable_files: plan.writable_files.map(|WritableFiles { bytes_max }| v1::WritableFiles { bytes_max }),
+        volumes: plan.volumes.iter().map(volumes::of).collect(),
     }
 }
 

@@ -39,6 +39,7 @@ pub(super) fn info(node: &Node) -> v1::InfoResponse {
         state_dir: node.config.paths.state_dir.display().to_string(),
         files_root: node.config.policy.files_root.display().to_string(),
         image_policy: Some(image_policy(&node.config.policy.images, node.images.signatures())),
+        volumes: node.config.policy.volumes.iter().map(convert::host_volume).collect(),
     }
 }
 

@@ -160,3 +160,19 @@ fn faults_name_file_key_and_value() {
     let missing = Args::try_parse_from(["executord", "--config", "/nonexistent/x.toml"]).unwrap();
     assert!(crate::chain(&Config::load(&missing).unwrap_err()).contains("/nonexistent/x.toml"));
 }
+
+#[test]
+fn volumes_are_listed() {
+    let text = "[[volumes]]\nname = 'cache'\npath = '/srv/cache'\n[[volumes]]\nname = 'certs'\npath = '/srv/certs'\nread_only = true\n";
+    let volumes = load(text, &[]).unwrap().policy.volumes;
+    let listed: Vec<_> = volumes.iter().map(|one| (&*one.name, one.path.to_str().unwrap(), one.read_only)).collect();
+    assert_eq!(listed, [("cache", "/srv/cache", false), ("certs", "/srv/certs", true)]);
+    for (text, words) in [
+        ("[[volumes]]\nname = 'a'\npath = 'x'\n", ["volumes = a", "absolute path"]),
+        ("state_dir = '/s'\n[[volumes]]\nname = 'a'\npath = '/s/images'\n", ["volumes = a", "executor's own: /s"]),
+        ("[[volumes]]\nname = 'a'\npath = '/x'\nreadonly = true\n", ["readonly", "unknown field"]),
+    ] {
+        let told = load(text, &[]).unwrap_err();
+        assert!(words.iter().all(|word| told.contains(word)), "{text}: {told}");
+    }
+}

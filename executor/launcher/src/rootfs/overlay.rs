@@ -15,6 +15,7 @@ use executor_sys::overlay::{Upper, overlay};
 
 use crate::dirs::Dirs;
 use crate::errors::failed;
+use crate::files::ensure_dir;
 use crate::ids::Ids;
 
 /// Mounts the overlay of `lower` at the container's stage. The root itself has the mode and the owner of `model`, as the
@@ -66,6 +67,32 @@ pub(super) fn assemble(
     })
 }
 
+/// Mounts a read-only overlay of `lower`, two directories at least, at `at`.
+///
+/// # Errors
+/// As [`assemble`].
+pub(super) fn read_only(
+    about: &str,
+    lower: &[BorrowedFd<'_>],
+    at: BorrowedFd<'_>,
+    dirs: &Dirs,
+    ids: &Ids,
+) -> Result<(), Refused> {
+    let mounted = match ids.views(about, lower)? {
+        None => overlay(lower, None, at),
+        Some(views) => {
+            let views: Vec<_> = views.iter().map(AsFd::as_fd).collect();
+            match overlay(&views, None, at) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    attached(&views, dirs, || overlay(&views, None, at))
+                }
+                mounted => mounted,
+            }
+        }
+    };
+    mounted.map_err(|error| failed(&format!("overlay of `{about}`"), &error))
+}
+
 /// Empties the work directory: a mount that was refused has left its mark there before it was, and `volatile` makes that
 /// a reason to refuse every further one.
 fn renew(dirs: &Dirs, work: &Path) -> io::Result<()> {
@@ -77,7 +104,7 @@ fn renew(dirs: &Dirs, work: &Path) -> io::Result<()> {
 /// needs of them.
 fn attached(views: &[BorrowedFd<'_>], dirs: &Dirs, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = dirs.run.join("lower");
-    dirs.private(&place)?;
+    ensure_dir(&place, 0o700)?;
     let done = views.iter().try_for_each(|view| attach(*view, open_dir(&place)?.as_fd())).and_then(|()| act());
     while detach(&place).is_ok() {} // before anybody removes the directory with what is in it
     done

@@ -222,8 +222,8 @@ struct Assembled {
     file_groups: BTreeMap<String, u32>,
     mounts: Vec<MountPoint>,
     steps: Vec<PreparedStep>,
-    /// Warning of a limit on its disk that cannot be enforced.
-    unheld: Option<String>,
+    /// Warnings of limits on its disk that cannot be enforced.
+    unheld: Vec<String>,
 }
 
 /// Stage 4: its init waits to be started, on its network.
@@ -281,21 +281,27 @@ impl Recorded {
     fn assemble(mut self, host: &Host) -> Result<Assembled, Refused> {
         let (plan, project) = (&self.record.plan, self.record.id_range_start);
         let (layer, unheld) = disk::lay_out(&host.policy, plan, &self.dirs.state, project)?;
+        let mut unheld: Vec<String> = unheld.into_iter().collect();
         self.dirs.layer = layer;
         let mut tree = Tree::assemble(host, plan, &self.dirs, &self.ids)?;
-        tree.make_room_for_tmpfs(plan)?;
+        if plan.volumes.is_empty() {
+            tree.make_room_for_tmpfs(plan)?;
+        }
+        // By the root's own files, not by a volume's.
         let field = match plan.actions.as_ref().and_then(Actions::first_process) {
             Some(first) => format!("{}.run.user", plan.processes[first].id),
             None => "action.run.user".to_owned(),
         };
         let user = Arc::new(tree.resolve_user(&plan.user, &field)?);
+        let users = tree.step_users(plan)?;
         let file_groups = tree.file_groups(plan)?;
+        unheld.extend(tree.mount_volumes(host, plan, (&self.dirs, &self.ids), &user, project)?);
         if plan.token_file().is_some() {
             tree.make_runtime_dir(plan)?;
         }
         names::make_dir(&tree)?;
         let mounts = tree.place(plan, &plan.files, &host.policy.files_root, &user)?;
-        let steps = tree.steps(plan, &mounts, &host.policy.files_root, host.nofile_max)?;
+        let steps = tree.steps(plan, users, &mounts, (&host.policy.files_root, host.nofile_max))?;
         tree.make_targets(mounts.iter(), &plan.files, &user)?;
         for (process, step) in plan.processes.iter().zip(&steps) {
             tree.make_targets(step.mounts.iter().map(|mount| &mount.point), &process.files, &step.user)?;

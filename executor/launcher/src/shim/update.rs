@@ -470,6 +470,7 @@ mod tests {
             nofile: 0,
             warnings: Vec::new(),
             network: None,
+            steps: Vec::new(),
             at: Timestamp(2),
         };
         ContainerRecord {

@@ -22,6 +22,38 @@ fn nothing_leads_out_of_a_root() {
     }
 }
 
+#[test]
+fn nothing_leads_out_of_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    for (name, target) in [("out", "/etc"), ("up", ".."), ("in", "a")] {
+        std::os::unix::fs::symlink(target, dir.path().join(name)).unwrap();
+    }
+    let fd = open_dir(dir.path()).unwrap();
+    let told =
+        |path: &str| open_dir_beneath(fd.as_fd(), Path::new(path)).map(drop).map_err(|e| e.raw_os_error().unwrap());
+    for (path, error) in [
+        ("out", libc::ELOOP),
+        ("up", libc::ELOOP),
+        ("in", libc::ELOOP),
+        ("in/b", libc::ELOOP),
+        ("..", libc::EXDEV),
+        ("a/../..", libc::EXDEV),
+        ("/etc", libc::EXDEV),
+        ("file", libc::ENOTDIR),
+        ("none", libc::ENOENT),
+    ] {
+        assert_eq!(told(path), Err(error), "{path}");
+    }
+    let root = open_dir(Path::new("/")).unwrap();
+    let other_mount = open_dir_beneath(root.as_fd(), Path::new("proc/self")).unwrap_err();
+    assert_eq!(other_mount.raw_os_error(), Some(libc::EXDEV));
+    for path in ["", "a", "a/b"] {
+        assert_eq!(told(path), Ok(()), "{path}");
+    }
+}
+
 /// A detached file system is filled before anyone can see it, and its read-only view is another mount.
 #[test]
 #[ignore = "needs root"]

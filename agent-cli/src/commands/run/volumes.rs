@@ -1,0 +1,293 @@
+//! Options of `run` about volumes, in docker's forms.
+//!
+//! A request names volumes of the host by their names in executord's configuration. Where a flag has a path of the host
+//! instead, the name is looked up in that list before the request is sent.
+
+use std::path::Path;
+
+use clap::Args;
+use executor_client::v1::volume_mount::Source;
+use executor_client::v1::{
+    EmptyVolume, HostVolume, ImageVolume, NamedVolume, RunRequest, Tmpfs, VolumeMount, empty_volume,
+};
+
+use crate::failure::Failure;
+use crate::images::{Pull, fetch_first, fetch_or_send};
+use crate::registry::{from_here, is_image, long};
+use crate::request::Request;
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::text::plain;
+use crate::units;
+
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct VolumeArgs {
+    /// Volume of executord's configuration, by its name or its directory: cache:/var/cache, /srv/certs:/certs:ro; PATH alone is
+    /// a new directory that goes with the container; may be repeated
+    #[arg(long, short, value_name = "[NAME:]PATH[:ro]", value_parser = volume, help_heading = "Container")]
+    volume: Vec<VolumeMount>,
+    /// Volume in docker's long form: type=volume,source=cache,target=/cache,readonly; may be repeated
+    ///
+    /// type is volume (the default; source is a name), bind (source is a directory of the host), image (source is a reference;
+    /// always readonly), tmpfs (tmpfs-size, tmpfs-mode) or empty (medium=disk or memory, size, mode); a volume without a source
+    /// is empty. subpath mounts a directory of it.
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = mount, help_heading = "Container")]
+    mount: Vec<Mounted>,
+}
+
+/// What an option of `--mount` makes.
+#[derive(Clone, Debug, PartialEq)]
+enum Mounted {
+    Volume(VolumeMount),
+    Tmpfs(Tmpfs),
+}
+
+impl VolumeArgs {
+    /// Puts them into a request.
+    pub(crate) fn apply(self, request: &mut RunRequest) {
+        request.volumes = self.volume;
+        for one in self.mount {
+            match one {
+                Mounted::Volume(volume) => request.volumes.push(volume),
+                Mounted::Tmpfs(tmpfs) => request.tmpfs.push(tmpfs),
+            }
+        }
+    }
+}
+
+/// Makes a request with volumes ready to be sent: directories of the host become names of executord's list, and images are
+/// fetched for a person to see.
+pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
+    let named = request.volumes().iter().any(|volume| host_path(volume).is_some());
+    if named {
+        let known = session.client.info().await.doing("info")?.volumes;
+        for volume in request.volumes_mut() {
+            by_name(volume, &known).map_err(Failure::Usage)?;
+        }
+    }
+    for (image, always) in request.volumes_to_pull() {
+        if request.on_disk().is_none() {
+            fetch_first(session, image, always).await?;
+        } else if always || session.client.images().inspect(&image.reference).await.is_err() {
+            // An image of this machine's disk may be sent, and then executord fetches none with the run.
+            fetch_or_send(session, &Pull::new(image), !session.json).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the directory of the host that a volume has in the place of a name.
+fn host_path(volume: &VolumeMount) -> Option<&str> {
+    match &volume.source {
+        Some(Source::Host(NamedVolume { name })) if name.starts_with('/') => Some(name),
+        _ => None,
+    }
+}
+
+/// Puts the name of the operator's volume that a directory of the host lies in into its place.
+fn by_name(volume: &mut VolumeMount, known: &[HostVolume]) -> Result<(), String> {
+    let Some(path) = host_path(volume) else { return Ok(()) };
+    let inner = |known: &HostVolume| Some(Path::new(path).strip_prefix(&known.path).ok()?.display().to_string());
+    let found = known.iter().filter_map(|known| Some((known, inner(known)?))).max_by_key(|(known, _)| known.path.len());
+    let Some((HostVolume { name, .. }, below)) = found else {
+        let list: Vec<String> = known.iter().map(|known| format!("{} ({})", known.name, known.path)).collect();
+        let list = if list.is_empty() { "it has none".to_owned() } else { format!("it has {}", list.join(", ")) };
+        return Err(plain(&format!(
+            "--volume {path}: not a volume of executord's configuration; {list}. The operator adds one with [[volumes]]"
+        )));
+    };
+    let parts = [below, std::mem::take(&mut volume.sub_path)];
+    volume.sub_path = parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("/");
+    volume.source = Some(Source::Host(NamedVolume { name: name.clone() }));
+    Ok(())
+}
+
+/// `PATH`, `NAME:PATH` or `NAME:PATH:OPTIONS`.
+fn volume(text: &str) -> Result<VolumeMount, String> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let (name, path, options) = match parts[..] {
+        [path] => (None, path, ""),
+        [name, path] => (Some(name), path, ""),
+        [name, path, options] => (Some(name), path, options),
+        _ => return Err("a volume is NAME:PATH, NAME:PATH:ro or PATH".into()),
+    };
+    let source = match name {
+        None => empty(empty_volume::Medium::Disk),
+        Some(name) => host(name)?,
+    };
+    let mut volume = VolumeMount { path: target(path)?, source: Some(source), ..VolumeMount::default() };
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option {
+            "ro" => volume.read_only = true,
+            "rw" => volume.read_only = false,
+            _ => return Err(format!("the option {option:?} is not known; ro and rw are")),
+        }
+    }
+    Ok(volume)
+}
+
+/// `KEY=VALUE,...`
+fn mount(text: &str) -> Result<Mounted, String> {
+    let mut kind = "volume";
+    let (mut from, mut path, mut sub_path, mut read_only) = (None, None, "", false);
+    let (mut medium, mut size_bytes, mut mode) = (None, None, None);
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
+        match (key, value) {
+            ("type", Some(value)) => kind = value,
+            ("source" | "src", Some(value)) => from = Some(value),
+            ("target" | "dst" | "destination", Some(value)) => path = Some(value),
+            ("readonly" | "ro", None | Some("true" | "1")) => read_only = true,
+            ("readonly" | "ro", Some("false" | "0")) => read_only = false,
+            ("subpath" | "volume-subpath" | "image-subpath", Some(value)) => sub_path = value,
+            ("size" | "tmpfs-size", Some(value)) => size_bytes = Some(units::size(value)?),
+            ("mode" | "tmpfs-mode", Some(value)) => {
+                let octal = u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777);
+                mode = Some(octal.ok_or_else(|| format!("{part} is not an octal mode such as 1777"))?);
+            }
+            ("medium", Some("disk")) => medium = Some(empty_volume::Medium::Disk),
+            ("medium", Some("memory")) => medium = Some(empty_volume::Medium::Memory),
+            _ => {
+                let known = "type, source, target, readonly, subpath, size, mode and medium=disk or memory";
+                return Err(format!("{part:?} is not known; {known} are"));
+            }
+        }
+    }
+    let path = target(path.ok_or("target is missing: target=/path")?)?;
+    let is_empty = kind == "empty" || (kind == "volume" && from.is_none());
+    if !is_empty && medium.is_some() || !is_empty && kind != "tmpfs" && (size_bytes.is_some() || mode.is_some()) {
+        return Err(format!("size, mode and medium are for empty volumes, not for type={kind} with a source"));
+    }
+    let source = match (kind, from) {
+        ("tmpfs", None) if !read_only && sub_path.is_empty() => {
+            let size_bytes = size_bytes.unwrap_or(0);
+            return Ok(Mounted::Tmpfs(Tmpfs { path, size_bytes, mode, ..Tmpfs::default() }));
+        }
+        ("tmpfs", _) => return Err("a tmpfs has no source, no subpath, and is not readonly".into()),
+        ("empty" | "volume", None) => Source::Empty(EmptyVolume {
+            medium: medium.unwrap_or(empty_volume::Medium::Disk).into(),
+            size_bytes: size_bytes.unwrap_or(0),
+            mode,
+        }),
+        ("volume", Some(name)) => host(name)?,
+        ("bind", Some(path)) if path.starts_with('/') => host(path)?,
+        ("bind", _) => return Err("source is the directory of the host, an absolute path".into()),
+        ("image", Some(reference)) => {
+            read_only = true;
+            let reference = from_here(long(reference.to_owned()));
+            if !is_image(&reference) {
+                return Err(format!("{reference:?} is not an image"));
+            }
+            Source::Image(ImageVolume { reference })
+        }
+        ("image", None) => return Err("source is missing: source=IMAGE".into()),
+        ("empty", Some(_)) => return Err("an empty volume has no source".into()),
+        _ => return Err(format!("type={kind} is not known; volume, bind, image, tmpfs and empty are")),
+    };
+    Ok(Mounted::Volume(VolumeMount { path, source: Some(source), sub_path: sub_path.to_owned(), read_only }))
+}
+
+fn empty(medium: empty_volume::Medium) -> Source {
+    Source::Empty(EmptyVolume { medium: medium.into(), ..EmptyVolume::default() })
+}
+
+/// A volume of the host, by its name or, until it is looked up, by its directory.
+fn host(name: &str) -> Result<Source, String> {
+    if name.is_empty() || (name.contains('/') && !name.starts_with('/')) {
+        return Err(format!("{name:?} is neither the name of a volume nor an absolute path"));
+    }
+    Ok(Source::Host(NamedVolume { name: name.to_owned() }))
+}
+
+/// A path in the container, in the one form that executord takes.
+fn target(path: &str) -> Result<String, String> {
+    if !path.starts_with('/') {
+        return Err(format!("{path:?} is not an absolute path in the container"));
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    Ok(format!("/{}", parts.join("/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_host(name: &str, path: &str, sub_path: &str, read_only: bool) -> VolumeMount {
+        let source = Some(Source::Host(NamedVolume { name: name.into() }));
+        VolumeMount { path: path.into(), source, sub_path: sub_path.into(), read_only }
+    }
+
+    #[test]
+    fn short_forms() {
+        assert_eq!(volume("cache:/var//cache/"), Ok(of_host("cache", "/var/cache", "", false)));
+        assert_eq!(volume("/srv/a:/b:ro"), Ok(of_host("/srv/a", "/b", "", true)));
+        let new = VolumeMount {
+            path: "/x".into(),
+            source: Some(empty(empty_volume::Medium::Disk)),
+            ..VolumeMount::default()
+        };
+        assert_eq!(volume("/x"), Ok(new));
+        for text in ["", "x", "a:b", ":/a", "./a:/b", "a/b:/c", "a:/b:z", "a:/b:ro:x"] {
+            assert!(volume(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn long_forms() {
+        let of = |text| mount(text).unwrap();
+        let cache = of_host("cache", "/c", "a/b", true);
+        assert_eq!(of("type=volume,src=cache,dst=/c,ro,volume-subpath=a/b"), Mounted::Volume(cache.clone()));
+        assert_eq!(of("source=cache,target=/c/,readonly=true,subpath=a/b"), Mounted::Volume(cache));
+        assert_eq!(of("type=bind,source=/srv,target=/c"), Mounted::Volume(of_host("/srv", "/c", "", false)));
+        let Mounted::Tmpfs(tmpfs) = of("type=tmpfs,target=/t,tmpfs-size=1m,tmpfs-mode=700") else { panic!("a tmpfs") };
+        assert_eq!((&*tmpfs.path, tmpfs.size_bytes, tmpfs.mode), ("/t", 1 << 20, Some(0o700)));
+        let Mounted::Volume(new) = of("type=empty,target=/e,medium=memory,size=1m,mode=750") else {
+            panic!("a volume")
+        };
+        let memory = EmptyVolume { medium: 1, size_bytes: 1 << 20, mode: Some(0o750) };
+        assert_eq!(new.source, Some(Source::Empty(memory)));
+        let Mounted::Volume(image) = of("type=image,source=debian:12,target=/i") else { panic!("a volume") };
+        let reference = "docker://debian:12".into();
+        assert_eq!((image.source, image.read_only), (Some(Source::Image(ImageVolume { reference })), true));
+        for text in [
+            "",
+            "type=volume",
+            "target=x",
+            "type=bind,target=/a",
+            "type=bind,source=a,target=/a",
+            "type=image,target=/a",
+            "type=image,source=host,target=/a",
+            "type=npipe,target=/a",
+            "type=tmpfs,source=a,target=/a",
+            "type=tmpfs,target=/a,ro",
+            "type=empty,source=a,target=/a",
+            "source=a,target=/a,size=1m",
+            "type=tmpfs,target=/a,medium=disk",
+            "target=/a,mode=9",
+            "target=/a,medium=tape",
+            "target=/a,bind-propagation=shared",
+            "target=/a,readonly=perhaps",
+        ] {
+            assert!(mount(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn directories_become_names() {
+        let known = |name: &str, path: &str| HostVolume { name: name.into(), path: path.into(), read_only: false };
+        let list = [known("all", "/srv"), known("cache", "/srv/cache"), known("certs", "/etc/certs")];
+        for (path, sub_path, name, below) in [
+            ("/srv/cache", "", "cache", ""),
+            ("/srv/cache/a", "b", "cache", "a/b"),
+            ("/srv/cached", "", "all", "cached"),
+            ("cache", "x", "cache", "x"),
+        ] {
+            let mut volume = of_host(path, "/c", sub_path, false);
+            by_name(&mut volume, &list).unwrap();
+            assert_eq!(volume, of_host(name, "/c", below, false), "{path}");
+        }
+        let told = by_name(&mut of_host("/etc", "/c", "", false), &list).unwrap_err();
+        assert!(told.contains("--volume /etc: ") && told.contains("cache (/srv/cache)"), "{told}");
+        assert!(by_name(&mut of_host("/etc", "/c", "", false), &[]).unwrap_err().contains("it has none"));
+    }
+}

@@ -1,0 +1,119 @@
+//! Volumes of a container: directories that are mounted into its root file system.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Plan, Rootfs};
+
+/// Permission bits of an empty volume's root where a request says nothing.
+pub const VOLUME_MODE_DEFAULT: u32 = 0o1777;
+
+/// A directory that is mounted into a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// Mount point in the container.
+    pub path: PathBuf,
+    /// Content of the volume.
+    pub source: VolumeSource,
+    /// Directory of the volume that is mounted, relative to its root; empty for all of it.
+    pub sub_path: PathBuf,
+    /// True when the container cannot write to it.
+    pub read_only: bool,
+}
+
+/// Source of a volume's content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeSource {
+    /// A new directory, which is removed with the container.
+    Empty(EmptyVolume),
+    /// The name of one of the operator's volumes.
+    Host(String),
+    /// The files of an image.
+    Image(VolumeImage),
+}
+
+/// A new directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmptyVolume {
+    /// Medium.
+    pub medium: Medium,
+    /// Maximum size in bytes. 0 on a disk: the volume shares the limit of the writable layer. 0 in memory, in a draft: the
+    /// container's memory limit.
+    pub bytes: u64,
+    /// Permission bits of its root, which belongs to the process's user.
+    pub mode: u32,
+}
+
+/// Medium of an empty volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// The disk of the state directory.
+    #[default]
+    Disk,
+    /// The container's memory.
+    Memory,
+}
+
+/// An image whose files are a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeImage {
+    /// Reference in the request.
+    pub reference: String,
+    /// Digest of the manifest, `sha256:HEX`.
+    pub digest: String,
+    /// diffIDs of its layers, the lowest first, each `sha256:HEX`.
+    pub layers: Vec<String>,
+}
+
+/// A directory of the host that the operator lends to containers: an entry of the table `volumes` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostVolume {
+    /// Name, by which requests ask for it.
+    pub name: String,
+    /// Directory of the host.
+    pub path: PathBuf,
+    /// True when no container can write to it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+impl Volume {
+    /// The empty volume, if it is one.
+    pub fn empty(&self) -> Option<&EmptyVolume> {
+        match &self.source {
+            VolumeSource::Empty(empty) => Some(empty),
+            VolumeSource::Host(_) | VolumeSource::Image(_) => None,
+        }
+    }
+
+    /// The image, if it is one.
+    pub fn image(&self) -> Option<&VolumeImage> {
+        match &self.source {
+            VolumeSource::Image(image) => Some(image),
+            VolumeSource::Empty(_) | VolumeSource::Host(_) => None,
+        }
+    }
+}
+
+impl EmptyVolume {
+    /// Bytes of disk that are reserved for it alone.
+    pub fn disk_bytes(&self) -> u64 {
+        if self.medium == Medium::Disk { self.bytes } else { 0 }
+    }
+}
+
+impl Plan {
+    /// The manifests' digests and the layers of every image that the container has: of its root and of its volumes.
+    pub fn images(&self) -> impl Iterator<Item = (&str, &[String])> {
+        let root = match &self.rootfs {
+            Rootfs::Image(image) => Some((&*image.digest, &*image.layers)),
+            Rootfs::Host | Rootfs::Dir(_) => None,
+        };
+        let volumes = self.volumes.iter().filter_map(Volume::image);
+        root.into_iter().chain(volumes.map(|image| (&*image.digest, &*image.layers)))
+    }
+}

@@ -1,0 +1,417 @@
+//! Volumes: paths, sources and what lies around them; and the operator's list of them.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path};
+
+use super::ViolationReason::{
+    Conflict, Duplicate, InvalidFormat, NotAllowed, NotUtf8, OutOfRange, Required, Reserved, TooMany, UnknownValue,
+};
+use super::{FieldFault, Policy, Report, check_path, image, shorten, surroundings};
+use crate::image::BadReference;
+use crate::limits::{DISK_MIN, TMPFS_MAX, TMPFS_MIN};
+use crate::plan::{
+    DOCKER_SOCKET, EmptyVolume, FRESH_OF_HOST, HostVolume, Isolation, Limits, Medium, PlannedFile, Rootfs, Tmpfs,
+    Volume, VolumeImage, VolumeSource,
+};
+
+/// Maximum number of volumes of a container.
+pub const VOLUMES_MAX: usize = 64;
+/// Maximum number of the operator's volumes.
+const HOST_VOLUMES_MAX: usize = 1000;
+/// Longest name of an operator's volume, in bytes.
+const NAME_MAX: usize = 128;
+/// Maximum number of names in a message.
+const NAMES_SHOWN: usize = 20;
+/// Files that the executor writes into each container, and their directory.
+const WRITTEN: [&str; 4] = ["/etc", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"];
+/// Directories that lead to the Docker socket of a container, by its path and by the link that it usually is.
+const ABOVE_DOCKER_SOCKET: [&str; 3] = ["/var", "/var/run", "/run"];
+
+/// Parts of a request that its volumes must fit.
+pub(super) struct Beside<'a> {
+    pub(super) rootfs: Option<&'a Rootfs>,
+    pub(super) isolation: &'a Isolation,
+    pub(super) limits: &'a Limits,
+    pub(super) tmpfs: &'a [Tmpfs],
+    pub(super) files: &'a [PlannedFile],
+    pub(super) file_directories: &'a [std::path::PathBuf],
+    pub(super) with_token: bool,
+}
+
+/// Checks the volumes, and fills in what they leave out.
+pub(super) fn check(asked: &[Volume], beside: &Beside<'_>, policy: &Policy, report: &mut Report) -> Vec<Volume> {
+    if asked.len() > VOLUMES_MAX {
+        report.add("volumes", TooMany.because(format!("has {} entries; at most {VOLUMES_MAX}", asked.len())));
+        return Vec::new();
+    }
+    let mut seen = BTreeSet::new();
+    for (index, volume) in asked.iter().enumerate() {
+        let field = |name: &str| format!("volumes[{index}].{name}");
+        match path(&volume.path, beside) {
+            Err(why) => report.add(field("path"), why),
+            Ok(()) if !seen.insert(&volume.path) => report.add(field("path"), Duplicate.because("is given twice")),
+            Ok(()) => {
+                if let Some(why) = in_the_way(volume, asked, beside) {
+                    report.add(field("path"), Conflict.because(why));
+                }
+            }
+        }
+        if let Err(why) = sub_path(&volume.sub_path) {
+            report.add(field("sub_path"), why);
+        }
+        source(volume, policy, &field, report);
+    }
+    let filled = |volume: &Volume| {
+        let mut volume = volume.clone();
+        if let VolumeSource::Empty(EmptyVolume { medium: Medium::Memory, bytes: bytes @ 0, .. }) = &mut volume.source {
+            *bytes = beside.limits.memory_bytes;
+        }
+        volume
+    };
+    asked.iter().map(filled).collect()
+}
+
+fn path(path: &Path, beside: &Beside<'_>) -> Result<(), FieldFault> {
+    surroundings::mount_point(path, beside.with_token)?;
+    let shown = || shorten(&path.display().to_string());
+    if WRITTEN.iter().any(|written| path == Path::new(written)) {
+        let why = format!("`{}` belongs to the executor, which writes {} there", shown(), WRITTEN[1..].join(", "));
+        return Err(Reserved.because(why));
+    }
+    let above_socket = ABOVE_DOCKER_SOCKET.iter().any(|above| path == Path::new(above));
+    if beside.isolation.docker_socket && (above_socket || path == Path::new(DOCKER_SOCKET)) {
+        return Err(Conflict.because(format!("`{}` would hide {} of docker_socket", shown(), DOCKER_SOCKET)));
+    }
+    Ok(())
+}
+
+/// Returns why a volume does not go together with other mounts of its container, if it does not.
+fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<String> {
+    let (path, shown) = (&volume.path, shorten(&volume.path.display().to_string()));
+    if beside.tmpfs.iter().any(|tmpfs| tmpfs.path == *path) {
+        return Some(format!("`{shown}` is the path of a tmpfs, too"));
+    }
+    let of_others = volume.empty().is_none();
+    if of_others && let Some(tmpfs) = beside.tmpfs.iter().find(|tmpfs| tmpfs.path.starts_with(path)) {
+        let tmpfs = tmpfs.path.display();
+        return Some(format!("the tmpfs at `{tmpfs}` would lie in the volume at `{shown}`; a volume can lie there"));
+    }
+    let Beside { files, file_directories, .. } = beside;
+    if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
+        return Some(format!("`{shown}` needs a directory where {} is a file", file.field));
+    }
+    if file_directories.contains(path) {
+        return Some(format!("`{shown}` is one of file_directories, which hold secret files alone"));
+    }
+    if of_others {
+        let file = files.iter().find(|file| file.path.starts_with(path)).map(PlannedFile::path_field);
+        let directory = || {
+            let index = file_directories.iter().position(|directory| directory.starts_with(path))?;
+            Some(format!("file_directories[{index}]"))
+        };
+        if let Some(field) = file.or_else(directory) {
+            return Some(format!("{field} lies in `{shown}`: a secret file is never mounted in a volume of others"));
+        }
+    }
+    // In a fresh file system a directory of secret files is made, and mounted as a whole, when the volumes stand.
+    let own = all.iter().filter(|other| other.empty().is_some()).map(|other| &other.path);
+    let fresh: Vec<&Path> =
+        beside.tmpfs.iter().map(|tmpfs| &tmpfs.path).chain(own).map(|path| path.as_path()).collect();
+    let of_host = if beside.rootfs == Some(&Rootfs::Host) { &FRESH_OF_HOST[..] } else { &[] };
+    for fresh in fresh.into_iter().chain(of_host.iter().map(Path::new)) {
+        let first =
+            |path: &Path| path.strip_prefix(fresh).ok().and_then(|below| below.iter().next().map(ToOwned::to_owned));
+        let Some(name) = first(path) else { continue };
+        let parents = files.iter().filter_map(|file| file.path.parent());
+        let mut directories = parents.chain(file_directories.iter().map(|directory| directory.as_path()));
+        if directories.any(|directory| first(directory).as_ref() == Some(&name)) {
+            let both = fresh.join(&name);
+            return Some(format!("`{shown}` would lie below a directory of secret files, in `{}`", both.display()));
+        }
+    }
+    None
+}
+
+fn sub_path(path: &Path) -> Result<(), FieldFault> {
+    let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
+    check_path(text)?;
+    let normal: std::path::PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    if normal.as_os_str() != path.as_os_str() {
+        let why = format!(
+            "`{}` is not valid: it must be a relative path without `.`, `//` or a `/` at its end",
+            shorten(text)
+        );
+        return Err(InvalidFormat.because(why));
+    }
+    Ok(())
+}
+
+fn source(volume: &Volume, policy: &Policy, field: &dyn Fn(&str) -> String, report: &mut Report) {
+    match &volume.source {
+        VolumeSource::Empty(empty) => {
+            if !volume.sub_path.as_os_str().is_empty() {
+                report.add(field("sub_path"), Conflict.because("an empty volume has no directory yet"));
+            }
+            if volume.read_only {
+                report.add(field("read_only"), Conflict.because("nothing could ever be written to an empty volume"));
+            }
+            let least = if empty.medium == Medium::Disk { DISK_MIN } else { TMPFS_MIN };
+            if empty.bytes != 0 && !(least..=TMPFS_MAX).contains(&empty.bytes) {
+                let why = format!("is {}; {least} to {TMPFS_MAX} is allowed", empty.bytes);
+                report.add(field("empty.size_bytes"), OutOfRange.because(why));
+            }
+            if empty.mode > 0o7777 {
+                let why = format!("is {:o}; permission bits are at most 7777", empty.mode);
+                report.add(field("empty.mode"), OutOfRange.because(why));
+            }
+        }
+        VolumeSource::Host(name) => match policy.volumes.iter().find(|known| known.name == *name) {
+            None => report.add(field("host.name"), unknown(name, &policy.volumes)),
+            Some(known) if known.read_only && !volume.read_only => {
+                let why = format!("`{name}` is read-only in this daemon's configuration: ask for it with read_only");
+                report.add(field("read_only"), NotAllowed.because(why));
+            }
+            Some(_) => {}
+        },
+        VolumeSource::Image(asked) => {
+            if !volume.read_only {
+                report.add(field("read_only"), Required.because("the files of an image are read-only: set read_only"));
+            }
+            if let Err(why) = check_image(asked, policy) {
+                report.add(field("image.reference"), why);
+            }
+        }
+    }
+}
+
+fn check_image(asked: &VolumeImage, policy: &Policy) -> Result<(), FieldFault> {
+    image::check_parts(&asked.reference, &asked.digest, &asked.layers)?;
+    let reference = asked.reference.parse().map_err(|bad: BadReference| InvalidFormat.because(bad.to_string()))?;
+    if policy.images.is_set() {
+        policy.images.permits(&reference).map_err(|no| NotAllowed.because(no.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Returns the fault of a name that is not in the operator's list, with the names that are.
+fn unknown(name: &str, known: &[HostVolume]) -> FieldFault {
+    let shown = shorten(name);
+    if known.is_empty() {
+        let why =
+            format!("{shown:?} does not exist: this daemon's configuration has no volumes (tables `[[volumes]]`)");
+        return UnknownValue.because(why);
+    }
+    let names: Vec<&str> = known.iter().map(|known| &*known.name).take(NAMES_SHOWN).collect();
+    let more = known.len() - names.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    UnknownValue
+        .because(format!("{shown:?} does not exist; this daemon's configuration has {}{more}", names.join(", ")))
+}
+
+/// Checks the operator's list of volumes. `reserved` are directories of the executor.
+///
+/// # Errors
+/// The entry, and what is wrong with it.
+pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<(), String> {
+    if volumes.len() > HOST_VOLUMES_MAX {
+        return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", volumes.len()));
+    }
+    let mut seen = BTreeSet::new();
+    for HostVolume { name, path, .. } in volumes {
+        let shown = path.display();
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        if !plain || name.len() > NAME_MAX || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            let why = format!("1 to {NAME_MAX} of [A-Za-z0-9._-], beginning with a letter or a digit, are allowed");
+            return Err(format!("the name {:?} is not valid: {why}", shorten(name)));
+        }
+        if !seen.insert(name) {
+            return Err(format!("the name {name:?} is given twice"));
+        }
+        surroundings::mount_point(path, false).map_err(|why| format!("the path of {name:?} {why}"))?;
+        if let Some(own) = reserved.iter().find(|own| own.starts_with(path) || path.starts_with(own)) {
+            return Err(format!("the path of {name:?}, {shown}, is the executor's own: {}", own.display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{ImagePolicy, ImageRules};
+    use crate::plan::{Plan, Surroundings};
+    use crate::validate::{Draft, DraftFile, Violation, recheck, validate};
+
+    fn policy() -> Policy {
+        let volume = |name: &str, read_only| HostVolume { name: name.into(), path: "/srv/x".into(), read_only };
+        Policy { volumes: vec![volume("shared", false), volume("deps", true)], ..Policy::default() }
+    }
+
+    fn host(name: &str, path: &str) -> Volume {
+        let source = VolumeSource::Host(name.into());
+        Volume { path: path.into(), source, sub_path: "".into(), read_only: false }
+    }
+
+    fn empty(medium: Medium, path: &str, bytes: u64) -> Volume {
+        let source = VolumeSource::Empty(EmptyVolume { medium, bytes, mode: 0o1777 });
+        Volume { path: path.into(), source, sub_path: "".into(), read_only: false }
+    }
+
+    fn image(reference: &str) -> Volume {
+        let digest = format!("sha256:{}", "1".repeat(64));
+        let image = VolumeImage { reference: reference.into(), layers: vec![digest.clone()], digest };
+        Volume { path: "/i".into(), source: VolumeSource::Image(image), sub_path: "a/b".into(), read_only: true }
+    }
+
+    fn draft(volumes: &[Volume]) -> Draft<'static> {
+        let volumes = volumes.to_vec();
+        Draft { id: "a", path: "/a", rootfs: "dir:/r", memory_bytes: 64 << 20, volumes, ..Draft::default() }
+    }
+
+    fn plan(volumes: &[Volume]) -> Result<Plan, Vec<Violation>> {
+        validate(&draft(volumes), &policy())
+    }
+
+    fn fields(planned: Result<Plan, Vec<Violation>>) -> Vec<String> {
+        planned.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
+    }
+
+    #[test]
+    fn sizes_are_filled_in_and_the_order_stays() {
+        let asked = [
+            empty(Medium::Memory, "/m", 0),
+            empty(Medium::Disk, "/d", 0),
+            empty(Medium::Disk, "/a", DISK_MIN),
+            Volume { sub_path: "a/b".into(), read_only: true, ..host("deps", "/deps") },
+            image("docker://docker.io/library/debian:12"),
+        ];
+        let plan = plan(&asked).unwrap();
+        let sizes: Vec<_> = plan.volumes.iter().filter_map(Volume::empty).map(|empty| empty.bytes).collect();
+        assert_eq!(sizes, [64 << 20, 0, DISK_MIN]);
+        assert_eq!(plan.volumes[3..], asked[3..]);
+        recheck(&plan, &policy()).unwrap();
+        let amount = crate::capacity::Amount::of(&plan.limits, &plan.volumes);
+        assert_eq!(amount.disk_bytes, DISK_MIN);
+        // A list that another process has read otherwise.
+        let told = recheck(&plan, &Policy::default()).unwrap_err();
+        assert_eq!(told[0].field, "volumes[3].host.name");
+        let mut wider = plan;
+        wider.volumes[3].read_only = false;
+        assert_eq!(recheck(&wider, &policy()).unwrap_err()[0].field, "volumes[3].read_only");
+    }
+
+    #[test]
+    fn every_fault_is_told_by_its_field() {
+        for path in ["", "a", "/", "/a/", "/a//b", "/a/../b", "/a/.", "/proc", "/sys/x", "/dev", "/etc", "/etc/hosts"] {
+            assert_eq!(fields(plan(&[host("shared", path)])), ["volumes[0].path"], "{path}");
+        }
+        for sub_path in ["/a", "..", "a/..", "a/", "a//b", "./a", "a\0"] {
+            let volume = Volume { sub_path: sub_path.into(), ..host("shared", "/v") };
+            assert_eq!(fields(plan(&[volume])), ["volumes[0].sub_path"], "{sub_path}");
+        }
+        let mode = VolumeSource::Empty(EmptyVolume { medium: Medium::Disk, bytes: 0, mode: 0o10000 });
+        let asked = [
+            host("none", "/a"),
+            host("deps", "/b"),
+            host("shared", "/b"),
+            empty(Medium::Disk, "/c", DISK_MIN - 1),
+            empty(Medium::Memory, "/d", TMPFS_MAX + 1),
+            Volume { source: mode, sub_path: "x".into(), read_only: true, ..host("", "/e") },
+            Volume { read_only: false, ..image("docker://x/y:1") },
+            Volume { path: "/j".into(), ..image("host") },
+        ];
+        let expected = [
+            "volumes[0].host.name",
+            "volumes[1].read_only",
+            "volumes[2].path",
+            "volumes[3].empty.size_bytes",
+            "volumes[4].empty.size_bytes",
+            "volumes[5].sub_path",
+            "volumes[5].read_only",
+            "volumes[5].empty.mode",
+            "volumes[6].read_only",
+            "volumes[7].image.reference",
+        ];
+        assert_eq!(fields(plan(&asked)), expected);
+        let many: Vec<Volume> = (0..=VOLUMES_MAX).map(|index| host("shared", &format!("/v{index}"))).collect();
+        assert_eq!(fields(plan(&many)), ["volumes"]);
+        assert_eq!(fields(plan(&many[1..])), [""; 0]);
+        let rules = ImageRules { allow: Some(vec!["docker.io/library/*".into()]), ..ImageRules::default() };
+        let images = ImagePolicy::new(&rules, false).unwrap();
+        let told = validate(&draft(&[image("docker://example.org/a:1")]), &Policy { images, ..policy() });
+        assert_eq!(fields(told), ["volumes[0].image.reference"]);
+    }
+
+    #[test]
+    fn nothing_is_hidden_or_led_into_a_volume_of_others() {
+        let file = |path: &'static str| vec![DraftFile::from(("volume_mounted_files[0]".into(), path, 1))];
+        let tmpfs = |path: &str| Surroundings {
+            tmpfs: vec![Tmpfs { path: path.into(), bytes: 4096, mode: 0, uid: 0, gid: 0, exec: false }],
+            ..Surroundings::default()
+        };
+        let (shared, own) = (|path: &str| host("shared", path), |path: &str| empty(Medium::Disk, path, 0));
+        for (volume, path, refused) in [
+            (shared("/a"), "/a/b/key", true),
+            (own("/a"), "/a/b/key", false),
+            (own("/a/b/key"), "/a/b/key", true),
+            (own("/a/b/key/c"), "/a/b/key", true),
+            (shared("/a/b/other"), "/a/b/key", false),
+        ] {
+            let told =
+                fields(validate(&Draft { files: file(path), ..draft(std::slice::from_ref(&volume)) }, &policy()));
+            assert_eq!(told, vec!["volumes[0].path"; usize::from(refused)], "{volume:?}");
+        }
+        // In a file system that begins empty the directory of the files is mounted after the volumes.
+        for (path, refused) in [("/t/b/key", true), ("/t/key", false), ("/t/d/key", false)] {
+            let asked = Draft { surroundings: tmpfs("/t"), files: file(path), ..draft(&[shared("/t/b/c")]) };
+            assert_eq!(fields(validate(&asked, &policy())), vec!["volumes[0].path"; usize::from(refused)], "{path}");
+        }
+        let of_host = Draft { rootfs: "host", files: file("/run/b/key"), ..draft(&[shared("/run/b/c")]) };
+        assert_eq!(fields(validate(&of_host, &policy())), ["volumes[0].path"]);
+        let of_volumes = Draft { files: file("/e/b/key"), ..draft(&[own("/e"), shared("/e/b/c")]) };
+        assert_eq!(fields(validate(&of_volumes, &policy())), ["volumes[1].path"]);
+        for (path, volume, refused) in
+            [("/v", own("/v"), true), ("/v/t", shared("/v"), true), ("/v/t", own("/v"), false)]
+        {
+            let asked = Draft { surroundings: tmpfs(path), ..draft(&[volume]) };
+            assert_eq!(fields(validate(&asked, &policy())).len(), usize::from(refused), "{path}");
+        }
+        let declared = Draft { file_directories: vec!["/s/d"], ..draft(&[shared("/s"), own("/s/d")]) };
+        assert_eq!(fields(validate(&declared, &policy())), ["volumes[0].path", "volumes[1].path"]);
+        for path in ["/run", "/run/executor", "/run/executor/x"] {
+            let asked = Draft { token_path: "/t", ..draft(&[shared(path)]) };
+            assert_eq!(fields(validate(&asked, &policy())), ["volumes[0].path"], "{path}");
+        }
+        let policy = Policy { docker_socket: "/d.sock".into(), allow_host_userns: true, ..policy() };
+        let mut asked = draft(&[shared("/var/run"), own("/var/other")]);
+        (asked.isolation.docker_socket, asked.isolation.user_namespace) = (true, crate::plan::UserNamespace::Host);
+        assert_eq!(fields(validate(&asked, &policy)), ["volumes[0].path"]);
+    }
+
+    #[test]
+    fn the_list_of_the_operator() {
+        let volume = |name: &str, path: &str| HostVolume { name: name.into(), path: path.into(), read_only: false };
+        let own = [Path::new("/run/executor"), Path::new("/var/lib/executor")];
+        check_host_volumes(&[volume("a", "/srv/a"), volume("B-1.x_y", "/srv/a")], &own).unwrap();
+        for (name, path, why) in [
+            ("", "/srv", "the name"),
+            ("-a", "/srv", "the name"),
+            ("a/b", "/srv", "the name"),
+            ("a", "srv", "absolute"),
+            ("a", "/", "root directory"),
+            ("a", "/srv/../etc", "`..`"),
+            ("a", "/srv/", "at its end"),
+            ("a", "/proc/1", "under /proc"),
+            ("a", "/run/executor/x", "executor's own"),
+            ("a", "/var", "executor's own"),
+        ] {
+            let told = check_host_volumes(&[volume(name, path)], &own).unwrap_err();
+            assert!(told.contains(why), "{name} {path}: {told}");
+        }
+        assert!(check_host_volumes(&[volume("a", "/a"), volume("a", "/b")], &own).unwrap_err().contains("twice"));
+        let long = volume(&"a".repeat(NAME_MAX + 1), "/a");
+        assert!(check_host_volumes(&[long], &own).is_err());
+        let many = vec![volume("a", "/a"); HOST_VOLUMES_MAX + 1];
+        assert!(check_host_volumes(&many, &own).unwrap_err().contains("at most"));
+    }
+}

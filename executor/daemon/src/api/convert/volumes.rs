@@ -1,0 +1,39 @@
+//! Messages of volumes.
+
+use executor_core::plan::{EmptyVolume, HostVolume, Medium, Plan, Volume, VolumeSource};
+use executor_proto::v1::{self, empty_volume, volume_mount::Source};
+
+/// Makes the message of a volume.
+pub(super) fn of(volume: &Volume) -> v1::VolumeMount {
+    let source = match &volume.source {
+        VolumeSource::Empty(EmptyVolume { medium, bytes, mode }) => Source::Empty(v1::EmptyVolume {
+            medium: match medium {
+                Medium::Disk => empty_volume::Medium::Disk,
+                Medium::Memory => empty_volume::Medium::Memory,
+            }
+            .into(),
+            size_bytes: *bytes,
+            mode: Some(*mode),
+        }),
+        VolumeSource::Host(name) => Source::Host(v1::NamedVolume { name: name.clone() }),
+        VolumeSource::Image(image) => Source::Image(v1::ImageVolume { reference: image.reference.clone() }),
+    };
+    v1::VolumeMount {
+        path: volume.path.display().to_string(),
+        source: Some(source),
+        sub_path: volume.sub_path.display().to_string(),
+        read_only: volume.read_only,
+    }
+}
+
+/// Makes the messages of the images of a plan's volumes.
+pub(super) fn images(plan: &Plan) -> Vec<v1::ImageInUse> {
+    let images = plan.volumes.iter().filter_map(Volume::image);
+    images.map(|image| v1::ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() }).collect()
+}
+
+/// Makes the message of a volume of the host.
+pub(in crate::api) fn host(volume: &HostVolume) -> v1::HostVolume {
+    let HostVolume { name, path, read_only } = volume;
+    v1::HostVolume { name: name.clone(), path: path.display().to_string(), read_only: *read_only }
+}

@@ -1,0 +1,324 @@
+//! Volumes, mounted into the root of a container before libcontainer takes it: so their attributes are locked in a
+//! container with a user namespace of its own, whatever its processes may do.
+//!
+//! ```text
+//! empty, in memory    a new tmpfs
+//! empty, on a disk    a new directory of the state directory, held to its limit (`disk`)
+//! host                a view of a directory that the operator's list names, with the container's ids
+//! image               an overlay of the layers, or a view of the only one, with the container's ids
+//! ```
+//! Volumes of the host are shared with other containers, which can change everything in them at any time. So each path in
+//! one is opened beneath its root, without links and other mounts, and what was opened is what is mounted. Nothing is made
+//! there. Where a container has volumes, its tmpfs file systems are mounted here too, outer ones first.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use executor_core::plan::{EmptyVolume, HostVolume, Medium, Plan, Volume, VolumeImage, VolumeSource};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::spec::{self, InMemory};
+use executor_core::users::ResolvedUser;
+use executor_core::validate::Violation;
+use executor_core::validate::ViolationReason::{NotAllowed, NotFound, Unsuitable, Unsupported};
+use executor_layers::{DiffId, Store, UnpackError};
+use executor_sys::mount::{
+    Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_dir_beneath, open_in_root, set_attributes,
+    set_private,
+};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatvfs};
+use rustix::mount::MountAttrFlags;
+
+use super::{Tree, overlay};
+use crate::dirs::Dirs;
+use crate::disk;
+use crate::errors::{failed, plain};
+use crate::files::ensure_dir;
+use crate::host::Host;
+use crate::ids::Ids;
+
+/// Directory in a container's run directory on which an image is mounted until a view of it was taken.
+const IMAGE_PLACE: &str = "image";
+
+/// A mount that is made here.
+enum Content<'a> {
+    Tmpfs(InMemory),
+    Volume(usize, &'a Volume),
+}
+
+impl Content<'_> {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Tmpfs(tmpfs) => &tmpfs.path,
+            Self::Volume(_, volume) => &volume.path,
+        }
+    }
+
+    /// Directories can be made in it: it is the container's own.
+    fn is_own(&self) -> bool {
+        match self {
+            Self::Tmpfs(_) => true,
+            Self::Volume(_, volume) => volume.empty().is_some(),
+        }
+    }
+
+    fn field(&self) -> String {
+        match self {
+            Self::Tmpfs(_) => "tmpfs".to_owned(),
+            Self::Volume(index, _) => format!("volumes[{index}].path"),
+        }
+    }
+}
+
+/// Why a volume is not mounted.
+enum NotMounted {
+    /// A field of the request does not fit the host.
+    Unfit(Violation),
+    /// Something failed, or was judged already.
+    Failed(Refused),
+}
+
+impl From<Refused> for NotMounted {
+    fn from(refused: Refused) -> Self {
+        Self::Failed(refused)
+    }
+}
+
+/// Parts of the host and of the container that volumes are made of.
+struct Maker<'a> {
+    host: &'a Host,
+    dirs: &'a Dirs,
+    ids: &'a Ids,
+    /// Owner of empty volumes, as ids of the host.
+    owner: (u32, u32),
+    projects: Option<u32>,
+    warnings: Vec<String>,
+}
+
+impl Tree {
+    /// Mounts the volumes of a plan, and its tmpfs file systems with them. Gives what is to be told. Nothing is done where
+    /// there are no volumes.
+    ///
+    /// # Errors
+    /// A violation of each volume that does not fit the tree or the host; a full disk.
+    pub(crate) fn mount_volumes(
+        &self,
+        host: &Host,
+        plan: &Plan,
+        (dirs, ids): (&Dirs, &Ids),
+        user: &ResolvedUser,
+        projects: Option<u32>,
+    ) -> Result<Vec<String>, Refused> {
+        if plan.volumes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let volumes = plan.volumes.iter().enumerate().map(|(index, volume)| Content::Volume(index, volume));
+        let mut all: Vec<Content<'_>> = spec::in_memory(plan).map(Content::Tmpfs).chain(volumes).collect();
+        all.sort_by(|one, other| one.path().cmp(other.path()));
+        let owner = (ids.map().host(user.uid), ids.map().host(user.gid));
+        let mut maker = Maker { host, dirs, ids, owner, projects, warnings: Vec::new() };
+        let mut violations = Vec::new();
+        for (position, content) in all.iter().enumerate() {
+            let path = content.path();
+            // In the order of their paths the last one around it is the innermost.
+            let around = all[..position].iter().rfind(|outer| path.starts_with(outer.path()));
+            if let Err(why) = self.make_way(path, around.is_none_or(Content::is_own))? {
+                let why = format!("`{}`: {why}", path.display());
+                violations.push(Violation::new(content.field(), Unsuitable.because(why)));
+                continue;
+            }
+            let about = || format!("rootfs: {}", path.display());
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let target = open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks)
+                .map_err(|error| failed(&about(), &error))?;
+            let made = match content {
+                Content::Tmpfs(tmpfs) => maker.tmpfs(tmpfs),
+                Content::Volume(index, volume) => maker.volume(*index, volume),
+            };
+            match made {
+                Ok(mount) => attach(mount.as_fd(), target.as_fd()).map_err(|error| failed(&about(), &error))?,
+                Err(NotMounted::Unfit(violation)) => violations.push(violation),
+                Err(NotMounted::Failed(refused)) => return Err(refused),
+            }
+        }
+        if violations.is_empty() {
+            return Ok(maker.warnings);
+        }
+        Err(Refused::of_fields(Reason::Precondition, &violations))
+    }
+}
+
+impl Maker<'_> {
+    fn tmpfs(&self, tmpfs: &InMemory) -> Result<OwnedFd, NotMounted> {
+        let owner = (self.ids.map().host(tmpfs.uid), self.ids.map().host(tmpfs.gid));
+        in_memory(&tmpfs.size, tmpfs.mode, owner, tmpfs.exec).map_err(|error| failed("tmpfs", &error).into())
+    }
+
+    /// Makes the mount of a volume, attached nowhere.
+    fn volume(&mut self, index: usize, volume: &Volume) -> Result<OwnedFd, NotMounted> {
+        match &volume.source {
+            VolumeSource::Empty(EmptyVolume { medium: Medium::Memory, bytes, mode }) => {
+                let made = in_memory(&bytes.to_string(), *mode, self.owner, true);
+                made.map_err(|error| failed(&format!("volumes[{index}]"), &error).into())
+            }
+            VolumeSource::Empty(EmptyVolume { medium: Medium::Disk, bytes, mode }) => {
+                let places = (&*self.dirs.layer, &*self.dirs.state);
+                let (view, unheld) = disk::lay_out_volume(&self.host.policy, places, self.projects, index, *bytes)?;
+                self.warnings.extend(unheld);
+                let made = own(&view, self.owner, *mode).and_then(|()| lend(&view, false));
+                made.map(|()| view).map_err(|error| failed(&format!("volumes[{index}]"), &error).into())
+            }
+            VolumeSource::Host(name) => self.of_host(index, volume, name),
+            VolumeSource::Image(image) => self.of_image(index, volume, image),
+        }
+    }
+
+    fn of_host(&self, index: usize, volume: &Volume, name: &str) -> Result<OwnedFd, NotMounted> {
+        let unfit = |fault| NotMounted::Unfit(Violation::new(format!("volumes[{index}].host.name"), fault));
+        let listed = self.host.policy.volumes.iter().find(|known| known.name == name);
+        let HostVolume { path, read_only, .. } =
+            listed.ok_or_else(|| unfit(NotAllowed.because(format!("{name:?} is not in the configuration"))))?;
+        let root = open_dir(Path::new("/")).map_err(|error| failed("/", &error))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let opened = open_in_root(root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks);
+        let opened = opened.map_err(|error| {
+            let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
+            unfit(reason.because(format!("`{name}`: {}: {}", path.display(), explain(&error))))
+        })?;
+        let read_only = volume.read_only || *read_only;
+        if !read_only && !is_out_of_reach(&opened, path).map_err(|error| failed(name, &error))? {
+            return Err(unfit(Unsuitable.because(format!(
+                "`{name}`: a container could leave set-user-id programs of root in {} for users of the host: make a \
+                 directory above it root's own (0700), or mount its file system nosuid",
+                path.display()
+            ))));
+        }
+        let dir = beneath(&opened, volume, index, name)?;
+        let view = clone_tree(dir.as_fd(), Path::new(""), false).map_err(|error| failed(name, &error))?;
+        self.ids.map_mount(view.as_fd(), false).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EPERM) => unfit(Unsupported.because(format!(
+                "`{name}`: its file system cannot show its files to a user namespace (id-mapped mounts): it must be ext4, \
+                 xfs, btrfs or tmpfs, or the container must have user_namespace `host` where that is allowed"
+            ))),
+            _ => failed(&format!("`{name}`: id-mapped mount"), &error).into(),
+        })?;
+        lend(&view, read_only).map_err(|error| failed(name, &error))?;
+        Ok(view)
+    }
+
+    fn of_image(&mut self, index: usize, volume: &Volume, image: &VolumeImage) -> Result<OwnedFd, NotMounted> {
+        let reference = &image.reference;
+        let unfit = |fault| NotMounted::Unfit(Violation::new(format!("volumes[{index}].image.reference"), fault));
+        let layers: Result<Vec<DiffId>, _> = image.layers.iter().map(|layer| layer.parse()).collect();
+        let layers = layers.map_err(|error| unfit(Unsuitable.because(format!("`{reference}`: {error}"))))?;
+        let opened = Store::at(&self.host.layers()).open(&layers).map_err(|error| match error {
+            UnpackError::Parent(layer) => {
+                let why = format!("`{reference}`: its layer {layer} is not unpacked on this host");
+                unfit(NotFound.because(why))
+            }
+            UnpackError::Host { about, error } => failed(&about, &error).into(),
+            other => Refused::new(Reason::Internal, other.to_string()).into(),
+        })?;
+        let warned = opened.warnings.iter().map(|warning| format!("volumes[{index}]: {warning}"));
+        self.warnings.extend(warned);
+        let failed = |error: io::Error| NotMounted::Failed(failed(&format!("image `{reference}`"), &error));
+        let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
+        let place = self.dirs.run.join(IMAGE_PLACE);
+        ensure_dir(&place, 0o700).map_err(failed)?;
+        // A view can only be taken of what is mounted somewhere.
+        let view = self.mounted_at(reference, &lower, &place).and_then(|()| {
+            let root = open_dir(&place).map_err(failed)?;
+            let dir = beneath(&root, volume, index, reference)?;
+            clone_tree(dir.as_fd(), Path::new(""), false).map_err(failed)
+        });
+        while detach(&place).is_ok() {}
+        let view = view?;
+        lend(&view, true).map_err(failed)?;
+        Ok(view)
+    }
+
+    /// Mounts the tree of an image's layers at a directory, with the container's ids.
+    fn mounted_at(
+        &self,
+        reference: &str,
+        lower: &[std::os::fd::BorrowedFd<'_>],
+        place: &Path,
+    ) -> Result<(), NotMounted> {
+        let failed = |error: io::Error| NotMounted::Failed(failed(&format!("image `{reference}`"), &error));
+        let at = open_dir(place).map_err(failed)?;
+        let [only] = lower else {
+            return Ok(overlay::read_only(reference, lower, at.as_fd(), self.dirs, self.ids)?);
+        };
+        let view = match self.ids.views(reference, &[*only])? {
+            Some(views) => views.into_iter().next(),
+            None => Some(clone_tree(*only, Path::new(""), false).map_err(failed)?),
+        };
+        let view = view.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        attach(view.as_fd(), at.as_fd()).map_err(failed)
+    }
+}
+
+/// Tells whether no user of the host but root can run what a container leaves in a directory with root's id and a
+/// set-user-id bit: its file system is mounted nosuid, or a directory above it lets nobody else pass.
+fn is_out_of_reach(opened: &OwnedFd, path: &Path) -> io::Result<bool> {
+    if fstatvfs(opened)?.f_flag.contains(StatVfsMountFlags::NOSUID) {
+        return Ok(true);
+    }
+    for above in path.ancestors().skip(1) {
+        let meta = std::fs::symlink_metadata(above)?;
+        let passable = meta.mode() & 0o001 != 0 || (meta.mode() & 0o010 != 0 && meta.gid() != 0);
+        if meta.uid() == 0 && !passable {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Opens the directory of a volume that is mounted: its root, or the sub-path in it.
+fn beneath(root: &OwnedFd, volume: &Volume, index: usize, name: &str) -> Result<OwnedFd, NotMounted> {
+    open_dir_beneath(root.as_fd(), &volume.sub_path).map_err(|error| {
+        let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
+        let why = format!("`{}` in the volume `{name}`: {}", volume.sub_path.display(), explain(&error));
+        NotMounted::Unfit(Violation::new(format!("volumes[{index}].sub_path"), reason.because(why)))
+    })
+}
+
+/// Says why a directory was not opened.
+fn explain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => "a symbolic link is on the way; none is followed".to_owned(),
+        Some(libc::EXDEV) => {
+            "another mount is on the way; a volume is one directory without the mounts in it".to_owned()
+        }
+        _ => plain(error),
+    }
+}
+
+/// Makes a tmpfs that is mounted nowhere.
+fn in_memory(size: &str, mode: u32, (uid, gid): (u32, u32), exec: bool) -> io::Result<OwnedFd> {
+    let (mode, uid, gid) = (format!("{mode:o}"), uid.to_string(), gid.to_string());
+    let options = [("size", Some(size)), ("mode", Some(&*mode)), ("uid", Some(&*uid)), ("gid", Some(&*gid))];
+    let mut flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    if !exec {
+        flags |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    }
+    detached("tmpfs", "tmpfs", &options, flags)
+}
+
+/// Gives the root of a new directory to its owner.
+fn own(view: &OwnedFd, (uid, gid): (u32, u32), mode: u32) -> io::Result<()> {
+    // By its name in /proc: what is open without a mode cannot be changed otherwise.
+    let held = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(view)));
+    std::os::unix::fs::chown(&held, Some(uid), Some(gid))?;
+    std::fs::set_permissions(&held, std::fs::Permissions::from_mode(mode))
+}
+
+/// Makes a detached mount fit for a container.
+fn lend(view: &OwnedFd, read_only: bool) -> io::Result<()> {
+    set_attributes(
+        view.as_fd(),
+        Attributes { read_only, no_suid: true, no_dev: true, no_exec: false, recursive: false },
+    )?;
+    set_private(view.as_fd())
+}

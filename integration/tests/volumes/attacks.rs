@@ -1,0 +1,161 @@
+//! Ways out of a volume that attackers try, each with the control that shows that the test would notice.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use executor_core::lifecycle::State;
+use executor_core::plan::{HostVolume, Plan, Volume, VolumeSource};
+use executor_core::protocol::Reason;
+use executor_core::validate::{Draft, Policy, validate};
+use integration::launcher::{Launcher, Payload};
+use integration::request::{RequestBuilder, sh};
+use integration::rootfs::Rootfs;
+use tonic::Code;
+
+use super::{Lent, below, named, names, new, refused, said, with};
+
+/// Links that a container plants in a shared volume lead no later one out of it, by its sub-path or by a mount in the
+/// volume. The control: without links the same paths are mounted.
+#[test]
+fn planted_links_lead_nowhere() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let daemon = lent.daemon("");
+    let run = |script: &str| sh(script).rootfs(&rootfs.reference());
+    let plant = "cd /data; mkdir real real/dir; busybox ln -s /etc out; busybox ln -s ../.. up; busybox ln -s real in; \
+        busybox ln -s /proc/1/root magic; echo x >file";
+    said(&daemon, with(&[named("shared", "/data")], run(plant)));
+    let before = daemon.footprint();
+    for sub_path in ["out", "up", "in", "in/dir", "magic", "up/etc", "out/ssl"] {
+        let (code, violations) = refused(&daemon, with(&[below(sub_path, named("shared", "/data"))], run("true")));
+        assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].sub_path"), "{sub_path}");
+        assert!(violations[0].1.contains("a symbolic link is on the way"), "{violations:?}");
+        // The same as the mount point of another volume, in the shared one.
+        let target = format!("/data/{sub_path}");
+        let nested = [named("shared", "/data"), new(&target, 1, 0)];
+        let (code, violations) = refused(&daemon, with(&nested, run("true")));
+        assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[1].path"), "{sub_path}");
+    }
+    for sub_path in ["..", "real/../..", "/etc", "./real", "real/", "real//dir", "a\0b"] {
+        let (code, violations) = refused(&daemon, with(&[below(sub_path, named("shared", "/data"))], run("true")));
+        assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].sub_path"), "{sub_path}");
+    }
+    let (_, violations) = refused(&daemon, with(&[below("file", named("shared", "/data"))], run("true")));
+    assert!(violations[0].1.contains("Not a directory"), "{violations:?}");
+    // What is not there is not made in a volume of the host.
+    let missing = [named("shared", "/data"), new("/data/made/by/root", 1, 0)];
+    let (_, violations) = refused(&daemon, with(&missing, run("true")));
+    assert!(violations[0].1.contains("does not exist in the volume around it"), "{violations:?}");
+    assert_eq!(names(&lent.path("shared")), ["file", "in", "magic", "out", "real", "up"]);
+    daemon.wait_until_back_at(&before);
+    let nested = [below("real", named("shared", "/data")), new("/data/dir", 1, 0)];
+    assert_eq!(said(&daemon, with(&nested, run("echo x >/data/dir/x; ls /data"))), "dir\n", "the control");
+    assert_eq!(names(&lent.path("shared/real/dir")), [""; 0]);
+}
+
+/// A link in the image in the place of a mount point, or of a directory above it, is refused; so is one in the operator's
+/// path, which an outsider may have put there.
+#[test]
+fn links_in_the_place_of_directories() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let daemon = lent.daemon("");
+    rootfs.replace_by_link("srv", "/etc");
+    for path in ["/srv", "/srv/below"] {
+        for volume in [named("shared", path), new(path, 0, 0), new(path, 1, 0)] {
+            let (code, violations) = refused(&daemon, with(&[volume], sh("true").rootfs(&rootfs.reference())));
+            assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].path"), "{path}");
+            assert!(violations[0].1.contains("/srv is a symbolic link"), "{violations:?}");
+        }
+    }
+    fs::rename(lent.path("shared"), lent.path("moved")).unwrap();
+    symlink("/etc", lent.path("shared")).unwrap();
+    let request = || with(&[named("shared", "/data")], sh("ls /data").rootfs(&rootfs.reference()));
+    let (code, violations) = refused(&daemon, request());
+    assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].host.name"));
+    assert!(violations[0].1.contains("a symbolic link is on the way"), "{violations:?}");
+    fs::remove_file(lent.path("shared")).unwrap();
+    fs::rename(lent.path("moved"), lent.path("shared")).unwrap();
+    said(&daemon, request());
+}
+
+/// A container's root can leave a set-user-id program of the host's root in a volume that it writes to, so that such a volume
+/// is lent only where no other user of the host gets to it. The control: elsewhere the program is there, with its bit.
+#[test]
+fn no_user_of_the_host_gets_to_set_user_id_programs() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let daemon = lent.daemon("");
+    let plant = sh("busybox cp /bin/busybox /data/root; chmod 4755 /data/root").rootfs(&rootfs.reference());
+    let home = lent.path("shared").parent().unwrap().to_owned();
+    for mode in [0o755, 0o711, 0o701] {
+        fs::set_permissions(&home, fs::Permissions::from_mode(mode)).unwrap();
+        let (code, violations) = refused(&daemon, with(&[named("shared", "/data")], plant.clone()));
+        assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].host.name"), "{mode:o}");
+        assert!(violations[0].1.contains("set-user-id programs"), "{violations:?}");
+        let volume = super::read_only(named("shared", "/data"));
+        said(&daemon, with(&[volume], sh("ls /data").rootfs(&rootfs.reference())));
+    }
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
+    said(&daemon, with(&[named("shared", "/data")], plant));
+    let planted = fs::metadata(lent.path("shared/root")).unwrap();
+    assert_eq!((planted.mode() & 0o7777, planted.uid()), (0o4755, 0), "the control");
+}
+
+/// Mounts that would hide one another, secret files, or what the executor writes are refused. A secret file in an empty volume
+/// is mounted over it.
+#[test]
+fn volumes_hide_nothing() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let daemon = lent.daemon("");
+    let run = || sh("cat /app/conf/key; ls /app").rootfs(&rootfs.reference()).unmasked();
+    for (volumes, file, field) in [
+        (vec![named("shared", "/a"), new("/a", 0, 0)], "/k", "volumes[1].path"),
+        (vec![named("shared", "/app")], "/app/conf/key", "volumes[0].path"),
+        (vec![named("shared", "/app/conf")], "/app/conf/key", "volumes[0].path"),
+        (vec![new("/app/conf/key", 0, 0)], "/app/conf/key", "volumes[0].path"),
+        (vec![new("/app", 0, 0), named("shared", "/app/conf/x")], "/app/conf/key", "volumes[1].path"),
+        (vec![named("shared", "/etc")], "/k", "volumes[0].path"),
+        (vec![named("shared", "/")], "/k", "volumes[0].path"),
+        (vec![named("shared", "/proc/x")], "/k", "volumes[0].path"),
+        (vec![named("shared", "/dev/shm")], "/k", "volumes[0].path"),
+        (vec![named("shared", "/a/../etc")], "/k", "volumes[0].path"),
+    ] {
+        let (code, violations) = refused(&daemon, with(&volumes, run().file(file, b"secret")));
+        assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, field), "{volumes:?}: {violations:?}");
+    }
+    let (_, violations) = refused(&daemon, with(&[named("shared", "/run")], run().runtime_token("token")));
+    assert_eq!(&*violations[0].0, "volumes[0].path", "{violations:?}");
+    let text = said(&daemon, with(&[new("/app", 0, 0)], run().file("/app/conf/key", b"secret\n")));
+    assert_eq!(text, "secret\nconf\n");
+    assert_eq!(names(&lent.path("shared")), [""; 0]);
+}
+
+/// A compromised executord names no directory that the launcher's own configuration does not list, and writes to none that
+/// it lends read-only. The control: what is listed is mounted.
+#[test]
+fn the_launcher_has_its_own_list() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let config = lent.path("executor.toml");
+    fs::write(&config, lent.tables()).unwrap();
+    let launcher = Launcher::start(&["--config", config.to_str().unwrap()]);
+    let of_daemon = |name: &str, read_only| HostVolume { name: name.into(), path: "/etc".into(), read_only };
+    // The list of a daemon that wants more than there is.
+    let policy = Policy { volumes: vec![of_daemon("etc", false), of_daemon("deps", false)], ..Policy::default() };
+    let reference = rootfs.reference();
+    let plan = |id: &str, name: &str, read_only| -> Plan {
+        let source = VolumeSource::Host(name.into());
+        let volumes = vec![Volume { path: "/data".into(), source, sub_path: "".into(), read_only }];
+        let draft =
+            Draft { id, path: "/bin/true", rootfs: &reference, memory_bytes: 64 << 20, volumes, ..Draft::default() };
+        validate(&draft, &policy).unwrap()
+    };
+    for (name, field) in [("etc", "volumes[0].host.name"), ("deps", "volumes[0].read_only")] {
+        let shim = launcher.launch(&plan(name, name, false), &Payload::default()).unwrap();
+        let refused = shim.reach(State::Running).unwrap_err();
+        assert_eq!((refused.reason, &*refused.violations[0].field), (Reason::Invalid as i32, field), "{refused:?}");
+    }
+    let mut forged = plan("forged", "deps", true);
+    forged.volumes[0].sub_path = "../../etc".into();
+    let refused = launcher.launch(&forged, &Payload::default()).unwrap().reach(State::Running).unwrap_err();
+    assert_eq!(&*refused.violations[0].field, "volumes[0].sub_path", "{refused:?}");
+    let shim = launcher.launch(&plan("control", "deps", true), &Payload::default()).unwrap();
+    shim.reach(State::Completed).unwrap();
+}

@@ -1,0 +1,155 @@
+//! Empty volumes: their owner, their limits and their end.
+
+use std::fs;
+use std::path::Path;
+
+use integration::api::pid;
+use integration::daemon::{Daemon, Setup, has_ended, kill};
+use integration::request::{ATTACKERS, RequestBuilder, sh};
+use integration::rootfs::Rootfs;
+use integration::wait;
+
+use super::{new, refused, said, with};
+
+const DISK: i32 = 0;
+const MEMORY: i32 = 1;
+const LIMIT: u64 = 16 << 20;
+
+/// Loop devices whose file lies below a directory, even if the file has no name any more.
+fn devices(below: &Path) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    files.filter(|file| file.starts_with(below.to_str().unwrap())).collect()
+}
+
+fn devices_are_gone(daemon: &Daemon) {
+    wait::until_ok("the loop devices are free", || match devices(daemon.setup().home()) {
+        left if left.is_empty() => Ok(()),
+        left => Err(left.join(" ")),
+    });
+}
+
+/// A volume begins empty and belongs to the process's user, with the mode of the request; mounts are nosuid and nodev.
+/// Programs can be executed, in another volume too, and in a tmpfs beside volumes only where the request says so.
+#[test]
+fn a_volume_is_new_and_the_users_own() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let before = daemon.footprint();
+    let script = "for dir in /disk /mem /mem/deep /disk/below/it; do stat -c '%u %g %a' $dir; ls $dir | wc -l; \
+        cp /bin/busybox $dir/ls && $dir/ls / >/dev/null && echo runs; done; \
+        grep -E ' (/disk|/mem|/mem/deep) ' /proc/self/mountinfo | grep -c 'nosuid,nodev'; \
+        cp /bin/busybox /scratch/ls; /scratch/ls / 2>/dev/null || echo no exec; stat -c '%a %u' /scratch";
+    let mut request = sh(&script.replace("cp ", "busybox cp ")).rootfs(&rootfs.reference()).user("app");
+    request.tmpfs = vec![executor_proto::v1::Tmpfs { path: "/scratch".into(), uid: 7, ..Default::default() }];
+    // Inner ones first: they are mounted in the order of their paths.
+    let volumes = [
+        new("/mem/deep", DISK, 0),
+        new("/disk", DISK, 0),
+        new("/mem", MEMORY, 8 << 20),
+        new("/disk/below/it", MEMORY, 0),
+    ];
+    let each = "1234 1234 1777\n0\nruns\n";
+    let first = "1234 1234 1777\n1\nruns\n"; // the directory of the mount in it
+    let text = said(&daemon, with(&volumes, request));
+    assert_eq!(text, format!("{first}{first}{each}{each}3\nno exec\n1777 7\n"));
+    daemon.wait_until_back_at(&before);
+}
+
+/// A write beyond the limit fails for every user, and what fits is written; beside it other volumes are not full. The
+/// control: a volume without a limit takes all of it, in a container without one.
+#[test]
+fn limits_hold() {
+    let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
+    let rootfs = Rootfs::busybox();
+    let before = daemon.footprint();
+    let script = "for dir in /disk /mem /free; do dd if=/dev/zero of=$dir/big bs=64k count=640 2>&1 | grep -o 'No space.*'; \
+        stat -c '%s bytes' $dir/big; done; echo x >/free/small";
+    for attacker in ATTACKERS {
+        let request = sh(script).rootfs(&rootfs.reference()).memory(96 << 20).by(attacker);
+        let volumes = [new("/disk", DISK, LIMIT), new("/mem", MEMORY, LIMIT), new("/free", DISK, 0)];
+        let text = said(&daemon, with(&volumes, request));
+        let sizes: Vec<u64> = text.lines().filter_map(|line| line.strip_suffix(" bytes")?.parse().ok()).collect();
+        assert!(sizes[0] < LIMIT && sizes[0] > LIMIT / 2 && sizes[1] == LIMIT, "{attacker:?}: {text}");
+        assert_eq!((sizes[2], text.matches("No space left").count()), (40 << 20, 2), "{attacker:?}: {text}");
+    }
+    daemon.wait_until_back_at(&before);
+    devices_are_gone(&daemon);
+}
+
+/// A volume on the disk without a limit of its own shares the container's, with `host` as well, whose root is never written.
+/// Sizes count against the node's capacity.
+#[test]
+fn a_volume_shares_the_containers_limit() {
+    let daemon = Setup::default().disk(256 << 20).config(&format!("[capacity]\ndisk_bytes = {}\n", 3 * LIMIT)).start();
+    let rootfs = Rootfs::busybox();
+    for (reference, path) in [(rootfs.reference(), "/disk"), ("host".to_owned(), "/tmp/in/it")] {
+        let script = format!(
+            "cd {path}; dd if=/dev/zero of=big bs=64k count=640 2>&1 | grep -o 'No space.*'; stat -c '%s bytes' big"
+        );
+        let mut request = with(&[new(path, DISK, 0)], sh(&script).rootfs(&reference));
+        request.limits.get_or_insert_default().disk_bytes = LIMIT;
+        let text = said(&daemon, request);
+        let size: u64 = text.lines().find_map(|line| line.strip_suffix(" bytes")?.parse().ok()).unwrap();
+        assert!(text.contains("No space left") && size < LIMIT && size > LIMIT / 2, "{reference}: {text}");
+    }
+    let left = || daemon.api.info().remaining.unwrap().disk_bytes;
+    let sleeps = sh("exec sleep 100000").id("one").rootfs(&rootfs.reference());
+    daemon.api.started(with(&[new("/a", DISK, LIMIT), new("/b", DISK, LIMIT), new("/c", MEMORY, LIMIT)], sleeps));
+    assert_eq!(left(), LIMIT);
+    daemon.api.delete("one", true).unwrap();
+    assert_eq!(left(), 3 * LIMIT);
+    devices_are_gone(&daemon);
+}
+
+/// Volumes go with their container, whichever of the processes is killed.
+#[test]
+fn volumes_go_however_the_container_ends() {
+    let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let before = daemon.footprint();
+    let start = |daemon: &Daemon, id: &str| {
+        let script = "echo x >/a/x; echo x >/b/x; echo ready; exec sleep 100000";
+        let request = sh(script).id(id).rootfs(&rootfs.reference());
+        let container = daemon.api.started(with(&[new("/a", DISK, LIMIT), new("/b", DISK, 0)], request));
+        wait::until("the volumes are written to", || daemon.api.logs_so_far(id).contains("ready").then_some(()));
+        pid(&container)
+    };
+    start(&daemon, "shim");
+    assert_eq!(devices(daemon.setup().home()).len(), 1, "the control");
+    kill(daemon.record("shim").shim.pid, 9);
+    daemon.api.wait("shim").unwrap();
+    devices_are_gone(&daemon);
+    let init = start(&daemon, "all");
+    let (shim, launcher) = (daemon.record("all").shim.pid, daemon.launcher().unwrap());
+    for process in [launcher, shim, daemon.pid()] {
+        kill(process, 9);
+    }
+    for process in [launcher, shim] {
+        wait::until("the killed process has ended", || has_ended(process).then_some(()));
+    }
+    daemon.kill();
+    daemon.start_again();
+    daemon.api.wait("all").unwrap();
+    assert!(has_ended(init));
+    devices_are_gone(&daemon);
+    for id in ["shim", "all"] {
+        daemon.api.delete(id, false).unwrap();
+    }
+    let left = daemon.footprint();
+    assert_eq!((left.mounts, left.files), (before.mounts, before.files));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let daemon = Daemon::start();
+    let script = || sh("true");
+    let bad = [new("/a", DISK, 1), new("/b", MEMORY, 1), new("/c", 7, 0), super::read_only(new("/d", DISK, 0))];
+    let (code, violations) = refused(&daemon, with(&bad, script()));
+    let fields: Vec<&str> = violations.iter().map(|(field, _)| &**field).collect();
+    let expected = [
+        "volumes[2].empty.medium",
+        "volumes[0].empty.size_bytes",
+        "volumes[1].empty.size_bytes",
+        "volumes[3].read_only",
+    ];
+    assert_eq!((code, &*fields), (tonic::Code::InvalidArgument, &expected[..]), "{violations:?}");
+}

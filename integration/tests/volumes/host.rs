@@ -1,0 +1,96 @@
+//! Volumes of the host: whose files are whose, what is shared, and what is read-only.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use executor_proto::v1::RunRequest;
+use integration::request::{RequestBuilder, sh};
+use integration::rootfs::Rootfs;
+use tonic::Code;
+
+use super::{Lent, below, named, names, read_only, refused, said, with};
+
+/// What a container writes is its user's on the host's disk, and the next container's, whatever range of ids each has. Nothing
+/// on the way is left on the host.
+#[test]
+fn a_volume_is_shared_and_owned_by_the_containers_user() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let daemon = lent.daemon("");
+    let before = daemon.footprint();
+    let run = |script: &str| sh(script).rootfs(&rootfs.reference()).user("app");
+    let script = "mkdir /data/dir; echo one >/data/dir/file; stat -c '%u' /data/dir/file; \
+        grep -E ' /data ' /proc/self/mountinfo | grep -c 'rw,nosuid,nodev'";
+    assert_eq!(said(&daemon, with(&[named("shared", "/data")], run(script))), "1234\n1\n");
+    let file = lent.path("shared/dir/file");
+    assert_eq!((fs::metadata(&file).unwrap().uid(), fs::read_to_string(&file).unwrap()), (1234, "one\n".into()));
+    let again = "cat /mnt/here/file; echo two >/mnt/here/file; ls /mnt/here/..";
+    let volume = below("dir", named("shared", "/mnt/here"));
+    assert_eq!(said(&daemon, with(&[volume], run(again))), "one\nhere\n");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "two\n");
+    assert_eq!(names(&lent.path("shared")), ["dir"]);
+    daemon.wait_until_back_at(&before);
+}
+
+/// Nothing writes to a volume that the request or the configuration makes read-only: not root, not a privileged container
+/// that mounts it anew. The control: where it is writable the same write succeeds, and such a container can mount.
+#[test]
+fn read_only_holds() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    fs::write(lent.path("deps/lib"), "library\n").unwrap();
+    let daemon = lent.daemon("[policy]\nallow_privileged = true\n");
+    let script = "cat /deps/lib; for dir in /deps /shared; do mount -o remount,bind,rw $dir 2>/dev/null; \
+        mount -o remount,rw $dir 2>/dev/null; echo x 2>/dev/null >$dir/new || echo $dir no; umount $dir 2>/dev/null && echo gone; \
+        done; mkdir /mnt; mount -t tmpfs t /mnt && mount -o remount,bind,ro /mnt && mount -o remount,bind,rw /mnt && echo can mount";
+    let volumes = [read_only(named("deps", "/deps")), read_only(named("shared", "/shared"))];
+    let request = |privileged| RunRequest { privileged, ..sh(script).rootfs(&rootfs.reference()) };
+    let expected = "library\n/deps no\n/shared no\n";
+    let text = said(&daemon, with(&volumes, request(true)));
+    assert_eq!(text, format!("{expected}can mount\n"), "privileged");
+    let container = daemon.api.run_to_end(with(&volumes, request(false)));
+    assert_eq!(daemon.api.output(&container.id).stdout, expected.as_bytes());
+    assert_eq!((names(&lent.path("deps")), names(&lent.path("shared"))), (vec!["lib".to_owned()], vec![]));
+    let writable = [named("shared", "/shared")];
+    said(&daemon, with(&writable, sh("echo x >/shared/new").rootfs(&rootfs.reference())));
+    assert_eq!(names(&lent.path("shared")), ["new"], "the control");
+    let (code, violations) = refused(&daemon, with(&[named("deps", "/deps")], sh("true")));
+    assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].read_only"), "{violations:?}");
+}
+
+/// An executed process has the volumes, too; they stay over a restart of executord, and Info and Get tell of them.
+#[test]
+fn executed_processes_have_the_volumes() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let mut daemon = lent.daemon("");
+    let sleeps = sh("exec sleep 100000").id("c").rootfs(&rootfs.reference());
+    daemon.api.started(with(&[named("shared", "/data"), read_only(named("deps", "/deps"))], sleeps));
+    daemon.kill();
+    daemon.start_again();
+    let socket = daemon.socket();
+    let ran = integration::cli::run(&socket, &["exec", "c", "--", "/bin/sh", "-c", "echo x >/data/executed"]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    assert_eq!(names(&lent.path("shared")), ["executed"]);
+    let spec = daemon.api.get("c").unwrap().spec.unwrap();
+    assert_eq!(spec.volumes, [named("shared", "/data"), read_only(named("deps", "/deps"))]);
+    let told = daemon.api.info().volumes;
+    let listed: Vec<_> = told.iter().map(|one| (&*one.name, &*one.path, one.read_only)).collect();
+    let (shared, deps) = (lent.path("shared"), lent.path("deps"));
+    let expected = [("shared", shared.to_str().unwrap(), false), ("deps", deps.to_str().unwrap(), true)];
+    assert_eq!(listed, expected);
+    daemon.api.delete("c", true).unwrap();
+}
+
+/// An unknown name is refused with those that there are; a directory that is not there is named.
+#[test]
+fn names_that_are_not_there() {
+    let lent = Lent::new();
+    let daemon = lent.daemon("");
+    let (code, violations) = refused(&daemon, with(&[named("share", "/a")], sh("true")));
+    assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].host.name"));
+    assert!(violations[0].1.contains("shared, deps"), "{violations:?}");
+    fs::remove_dir(lent.path("shared")).unwrap();
+    let (code, violations) = refused(&daemon, with(&[named("shared", "/a")], sh("true")));
+    assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].host.name"));
+    assert!(violations[0].1.contains("shared: No such file or directory"), "{violations:?}");
+    let (_, violations) = refused(&daemon, with(&[below("x/y", read_only(named("deps", "/a")))], sh("true")));
+    assert_eq!(&*violations[0].0, "volumes[0].sub_path", "{violations:?}");
+}
