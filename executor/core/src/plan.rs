@@ -13,9 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::ident::ContainerId;
 
 mod connectivity;
+mod egress;
+mod logging;
 mod surroundings;
 
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
+pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
+pub use logging::{LogLimits, Logging};
 pub use surroundings::{ExtraHost, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs};
 
 /// Source of a container's root file system.
@@ -317,6 +321,9 @@ pub struct Plan {
     /// True when the container is deleted as soon as it is completed.
     #[serde(default)]
     pub remove_when_completed: bool,
+    /// Limits and tags of the log.
+    #[serde(default)]
+    pub logging: Logging,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
 }

@@ -117,6 +117,9 @@ pub struct ContainerRecord {
     /// First id of the host that its users have, where it has a user namespace.
     #[serde(default)]
     pub id_range_start: Option<u32>,
+    /// Number of times that its egress was replaced.
+    #[serde(default)]
+    pub egress_generation: u64,
 }
 
 impl ContainerRecord {

@@ -8,10 +8,12 @@
 
 mod connectivity;
 mod draft;
+mod egress;
 mod exec;
 mod files;
 mod image;
 mod isolation;
+mod logging;
 mod outputs;
 mod policy;
 mod process;
@@ -34,7 +36,8 @@ use crate::plan::{
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
-pub use draft::{Draft, DraftFile, DraftOutputs};
+pub use connectivity::validate_egress;
+pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
@@ -63,7 +66,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let user = user.map_err(|why| report.add("action.run.user", why)).ok();
     let rootfs = parse_rootfs(draft).map_err(|why| report.add("rootfs", why)).ok();
     let limits = limits(draft, policy, &mut report);
-    labels(&draft.labels, &mut report);
+    pairs("labels", &draft.labels, LABELS_MAX, &mut report);
     let grace = draft.grace.unwrap_or(Duration::from_secs(policy.default_grace_seconds));
     if grace > GRACE_MAX {
         let why = format!("is {} s; at most {} s", grace.as_secs(), GRACE_MAX.as_secs());
@@ -86,6 +89,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
         report.add("stop_signal", OutOfRange.because(why));
     }
+    let logging = logging::check(&draft.logging, policy, &mut report);
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
             id,
@@ -108,6 +112,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             await_reader: draft.await_reader,
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             remove_when_completed: draft.remove_when_completed,
+            logging,
             processes: vec![process::plan(draft)],
         }),
         _ => Err(report.0),
@@ -174,6 +179,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         await_reader: plan.await_reader,
         stop_signal: plan.stop_signal,
         remove_when_completed: plan.remove_when_completed,
+        logging: logging::drafted(&plan.logging),
         ..Draft::default()
     };
     check_form(plan, main, validate(&draft, policy)?)
@@ -278,22 +284,23 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
     limits
 }
 
-fn labels(labels: &BTreeMap<String, String>, report: &mut Report) {
-    if labels.len() > LABELS_MAX {
-        report.add("labels", TooMany.because(format!("has {} entries; at most {LABELS_MAX}", labels.len())));
+/// Checks names and values of labels, or of what has the same form.
+fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mut Report) {
+    if pairs.len() > most {
+        report.add(field, TooMany.because(format!("has {} entries; at most {most}", pairs.len())));
         return;
     }
-    for (name, value) in labels {
+    for (name, value) in pairs {
         let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
         if name.is_empty() || name.len() > 63 || !safe {
             let why =
                 format!("the name {:?} is not valid: use 1 to 63 letters, digits, `.`, `_`, `-`, `/`", shorten(name));
-            report.add("labels", InvalidFormat.because(why));
+            report.add(field, InvalidFormat.because(why));
         }
         if value.len() > 256 || value.contains('\0') {
             let reason = if value.len() > 256 { TooLong } else { InvalidCharacter };
             report.add(
-                format!("labels[{}]", shorten(name)),
+                format!("{field}[{}]", shorten(name)),
                 reason.because(format!("the value has {} bytes; at most 256, and no NUL", value.len())),
             );
         }

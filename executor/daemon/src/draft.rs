@@ -1,6 +1,7 @@
 //! Drafts of requests, as validation takes them. They borrow from the message: nothing is copied that could be secret.
 
 mod connectivity;
+mod egress;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -10,10 +11,12 @@ use executor_core::plan::{
     ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs, UserNamespace,
 };
 use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Required, UnknownValue};
-use executor_core::validate::{Draft, DraftFile, DraftOutputs, Violation};
+use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Violation};
 use executor_proto::v1::{self, Action, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
 use crate::problem::{Kind, Problem};
+
+pub(crate) use egress::{message as egress_message, rules as egress_rules};
 
 /// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
 /// reported together with those of validation.
@@ -70,8 +73,19 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         await_reader: request.await_reader,
         stop_signal: request.stop_signal,
         remove_when_completed: request.remove_when_completed,
+        logging: logging(request),
     };
     Ok((draft, violations))
+}
+
+/// Returns limits and tags of the log.
+fn logging(request: &RunRequest) -> DraftLogging {
+    let limits = request.log_limits.unwrap_or_default();
+    DraftLogging {
+        bytes_per_second: limits.bytes_per_second,
+        lines_per_second: limits.lines_per_second,
+        tags: request.log_tags.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+    }
 }
 
 /// Returns file systems in memory, kernel settings and host names of a request.

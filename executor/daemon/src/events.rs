@@ -19,6 +19,8 @@ pub enum EventKind {
     Deleted,
     /// The container's secret files were replaced; the number is their new generation.
     FilesUpdated(u64),
+    /// The container's egress was replaced; the number is its new generation.
+    EgressUpdated(u64),
 }
 
 /// An event of a container.

@@ -8,6 +8,7 @@
 //!   start      init gets its payload and executes                                     (shim/create.rs)
 //!   supervise  output to the log, signals, the end                                    (shim/supervise.rs)
 //!              new secret files                                                       (shim/update.rs)
+//!              new rules of egress                                                    (shim/egress.rs)
 //!   capture    what the run declared as its outputs, into the state directory         (shim/outputs.rs)
 //!   finish     wipe, remove, record                                                   (finish.rs)
 //!              before the record, the last of the output to whoever reads it          (shim/last.rs)
@@ -20,6 +21,7 @@ mod attach;
 mod control;
 mod create;
 mod disclosure;
+mod egress;
 mod executor;
 mod helper;
 mod inject;

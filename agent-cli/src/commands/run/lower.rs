@@ -64,7 +64,7 @@ pub(super) fn lower(
         action: Some(Action { run: Some(run), ..Action::default() }),
         rootfs,
         limits: Some(args.limits.limits()),
-        labels: labels(args.labels)?,
+        labels: pairs("--label", args.labels)?,
         grace_period: args.grace.map(to_proto).transpose()?,
         outputs: args.outputs.declared(),
         redaction: match args.redact {
@@ -79,7 +79,8 @@ pub(super) fn lower(
         remove_when_completed: args.rm && args.detach,
         ..RunRequest::default()
     };
-    args.network.apply(&mut request);
+    args.network.apply(&mut request)?;
+    args.logging.apply(&mut request)?;
     args.surroundings.apply(&mut request);
     args.isolation.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
@@ -140,11 +141,12 @@ fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<
     Ok(())
 }
 
-fn labels(labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
+/// Collects the names and values of a flag, each name once.
+pub(super) fn pairs(flag: &str, labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
     let mut map = HashMap::with_capacity(labels.len());
     for (name, value) in labels {
         if map.contains_key(&name) {
-            return Err(Failure::Usage(format!("--label {name} is there twice")));
+            return Err(Failure::Usage(format!("{flag} {name} is there twice")));
         }
         map.insert(name, value);
     }

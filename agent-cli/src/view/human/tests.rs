@@ -150,6 +150,7 @@ fn info_and_events() {
         kind: event::Kind::Completed.into(),
         result: Some(signaled(9)),
         files_generation: 0,
+        egress_generation: 0,
     };
     assert_eq!(event(&completed, Style::PLAIN), "       7  1970-01-01T00:00:05.000Z  completed      web-1  SIGKILL\n");
     let kind = event::Kind::FilesUpdated.into();

@@ -80,6 +80,19 @@ pub struct Draft<'a> {
     pub stop_signal: u32,
     /// Deleted at its end.
     pub remove_when_completed: bool,
+    /// Limits and tags of the log.
+    pub logging: DraftLogging,
+}
+
+/// Limits and tags of a request's log.
+#[derive(Clone, Debug, Default)]
+pub struct DraftLogging {
+    /// Bytes per second: -1 for no limit, the policy's default where unset.
+    pub bytes_per_second: Option<i64>,
+    /// Lines per second likewise.
+    pub lines_per_second: Option<i64>,
+    /// Tags.
+    pub tags: BTreeMap<String, String>,
 }
 
 /// A file of a request, without its content.

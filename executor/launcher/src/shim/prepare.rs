@@ -173,6 +173,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         stopped: false,
         exit: None,
         files_generation: 0,
+        egress_generation: 0,
         files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
     };

@@ -87,6 +87,7 @@ impl FakeShim {
             stopped: false,
             exit: None,
             files_generation: 0,
+            egress_generation: 0,
             files_updated_at: None,
             id_range_start: None,
         };
