@@ -40,6 +40,8 @@ impl Rate {
     /// Returns the limit in force.
     fn check(self, report: &mut Report) -> Option<u64> {
         let Self { field, asked, default, max, key } = self;
+        // Without a default of its own a maximum is the default.
+        let default = if default == -1 && max >= 0 { max } else { default };
         let limit = asked.unwrap_or(default);
         if !(-1..=LOG_RATE_MAX).contains(&limit) {
             let why = format!("is {limit}; 0 to {LOG_RATE_MAX} is allowed, or -1 for no limit");
@@ -78,6 +80,7 @@ mod tests {
         let table = [
             (None, capped(-1, -1), Ok(None)),
             (None, capped(100, -1), Ok(Some(100))),
+            (None, capped(-1, 200), Ok(Some(200))),
             (Some(-1), capped(100, -1), Ok(None)),
             (Some(0), capped(100, 200), Ok(Some(0))),
             (Some(200), capped(100, 200), Ok(Some(200))),

@@ -94,10 +94,10 @@ pub struct Policy {
     pub allow_egress: bool,
     /// Ports of the host that may be published; none where it is empty.
     pub ports_allowed: Vec<PortRule>,
-    /// Default limit of a log's bytes per second; -1 = no limit, 0 = nothing is kept.
+    /// Default limit of a log's bytes per second; -1 = the maximum, 0 = nothing is kept.
     #[serde(with = "crate::settings::rate")]
     pub default_log_bytes_per_second: i64,
-    /// Default limit of a log's lines per second; -1 = no limit, 0 = nothing is kept.
+    /// Default limit of a log's lines per second; -1 = the maximum, 0 = nothing is kept.
     pub default_log_lines_per_second: i64,
     /// Highest limit of a log's bytes per second that may be asked for; -1 = any, and none.
     #[serde(with = "crate::settings::rate")]
