@@ -131,7 +131,9 @@ fn element(field: &str) -> (&str, Option<&str>) {
     let Some((list, rest)) = field.split_once('[') else {
         return (field, None);
     };
-    let index = rest.rsplit_once(']').map_or(rest, |(index, _)| index);
+    // A number ends at the first bracket: `egress_rules[0].ports[1]`; a name may have brackets in it.
+    let first = rest.split_once(']').map(|(index, _)| index).filter(|index| index.parse::<usize>().is_ok());
+    let index = first.or_else(|| rest.rsplit_once(']').map(|(index, _)| index)).unwrap_or(rest);
     (list, Some(index.trim_matches('"')))
 }
 
@@ -178,6 +180,8 @@ mod tests {
             ("action", "the command"),
             ("capabilities.add[0]", "--cap-add (number 1)"),
             ("limits.disk_bytes", "--disk"),
+            ("egress_rules[1].destinations[0]", "--egress-rules (number 2)"),
+            ("log_tags[a]", "--log-tag a"),
             ("start.window.rows", "the terminal's window"),
             ("new.field[1]", "new.field[1]"),
         ];
