@@ -167,6 +167,19 @@ fn limit_egress(host: &Host, plan: &plan::Plan, network: &str, addresses: &Addre
     })
 }
 
+/// Returns a warning where a rule of egress is to be logged and the host keeps no log of it.
+pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
+    const SETTING: &str = "/proc/sys/net/netfilter/nf_log_all_netns";
+    let rule = plan.connectivity.egress_rules.iter().position(|rule| rule.log)?;
+    let is_kept = std::fs::read_to_string(SETTING).is_ok_and(|value| value.trim() == "1");
+    (!is_kept).then(|| {
+        format!(
+            "egress_rules[{rule}].log: the host's kernel keeps no messages of containers \
+             (net.netfilter.nf_log_all_netns is not 1)"
+        )
+    })
+}
+
 /// Replaces the rules of egress of a container that runs by those of `plan`, in one step.
 ///
 /// # Errors

@@ -476,7 +476,10 @@ fn the_command_line_takes_security_groups() {
     assert_eq!((&json["egress_generation"], &json["egress_rules"][0]["ports"][1]["last"]), (&1.into(), &70.into()));
     let shown = agent(&["inspect", "c"]).stdout;
     assert!(shown.contains("with egress by rules") && shown.contains("53,60-70 log"), "{shown}");
+    // The setting is the host's alone, and this host is a network namespace.
+    assert!(shown.contains("egress_rules[0].log: ") && shown.contains("nf_log_all_netns"), "{shown}");
     assert_eq!(agent(&["egress", "set", "c", "--closed"]).stdout, "closed\n");
+    assert!(!agent(&["inspect", "c"]).stdout.contains("nf_log_all_netns"));
     assert_eq!(agent(&["egress", "set", "c", "--open"]).stdout, "open\n");
     assert!(connect("9000").contains("from-beyond"));
     std::fs::write(&file, "[]").unwrap();

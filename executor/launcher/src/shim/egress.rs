@@ -54,5 +54,11 @@ fn judge(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<Con
     let update = parsed.map_err(|error| invalid(&error))?;
     let plan = validate_egress(&update, &record.plan, &host.policy)
         .map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
-    Ok(ContainerRecord { plan, egress_generation: record.egress_generation + 1, ..record.clone() })
+    let mut prepared = record.prepared.clone();
+    if let Some(prepared) = &mut prepared {
+        // Those of the rules that were in force are outdated.
+        prepared.warnings.retain(|warning| !warning.starts_with("egress_rules["));
+        prepared.warnings.extend(network::log_warning(&plan));
+    }
+    Ok(ContainerRecord { plan, prepared, egress_generation: record.egress_generation + 1, ..record.clone() })
 }

@@ -318,6 +318,7 @@ impl Assembled {
         drop(ids);
         site.init = Some(container.pid());
         let network = network::attach(host, &record, container.pid())?;
+        warnings.extend(network::log_warning(&record.plan));
         names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
         drop(tree); // not before: see `Tree`
         host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;
