@@ -152,7 +152,9 @@ mod tests {
     /// Lines of so many bytes at so many milliseconds, and what becomes of each.
     #[test]
     fn limits_by_table() {
-        let table: [(&str, Option<u64>, Option<u64>, &[(u64, usize)], &str); 9] = [
+        /// Name, limits of bytes and lines, times and lengths of entries, and what becomes of each.
+        type Row = (&'static str, Option<u64>, Option<u64>, &'static [(u64, usize)], &'static str);
+        let table: [Row; 9] = [
             ("the output of a second at once", Some(10), None, &[(0, 5), (0, 5), (0, 1)], "..!"),
             ("told once", Some(10), None, &[(0, 10), (1, 9), (2, 9), (3, 9)], ".!xx"),
             ("filled again with time", Some(10), None, &[(0, 10), (100, 1), (100, 1), (300, 2)], "..!."),
