@@ -160,6 +160,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 23);
+        assert_eq!(methods, 24);
     }
 }
