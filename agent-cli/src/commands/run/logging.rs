@@ -2,10 +2,11 @@
 
 #![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
 
+use std::collections::HashMap;
+
 use clap::Args;
 use executor_client::v1::{LogLimits, RunRequest};
 
-use super::lower::pairs;
 use crate::failure::Failure;
 use crate::units;
 
@@ -35,4 +36,16 @@ impl LoggingArgs {
         request.log_tags = pairs("--log-tag", self.log_tag)?;
         Ok(())
     }
+}
+
+/// Collects the names and values of a flag, each name once.
+pub(super) fn pairs(flag: &str, labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
+    let mut map = HashMap::with_capacity(labels.len());
+    for (name, value) in labels {
+        if map.contains_key(&name) {
+            return Err(Failure::Usage(format!("{flag} {name} is there twice")));
+        }
+        map.insert(name, value);
+    }
+    Ok(map)
 }

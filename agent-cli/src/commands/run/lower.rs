@@ -9,6 +9,7 @@ use executor_client::v1::{
 };
 
 use super::args::{RedactArg, RunArgs};
+use super::logging::pairs;
 use super::program::Program;
 use crate::failure::Failure;
 use crate::request::{Request, to_proto};
@@ -139,18 +140,6 @@ fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<
         }
     }
     Ok(())
-}
-
-/// Collects the names and values of a flag, each name once.
-pub(super) fn pairs(flag: &str, labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
-    let mut map = HashMap::with_capacity(labels.len());
-    for (name, value) in labels {
-        if map.contains_key(&name) {
-            return Err(Failure::Usage(format!("{flag} {name} is there twice")));
-        }
-        map.insert(name, value);
-    }
-    Ok(map)
 }
 
 #[cfg(test)]
