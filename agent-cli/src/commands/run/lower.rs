@@ -1,6 +1,5 @@
 //! From the flags of `run` to its request.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
 
@@ -144,6 +143,8 @@ fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
     use executor_client::v1::Limits;
 
