@@ -8,6 +8,7 @@ mod attach;
 pub(crate) mod audit;
 mod bindings;
 mod cp;
+mod egress;
 mod events;
 mod exec;
 mod image;
@@ -41,6 +42,7 @@ use self::attach::AttachArgs;
 use self::audit::AuditArgs;
 use self::bindings::BindingsCommand;
 use self::cp::CpArgs;
+use self::egress::EgressArgs;
 use self::events::EventsArgs;
 use self::exec::ExecArgs;
 use self::image::ImageArgs;
@@ -82,6 +84,8 @@ pub(crate) enum Command {
     ///
     /// Old contents stay readable through what was open before, for half a second; then they are overwritten with zeros.
     Rotate(RotateArgs),
+    /// Show and replace the connections that a container on a CNI network may open
+    Egress(EgressArgs),
     /// Fetch, take in, list, show and remove images
     Image(ImageArgs),
     /// Show that nothing of a secret is left on this machine (as root)
@@ -182,6 +186,7 @@ pub(crate) enum Direct {
 pub(crate) enum Prepared {
     Run(Box<run::Prepared>),
     Rotate(rotate::Prepared),
+    Egress(egress::Prepared),
     Image(image::Prepared),
     Audit(AuditArgs),
     Direct(Direct),
@@ -219,6 +224,7 @@ impl Command {
             }
             Self::Run(args) => Prepared::Run(Box::new(args.prepare(!global.local)?)),
             Self::Rotate(args) => Prepared::Rotate(args.prepare()?),
+            Self::Egress(args) => Prepared::Egress(args.command.prepare()?),
             Self::Image(args) => Prepared::Image(args.command.prepare()?),
             Self::Audit(args) => {
                 audit::require_root()?;
@@ -235,7 +241,8 @@ impl Command {
 
 impl Prepared {
     fn holds_secrets(&self) -> bool {
-        !matches!(self, Self::Direct(direct) if !matches!(direct, Direct::Secrets(_)))
+        !matches!(self, Self::Egress(_))
+            && !matches!(self, Self::Direct(direct) if !matches!(direct, Direct::Secrets(_)))
     }
 }
 
@@ -261,6 +268,7 @@ impl Work for Prepared {
         match self {
             Self::Run(prepared) => run::run(session, *prepared, interrupts).await,
             Self::Rotate(prepared) => rotate::rotate(session, prepared).await,
+            Self::Egress(prepared) => egress::egress(session, prepared).await,
             Self::Image(prepared) => image::image(session, prepared).await,
             Self::Audit(args) => audit::audit(session, args, interrupts).await,
             Self::Direct(direct) => direct.carry_out(session).await,

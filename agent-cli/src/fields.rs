@@ -54,7 +54,12 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
         "grace_period" => "--grace",
         "network" | "network_name" => "--network",
         "ports" => "--publish",
+        "egress" if doing.starts_with("egress ") => "--open, --egress-rules",
         "egress" => "--egress",
+        "egress_rules" => "--egress-rules",
+        "log_limits.bytes_per_second" => "--log-rate",
+        "log_limits.lines_per_second" => "--log-lines",
+        "log_tags" => "--log-tag",
         "hostname" => "--hostname",
         "dns.servers" => "--dns",
         "dns.searches" => "--dns-search",
@@ -127,7 +132,9 @@ fn element(field: &str) -> (&str, Option<&str>) {
     let Some((list, rest)) = field.split_once('[') else {
         return (field, None);
     };
-    let index = rest.rsplit_once(']').map_or(rest, |(index, _)| index);
+    // A number ends at the first bracket: `egress_rules[0].ports[1]`; a name may have brackets in it.
+    let first = rest.split_once(']').map(|(index, _)| index).filter(|index| index.parse::<usize>().is_ok());
+    let index = first.or_else(|| rest.rsplit_once(']').map(|(index, _)| index)).unwrap_or(rest);
     (list, Some(index.trim_matches('"')))
 }
 
@@ -174,6 +181,8 @@ mod tests {
             ("action", "the command"),
             ("capabilities.add[0]", "--cap-add (number 1)"),
             ("limits.disk_bytes", "--disk"),
+            ("egress_rules[1].destinations[0]", "--egress-rules (number 2)"),
+            ("log_tags[a]", "--log-tag a"),
             ("start.window.rows", "the terminal's window"),
             ("new.field[1]", "new.field[1]"),
         ];

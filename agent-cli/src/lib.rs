@@ -18,6 +18,7 @@ mod commands;
 pub mod connect;
 pub mod container;
 pub mod destination;
+mod egress;
 mod executables;
 pub mod exit;
 pub mod failure;

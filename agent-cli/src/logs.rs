@@ -72,8 +72,10 @@ impl Printer {
     }
 
     async fn print(&mut self, entry: StreamLogsResponse) {
-        if let Some(LogGap { dropped_bytes, log_bytes_max, .. }) = entry.gap {
-            self.dropped(dropped_bytes, Some(log_bytes_max));
+        match entry.gap {
+            Some(LogGap { dropped_bytes, above_limits: true, .. }) => self.above_limits(dropped_bytes),
+            Some(LogGap { dropped_bytes, log_bytes_max, .. }) => self.dropped(dropped_bytes, Some(log_bytes_max)),
+            None => {}
         }
         if self.form == Form::Json {
             return self.output.text(json::line(&json::LogEntry::from(entry))).await;
@@ -102,6 +104,11 @@ impl Printer {
             Form::AsItWas => self.output.bytes(stream, bytes).await,
             Form::OnStderr | Form::Json => self.output.bytes(Stream::Err, bytes).await,
         }
+    }
+
+    /// Says that output was above the limits of the container's log. It was asked for: nothing is lost.
+    fn above_limits(&self, bytes: u64) {
+        self.output.note(format!("{} not kept: above the container's log limits", of_output(bytes)));
     }
 
     /// Says that output is missing here.

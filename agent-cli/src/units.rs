@@ -113,6 +113,29 @@ pub fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Bytes per second: a size, 0, or `none` (also -1) for no limit.
+pub fn rate(text: &str) -> Result<i64, String> {
+    match text {
+        "0" => Ok(0),
+        "none" | "-1" => Ok(-1),
+        _ => size(text).ok().and_then(|bytes| i64::try_from(bytes).ok()).ok_or_else(|| {
+            "a rate is a number of bytes per second with an optional unit (16K), 0, or `none` for no limit".into()
+        }),
+    }
+}
+
+/// Lines per second, or `none` (also -1) for no limit.
+pub fn line_rate(text: &str) -> Result<i64, String> {
+    match text {
+        "none" | "-1" => Ok(-1),
+        _ => text
+            .parse::<i64>()
+            .ok()
+            .filter(|lines| *lines >= 0)
+            .ok_or_else(|| "must be a number of lines per second, or `none` for no limit".into()),
+    }
+}
+
 /// `digits[.digits]` times `unit`, rounded down.
 fn scaled(text: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -133,6 +156,18 @@ fn above_zero(value: u64) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates() {
+        for (text, number) in [("0", 0), ("none", -1), ("-1", -1), ("16K", 16 << 10), ("100", 100)] {
+            assert_eq!(rate(text), Ok(number), "{text}");
+        }
+        for text in ["", "-2", "x", "16X", "99999999T"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+        assert_eq!((line_rate("100"), line_rate("0"), line_rate("none")), (Ok(100), Ok(0), Ok(-1)));
+        assert!(line_rate("-2").is_err() && line_rate("16K").is_err());
+    }
 
     #[test]
     fn sizes() {

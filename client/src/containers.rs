@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use executor_proto::v1::{
     Container, DeleteRequest, GetRequest, GetSecretsRequest, GetSecretsResponse, InfoRequest, InfoResponse,
-    ListRequest, SignalRequest, State, StopRequest, UpdateFilesRequest, UpdateFilesResponse, WaitRequest,
+    ListRequest, SignalRequest, State, StopRequest, UpdateEgressRequest, UpdateFilesRequest, UpdateFilesResponse,
+    WaitRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
@@ -188,6 +189,18 @@ impl Client {
     /// [`Client::get`] tells whether they were replaced.
     pub async fn update_files(&self, request: Wiped<UpdateFilesRequest>) -> Result<UpdateFilesResponse, Error> {
         self.answer(self.send(request, "/executor.v1.Executor/UpdateFiles").await)
+    }
+
+    /// Replaces the egress of a running container, all rules at once, over restarts of executord. Asking again does no harm.
+    ///
+    /// # Errors
+    /// The container does not run, or a rule is not valid.
+    pub async fn update_egress(&self, request: UpdateEgressRequest) -> Result<Container, Error> {
+        let answer = self.patiently(is_lost, |mut rpc| {
+            let request = request.clone();
+            async move { rpc.update_egress(request).await }
+        });
+        answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
     /// Gets executord's version, capacity, policy and the cursor of its last event.

@@ -27,7 +27,7 @@ fn read(bytes: &[u8]) {
         let mut again = Vec::new();
         match &parsed {
             Line::Entry(entry) => write(entry, &mut again),
-            Line::Place(time, place) => write_place(*time, *place, &mut again),
+            Line::Place(time, place, missing) => write_place(*time, *place, *missing, &mut again),
         }
         assert_eq!(again.pop(), Some(b'\n'));
         assert_eq!(parse(&again), Some(parsed), "what was read is written and read again");

@@ -11,6 +11,7 @@
 
 mod args;
 mod isolation;
+mod logging;
 mod lower;
 mod network;
 mod outputs;

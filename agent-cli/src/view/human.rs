@@ -258,6 +258,9 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     if event.files_generation > 0 {
         line.push_str(&format!("  generation {}", event.files_generation));
     }
+    if event.egress_generation > 0 {
+        line.push_str(&format!("  generation {}", event.egress_generation));
+    }
     if let Some(result) = &event.result {
         let how = match Outcome::of(Some(result)) {
             Outcome::Exited(_) => format!("  exit {}", ending(&ended)),

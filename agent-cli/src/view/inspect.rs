@@ -96,6 +96,7 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     if !spec.log_source.is_empty() {
         table.pair("log source", spec.log_source.clone());
     }
+    logging(&mut table, spec);
     if spec.suppress_log_output {
         table.pair("output", "is not kept");
     }
@@ -120,6 +121,23 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         table.pair("files", format!("generation {}, {when}", container.files_generation));
     }
     table
+}
+
+/// Limits and tags of the log, where there are any.
+fn logging(table: &mut Table, spec: &ContainerSpec) {
+    let limits = spec.log_limits.unwrap_or_default();
+    let limit = |limit: Option<i64>| limit.and_then(|limit| u64::try_from(limit).ok());
+    let rate = limit(limits.bytes_per_second).map(|rate| format!("{} per second", bytes(rate)));
+    let lines = limit(limits.lines_per_second).map(|lines| format!("{lines} lines per second"));
+    let limits: Vec<String> = rate.into_iter().chain(lines).collect();
+    if !limits.is_empty() {
+        table.pair("log limits", limits.join(", "));
+    }
+    if !spec.log_tags.is_empty() {
+        let mut tags = spec.log_tags.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+        tags.sort_unstable();
+        table.pair("log tags", tags.join(", "));
+    }
 }
 
 /// Secret inputs that are no files, and what is done about them: only where there is something to tell.

@@ -35,6 +35,7 @@ pub(crate) use bindings::{CheckedBindings, ShownBindings};
 pub(crate) use container::{Container, Rotated};
 pub(crate) use ending::Ending;
 pub(crate) use info::Info;
+pub(crate) use networks::Egress;
 pub(crate) use outputs::{Archived, Copied, Cp};
 pub(crate) use refusal::Refusal;
 pub(crate) use secrets::Secrets;
@@ -55,15 +56,19 @@ pub(crate) struct LogEntry {
     sequence: u64,
     /// Output is missing here, and there is no entry.
     gap: Option<LogGap>,
+    /// Tags of the log; with the first object alone.
+    log_tags: BTreeMap<String, String>,
 }
 
-/// Output that was dropped before it could be read.
+/// Output that is missing in the log.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct LogGap {
     dropped_bytes: u64,
     dropped_entries: u64,
     log_bytes_max: u64,
+    /// The output was above the container's log limits.
+    above_limits: bool,
 }
 
 /// An object of `events --json`.
@@ -79,6 +84,8 @@ pub(crate) struct Event {
     files_generation: Option<u64>,
     /// Step of a tree of actions; with `step_started` and `step_ended` alone.
     step: Option<steps::Step>,
+    /// Number of times that the egress was replaced; with `egress_updated` alone.
+    egress_generation: Option<u64>,
     /// Events before this one are lost to this caller: they are no longer kept.
     gap: bool,
 }
@@ -171,14 +178,16 @@ impl From<v1::StreamLogsResponse> for LogEntry {
             LogStream::Unspecified if entry.gap.is_some() => "gap",
             LogStream::Unspecified => "unspecified",
         };
-        let gap = entry.gap.map(|v1::LogGap { dropped_bytes, dropped_entries, log_bytes_max }| LogGap {
-            dropped_bytes,
-            dropped_entries,
-            log_bytes_max,
+        let gap = entry.gap.map(|gap| LogGap {
+            dropped_bytes: gap.dropped_bytes,
+            dropped_entries: gap.dropped_entries,
+            log_bytes_max: gap.log_bytes_max,
+            above_limits: gap.above_limits,
         });
         let (time, offset, sequence) = (time(entry.time.as_ref()), entry.offset, entry.sequence);
         let (encoding, data) = encoded(entry.data);
-        Self { time, stream, log_source: entry.log_source, encoding, data, offset, sequence, gap }
+        let log_tags = sorted(&entry.log_tags);
+        Self { time, stream, log_source: entry.log_source, encoding, data, offset, sequence, gap, log_tags }
     }
 }
 
@@ -193,6 +202,7 @@ impl From<&v1::WatchEventsResponse> for Event {
             result: event.and_then(|event| event.result.as_ref()).map(Ending::from),
             files_generation: event.map(|event| event.files_generation).filter(|generation| *generation > 0),
             step: event.and_then(|event| event.step.as_ref()).map(steps::Step::from),
+            egress_generation: event.map(|event| event.egress_generation).filter(|generation| *generation > 0),
             gap: response.gap,
         }
     }
@@ -217,11 +227,12 @@ mod tests {
         let text = line(&LogEntry::from(entry(b"a\nb")));
         assert_eq!(
             text,
-            "{\"time\":null,\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"utf-8\",\"data\":\"a\\nb\",\"offset\":0,\"sequence\":0,\"gap\":null}\n"
+            "{\"time\":null,\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"utf-8\",\"data\":\"a\\nb\",\"offset\":0,\"sequence\":0,\"gap\":null,\"log_tags\":{}}\n"
         );
-        let gap = Some(v1::LogGap { dropped_bytes: 7, dropped_entries: 2, log_bytes_max: 65536 });
+        let gap = Some(v1::LogGap { dropped_bytes: 7, dropped_entries: 2, log_bytes_max: 65536, above_limits: true });
         let gap = value(&LogEntry::from(v1::StreamLogsResponse { gap, ..v1::StreamLogsResponse::default() }));
-        let expected = json!({ "dropped_bytes": 7, "dropped_entries": 2, "log_bytes_max": 65536 });
+        let expected =
+            json!({ "dropped_bytes": 7, "dropped_entries": 2, "log_bytes_max": 65536, "above_limits": true });
         assert_eq!((&gap["stream"], &gap["gap"]), (&json!("gap"), &expected));
         let binary = value(&LogEntry::from(entry(b"\xff\x00")));
         assert_eq!((&binary["encoding"], &binary["data"]), (&json!("base64"), &json!("/wA=")));

@@ -63,7 +63,7 @@ fn logs_tell_streams_apart() {
     let json = run(&fake, &["logs", "--json", "--since", "1970-01-01T00:00:01.000000002Z", "a"]);
     assert_eq!(
         json.out(),
-        "{\"time\":\"1970-01-01T00:00:01.000000002Z\",\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"base64\",\"data\":\"ZXJyIP8K\",\"offset\":4,\"sequence\":2,\"gap\":null}\n"
+        "{\"time\":\"1970-01-01T00:00:01.000000002Z\",\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"base64\",\"data\":\"ZXJyIP8K\",\"offset\":4,\"sequence\":2,\"gap\":null,\"log_tags\":{}}\n"
     );
 }
 

@@ -99,6 +99,7 @@ impl Shared {
             result,
             files_generation: 0,
             step: None,
+            egress_generation: 0,
         });
         drop(state);
         self.touch();
@@ -516,6 +517,20 @@ impl Executor for Service {
         container.files_updated_at = Some(Timestamp { seconds: 9, nanos: 0 });
         self.0.state().containers.insert(request.id, container.clone());
         Ok(Response::new(UpdateFilesResponse { container: Some(container) }))
+    }
+
+    async fn update_egress(
+        &self,
+        request: Request<UpdateEgressRequest>,
+    ) -> Result<Response<UpdateEgressResponse>, Status> {
+        let request = request.into_inner();
+        let mut container = self.0.get(&request.id)?;
+        container.egress_generation += 1;
+        let mut spec = container.spec.unwrap_or_default();
+        (spec.egress, spec.egress_rules) = (request.egress, request.egress_rules);
+        container.spec = Some(spec);
+        self.0.state().containers.insert(request.id, container.clone());
+        Ok(Response::new(UpdateEgressResponse { container: Some(container) }))
     }
 
     async fn get_secrets(&self, request: Request<GetSecretsRequest>) -> Result<Response<GetSecretsResponse>, Status> {

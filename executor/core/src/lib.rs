@@ -17,6 +17,7 @@ pub mod idmap;
 pub mod image;
 pub mod lifecycle;
 pub mod limits;
+pub mod loglimit;
 pub mod logline;
 pub mod names;
 pub mod outputs;

@@ -33,6 +33,14 @@ pub const WRITABLE_ENTRIES: u64 = 65_536;
 pub const CORE_FILE_MAX: u64 = 1;
 /// Maximum number of labels.
 pub const LABELS_MAX: usize = 64;
+/// Maximum number of tags of a log.
+pub const LOG_TAGS_MAX: usize = 32;
+/// Highest limit of a log's bytes or lines per second.
+pub const LOG_RATE_MAX: i64 = 1 << 50;
+/// Maximum number of rules of a container's egress.
+pub const EGRESS_RULES_MAX: usize = 1000;
+/// Maximum number of combinations of destination and ports in all of these rules.
+pub const EGRESS_ELEMENTS_MAX: usize = 10_000;
 /// Longest grace period.
 pub const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// Least memory: below it not even an empty container starts.

@@ -7,7 +7,7 @@
 //!
 //! A file that does not begin with the first byte of the output says where it begins, as does a line after bytes that
 //! could not be written: `2026-11-21T10:00:00.000000000Z executor @ 16777216 2048`, bytes of output and entries before the
-//! next line. So a reader knows how much it missed.
+//! next line. So a reader knows how much it missed. After output above the log's limits the line is `executor @limits ...`.
 
 use crate::time::Timestamp;
 
@@ -79,13 +79,30 @@ impl Place {
 pub enum Line<'a> {
     /// An entry.
     Entry(Entry<'a>),
-    /// The place of the line after it, and when it was written.
-    Place(Timestamp, Place),
+    /// The place of the line after it, and why the output before it may be missing.
+    Place(Timestamp, Place, Missing),
 }
 
+/// Reason why output before a place may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It was in an older file, or could not be written.
+    Lost,
+    /// It was above the log's limits.
+    AboveLimits,
+}
+
+/// Tags of lines that tell a place.
+const PLACE: &str = "@";
+const PLACE_LIMITS: &str = "@limits";
+
 /// Appends the line that tells a place to `out`.
-pub fn write_place(time: Timestamp, place: Place, out: &mut Vec<u8>) {
-    let line = format!("{} executor @ {} {}\n", time.rfc3339(), place.bytes, place.entries);
+pub fn write_place(time: Timestamp, place: Place, missing: Missing, out: &mut Vec<u8>) {
+    let tag = match missing {
+        Missing::Lost => PLACE,
+        Missing::AboveLimits => PLACE_LIMITS,
+    };
+    let line = format!("{} executor {tag} {} {}\n", time.rfc3339(), place.bytes, place.entries);
     out.extend_from_slice(line.as_bytes());
 }
 
@@ -116,9 +133,15 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     };
     let tag = std::str::from_utf8(fields.next()?).ok()?;
     let content = fields.next()?;
-    if stream == Stream::Executor && tag == "@" {
+    let missing = match tag {
+        PLACE => Some(Missing::Lost),
+        PLACE_LIMITS => Some(Missing::AboveLimits),
+        _ => None,
+    };
+    if let Some(missing) = missing.filter(|_| stream == Stream::Executor) {
         let (bytes, entries) = std::str::from_utf8(content).ok()?.split_once(' ')?;
-        return Some(Line::Place(time, Place { bytes: bytes.parse().ok()?, entries: entries.parse().ok()? }));
+        let place = Place { bytes: bytes.parse().ok()?, entries: entries.parse().ok()? };
+        return Some(Line::Place(time, place, missing));
     }
     let (tag, source) = tag.split_once(':').unwrap_or((tag, ""));
     let complete = match tag {
@@ -148,6 +171,19 @@ pub fn split(bytes: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
         rest = tail;
         Some((piece, false))
     })
+}
+
+/// Returns the length of the bytes without a UTF-8 sequence that has begun at their end and is not complete.
+pub fn whole_characters(bytes: &[u8]) -> usize {
+    let tail = bytes.len().saturating_sub(3)..bytes.len();
+    let Some(lead) = tail.rev().find(|at| bytes[*at] & 0xc0 != 0x80) else { return bytes.len() };
+    let length = match bytes[lead] {
+        0xc2..=0xdf => 2,
+        0xe0..=0xef => 3,
+        0xf0..=0xf4 => 4,
+        _ => 1,
+    };
+    if lead + length > bytes.len() { lead } else { bytes.len() }
 }
 
 /// The last place in a full window where no UTF-8 sequence is torn; the whole window where it is no text.
@@ -204,8 +240,11 @@ mod tests {
     fn a_place_is_told_by_the_executor_alone() {
         let place = Place { bytes: u64::MAX, entries: 7 };
         let mut line = Vec::new();
-        write_place(Timestamp(1), place, &mut line);
-        assert_eq!(parse(line.strip_suffix(b"\n").unwrap()), Some(Line::Place(Timestamp(1), place)));
+        for missing in [Missing::Lost, Missing::AboveLimits] {
+            line.clear();
+            write_place(Timestamp(1), place, missing, &mut line);
+            assert_eq!(parse(line.strip_suffix(b"\n").unwrap()), Some(Line::Place(Timestamp(1), place, missing)));
+        }
         for line in ["stdout @ 1 2", "executor @ 1", "executor @ -1 2", "executor @ 1 2 3", "executor @ x y"] {
             assert_eq!(parse(format!("2026-11-21T10:00:00.0Z {line}").as_bytes()), None, "{line}");
         }
@@ -220,6 +259,28 @@ mod tests {
             place.pass(&Entry { time: Timestamp(1), stream, complete, source: "", content: b"abc" });
         }
         assert_eq!(place, Place { bytes: 7, entries: 3 });
+    }
+
+    #[test]
+    fn characters_are_whole_or_not_there() {
+        let table: [(&[u8], usize); 12] = [
+            (b"", 0),
+            (b"ab", 2),
+            ("aä".as_bytes(), 3),
+            (b"a\xc3", 1),
+            (b"a\xe2\x82", 1),
+            (b"a\xe2\x82\xac", 4),
+            (b"a\xf0\x9f\x98", 1),
+            (b"a\xf0\x9f\x98\x80", 5),
+            // Not text: nothing is waited for.
+            (b"a\xff", 2),
+            (b"\x80\x80\x80\x80", 4),
+            (b"\xc3\x80\x80\x80", 4),
+            (b"\xc0", 1),
+        ];
+        for (bytes, whole) in table {
+            assert_eq!(whole_characters(bytes), whole, "{bytes:x?}");
+        }
     }
 
     proptest::proptest! {

@@ -14,11 +14,15 @@ use crate::ident::ContainerId;
 
 mod actions;
 mod connectivity;
+mod egress;
+mod logging;
 mod surroundings;
 mod volumes;
 
 pub use actions::{Action, Actions, Messages};
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
+pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
+pub use logging::{LogLimits, Logging};
 pub use surroundings::{
     DOCKER_SOCKET, ExtraHost, FRESH_OF_HOST, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs,
 };
@@ -336,6 +340,9 @@ pub struct Plan {
     /// True when the container is deleted as soon as it is completed.
     #[serde(default)]
     pub remove_when_completed: bool,
+    /// Limits and tags of the log.
+    #[serde(default)]
+    pub logging: Logging,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
     /// Order in which they run, where there is more than a single run action.

@@ -25,6 +25,8 @@ pub const PACKET_MAX: usize = 64 << 10;
 pub const LAUNCH_FDS: [&str; 4] = ["shim connection", "plan", "process payload", "files payload"];
 /// Descriptors of an [`UpdateFiles`], in order: a [`crate::update::FileUpdate`] as JSON, and a payload of the contents.
 pub const UPDATE_FDS: [&str; 2] = ["update", "contents"];
+/// Descriptor of an [`UpdateEgress`]: a [`crate::update::EgressUpdate`] as JSON.
+pub const EGRESS_FDS: [&str; 1] = ["update"];
 /// Largest plan, in bytes of JSON.
 pub const PLAN_MAX: u64 = 16 << 20;
 
@@ -216,7 +218,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40")]
     pub call: Option<ShimCall>,
 }
 
@@ -245,7 +247,14 @@ pub enum ShimCall {
     /// Turn the loop once. Not answered: the launcher sees it in the shim's signs of life.
     #[prost(message, tag = "8")]
     Ping(Ping),
+    /// Replaces the egress; a descriptor accompanies it.
+    #[prost(message, tag = "40")]
+    UpdateEgress(UpdateEgress),
 }
+
+/// Replaces the egress of a running container, as [`EGRESS_FDS`] say.
+#[derive(Clone, PartialEq, Message)]
+pub struct UpdateEgress {}
 
 /// Asks for a sign of life.
 #[derive(Clone, PartialEq, Message)]

@@ -143,6 +143,9 @@ pub struct ContainerRecord {
     /// Steps of a tree of actions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRecord>,
+    /// Number of times that its egress was replaced.
+    #[serde(default)]
+    pub egress_generation: u64,
 }
 
 impl ContainerRecord {

@@ -91,6 +91,42 @@ pub mod bytes {
     }
 }
 
+/// Serialization of fields that hold bytes per second, or -1 for no limit.
+pub mod rate {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Bytes;
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        Number(i64),
+        Text(Bytes),
+    }
+
+    /// Reads a number, which may be negative, or a text with a unit.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+        let bad = "not a number of bytes per second, such as 65536 or \"64K\", or -1 for no limit";
+        match Given::deserialize(deserializer).map_err(|_| D::Error::custom(bad))? {
+            Given::Number(number) => Ok(number),
+            Given::Text(bytes) => i64::try_from(bytes.0).map_err(|_| D::Error::custom(bad)),
+        }
+    }
+
+    /// Writes the number.
+    ///
+    /// # Errors
+    /// The serializer's.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+    pub fn serialize<S: Serializer>(rate: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(*rate)
+    }
+}
+
 /// Section `[launcher]`.
 #[derive(Deserialize, Debug)]
 #[serde(default, deny_unknown_fields)]

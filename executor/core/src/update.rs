@@ -1,4 +1,6 @@
-//! An update of the secret files of a running container (rotation): what the daemon asks of the shim, and what it
+//! Updates of a running container.
+//!
+//! An update of the secret files (rotation): what the daemon asks of the shim, and what it
 //! comes to on the container's mounts.
 //!
 //! The daemon sends the whole list of files as it is to be, and which of them come with new content; the shim judges
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::placement::{Content, MountPoint};
-use crate::plan::{Plan, PlannedFile};
+use crate::plan::{EgressRule, Plan, PlannedFile};
 use crate::validate::Violation;
 use crate::validate::ViolationReason::{TooLong, Unsuitable};
 
@@ -25,6 +27,16 @@ pub struct FileUpdate {
     pub files: Vec<PlannedFile>,
     /// Those that come with content, as ascending indices into `files`; in the order of the contents' payload.
     pub changed: Vec<usize>,
+}
+
+/// Replaces the egress of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressUpdate {
+    /// True when connections to outside of the container's network are allowed.
+    pub egress: bool,
+    /// The only destinations of these connections; every destination when empty.
+    pub rules: Vec<EgressRule>,
 }
 
 /// Changes of an update by mount point.

@@ -9,10 +9,12 @@
 mod actions;
 mod connectivity;
 mod draft;
+mod egress;
 mod exec;
 mod files;
 mod image;
 mod isolation;
+mod logging;
 mod outputs;
 mod policy;
 mod process;
@@ -36,7 +38,8 @@ use crate::plan::{
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
-pub use draft::{Draft, DraftFile, DraftOutputs, DraftStep};
+pub use connectivity::validate_egress;
+pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
@@ -70,7 +73,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     });
     let rootfs = parse_rootfs(draft).map_err(|why| report.add("rootfs", why)).ok();
     let limits = limits(draft, policy, &mut report);
-    labels(&draft.labels, &mut report);
+    pairs("labels", &draft.labels, LABELS_MAX, &mut report);
     let grace = draft.grace.unwrap_or(Duration::from_secs(policy.default_grace_seconds));
     if grace > GRACE_MAX {
         let why = format!("is {} s; at most {} s", grace.as_secs(), GRACE_MAX.as_secs());
@@ -116,6 +119,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             (main_user, main.collect())
         }
     };
+    let logging = logging::check(&draft.logging, policy, &mut report);
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
             id,
@@ -141,6 +145,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             remove_when_completed: draft.remove_when_completed,
             processes,
             actions: draft.actions.clone(),
+            logging,
         }),
         _ => Err(report.0),
     }
@@ -217,6 +222,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         remove_when_completed: plan.remove_when_completed,
         actions: plan.actions.clone(),
         steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),
+        logging: logging::drafted(&plan.logging),
         ..Draft::default()
     };
     check_form(plan, validate(&draft, policy)?)
@@ -394,22 +400,23 @@ fn log_source_fault(log_source: &str) -> Option<FieldFault> {
     Some(reason.because(format!("has {} bytes; at most 64 visible ASCII characters", log_source.len())))
 }
 
-fn labels(labels: &BTreeMap<String, String>, report: &mut Report) {
-    if labels.len() > LABELS_MAX {
-        report.add("labels", TooMany.because(format!("has {} entries; at most {LABELS_MAX}", labels.len())));
+/// Checks names and values of labels, or of what has the same form.
+fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mut Report) {
+    if pairs.len() > most {
+        report.add(field, TooMany.because(format!("has {} entries; at most {most}", pairs.len())));
         return;
     }
-    for (name, value) in labels {
+    for (name, value) in pairs {
         let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
         if name.is_empty() || name.len() > 63 || !safe {
             let why =
                 format!("the name {:?} is not valid: use 1 to 63 letters, digits, `.`, `_`, `-`, `/`", shorten(name));
-            report.add("labels", InvalidFormat.because(why));
+            report.add(field, InvalidFormat.because(why));
         }
         if value.len() > 256 || value.contains('\0') {
             let reason = if value.len() > 256 { TooLong } else { InvalidCharacter };
             report.add(
-                format!("labels[{}]", shorten(name)),
+                format!("{field}[{}]", shorten(name)),
                 reason.because(format!("the value has {} bytes; at most 256, and no NUL", value.len())),
             );
         }

@@ -17,7 +17,7 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 27] = [
+const TABLE: [(&str, Callers); 28] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
     ("/executor.v1.Executor/List", Callers::Operators),
@@ -29,6 +29,7 @@ const TABLE: [(&str, Callers); 27] = [
     ("/executor.v1.Executor/WatchEvents", Callers::Operators),
     ("/executor.v1.Executor/Info", Callers::Operators),
     ("/executor.v1.Executor/UpdateFiles", Callers::Operators),
+    ("/executor.v1.Executor/UpdateEgress", Callers::Operators),
     (GET_SECRETS, Callers::TokenHolders),
     ("/executor.v1.Executor/GetOutputs", Callers::Operators),
     ("/executor.v1.Images/Pull", Callers::Operators),
@@ -159,6 +160,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 23);
+        assert_eq!(methods, 24);
     }
 }

@@ -244,8 +244,8 @@ impl Actor {
     /// Takes over a report of a state before `completed`. The record may be ahead of the report; the state follows the
     /// reports, so that a process that ran for a moment only is still seen to have run.
     fn reached(&mut self, reported: State) {
-        let generation = self.facts.files_generation;
         let steps = std::mem::take(&mut self.facts.steps);
+        let (generation, egress) = (self.facts.files_generation, self.facts.egress_generation);
         match records::live(&self.node.config.paths, self.handle.id()) {
             Ok(Some(record)) => self.facts.update(record),
             // The container is at its end: the exit record follows.
@@ -261,6 +261,17 @@ impl Actor {
         if generation > 0 && self.facts.files_generation > generation {
             self.files_updated();
         }
+        if self.facts.egress_generation > egress {
+            self.egress_updated();
+        }
+    }
+
+    /// Reports that the egress was replaced, by this daemon or another.
+    fn egress_updated(&self) {
+        let (id, generation) = (self.handle.id(), self.facts.egress_generation);
+        tracing::info!(container = %id, egress_generation = generation);
+        self.node.events.append(id, EventKind::EgressUpdated(generation), None, crate::now());
+        self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
     /// Reports steps of a tree of actions that have started or ended since `before`.

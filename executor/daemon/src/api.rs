@@ -25,7 +25,7 @@ use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::server::RUNTIME_MESSAGE_MAX;
 use crate::wire::conversation::{Answers, Conversation, Requests};
-use crate::{admit, deletion, rotate};
+use crate::{admit, deletion, egress, rotate};
 
 /// Time limit for the first message of a call with a stream of requests, which names the container.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
@@ -158,6 +158,14 @@ impl Executor for Service {
         let request = request.into_inner();
         let facts = rotate::update(&self.node, request).await?;
         Ok(Response::new(v1::UpdateFilesResponse { container: Some(convert::container(&facts)) }))
+    }
+
+    async fn update_egress(
+        &self,
+        request: Request<v1::UpdateEgressRequest>,
+    ) -> Result<Response<v1::UpdateEgressResponse>, Status> {
+        let facts = egress::update(&self.node, request.into_inner()).await?;
+        Ok(Response::new(v1::UpdateEgressResponse { container: Some(convert::container(&facts)) }))
     }
 
     async fn get_secrets(

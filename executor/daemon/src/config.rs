@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
+use executor_core::limits::LOG_RATE_MAX;
 use executor_core::plan::HostVolume;
 use executor_core::settings::{Bytes, LauncherSettings, Unusable};
 use executor_core::validate::{CAPABILITIES, Draft, Policy, check_host_volumes, validate};
@@ -309,20 +310,31 @@ impl Check {
         if let Err(why) = policy.userns_pool() {
             return Err(self.fault("policy.userns_pool_start", &policy.userns_pool_start, &why));
         }
+        let most = LOG_RATE_MAX;
+        let maximums = [
+            ("policy.log_bytes_per_second_max", policy.log_bytes_per_second_max),
+            ("policy.log_lines_per_second_max", policy.log_lines_per_second_max),
+        ];
+        if let Some((key, value)) = maximums.iter().find(|(_, value)| !(-1..=most).contains(value)) {
+            return Err(self.fault(key, value, &format!("must be 0 to {most}, or -1 for no maximum")));
+        }
         let bare = Policy { allow_host_rootfs: true, ..policy.clone() };
         let Err(violations) = validate(&Draft { id: "a", path: "/a", ..Draft::default() }, &bare) else {
             return Ok(());
         };
-        let keys = [
-            ("limits.memory_bytes", "policy.default_memory_bytes", policy.default_memory_bytes),
-            ("limits.pids", "policy.default_pids", policy.default_pids),
-            ("action.run.resource_limits.nofile", "policy.default_nofile", policy.default_nofile),
-            ("grace_period", "policy.default_grace_seconds", policy.default_grace_seconds),
-            ("limits.disk_bytes", "policy.default_disk_bytes", policy.default_disk_bytes),
+        let (log_bytes, log_lines) = (policy.default_log_bytes_per_second, policy.default_log_lines_per_second);
+        let keys: [(&str, &'static str, &dyn std::fmt::Display); 7] = [
+            ("limits.memory_bytes", "policy.default_memory_bytes", &policy.default_memory_bytes),
+            ("limits.pids", "policy.default_pids", &policy.default_pids),
+            ("action.run.resource_limits.nofile", "policy.default_nofile", &policy.default_nofile),
+            ("grace_period", "policy.default_grace_seconds", &policy.default_grace_seconds),
+            ("limits.disk_bytes", "policy.default_disk_bytes", &policy.default_disk_bytes),
+            ("log_limits.bytes_per_second", "policy.default_log_bytes_per_second", &log_bytes),
+            ("log_limits.lines_per_second", "policy.default_log_lines_per_second", &log_lines),
         ];
         for violation in violations {
             if let Some((_, key, value)) = keys.iter().find(|(field, ..)| *field == violation.field) {
-                return Err(self.fault(key, value, &violation.description));
+                return Err(self.fault(key, *value, &violation.description));
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 mod actions;
 mod connectivity;
+mod egress;
 mod volumes;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,13 +14,15 @@ use executor_core::plan::{
     ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs, UserNamespace,
 };
 use executor_core::validate::ViolationReason::{OutOfRange, UnknownValue};
-use executor_core::validate::{Draft, DraftFile, DraftOutputs, Violation};
+use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Violation};
 use executor_proto::v1::{self, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
 use crate::problem::Problem;
 
 /// The run action of a tree's draft: its processes have fields of their own.
 static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
+
+pub(crate) use egress::{message as egress_message, rules as egress_rules};
 
 /// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
 /// reported together with those of validation.
@@ -89,8 +92,19 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         shared_env: variables(&request.environment),
         actions: tree,
         steps,
+        logging: logging(request),
     };
     Ok((draft, violations))
+}
+
+/// Returns limits and tags of the log.
+fn logging(request: &RunRequest) -> DraftLogging {
+    let limits = request.log_limits.unwrap_or_default();
+    DraftLogging {
+        bytes_per_second: limits.bytes_per_second,
+        lines_per_second: limits.lines_per_second,
+        tags: request.log_tags.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+    }
 }
 
 /// Returns file systems in memory, kernel settings and host names of a request.

@@ -24,6 +24,8 @@ pub enum EventKind {
     StepStarted,
     /// A step of a tree of actions ended.
     StepEnded,
+    /// The container's egress was replaced; the number is its new generation.
+    EgressUpdated(u64),
 }
 
 /// An event of a container.

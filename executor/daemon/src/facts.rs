@@ -45,6 +45,9 @@ pub struct Facts {
     /// Steps of a tree of actions, as in the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRecord>,
+    /// Number of times that its egress was replaced, as in the record.
+    #[serde(default)]
+    pub egress_generation: u64,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -93,6 +96,7 @@ impl Facts {
             files_updated_at: None,
             id_range_start: None,
             steps: Vec::new(),
+            egress_generation: 0,
             end: None,
         }
     }
@@ -113,19 +117,22 @@ impl Facts {
             files_updated_at: record.files_updated_at,
             id_range_start: record.id_range_start,
             steps: record.steps,
+            egress_generation: record.egress_generation,
             end: None,
         }
     }
 
     /// Takes over the shim's record. The caller advances the state.
     pub fn update(&mut self, record: ContainerRecord) {
-        if record.files_generation != self.files_generation {
+        let generations = (self.files_generation, self.egress_generation);
+        if generations != (record.files_generation, record.egress_generation) {
             self.plan = Arc::new(record.plan);
         }
         self.files_generation = record.files_generation;
         self.files_updated_at = record.files_updated_at;
         self.id_range_start = record.id_range_start;
         self.steps = record.steps;
+        self.egress_generation = record.egress_generation;
         self.prepared = record.prepared;
         self.started_at = record.started_at;
         self.stopped = record.stopped;

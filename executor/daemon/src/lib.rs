@@ -6,6 +6,7 @@
 //!    api ──> admit ──> registry, capacity                  new containers
 //!     │        └─────> actor ──> launcher, shims           their life
 //!     ├────> rotate ───────────────────> shims             new secret files
+//!     ├────> egress ───────────────────> shims             new rules of egress
 //!     ├────> deletion, retention                           their removal
 //!     ├────> event_log, ledger, recover                    their history
 //!     ├────> logs, outputs                                 their output
@@ -16,7 +17,7 @@
 //! longer than it takes to put it into a memory file.
 //!
 //! Layers, from below: `facts` and `events` (what is known), `ledger` and `event_log` (what is kept), `container` and
-//! `registry`, `node` (all of it together), `deletion`, `actor`, `admit` and `rotate` (what is done), `api` (the
+//! `registry`, `node` (all of it together), `deletion`, `actor`, `admit`, `rotate` and `egress` (what is done), `api` (the
 //! services), `daemon`. A module needs only modules of layers below its own.
 //!
 //! The binary is thin: [`boot`] prepares the process, [`daemon`] serves.
@@ -34,6 +35,7 @@ pub mod container;
 pub mod daemon;
 pub mod deletion;
 mod draft;
+mod egress;
 pub mod event_log;
 pub mod events;
 mod exec;

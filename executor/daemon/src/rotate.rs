@@ -34,7 +34,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Most times that a list is made again because another daemon's update came in between.
 const STALE_MAX: u32 = 5;
 /// Time limit for the shim's report of the new record, which comes before its answer, on the same connection.
-const REPORT_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const REPORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A request that is overwritten when it is dropped.
 struct Request(v1::UpdateFilesRequest);
@@ -84,19 +84,29 @@ async fn carry_out(node: &Node, request: &v1::UpdateFilesRequest) -> Result<Arc<
     handle.facts().ok_or_else(|| Problem::no_container(handle.id().as_str()))
 }
 
-/// Returns the shim's own record of a running container.
+/// Returns the shim's own record of a running container whose files can be updated.
 fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, Problem> {
+    let record = running(node, handle, "files")?;
+    match forbidden(&record.plan) {
+        None => Ok(record),
+        Some(why) => Err(Problem::new(Kind::Precondition, why)),
+    }
+}
+
+/// Returns the shim's own record of a running container; `what` is to be updated in it.
+///
+/// # Errors
+/// The container does not run.
+pub(crate) fn running(node: &Node, handle: &Handle, what: &str) -> Result<ContainerRecord, Problem> {
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
     if facts.state != State::Running {
-        let why = format!("container {id} is {}: files can be updated in a running container only", facts.state.name());
+        let why =
+            format!("container {id} is {}: {what} can be updated in a running container only", facts.state.name());
         return Err(Problem::new(Kind::Precondition, why));
     }
     match records::live(&node.config.paths, id) {
-        Ok(Some(record)) => match forbidden(&record.plan) {
-            None => Ok(record),
-            Some(why) => Err(Problem::new(Kind::Precondition, why)),
-        },
+        Ok(Some(record)) => Ok(record),
         Ok(None) => Err(shim_is_gone(id)),
         Err(error) => Err(Problem::of_system(&format!("container {id}"), &error)),
     }

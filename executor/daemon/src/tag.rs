@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Action, Capabilities, Dns, DownloadAction, EmitProgressAction, EmptyVolume, EnvironmentVariable, ExtraHost, File,
-    ImageVolume, Limits, NamedVolume, Outputs, PortMapping, RunAction, RunRequest, SecretArgument, Sidecar,
-    TimeoutAction, Tmpfs, UploadAction, VolumeMount, WritableFiles, volume_mount::Source,
+    Action, Capabilities, Dns, DownloadAction, EgressRule, EmitProgressAction, EmptyVolume, EnvironmentVariable,
+    ExtraHost, File, ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PortMapping, PortRange, RunAction,
+    RunRequest, SecretArgument, Sidecar, TimeoutAction, Tmpfs, UploadAction, VolumeMount, WritableFiles,
+    volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -61,6 +62,9 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         environment,
         log_source,
         volumes,
+        log_limits,
+        log_tags,
+        egress_rules,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -126,6 +130,22 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     parts.numbers(&[sidecars.len() as u64]);
     for Sidecar { action } in sidecars {
         parts.action(action.as_ref());
+    }
+    let LogLimits { bytes_per_second, lines_per_second } = log_limits.unwrap_or_default();
+    for limit in [bytes_per_second, lines_per_second] {
+        parts.numbers(limit.map(i64::cast_unsigned).as_slice());
+    }
+    parts.map(log_tags);
+    parts.numbers(&[egress_rules.len() as u64]);
+    for EgressRule { protocol, destinations, ports, icmp_type, icmp_code, log } in egress_rules {
+        parts.numbers(&[u64::from(protocol.cast_unsigned()), u64::from(*log), ports.len() as u64]);
+        parts.texts(destinations);
+        for PortRange { first, last } in ports {
+            parts.numbers(&[u64::from(*first), u64::from(*last)]);
+        }
+        for number in [icmp_type, icmp_code] {
+            parts.numbers(number.map(|number| u64::from(number.cast_unsigned())).as_slice());
+        }
     }
     let Parts { order, numbers } = &parts;
     key.tag(order.iter().map(|part| match part {
@@ -340,7 +360,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 95] = [
+        let changes: [Change; 103] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -391,6 +411,14 @@ mod tests {
             |r, _| r.ports.push(PortMapping { host_port: 1, ..Default::default() }),
             |r, _| r.network_name = "n".into(),
             |r, _| r.egress = true,
+            |r, _| r.log_limits = Some(LogLimits { bytes_per_second: Some(0), lines_per_second: None }),
+            |r, _| r.log_limits = Some(LogLimits { bytes_per_second: None, lines_per_second: Some(0) }),
+            |r, _| r.log_tags = [("a".to_owned(), "b".to_owned())].into(),
+            |r, _| r.egress_rules = vec![EgressRule::default()],
+            |r, _| r.egress_rules = vec![EgressRule { icmp_type: Some(0), ..EgressRule::default() }],
+            |r, _| r.egress_rules = vec![EgressRule { icmp_code: Some(0), ..EgressRule::default() }],
+            |r, _| r.egress_rules = vec![EgressRule { ports: vec![PortRange::default()], ..EgressRule::default() }],
+            |r, _| r.egress_rules = vec![EgressRule { destinations: vec!["a".into()], ..EgressRule::default() }],
             |r, _| r.hostname = "n".into(),
             |r, _| r.dns = Some(Dns::default()),
             |r, _| r.dns = Some(Dns { servers: vec!["::1".into()], ..Default::default() }),

@@ -8,7 +8,7 @@
 //!            store    what is needed to take it back is on disk before anything happens   (store.rs)
 //!            netns    the namespace gets a name of its own on the host                    (netns.rs)
 //!            ADD      each plugin in its order, its result kept                           (plugin.rs)
-//!            egress   what leads beyond the network is closed, inside of it               (egress.rs)
+//!            egress   what leads beyond the network is closed, or limited, inside of it   (egress.rs)
 //! detach   by the shim at the end of its container, by the launcher for a shim that was lost, by the next launcher
 //!            DEL      each plugin in the opposite order, with the result that was kept
 //!            then the name of the namespace goes, then what was on disk; not before every plugin has agreed
@@ -151,14 +151,49 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     })?;
     let (addresses, reserved) =
         add_all(host, record, network, asked, init).map_err(|trouble| trouble.refused(&name))?;
-    if !plan.connectivity.egress {
-        egress::close(host, &plan.id, &addresses).map_err(|error| {
-            let refused = failed("egress cannot be closed", &error);
-            Refused::new(Reason::Precondition, format!("network `{name}`: {}", refused.message))
-        })?;
+    if !(plan.connectivity.egress && plan.connectivity.egress_rules.is_empty()) {
+        limit_egress(host, plan, &name, &addresses)?;
     }
     let record = Attached { network: name, addresses: addresses.own.clone() };
     Ok(Some(OnNetwork { record, addresses, reserved }))
+}
+
+/// Brings the rules of egress into force that a container on a network of CNI has by its plan.
+fn limit_egress(host: &Host, plan: &plan::Plan, network: &str, addresses: &Addresses) -> Result<(), Refused> {
+    egress::limit(host, plan, addresses).map_err(|error| {
+        let what = if plan.connectivity.egress { "egress cannot be limited" } else { "egress cannot be closed" };
+        let refused = failed(what, &error);
+        Refused::new(Reason::Precondition, format!("network `{network}`: {}", refused.message))
+    })
+}
+
+/// Returns a warning where a rule of egress is to be logged and the host keeps no log of it.
+pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
+    const SETTING: &str = "/proc/sys/net/netfilter/nf_log_all_netns";
+    let rule = plan.connectivity.egress_rules.iter().position(|rule| rule.log)?;
+    let is_kept = std::fs::read_to_string(SETTING).is_ok_and(|value| value.trim() == "1");
+    (!is_kept).then(|| {
+        format!(
+            "egress_rules[{rule}].log: the host's kernel keeps no messages of containers \
+             (net.netfilter.nf_log_all_netns is not 1)"
+        )
+    })
+}
+
+/// Replaces the rules of egress of a container that runs by those of `plan`, in one step.
+///
+/// # Errors
+/// The rules that it had stay in force.
+pub(crate) fn replace_egress(host: &Host, plan: &plan::Plan) -> Result<(), Refused> {
+    let attachment = match store::read(host, &plan.id) {
+        Ok(Some(attachment)) => attachment,
+        Ok(None) => return Err(failed("what its network left on disk", &io::ErrorKind::NotFound.into())),
+        Err(error) => return Err(failed("what its network left on disk", &error)),
+    };
+    let name = attachment.network.name;
+    let addresses = Addresses::parse(&attachment.result.unwrap_or(Value::Null))
+        .map_err(|why| Refused::new(Reason::Internal, format!("network `{name}`: {why}")))?;
+    limit_egress(host, plan, &name, &addresses)
 }
 
 fn add_all(

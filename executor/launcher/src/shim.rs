@@ -9,6 +9,7 @@
 //!   supervise  output to the log, signals, the end                                    (shim/supervise.rs)
 //!              the steps of a tree of actions                                         (shim/steps.rs, starter.rs)
 //!              new secret files                                                       (shim/update.rs)
+//!              new rules of egress                                                    (shim/egress.rs)
 //!   capture    what the run declared as its outputs, into the state directory         (shim/outputs.rs)
 //!   finish     wipe, remove, record                                                   (finish.rs)
 //!              before the record, the last of the output to whoever reads it          (shim/last.rs)
@@ -21,6 +22,7 @@ mod attach;
 mod control;
 mod create;
 mod disclosure;
+mod egress;
 mod executor;
 mod helper;
 mod inject;

@@ -404,6 +404,7 @@ mod tests {
             files_updated_at: None,
             id_range_start: None,
             steps: Vec::new(),
+            egress_generation: 0,
         }
     }
 

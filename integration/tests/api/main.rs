@@ -7,6 +7,7 @@ mod events;
 mod idempotency;
 mod lifecycle;
 mod listing;
+mod log_limits;
 mod logs;
 mod services;
 mod violations;

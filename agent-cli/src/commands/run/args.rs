@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::isolation::IsolationArgs;
+use super::logging::LoggingArgs;
 use super::network::NetworkArgs;
 use super::outputs::OutputArgs;
 use super::program::ImageOfRun;
@@ -80,6 +81,8 @@ pub(crate) struct RunArgs {
     /// Keep no log of the output; this command shows the output
     #[arg(help_heading = "Container", long)]
     pub(crate) no_logs: bool,
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
     /// Secret file: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE
     ///
     /// A relative PATH lies under executord's root for such files (/etc/cf-service-bindings by default). The

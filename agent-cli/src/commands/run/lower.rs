@@ -1,6 +1,5 @@
 //! From the flags of `run` to its request.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
 
@@ -10,6 +9,7 @@ use executor_client::v1::{
 };
 
 use super::args::{RedactArg, RunArgs};
+use super::logging::pairs;
 use super::program::Program;
 use crate::actions;
 use crate::failure::Failure;
@@ -72,7 +72,7 @@ pub(super) fn lower(
         action: Some(Action { run: Some(run), ..Action::default() }),
         rootfs,
         limits: Some(args.limits.limits()),
-        labels: labels(args.labels)?,
+        labels: pairs("--label", args.labels)?,
         grace_period: args.grace.map(to_proto).transpose()?,
         outputs: args.outputs.declared(),
         redaction: match args.redact {
@@ -90,7 +90,8 @@ pub(super) fn lower(
     if let Some(actions) = actions {
         carry_out(&mut request, actions);
     }
-    args.network.apply(&mut request);
+    args.network.apply(&mut request)?;
+    args.logging.apply(&mut request)?;
     args.surroundings.apply(&mut request);
     args.volumes.apply(&mut request);
     args.isolation.apply(&mut request)?;
@@ -166,19 +167,10 @@ fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<
     Ok(())
 }
 
-fn labels(labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
-    let mut map = HashMap::with_capacity(labels.len());
-    for (name, value) in labels {
-        if map.contains_key(&name) {
-            return Err(Failure::Usage(format!("--label {name} is there twice")));
-        }
-        map.insert(name, value);
-    }
-    Ok(map)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
     use executor_client::v1::Limits;
 

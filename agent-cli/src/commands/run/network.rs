@@ -4,12 +4,15 @@
 #![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr as _;
 
 use clap::Args;
 use executor_client::v1::port_mapping::Protocol;
 use executor_client::v1::{Dns, PortMapping, RunRequest};
 
+use crate::egress;
+use crate::failure::Failure;
 use crate::network::Chosen;
 
 #[derive(Debug, Args)]
@@ -27,6 +30,14 @@ pub(crate) struct NetworkArgs {
     /// Allow connections beyond the container's own network, where executord's configuration allows it
     #[arg(long)]
     egress: bool,
+    /// Allow only these destinations beyond the container's own network: a file in the JSON of Cloud Foundry's application
+    /// security groups; implies --egress
+    ///
+    /// [{"protocol": "tcp", "destination": "192.0.2.0/24,198.51.100.1-198.51.100.9", "ports": "443,8000-8100"}], with the
+    /// protocols tcp, udp, icmp (with type and code), icmpv6 and all. `agent-cli egress` replaces the rules of a running
+    /// container. Name servers outside of the network need a rule, too.
+    #[arg(long, value_name = "FILE")]
+    egress_rules: Option<PathBuf>,
     /// Host name of the container [default: its id]
     #[arg(long, value_name = "NAME")]
     hostname: Option<String>,
@@ -70,10 +81,17 @@ fn port(text: &str) -> Result<PortMapping, String> {
 
 impl NetworkArgs {
     /// Puts the options into a request.
-    pub(crate) fn apply(self, request: &mut RunRequest) {
+    pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         self.network.apply(request);
         request.ports = self.publish;
-        request.egress = self.egress;
+        request.egress = self.egress || self.egress_rules.is_some();
+        if let Some(path) = &self.egress_rules {
+            request.egress_rules = egress::read(path)?;
+            // Without rules every destination would be allowed.
+            if request.egress_rules.is_empty() {
+                return Err(Failure::Usage(format!("--egress-rules {}: has no rules", path.display())));
+            }
+        }
         request.hostname = self.hostname.unwrap_or_default();
         if !(self.dns.is_empty() && self.dns_search.is_empty() && self.dns_option.is_empty()) {
             request.dns = Some(Dns {
@@ -82,6 +100,7 @@ impl NetworkArgs {
                 options: self.dns_option,
             });
         }
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use executor_client::v1::{Container, ContainerSpec};
 
+use crate::egress;
 use crate::network::written;
 use crate::view::human;
 use crate::view::table::Table;
@@ -11,7 +12,11 @@ pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {
     let of_cni = || {
         let status = container.network_status.as_ref();
         let name = status.map_or(&spec.network_name, |status| &status.name);
-        let egress = if spec.egress { ", with egress" } else { "" };
+        let egress = match (spec.egress, spec.egress_rules.is_empty()) {
+            (false, _) => "",
+            (true, true) => ", with egress",
+            (true, false) => ", with egress by rules",
+        };
         if name.is_empty() { format!("cni{egress}") } else { format!("cni, {name}{egress}") }
     };
     if spec.network() == executor_client::v1::Network::Cni { of_cni() } else { human::network(spec.network) }
@@ -33,4 +38,11 @@ pub(super) fn pairs(table: &mut Table, container: &Container, spec: &ContainerSp
     pair("name servers", dns.servers);
     pair("search domains", dns.searches);
     pair("resolver options", dns.options);
+    const SHOWN_MAX: usize = 10;
+    for rule in spec.egress_rules.iter().take(SHOWN_MAX) {
+        table.pair("egress", egress::written(rule));
+    }
+    if let Some(more) = spec.egress_rules.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
+        table.pair("egress", format!("{more} more (agent-cli egress show)"));
+    }
 }

@@ -30,6 +30,7 @@ pub(crate) struct Container {
     files_generation: u64,
     files_updated_at: Option<String>,
     id_range_start: Option<u32>,
+    egress_generation: u64,
     network_status: Option<networks::Status>,
     result: Option<Ending>,
     /// Actions of a tree, each before those below it; empty where a single program runs.
@@ -84,6 +85,16 @@ struct Spec {
     redaction: String,
     runtime_token_path: Option<String>,
     writable_files: Option<WritableFiles>,
+    /// Limits of the log, -1 for none.
+    log_limits: LogLimits,
+    log_tags: BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LogLimits {
+    bytes_per_second: Option<i64>,
+    lines_per_second: Option<i64>,
 }
 
 #[derive(Serialize)]
@@ -151,6 +162,7 @@ impl From<&v1::Container> for Container {
             files_generation: container.files_generation,
             files_updated_at: time(container.files_updated_at.as_ref()),
             id_range_start: Some(container.id_range_start).filter(|start| *start != 0),
+            egress_generation: container.egress_generation,
             network_status: container.network_status.as_ref().map(networks::Status::from),
             result: container.result.as_ref().map(Ending::from),
             steps: container.steps.iter().map(Step::from).collect(),
@@ -211,6 +223,11 @@ impl From<&v1::ContainerSpec> for Spec {
             redaction: word(spec.redaction().as_str_name(), "REDACTION_"),
             runtime_token_path: Some(spec.runtime_token_path.clone()).filter(|path| !path.is_empty()),
             writable_files: spec.writable_files.map(|writable| WritableFiles { bytes_max: writable.bytes_max }),
+            log_limits: LogLimits {
+                bytes_per_second: spec.log_limits.and_then(|limits| limits.bytes_per_second),
+                lines_per_second: spec.log_limits.and_then(|limits| limits.lines_per_second),
+            },
+            log_tags: sorted(&spec.log_tags),
         }
     }
 }

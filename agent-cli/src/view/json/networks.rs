@@ -12,6 +12,7 @@ pub(super) struct Connectivity {
     network_name: String,
     ports: Vec<Port>,
     egress: bool,
+    egress_rules: Vec<EgressRule>,
     hostname: String,
     dns: Dns,
 }
@@ -23,6 +24,34 @@ struct Port {
     host_port: u32,
     container_port: u32,
     protocol: String,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct EgressRule {
+    protocol: String,
+    destinations: Vec<String>,
+    ports: Vec<PortRange>,
+    icmp_type: Option<i32>,
+    icmp_code: Option<i32>,
+    log: bool,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PortRange {
+    first: u32,
+    last: u32,
+}
+
+/// The document of `egress`.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Egress {
+    id: String,
+    egress: bool,
+    egress_rules: Vec<EgressRule>,
+    egress_generation: u64,
 }
 
 #[derive(Serialize)]
@@ -49,8 +78,34 @@ impl From<&v1::ContainerSpec> for Connectivity {
             network_name: spec.network_name.clone(),
             ports: spec.ports.iter().map(Port::from).collect(),
             egress: spec.egress,
+            egress_rules: spec.egress_rules.iter().map(EgressRule::from).collect(),
             hostname: spec.hostname.clone(),
             dns: Dns { servers: dns.servers, searches: dns.searches, options: dns.options },
+        }
+    }
+}
+
+impl From<&v1::Container> for Egress {
+    fn from(container: &v1::Container) -> Self {
+        let spec = container.spec.clone().unwrap_or_default();
+        Self {
+            id: container.id.clone(),
+            egress: spec.egress,
+            egress_rules: spec.egress_rules.iter().map(EgressRule::from).collect(),
+            egress_generation: container.egress_generation,
+        }
+    }
+}
+
+impl From<&v1::EgressRule> for EgressRule {
+    fn from(rule: &v1::EgressRule) -> Self {
+        Self {
+            protocol: word(rule.protocol().as_str_name(), "PROTOCOL_"),
+            destinations: rule.destinations.clone(),
+            ports: rule.ports.iter().map(|range| PortRange { first: range.first, last: range.last }).collect(),
+            icmp_type: rule.icmp_type,
+            icmp_code: rule.icmp_code,
+            log: rule.log,
         }
     }
 }

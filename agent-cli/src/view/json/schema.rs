@@ -13,7 +13,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CheckedBindings, Container, Cp, Done, Ending, Event, Executed, Info, LogEntry, Rotated, Secrets, ShownBindings,
+    CheckedBindings, Container, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, Rotated, Secrets,
+    ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::view::images;
@@ -36,6 +37,8 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("events", "a line for each event", |g| g.subschema_for::<Event>()),
         ("cp", "one document", |g| g.subschema_for::<Cp>()),
         ("rotate", "one document", |g| g.subschema_for::<Rotated>()),
+        ("egress set", "one document", |g| g.subschema_for::<Egress>()),
+        ("egress show", "one document", |g| g.subschema_for::<Egress>()),
         ("secrets", "one document; the only one that holds values", |g| g.subschema_for::<Secrets>()),
         ("info", "one document", |g| g.subschema_for::<Info>()),
         ("image pull", "one document", |g| g.subschema_for::<images::Document>()),
@@ -99,7 +102,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 31] = [
+const SHOWN: [(&str, &str, &[&str]); 35] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -130,6 +133,10 @@ const SHOWN: [(&str, &str, &[&str]); 31] = [
     ("ImageVolume", "ImageVolume", &[]),
     ("HostVolume", "HostVolume", &[]),
     ("ExtraHost", "ExtraHost", &[]),
+    ("EgressRule", "EgressRule", &[]),
+    ("PortRange", "PortRange", &[]),
+    ("LogLimits", "LogLimits", &[]),
+    ("Event", "Event", &["gap"]),
     ("Executed", "ExecStarted", &["id"]),
 ];
 

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::EgressRule;
+
 /// Kind of network of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -74,6 +76,8 @@ pub struct Connectivity {
     pub ports: Vec<PublishedPort>,
     /// True when the container may open connections to outside of its network.
     pub egress: bool,
+    /// The only destinations outside of its network that it may open connections to; every destination when empty.
+    pub egress_rules: Vec<EgressRule>,
     /// Host name; made from the container's id when empty.
     pub hostname: String,
     /// Addresses of name servers; the network's own answer where there are none.

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotAllowed, OutOfRange, TooMany};
-use super::{Policy, Report, shorten};
-use crate::plan::{Connectivity, Isolation, Network};
+use super::{Policy, Report, Violation, egress, shorten};
+use crate::plan::{Connectivity, Isolation, Network, Plan};
+use crate::update::EgressUpdate;
 
 /// Maximum number of published ports.
 const PORTS_MAX: usize = 256;
@@ -35,10 +36,28 @@ pub(super) fn check(
     } else {
         refuse_without_cni(asked, report);
     }
+    egress::check(&asked.egress_rules, report);
     check_network_name(&asked.network_name, report);
     check_ports(asked, policy, report);
     check_hostname(&asked.hostname, network, report);
     check_dns(asked, report);
+}
+
+/// Validates an update of a container's egress, and returns its plan after the update.
+///
+/// # Errors
+/// Every violation.
+pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> Result<Plan, Vec<Violation>> {
+    let mut report = Report::default();
+    let mut updated = plan.clone();
+    (updated.connectivity.egress, updated.connectivity.egress_rules) = (update.egress, update.rules.clone());
+    if plan.network == Network::Cni {
+        check_egress(&updated.connectivity, &plan.isolation, policy, &mut report);
+    } else {
+        report.add("egress", Conflict.because("needs a CNI network"));
+    }
+    egress::check(&update.rules, &mut report);
+    if report.0.is_empty() { Ok(updated) } else { Err(report.0) }
 }
 
 /// Refuses what only a network of CNI can give.
@@ -47,21 +66,30 @@ fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
         ("network_name", !asked.network_name.is_empty()),
         ("ports", !asked.ports.is_empty()),
         ("egress", asked.egress),
+        ("egress_rules", !asked.egress_rules.is_empty()),
     ];
     for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
         report.add(field, Conflict.because("needs a CNI network"));
     }
 }
 
-/// Checks that egress is allowed, or that no privilege of the container lifts the block on it.
+/// Checks that egress is allowed, and that no privilege of the container bypasses its rules, or the block on it.
 fn check_egress(asked: &Connectivity, isolation: &Isolation, policy: &Policy, report: &mut Report) {
     if asked.egress {
         if !policy.allow_egress {
             report.add("egress", NotAllowed.because("is not allowed by this daemon's configuration (allow_egress)"));
         }
-        return;
+        if asked.egress_rules.is_empty() {
+            return;
+        }
+    } else if !asked.egress_rules.is_empty() {
+        report.add("egress_rules", Conflict.because("needs `egress`"));
     }
-    let why = "could bypass the block on egress; it needs `egress`";
+    let why = if asked.egress {
+        "could bypass the rules of egress; it needs `egress` without `egress_rules`"
+    } else {
+        "could bypass the block on egress; it needs `egress`"
+    };
     for name in isolation.capabilities_added.iter().filter(|name| UNBOUND.contains(&name.as_str())) {
         report.add("capabilities.add", Conflict.because(format!("{name} {why}")));
     }

@@ -88,6 +88,8 @@ pub struct Draft<'a> {
     pub actions: Option<Actions>,
     /// Processes of the tree, in the order of their indices.
     pub steps: Vec<DraftStep<'a>>,
+    /// Limits and tags of the log.
+    pub logging: DraftLogging,
 }
 
 impl<'a> Draft<'a> {
@@ -148,6 +150,17 @@ impl<'a> DraftStep<'a> {
         let sets = |name: &str| self.env.iter().chain(&self.secret_env).any(|(own, _)| *own == name);
         shared.iter().copied().filter(move |(name, _)| !sets(name))
     }
+}
+
+/// Limits and tags of a request's log.
+#[derive(Clone, Debug, Default)]
+pub struct DraftLogging {
+    /// Bytes per second: -1 for no limit, the policy's default where unset.
+    pub bytes_per_second: Option<i64>,
+    /// Lines per second likewise.
+    pub lines_per_second: Option<i64>,
+    /// Tags.
+    pub tags: BTreeMap<String, String>,
 }
 
 /// A file of a request, without its content.

@@ -95,6 +95,16 @@ pub struct Policy {
     pub allow_egress: bool,
     /// Ports of the host that may be published; none where it is empty.
     pub ports_allowed: Vec<PortRule>,
+    /// Default limit of a log's bytes per second; -1 = the maximum, 0 = nothing is kept.
+    #[serde(with = "crate::settings::rate")]
+    pub default_log_bytes_per_second: i64,
+    /// Default limit of a log's lines per second; -1 = the maximum, 0 = nothing is kept.
+    pub default_log_lines_per_second: i64,
+    /// Highest limit of a log's bytes per second that may be asked for; -1 = any, and none.
+    #[serde(with = "crate::settings::rate")]
+    pub log_bytes_per_second_max: i64,
+    /// Highest limit of a log's lines per second that may be asked for; -1 = any, and none.
+    pub log_lines_per_second_max: i64,
     /// Processes may be executed in containers that run.
     pub allow_exec: bool,
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
@@ -143,6 +153,10 @@ impl Default for Policy {
             allow_egress: false,
             // Those below belong to the host's own services.
             ports_allowed: vec![PortRule::of_every_address(1024, u16::MAX)],
+            default_log_bytes_per_second: -1,
+            default_log_lines_per_second: -1,
+            log_bytes_per_second_max: -1,
+            log_lines_per_second_max: -1,
             allow_exec: true,
             images: ImagePolicy::default(),
             volumes: Vec::new(),

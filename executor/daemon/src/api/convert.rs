@@ -2,20 +2,22 @@
 
 mod volumes;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
 use executor_core::lifecycle::State;
-use executor_core::logline::{Entry, Place, Stream};
+use executor_core::logline::{Entry, Missing, Place, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
-    ExtraHost, Layout, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol, PublishedPort, Redaction,
-    Rootfs, Tmpfs, UserNamespace, WritableFiles,
+    ExtraHost, Layout, LogLimits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol, PublishedPort,
+    Redaction, Rootfs, Tmpfs, UserNamespace, WritableFiles,
 };
 use executor_core::record::{Exit, FailureKind, StepRecord, StepState, VolumeKind, WIPE_METHOD, WipeRecord};
 use executor_core::time::Timestamp;
 use executor_proto::v1;
 
+use crate::draft;
 use crate::events::{Event, EventKind};
 use crate::facts::{End, Facts};
 
@@ -50,6 +52,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         id_range_start: facts.id_range_start.unwrap_or(0),
         steps: facts.steps.iter().map(|one| step(one, Some(&facts.plan))).collect(),
         volume_images: volumes::images(&facts.plan),
+        egress_generation: facts.egress_generation,
     }
 }
 
@@ -140,7 +143,15 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         writable_files: plan.writable_files.map(|WritableFiles { bytes_max }| v1::WritableFiles { bytes_max }),
         volumes: plan.volumes.iter().map(volumes::of).collect(),
+        log_limits: Some(log_limits(plan.logging.limits)),
+        log_tags: plan.logging.tags.clone().into_iter().collect(),
+        egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
     }
+}
+
+fn log_limits(limits: LogLimits) -> v1::LogLimits {
+    let limit = |limit: Option<u64>| Some(limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)));
+    v1::LogLimits { bytes_per_second: limit(limits.bytes_per_second), lines_per_second: limit(limits.lines_per_second) }
 }
 
 fn tmpfs(tmpfs: &Tmpfs) -> v1::Tmpfs {
@@ -349,20 +360,23 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::FilesUpdated(_) => Kind::FilesUpdated,
             EventKind::StepStarted => Kind::StepStarted,
             EventKind::StepEnded => Kind::StepEnded,
+            EventKind::EgressUpdated(_) => Kind::EgressUpdated,
         }
         .into(),
         result: event.end.as_deref().map(result),
         files_generation: if let EventKind::FilesUpdated(generation) = event.kind { generation } else { 0 },
         step: event.step.as_deref().map(|one| step(one, None)),
+        egress_generation: if let EventKind::EgressUpdated(generation) = event.kind { generation } else { 0 },
     }
 }
 
 /// Makes the message of output that is missing between two places of a log.
-pub(crate) fn log_gap(from: Place, to: Place, log_bytes_max: u64) -> v1::StreamLogsResponse {
+pub(crate) fn log_gap(from: Place, to: Place, missing: Missing, log_bytes_max: u64) -> v1::StreamLogsResponse {
     let gap = v1::LogGap {
         dropped_bytes: to.bytes.saturating_sub(from.bytes),
         dropped_entries: to.entries.saturating_sub(from.entries),
         log_bytes_max,
+        above_limits: missing == Missing::AboveLimits,
     };
     v1::StreamLogsResponse { gap: Some(gap), offset: from.bytes, ..v1::StreamLogsResponse::default() }
 }
@@ -387,6 +401,7 @@ pub(crate) fn log_entry(entry: &Entry<'_>, before: Place) -> v1::StreamLogsRespo
         gap: None,
         offset: before.bytes,
         sequence: before.entries + 1,
+        log_tags: HashMap::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! StreamLogs: a container's log file as a stream.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,7 +35,9 @@ pub(super) fn stream(
         let directory = node.config.paths.kept_container(handle.id());
         let told = async {
             let passed = passed(&directory, selection, tail).await?;
-            let log = Log { reader: LogReader::new(directory), selection, tail: passed, sender: sender.clone() };
+            let tags = handle.facts().map(|facts| facts.plan.logging.tags.clone()).unwrap_or_default();
+            let tags = tags.into_iter().collect();
+            let log = Log { reader: LogReader::new(directory), selection, tail: passed, tags, sender: sender.clone() };
             if follow { log.follow(&node, &handle).await } else { log.print(&handle).await }
         };
         let told = told.await;
@@ -65,10 +68,10 @@ impl Selection {
         let offset = self.offset.unwrap_or(0);
         match item {
             // A client that selects new entries does not miss those before the oldest kept one.
-            Item::Gap(from, _) if from.entries == 0 && self.since.is_some() && self.offset.is_none() => None,
-            Item::Gap(_, to) if to.bytes < offset => None,
-            Item::Gap(from, to) => {
-                let mut gap = convert::log_gap(*from, *to, self.log_bytes_max);
+            Item::Gap(from, ..) if from.entries == 0 && self.since.is_some() && self.offset.is_none() => None,
+            Item::Gap(_, to, _) if to.bytes < offset => None,
+            Item::Gap(from, to, missing) => {
+                let mut gap = convert::log_gap(*from, *to, *missing, self.log_bytes_max);
                 if let Some(told) = gap.gap.as_mut().filter(|_| from.bytes < offset) {
                     // Entries that are selected in part are not counted.
                     (told.dropped_bytes, told.dropped_entries, gap.offset) = (to.bytes - offset, 0, offset);
@@ -99,6 +102,8 @@ struct Log {
     reader: LogReader,
     selection: Selection,
     tail: Tail,
+    /// Tags of the log, which the first message takes.
+    tags: HashMap<String, String>,
     sender: Sender,
 }
 
@@ -131,7 +136,7 @@ impl Log {
     /// Sends the entries that are there.
     async fn drain(mut self) -> Result<Self, StreamError> {
         loop {
-            let Self { mut reader, selection, mut tail, sender } = self;
+            let Self { mut reader, selection, mut tail, mut tags, sender } = self;
             // Reads may wait for the disk, which must not block a thread of the runtime.
             let (reader, tail, read) = tokio::task::spawn_blocking(move || {
                 let mut entries = Vec::new();
@@ -146,8 +151,11 @@ impl Log {
             })
             .await
             .map_err(|error| StreamError::Problem(Problem::from(error)))?;
-            self = Self { reader, selection, tail, sender };
-            let (entries, more) = read.map_err(|error| unreadable(self.reader.directory(), &error))?;
+            let (mut entries, more) = read.map_err(|error| unreadable(reader.directory(), &error))?;
+            if let Some(first) = entries.first_mut() {
+                first.log_tags = std::mem::take(&mut tags);
+            }
+            self = Self { reader, selection, tail, tags, sender };
             for entry in entries {
                 self.sender.send(Ok(entry)).await.map_err(|_| StreamError::ClientGone)?;
             }

@@ -260,7 +260,7 @@ mod tests {
         );
         let upload = Action { upload: Some(Default::default()), ..Default::default() };
         let request = RunRequest { action: Some(serial(vec![upload])), ..Default::default() };
-        let problem = of(&request, &mut Vec::new()).unwrap_err();
+        let problem = of(&request, &mut Vec::new()).err().unwrap();
         assert_eq!(problem.kind, Kind::Unimplemented);
         assert!(problem.message.contains("`upload` at `action.serial.actions[0]`"), "{problem}");
     }

@@ -15,6 +15,7 @@ pub(super) fn of(request: &RunRequest, violations: &mut Vec<Violation>) -> Conne
         network_name: request.network_name.clone(),
         ports: ports.filter_map(|(index, asked)| port(index, asked, violations)).collect(),
         egress: request.egress,
+        egress_rules: super::egress_rules(&request.egress_rules, violations),
         hostname: request.hostname.clone(),
         dns_servers: dns
             .servers

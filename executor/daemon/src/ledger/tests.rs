@@ -14,7 +14,14 @@ fn facts(id: &str) -> Facts {
 
 fn event(cursor: u64) -> Arc<Event> {
     let container = "a".parse().unwrap();
-    Arc::new(Event { cursor, time: Timestamp(2), container, kind: EventKind::Reached(State::Running), end: None })
+    Arc::new(Event {
+        cursor,
+        time: Timestamp(2),
+        container,
+        kind: EventKind::Reached(State::Running),
+        end: None,
+        step: None,
+    })
 }
 
 #[test]

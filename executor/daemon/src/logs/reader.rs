@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use executor_core::logline::{self, CHUNK_MAX, Entry, Line, Place};
+use executor_core::logline::{self, CHUNK_MAX, Entry, Line, Missing, Place};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
@@ -41,8 +41,8 @@ pub struct LogReader {
 pub enum Item<'a> {
     /// An entry, and the place before it.
     Entry(Entry<'a>, Place),
-    /// Output between two places that was rotated away.
-    Gap(Place, Place),
+    /// Output between two places that is missing, and why.
+    Gap(Place, Place, Missing),
 }
 
 #[derive(Debug)]
@@ -97,9 +97,9 @@ impl LogReader {
                         self.place.pass(&entry);
                         item(Item::Entry(entry, before));
                     }
-                    Some(Line::Place(_, place)) => {
+                    Some(Line::Place(_, place, missing)) => {
                         if place.bytes > self.place.bytes || place.entries > self.place.entries {
-                            item(Item::Gap(self.place, place));
+                            item(Item::Gap(self.place, place, missing));
                         }
                         self.place = place;
                     }
@@ -175,7 +175,7 @@ fn open(path: &Path) -> io::Result<Option<Open>> {
     let mut first = [0; FIRST_LINE_MAX];
     let length = file.read_at(&mut first, 0)?;
     let line = first[..length].split(|byte| *byte == b'\n').next().and_then(logline::parse);
-    let begins = if let Some(Line::Place(_, place)) = line { Some(place) } else { None };
+    let begins = if let Some(Line::Place(_, place, _)) = line { Some(place) } else { None };
     Ok(Some(Open { file, identity: (metadata.dev(), metadata.ino()), begins }))
 }
 
@@ -200,7 +200,7 @@ mod tests {
         let mut texts = Vec::new();
         let mut take = |item: Item<'_>| match item {
             Item::Entry(entry, _) => texts.push(String::from_utf8_lossy(entry.content).into_owned()),
-            Item::Gap(from, to) => texts.push(format!("-{} -{}", to.bytes - from.bytes, to.entries - from.entries)),
+            Item::Gap(from, to, _) => texts.push(format!("-{} -{}", to.bytes - from.bytes, to.entries - from.entries)),
         };
         while reader.read(&mut take).unwrap() {}
         texts
@@ -279,7 +279,7 @@ mod tests {
         let rotate = |log: &mut Writer, place: Place| {
             log.rotate();
             let mut begins = Vec::new();
-            logline::write_place(Timestamp(1), place, &mut begins);
+            logline::write_place(Timestamp(1), place, Missing::Lost, &mut begins);
             log.write(&begins);
         };
         write(&mut log, "1");

@@ -1,16 +1,19 @@
-//! No connections to beyond the container's own network, where the request did not ask for them.
+//! No connections to beyond the container's own network, where the request did not ask for them, or none but those that its
+//! rules allow.
 //!
 //! In the container's network namespace, before anything runs in it, a table of nf_tables is made that lets out: what
 //! belongs to connections that others opened, what goes to the networks of the container's own addresses, and neighbour
 //! discovery. Not let out is what goes to the gateways and to the host's own addresses in those networks: the host is no
-//! peer. Changing the table needs CAP_NET_ADMIN over the namespace, and passing it by needs CAP_NET_RAW; without egress
-//! no container gets either (core's validation).
+//! peer. Rules of the request come before that, so that one of them may name the host, or a name server on a gateway. The whole
+//! table is replaced in one transaction: a packet is judged by all of the old rules or by all of the new ones. Changing the table needs CAP_NET_ADMIN over the namespace, and passing it by needs CAP_NET_RAW; without egress,
+//! and with rules, no container gets either (core's validation).
 
 use std::io;
 use std::net::IpAddr;
 
 use executor_core::cni::{Address, Addresses};
 use executor_core::ident::ContainerId;
+use executor_core::plan::{AddressRange, EgressProtocol, EgressRule, Plan};
 use nix::sys::socket::SockaddrLike;
 
 use super::netns;
@@ -21,20 +24,37 @@ use crate::host::Host;
 const TABLE: &str = "executor-egress";
 /// The first interface of every network namespace.
 const LOOPBACK: u32 = 1;
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
+/// Place of the destination in the network header.
+const IPV4_DESTINATION: u32 = 16;
+const IPV6_DESTINATION: u32 = 24;
+/// Lines of the kernel's log for each element of a rule.
+const LOGGED_A_SECOND: u64 = 10;
 /// Without these there is no IPv6 on a link: router and neighbour solicitation, advertisement, multicast membership.
 const NEIGHBOURS: [u8; 4] = [133, 135, 136, 143];
 
-/// Closes it.
+/// Brings into force what a plan says of egress.
 ///
 /// # Errors
-/// The kernel has no nf_tables, or does not take the rules: it is not closed then.
-pub(super) fn close(host: &Host, id: &ContainerId, addresses: &Addresses) -> io::Result<()> {
-    let mut hosts = addresses.gateways.clone();
-    hosts.extend(own_addresses(host_addresses()?, &addresses.own));
-    let rules = rules(&addresses.own, &hosts);
+/// The kernel has no nf_tables, or does not take the rules: nothing is changed then.
+pub(super) fn limit(host: &Host, plan: &Plan, addresses: &Addresses) -> io::Result<()> {
+    let (asked, id) = (&plan.connectivity, &plan.id);
+    let is_open = asked.egress && asked.egress_rules.is_empty();
+    let rules = if is_open {
+        vec![vec![Step::Accept]]
+    } else {
+        let mut hosts = addresses.gateways.clone();
+        hosts.extend(own_addresses(host_addresses()?, &addresses.own));
+        let allowed = asked.egress_rules.iter().flat_map(|rule| allowed(rule, &log_prefix(id)));
+        rules(&addresses.own, &hosts, allowed.collect())
+    };
+    // The rules are about the container's own connections; it forwards for others only where it is open.
+    let forwarded = if is_open { rules.clone() } else { Vec::new() };
     netns::inside(host, id, || {
-        let chains = |rules| [("output", Hook::Output, rules), ("forward", Hook::Forward, Vec::new())];
+        let chains = |rules| [("output", Hook::Output, rules), ("forward", Hook::Forward, forwarded.clone())];
         // What is dropped without a word is dropped all the same, where the kernel cannot reject.
         nft::commit(TABLE, &chains(rules.clone())).or_else(|_| {
             let quiet = rules.iter().filter(|rule| !rule.contains(&Step::Reject)).cloned().collect();
@@ -59,12 +79,68 @@ fn own_addresses(host: Vec<IpAddr>, own: &[Address]) -> impl Iterator<Item = IpA
     host.into_iter().filter(|ip| own.iter().any(|address| address.network_has(*ip)))
 }
 
-/// Returns the rules for what is let out, in this order.
-fn rules(own: &[Address], hosts: &[IpAddr]) -> Vec<Vec<Step>> {
+/// Returns the text before a line of the kernel's log. The kernel takes 127 bytes.
+fn log_prefix(id: &ContainerId) -> String {
+    const ID_MAX: usize = 100;
+    let id = id.as_str();
+    format!("{TABLE} {}: ", &id[..id.len().min(ID_MAX)])
+}
+
+/// Returns what lets out the connections that a rule of the request allows.
+fn allowed(rule: &EgressRule, log_prefix: &str) -> Vec<Vec<Step>> {
+    let kind = match rule.protocol {
+        EgressProtocol::All => None,
+        EgressProtocol::Tcp => Some(TCP),
+        EgressProtocol::Udp => Some(UDP),
+        EgressProtocol::Icmp => Some(ICMP),
+        EgressProtocol::Icmpv6 => Some(ICMPV6),
+    };
+    let mut transports: Vec<Vec<Step>> = vec![kind.map(Step::Transport).into_iter().collect()];
+    if let Some(icmp) = rule.icmp {
+        transports[0].push(Step::Kind(icmp.kind));
+        transports[0].extend(icmp.code.map(Step::Code));
+    }
+    if !rule.ports.is_empty() {
+        let ports = rule.ports.iter().map(|ports| Step::Ports(ports.first, ports.last));
+        transports = ports.map(|ports| [&transports[0][..], &[ports]].concat()).collect();
+    }
+    let mut rules = Vec::new();
+    for range in &rule.destinations {
+        for transport in &transports {
+            let matching = [&destination(range)[..], transport].concat();
+            if rule.log {
+                let log = [Step::Limit(LOGGED_A_SECOND), Step::Log(log_prefix.to_owned())];
+                rules.push([&matching[..], &log].concat());
+            }
+            rules.push([&matching[..], &[Step::Accept]].concat());
+        }
+    }
+    rules
+}
+
+/// Returns the steps that hold for what goes to these addresses.
+fn destination(range: &AddressRange) -> Vec<Step> {
+    match (range.first, range.last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => {
+            let (first, last) = (first.octets().to_vec(), last.octets().to_vec());
+            vec![Step::Family(IPV4), Step::HeaderRange { offset: IPV4_DESTINATION, first, last }]
+        }
+        (IpAddr::V6(first), IpAddr::V6(last)) => {
+            let (first, last) = (first.octets().to_vec(), last.octets().to_vec());
+            vec![Step::Family(IPV6), Step::HeaderRange { offset: IPV6_DESTINATION, first, last }]
+        }
+        // Validation refuses it; it lets nothing out.
+        _ => vec![Step::Family(IPV4), Step::Family(IPV6)],
+    }
+}
+
+/// Returns the rules for what is let out, in this order. `allowed` are those of the request.
+fn rules(own: &[Address], hosts: &[IpAddr], allowed: Vec<Vec<Step>>) -> Vec<Vec<Step>> {
     let mut rules =
         vec![vec![Step::Interface(LOOPBACK), Step::Accept], vec![Step::State(ESTABLISHED | RELATED), Step::Accept]];
     let neighbour = |kind| vec![Step::Family(IPV6), Step::Transport(ICMPV6), Step::Kind(kind), Step::Accept];
     rules.extend(NEIGHBOURS.map(neighbour));
+    rules.extend(allowed);
     for host in hosts {
         let whole = Address { ip: *host, prefix: if host.is_ipv4() { 32 } else { 128 } };
         rules.push(to(whole, Step::Reject));
@@ -83,8 +159,8 @@ fn rules(own: &[Address], hosts: &[IpAddr]) -> Vec<Vec<Step>> {
 /// Returns a rule for what goes to the network of an address.
 fn to(network: Address, then: Step) -> Vec<Step> {
     let (family, offset, value) = match network.ip {
-        IpAddr::V4(ip) => (IPV4, 16, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (IPV6, 24, ip.octets().to_vec()),
+        IpAddr::V4(ip) => (IPV4, IPV4_DESTINATION, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (IPV6, IPV6_DESTINATION, ip.octets().to_vec()),
     };
     let bits = (0..value.len()).map(|index| {
         let ones = usize::from(network.prefix).saturating_sub(index * 8).min(8);
@@ -107,6 +183,10 @@ fn broadcast(network: Address) -> Option<Address> {
 
 #[cfg(test)]
 mod tests {
+    use std::str::FromStr as _;
+
+    use executor_core::plan::{IcmpMessages, PortRange};
+
     use super::*;
 
     fn address(ip: &str, prefix: u8) -> Address {
@@ -136,9 +216,33 @@ mod tests {
         let hosts = ["192.0.2.1", "10.1.0.1"].map(|ip| ip.parse().unwrap()).to_vec();
         let near: Vec<IpAddr> = own_addresses(hosts, &own).collect();
         assert_eq!(near, ["10.1.0.1".parse::<IpAddr>().unwrap()]);
-        let rules = rules(&own, &near);
+        let rules = rules(&own, &near, Vec::new());
         let at = |wanted: &[Step]| rules.iter().position(|rule| rule == wanted).unwrap();
         assert!(at(&to(address("10.1.0.1", 32), Step::Drop)) < at(&to(own[0], Step::Accept)));
         assert_eq!(rules.last().unwrap(), &[Step::Reject]);
+    }
+
+    #[test]
+    fn each_destination_with_each_range_of_ports_is_a_rule() {
+        let rule = |protocol, destinations: &[&str], ports: &[(u16, u16)], icmp, log| {
+            let ports = ports.iter().map(|(first, last)| PortRange { first: *first, last: *last }).collect();
+            let destinations = destinations.iter().map(|text| text.parse().unwrap()).collect();
+            allowed(&EgressRule { protocol, destinations, ports, icmp, log }, "p")
+        };
+        let two = rule(EgressProtocol::Tcp, &["192.0.2.0/24", "::1"], &[(80, 80), (443, 444)], None, false);
+        assert_eq!(two.len(), 4);
+        let range = Step::HeaderRange { offset: 16, first: vec![192, 0, 2, 0], last: vec![192, 0, 2, 255] };
+        assert_eq!(two[1], [Step::Family(IPV4), range, Step::Transport(6), Step::Ports(443, 444), Step::Accept]);
+        assert_eq!(two[2][0], Step::Family(IPV6));
+        let icmp = Some(IcmpMessages { kind: 8, code: Some(0) });
+        let ping = rule(EgressProtocol::Icmp, &["192.0.2.1"], &[], icmp, true);
+        assert_eq!(
+            ping[0][2..],
+            [Step::Transport(1), Step::Kind(8), Step::Code(0), Step::Limit(10), Step::Log("p".into())]
+        );
+        assert_eq!(ping[1][2..], [Step::Transport(1), Step::Kind(8), Step::Code(0), Step::Accept]);
+        assert_eq!(rule(EgressProtocol::All, &["::/0"], &[], None, false)[0][2..], [Step::Accept]);
+        let long = ContainerId::from_str(&"x".repeat(128)).unwrap();
+        assert!(log_prefix(&long).len() < 128);
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use executor_sys::ready::readable_by;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
 /// Time that the kernel is given to answer.
@@ -21,6 +22,13 @@ const INET: u8 = 1;
 const REGISTER: u32 = 1;
 const SUBSYSTEM: u16 = 10;
 const NESTED: u16 = 0x8000;
+/// Flags of messages.
+const ACKNOWLEDGE: u16 = 0x4;
+const CREATE_APPEND: u16 = 0x400 | 0x800;
+/// Packets that a limit lets pass at once.
+const BURST: u32 = 5;
+/// Bytes of a socket's send buffer beside the batch.
+const SEND_ROOM: usize = 64 << 10;
 
 /// A hook that a chain hangs on.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +54,16 @@ pub(super) enum Step {
     Header { offset: u32, value: Vec<u8>, mask: Vec<u8> },
     /// The first byte of the transport header is this one.
     Kind(u8),
+    /// The second byte of the transport header is this one.
+    Code(u8),
+    /// These bytes of the network header are between the two, or one of them.
+    HeaderRange { offset: u32, first: Vec<u8>, last: Vec<u8> },
+    /// The port of the destination is between the two, or one of them.
+    Ports(u16, u16),
+    /// It is one of so many a second.
+    Limit(u64),
+    /// Write it to the kernel's log behind these words, and go on.
+    Log(String),
     /// Let it go.
     Accept,
     /// Do not, and say nothing.
@@ -59,17 +77,21 @@ pub(super) const ESTABLISHED: u32 = 1 << 1;
 /// Of an error about such a connection.
 pub(super) const RELATED: u32 = 1 << 2;
 
-/// Makes a table with these chains, whose policy is to drop, in the network namespace of the calling process.
+/// Makes a table with these chains, whose policy is to drop, in the network namespace of the calling process, in place of
+/// the rules that they have, if they are there.
 ///
 /// # Errors
 /// The kernel's, for the first thing that it does not take: then nothing is changed.
 pub(super) fn commit(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io::Result<()> {
-    let (batch, answers) = encode(table, chains);
+    let batch = encode(table, chains);
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
+    // A batch is sent as a whole, however large it is.
+    set_socket_send_buffer_size_force(&socket, batch.len() + SEND_ROOM)?;
     sendto(&socket, &batch, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut buffer = vec![0; 64 << 10];
+    // The last message alone asks to be acknowledged. What is refused is told before it, whether it asks or not.
     let mut seen = 0;
-    while seen < answers {
+    while seen == 0 {
         if !readable_by(&socket, Instant::now() + PATIENCE)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -100,11 +122,12 @@ fn acknowledged(mut bytes: &[u8]) -> io::Result<usize> {
     if bytes.is_empty() { Ok(count) } else { Err(malformed()) }
 }
 
-/// The batch, and how many acknowledgements it asks for.
-fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> (Vec<u8>, usize) {
+/// Encodes the batch.
+fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> Vec<u8> {
     const NEW_TABLE: u16 = 0;
     const NEW_CHAIN: u16 = 3;
     const NEW_RULE: u16 = 6;
+    const DELETE_RULE: u16 = 8;
     let mut messages = vec![(NEW_TABLE, text(1, table))];
     for (name, hook, _) in chains {
         let number: u32 = match hook {
@@ -115,26 +138,29 @@ fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> (Vec<u8>, usi
         let drop = number_be(5, 0);
         messages.push((NEW_CHAIN, [text(1, table), text(3, name), place, drop, text(7, "filter")].concat()));
     }
+    // All rules of the chain, as no single one is named.
+    messages.extend(chains.iter().map(|(name, ..)| (DELETE_RULE, [text(1, table), text(2, name)].concat())));
     for (name, _, rules) in chains {
         for rule in rules {
             let steps: Vec<Vec<u8>> = rule.iter().flat_map(expressions).map(|one| nested(1, &[one])).collect();
             messages.push((NEW_RULE, [text(1, table), text(2, name), nested(4, &steps)].concat()));
         }
     }
-    let answers = messages.len();
-    let mut batch = message(0x10, 0, 0, SUBSYSTEM, &[]);
+    let last = messages.len();
+    let mut batch = message(0x10, 0, (0, 0, SUBSYSTEM), &[]);
     for (sequence, (kind, body)) in (1..).zip(messages) {
-        batch.extend(message(SUBSYSTEM << 8 | kind, sequence, INET, 0, &body));
+        let flags = if kind == DELETE_RULE { 0 } else { CREATE_APPEND };
+        let flags = if sequence as usize == last { flags | ACKNOWLEDGE } else { flags };
+        batch.extend(message(SUBSYSTEM << 8 | kind, flags, (sequence, INET, 0), &body));
     }
-    batch.extend(message(0x11, 0, 0, SUBSYSTEM, &[]));
-    (batch, answers)
+    batch.extend(message(0x11, 0, (0, 0, SUBSYSTEM), &[]));
+    batch
 }
 
-/// Encodes a message. Those of the table ask to be acknowledged; the two ends of a batch have no sequence and do not.
-fn message(kind: u16, sequence: u32, family: u8, resource: u16, body: &[u8]) -> Vec<u8> {
+/// Encodes a message with its sequence, family and resource.
+fn message(kind: u16, flags: u16, (sequence, family, resource): (u32, u8, u16), body: &[u8]) -> Vec<u8> {
     const REQUEST: u16 = 0x1;
-    const ACKNOWLEDGE_CREATE_APPEND: u16 = 0x4 | 0x400 | 0x800;
-    let flags = REQUEST | if sequence == 0 { 0 } else { ACKNOWLEDGE_CREATE_APPEND };
+    let flags = REQUEST | flags;
     let length = 20 + body.len() as u32;
     let mut bytes = Vec::with_capacity(length as usize);
     bytes.extend(length.to_ne_bytes());
@@ -151,6 +177,8 @@ fn message(kind: u16, sequence: u32, family: u8, resource: u16, body: &[u8]) -> 
 fn expressions(step: &Step) -> Vec<Vec<u8>> {
     const EQUAL: u32 = 0;
     const UNEQUAL: u32 = 1;
+    const AT_MOST: u32 = 3;
+    const AT_LEAST: u32 = 5;
     let compare = |operator, value: &[u8]| {
         expression("cmp", &[number_be(1, REGISTER), number_be(2, operator), nested(3, &[attribute(1, value)])])
     };
@@ -165,6 +193,12 @@ fn expressions(step: &Step) -> Vec<Vec<u8>> {
         let bits = [nested(4, &[attribute(1, mask)]), nested(5, &[attribute(1, &zero)])].concat();
         let length = number_be(3, mask.len() as u32);
         expression("bitwise", &[number_be(1, REGISTER), number_be(2, REGISTER), length, bits])
+    };
+    let between = |load: Vec<u8>, first: &[u8], last: &[u8]| {
+        if first == last {
+            return vec![load, compare(EQUAL, first)];
+        }
+        vec![load, compare(AT_LEAST, first), compare(AT_MOST, last)]
     };
     let verdict = |code: u32| {
         let verdict = nested(2, &[nested(2, &[number_be(1, code)])]);
@@ -184,6 +218,14 @@ fn expressions(step: &Step) -> Vec<Vec<u8>> {
             vec![load(1, *offset, value.len() as u32), mask(bits), compare(EQUAL, &masked)]
         }
         Step::Kind(kind) => vec![load(2, 0, 1), compare(EQUAL, &[*kind])],
+        Step::Code(code) => vec![load(2, 1, 1), compare(EQUAL, &[*code])],
+        Step::HeaderRange { offset, first, last } => between(load(1, *offset, first.len() as u32), first, last),
+        Step::Ports(first, last) => between(load(2, 2, 2), &first.to_be_bytes(), &last.to_be_bytes()),
+        Step::Limit(a_second) => {
+            let (rate, unit) = (attribute(1, &a_second.to_be_bytes()), attribute(2, &1u64.to_be_bytes()));
+            vec![expression("limit", &[rate, unit, number_be(3, BURST), number_be(4, 0), number_be(5, 0)])]
+        }
+        Step::Log(prefix) => vec![expression("log", &[text(2, prefix)])],
         Step::Accept => verdict(1),
         Step::Drop => verdict(0),
         // Of either family, administratively prohibited.
@@ -232,22 +274,23 @@ mod tests {
             vec![Step::Header { offset: 16, value: vec![10, 1, 0, 5], mask: vec![255, 255, 0, 0] }, Step::Accept],
             vec![Step::Reject],
         ];
-        let (batch, answers) = encode("t", &[("output", Hook::Output, rules), ("forward", Hook::Forward, Vec::new())]);
-        assert_eq!(answers, 1 + 2 + 3);
+        let batch = encode("t", &[("output", Hook::Output, rules), ("forward", Hook::Forward, Vec::new())]);
         let mut rest = &batch[..];
-        let mut kinds = Vec::new();
+        let (mut kinds, mut acknowledged) = (Vec::new(), Vec::new());
         while !rest.is_empty() {
             let length = u32::from_ne_bytes(rest[..4].try_into().unwrap()) as usize;
             kinds.push(u16::from_ne_bytes(rest[4..6].try_into().unwrap()));
+            acknowledged.push(u16::from_ne_bytes(rest[6..8].try_into().unwrap()) & ACKNOWLEDGE != 0);
             rest = &rest[length..];
         }
-        assert_eq!(kinds, [0x10, 0xa00, 0xa03, 0xa03, 0xa06, 0xa06, 0xa06, 0x11]);
+        assert_eq!(kinds, [0x10, 0xa00, 0xa03, 0xa03, 0xa08, 0xa08, 0xa06, 0xa06, 0xa06, 0x11]);
+        assert_eq!(acknowledged, [false, false, false, false, false, false, false, false, true, false]);
     }
 
     #[test]
     fn refusals_are_found_among_acknowledgements() {
         let answer = |errno: i32| {
-            let mut bytes = message(2, 0, 0, 0, &[0; 16]);
+            let mut bytes = message(2, 0, (0, 0, 0), &[0; 16]);
             bytes[16..20].copy_from_slice(&errno.to_ne_bytes());
             bytes
         };

@@ -64,6 +64,8 @@ pub(super) enum Command {
     Attach(Attach, Vec<OwnedFd>),
     /// Replace its files.
     UpdateFiles(Update),
+    /// Replace its egress, as `EGRESS_FDS` say.
+    UpdateEgress(Vec<OwnedFd>),
 }
 
 /// A command, to be answered.
@@ -243,6 +245,7 @@ impl Control {
             }
             Some(ShimCall::Ping(_)) => return None,
             Some(ShimCall::UpdateFiles(update)) => Command::UpdateFiles(Update { signal: update.signal, fds }),
+            Some(ShimCall::UpdateEgress(_)) => Command::UpdateEgress(fds),
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
             Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),
             None => {

@@ -178,6 +178,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         exit: None,
         steps: Vec::new(),
         files_generation: 0,
+        egress_generation: 0,
         files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
     };
@@ -345,6 +346,7 @@ impl Assembled {
         drop(ids);
         site.init = Some(container.pid());
         let network = network::attach(host, &record, container.pid())?;
+        warnings.extend(network::log_warning(&record.plan));
         names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
         drop(tree); // not before: see `Tree`
         host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;

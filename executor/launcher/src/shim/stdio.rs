@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use executor_core::logline::{CHUNK_MAX, Entry, Place, Stream, split, write, write_place};
+use executor_core::loglimit::{Decision, LogLimiter};
+use executor_core::logline::{CHUNK_MAX, Entry, Missing, Place, Stream, split, whole_characters, write, write_place};
 use executor_core::plan::{Plan, PlannedProcess, Redaction};
 use executor_core::protocol::{Attach, Reason, Refused};
 use executor_secrets::redact::{self, Redactor};
@@ -53,6 +54,11 @@ pub(super) struct Log {
     redactor: Redactor,
     /// Bytes that could not be written.
     lost: u64,
+    /// Limits on the rate at which output is kept, if there are any.
+    limiter: Option<LogLimiter>,
+    begun: Instant,
+    /// True when output was dropped since the last line, and no line tells the place yet.
+    untold: bool,
 }
 
 /// What output is marked with.
@@ -71,6 +77,8 @@ struct Pipe {
     process: Option<usize>,
     file: File,
     masked: redact::Stream,
+    /// The beginning of a character whose rest has not come yet. Clients have it already.
+    torn: Vec<u8>,
     /// Time when what is held back goes out, if nothing comes.
     flush_at: Option<Instant>,
 }
@@ -84,7 +92,7 @@ impl Source {
 impl Pipe {
     fn new(stream: Stream, source: &Rc<Source>, process: Option<usize>, file: File) -> Self {
         let (source, masked) = (Rc::clone(source), redact::Stream::default());
-        Self { stream, source, process, file, masked, flush_at: None }
+        Self { stream, source, process, file, masked, torn: Vec::new(), flush_at: None }
     }
 }
 
@@ -109,6 +117,9 @@ impl Log {
             stdin: plan.stdin,
             redactor: Redactor::new(Redaction::None, []),
             lost: 0,
+            limiter: LogLimiter::new(plan.logging.limits),
+            begun: Instant::now(),
+            untold: false,
         })
     }
 
@@ -285,47 +296,67 @@ impl Log {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
         }
+        self.tell_place();
         self.attached.end();
         self.attached
     }
 
     fn take(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
         if self.redactor.is_idle() && pipe.masked.held() == 0 {
-            return self.append(pipe.stream, &pipe.source, bytes);
+            self.pass_on(pipe, bytes);
+        } else {
+            let mut masked = Vec::with_capacity(bytes.len());
+            pipe.masked.push(&self.redactor, bytes, &mut masked);
+            self.pass_on(pipe, &masked);
         }
-        let mut masked = Vec::with_capacity(bytes.len());
-        pipe.masked.push(&self.redactor, bytes, &mut masked);
-        pipe.flush_at = (pipe.masked.held() > 0).then(|| Instant::now() + IDLE);
-        self.append(pipe.stream, &pipe.source, &masked);
+        let is_held = pipe.masked.held() > 0 || !pipe.torn.is_empty();
+        pipe.flush_at = is_held.then(|| Instant::now() + IDLE);
+    }
+
+    /// Passes output on to clients and to the log, but for a character of which only the beginning has come: no entry of the
+    /// log ends within one.
+    fn pass_on(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.attached.output(pipe.stream, bytes);
+        let joined = if pipe.torn.is_empty() { None } else { Some([&pipe.torn[..], bytes].concat()) };
+        let bytes = joined.as_deref().unwrap_or(bytes);
+        let (whole, torn) = bytes.split_at(whole_characters(bytes));
+        self.keep(pipe.stream, &pipe.source, whole);
+        pipe.torn = torn.to_vec();
     }
 
     fn flush(&mut self, pipe: &mut Pipe) {
         let mut masked = Vec::new();
         pipe.masked.flush(&self.redactor, &mut masked);
         pipe.flush_at = None;
-        self.append(pipe.stream, &pipe.source, &masked);
+        if !masked.is_empty() {
+            self.attached.output(pipe.stream, &masked);
+        }
+        let rest = [&std::mem::take(&mut pipe.torn)[..], &masked].concat();
+        self.keep(pipe.stream, &pipe.source, &rest);
     }
 
     /// Words of the executor's own, on a stream of their own.
     pub(super) fn own_words(&mut self, words: &str) {
-        let words = self.masked(words);
+        let words = format!("{}\n", self.masked(words));
+        self.attached.output(Stream::Executor, words.as_bytes());
         let source = Rc::clone(&self.source);
-        self.append(Stream::Executor, &source, format!("{words}\n").as_bytes());
+        self.keep(Stream::Executor, &source, words.as_bytes());
     }
 
     /// Words of the request, as if a process of this source had written them.
     pub(super) fn say(&mut self, stream: Stream, source: &str, words: &str) {
-        let words = self.masked(words);
+        let words = format!("{}\n", self.masked(words));
+        self.attached.output(stream, words.as_bytes());
         let source = Source { name: source.to_owned(), suppressed: false };
-        self.append(stream, &source, format!("{words}\n").as_bytes());
+        self.keep(stream, &source, words.as_bytes());
     }
 
-    fn append(&mut self, stream: Stream, source: &Source, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        self.attached.output(stream, bytes);
-        if source.suppressed && stream != Stream::Executor {
+    /// Writes output to the log, as far as its limits allow.
+    fn keep(&mut self, stream: Stream, source: &Source, bytes: &[u8]) {
+        if bytes.is_empty() || (source.suppressed && stream != Stream::Executor) {
             return;
         }
         let (mut lines, mut place) = (Vec::with_capacity(bytes.len() + 256), self.place);
@@ -336,30 +367,67 @@ impl Log {
             let notice = Entry { time, stream: Stream::Executor, complete: true, source: "", content };
             write(&notice, &mut lines);
             place.pass(&notice);
-            write_place(time, place, &mut lines);
+            write_place(time, place, Missing::Lost, &mut lines);
+            self.untold = false;
         }
-        let (told, before) = (lines.len(), place);
+        let (before, mut kept) = (place, 0);
+        let since = self.begun.elapsed();
+        let put = |entry: &Entry<'_>, place: &mut Place, untold: &mut bool, lines: &mut Vec<u8>| {
+            if std::mem::take(untold) {
+                write_place(time, *place, Missing::AboveLimits, lines);
+            }
+            write(entry, lines);
+            place.pass(entry);
+        };
         for (content, complete) in split(bytes) {
             let entry = Entry { time, stream, complete, source: &source.name, content };
-            write(&entry, &mut lines);
-            place.pass(&entry);
+            let decision = self.limiter.as_mut().map_or(Decision::Keep, |limiter| limiter.decide(since, &entry));
+            if let Decision::DropAndTell(words) = &decision {
+                let content = words.as_bytes();
+                let notice = Entry { time, stream: Stream::Executor, complete: true, source: "", content };
+                put(&notice, &mut place, &mut self.untold, &mut lines);
+            }
+            if decision == Decision::Keep {
+                put(&entry, &mut place, &mut self.untold, &mut lines);
+                kept += entry.output_bytes();
+            } else {
+                place.pass(&entry);
+                self.untold = true;
+            }
         }
         match self.write(&lines) {
             Ok(()) => (self.place, self.lost) = (place, 0),
             Err(error) => {
-                if told == 0 {
+                if self.lost == 0 {
                     let why = format_args!("output was lost: {}: {}", self.path.display(), plain(&error));
                     log::line(Level::Warning, &self.id, why);
                 }
                 // What told of earlier losses is written again.
                 self.place.bytes += place.bytes - before.bytes;
                 self.place.entries += place.entries - before.entries;
-                self.lost += bytes.len() as u64;
+                self.lost += kept;
+                self.untold = true;
             }
         }
     }
 
+    /// Writes the place of the log's end, where output was dropped before it.
+    fn tell_place(&mut self) {
+        if !std::mem::take(&mut self.untold) {
+            return;
+        }
+        let mut line = Vec::new();
+        write_place(now(), self.place, Missing::AboveLimits, &mut line);
+        if let Err(error) = self.write(&line) {
+            let why = format_args!("the end of the log was not written: {}: {}", self.path.display(), plain(&error));
+            log::line(Level::Warning, &self.id, why);
+        }
+    }
+
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
         if self.size > self.header && self.size + lines.len() as u64 > self.size_max {
             self.rotate()?;
         }
@@ -383,7 +451,7 @@ impl Log {
             _ => {}
         }
         let mut header = Vec::new();
-        write_place(now(), self.place, &mut header);
+        write_place(now(), self.place, Missing::Lost, &mut header);
         self.file = self.dirs.replacement(&self.path).write(&header)?;
         (self.size, self.header) = (header.len() as u64, header.len() as u64);
         Ok(())

@@ -13,7 +13,7 @@ use executor_sys::process::{self, Ended, SignalEvents};
 
 use super::control::{Command, Control};
 use super::steps::Running;
-use super::{Ready, disclosure, save, update};
+use super::{Ready, disclosure, egress, save, update};
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -189,6 +189,13 @@ fn carry_out(
                 return Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")));
             }
             signal_process(ready, &process_id, signal)?;
+            Ok(None)
+        }
+        Command::UpdateEgress(fds) => {
+            control.pace().begin(egress::PATIENCE);
+            egress::carry_out(host, ready, fds)?;
+            // The daemon reads the new record before it reads the answer.
+            control.reached(ready.record.state);
             Ok(None)
         }
         Command::UpdateFiles(update) => {

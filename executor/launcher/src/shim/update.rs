@@ -379,7 +379,7 @@ fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
 }
 
 /// The record must be readable, and the exit record must find room that is kept for it, whatever happens next.
-fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
+pub(super) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
     let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
     if size > RECORD_MAX {
         let why = format!("make a record of {size} bytes of this container; at most {RECORD_MAX}");
@@ -490,6 +490,7 @@ mod tests {
             files_updated_at: None,
             id_range_start: None,
             steps: Vec::new(),
+            egress_generation: 0,
         }
     }
 

@@ -87,8 +87,10 @@ impl FakeShim {
             stopped: false,
             exit: None,
             files_generation: 0,
+            egress_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            steps: Vec::new(),
         };
         let (asked, calls) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
@@ -374,6 +376,7 @@ fn prepared() -> Prepared {
         nofile: 1024,
         warnings: Vec::new(),
         network: None,
+        steps: Vec::new(),
         at: now(),
     }
 }

@@ -1,0 +1,243 @@
+//! Limits on the rate at which a container's output is kept in its log.
+//!
+//! Each limit is a bucket that holds what one second allows and is filled again at the rate of the limit. An entry is kept
+//! when both buckets have room for it. One that is longer than a bucket is kept when the bucket is full, and the bucket is in
+//! debt then, so that no line is too long to be ever seen. An overage begins with an entry that is dropped; it ends when the
+//! buckets have been full again and nothing was dropped for a second.
+//!
+//! The clock is the caller's: a time since any moment, which never goes back.
+
+use std::time::Duration;
+
+use crate::logline::{Entry, Stream};
+use crate::plan::LogLimits;
+
+/// Time without a dropped entry after which an overage can be over.
+const CALM: Duration = Duration::from_secs(1);
+/// Parts of a byte or a line in which buckets count: the rate is one of them each nanosecond, for each one per second.
+const PARTS: i128 = 1_000_000_000;
+
+/// Decision about an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Keep the entry.
+    Keep,
+    /// Drop the entry, as those before it.
+    Drop,
+    /// Drop the entry, and tell of the overage that begins with it in these words.
+    DropAndTell(String),
+}
+
+/// A limit, and what is left of it.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    limit: u64,
+    /// Parts that are left, below 0 when in debt.
+    left: i128,
+}
+
+impl Bucket {
+    fn full(limit: u64) -> Self {
+        Self { limit, left: i128::from(limit) * PARTS }
+    }
+
+    fn fill(&mut self, since: Duration) {
+        let nanos = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX);
+        let more = i128::from(self.limit).saturating_mul(nanos);
+        self.left = self.left.saturating_add(more).min(self.capacity());
+    }
+
+    fn capacity(&self) -> i128 {
+        i128::from(self.limit) * PARTS
+    }
+
+    /// A limit of 0 is never kept to.
+    fn is_full(&self) -> bool {
+        self.limit > 0 && self.left == self.capacity()
+    }
+
+    fn has_room(&self, cost: u64) -> bool {
+        self.limit > 0 && self.left >= (i128::from(cost) * PARTS).min(self.capacity())
+    }
+
+    fn take(&mut self, cost: u64) {
+        self.left = self.left.saturating_sub(i128::from(cost) * PARTS);
+    }
+}
+
+/// Limits of one log.
+#[derive(Clone, Debug)]
+pub struct LogLimiter {
+    bytes: Option<Bucket>,
+    lines: Option<Bucket>,
+    /// Time up to which the buckets are filled.
+    filled_at: Duration,
+    /// Time of the last entry that was dropped, while an overage lasts.
+    dropped_at: Option<Duration>,
+    /// For standard output and standard error: true within a line whose last entry was kept.
+    within: [bool; 2],
+}
+
+impl LogLimiter {
+    /// Makes the limiter of a log; `None` where there is no limit.
+    pub fn new(limits: LogLimits) -> Option<Self> {
+        (!limits.is_unlimited()).then(|| Self {
+            bytes: limits.bytes_per_second.map(Bucket::full),
+            lines: limits.lines_per_second.map(Bucket::full),
+            filled_at: Duration::ZERO,
+            dropped_at: None,
+            within: [false; 2],
+        })
+    }
+
+    /// Decides about the next entry, which came at `now`. The executor's own entries are always kept.
+    pub fn decide(&mut self, now: Duration, entry: &Entry<'_>) -> Decision {
+        let stream = match entry.stream {
+            Stream::Stdout => 0,
+            Stream::Stderr => 1,
+            Stream::Executor => return Decision::Keep,
+        };
+        let since = now.saturating_sub(self.filled_at);
+        self.filled_at = self.filled_at.max(now);
+        self.bytes.iter_mut().chain(&mut self.lines).for_each(|bucket| bucket.fill(since));
+        let is_calm = self.dropped_at.is_some_and(|at| now.saturating_sub(at) >= CALM);
+        if is_calm && self.bytes.iter().chain(&self.lines).all(Bucket::is_full) {
+            self.dropped_at = None;
+        }
+        let (bytes, lines) = (entry.output_bytes(), u64::from(!self.within[stream]));
+        let short_of = |bucket: &Option<Bucket>, cost| bucket.is_some_and(|bucket| !bucket.has_room(cost));
+        let exceeded = if short_of(&self.bytes, bytes) {
+            self.bytes.map(|bucket| format!("{} bytes/sec", bucket.limit))
+        } else if lines > 0 && short_of(&self.lines, lines) {
+            self.lines.map(|bucket| format!("{} log-lines/sec", bucket.limit))
+        } else {
+            None
+        };
+        self.within[stream] = exceeded.is_none() && !entry.complete;
+        let Some(limit) = exceeded else {
+            self.bytes.iter_mut().for_each(|bucket| bucket.take(bytes));
+            self.lines.iter_mut().for_each(|bucket| bucket.take(lines));
+            return Decision::Keep;
+        };
+        match self.dropped_at.replace(now) {
+            Some(_) => Decision::Drop,
+            None => Decision::DropAndTell(format!("app instance exceeded log rate limit ({limit})")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::time::Timestamp;
+
+    use super::*;
+
+    const SECOND: u64 = 1000;
+
+    fn limiter(bytes: Option<u64>, lines: Option<u64>) -> LogLimiter {
+        LogLimiter::new(LogLimits { bytes_per_second: bytes, lines_per_second: lines }).unwrap()
+    }
+
+    /// Decides about an entry of so many bytes, its newline included if it has one: `.` kept, `x` dropped, `!` dropped and told.
+    fn decide(limiter: &mut LogLimiter, millis: u64, stream: Stream, bytes: usize, complete: bool) -> char {
+        let content = vec![b'x'; bytes - usize::from(complete)];
+        let entry = Entry { time: Timestamp(1), stream, complete, source: "", content: &content };
+        match limiter.decide(Duration::from_millis(millis), &entry) {
+            Decision::Keep => '.',
+            Decision::Drop => 'x',
+            Decision::DropAndTell(_) => '!',
+        }
+    }
+
+    /// Lines of so many bytes at so many milliseconds, and what becomes of each.
+    #[test]
+    fn limits_by_table() {
+        /// Name, limits of bytes and lines, times and lengths of entries, and what becomes of each.
+        type Row = (&'static str, Option<u64>, Option<u64>, &'static [(u64, usize)], &'static str);
+        let table: [Row; 9] = [
+            ("the output of a second at once", Some(10), None, &[(0, 5), (0, 5), (0, 1)], "..!"),
+            ("told once", Some(10), None, &[(0, 10), (1, 9), (2, 9), (3, 9)], ".!xx"),
+            ("filled again with time", Some(10), None, &[(0, 10), (100, 1), (100, 1), (300, 2)], "..!."),
+            ("told again after an overage", Some(10), None, &[(0, 10), (0, 1), (2000, 10), (2000, 1)], ".!.!"),
+            (
+                "an overage that goes on",
+                Some(10),
+                None,
+                &[(0, 10), (0, 9), (900, 9), (950, 9), (1900, 9), (1901, 9)],
+                ".!.x.x",
+            ),
+            ("a line longer than the limit", Some(10), None, &[(0, 25), (1000, 1), (1500, 1), (1600, 1)], ".!x."),
+            ("nothing", Some(0), None, &[(0, 1), (5000, 1), (9000, 1)], "!xx"),
+            ("lines", None, Some(2), &[(0, 900), (0, 900), (0, 1), (500, 1), (500, 1)], "..!.x"),
+            ("both", Some(100), Some(2), &[(0, 1), (0, 101), (0, 1), (0, 1)], ".!.x"),
+        ];
+        for (name, bytes, lines, entries, expected) in table {
+            let mut limiter = limiter(bytes, lines);
+            let told = entries.iter().map(|(at, bytes)| decide(&mut limiter, *at, Stream::Stdout, *bytes, true));
+            assert_eq!(told.collect::<String>(), expected, "{name}");
+        }
+        assert!(LogLimiter::new(LogLimits::default()).is_none());
+    }
+
+    #[test]
+    fn words_name_the_limit_that_is_exceeded() {
+        let mut limiter = limiter(Some(1024), Some(0));
+        let entry = Entry { time: Timestamp(1), stream: Stream::Stdout, complete: true, source: "", content: b"x" };
+        let Decision::DropAndTell(words) = limiter.decide(Duration::ZERO, &entry) else { panic!() };
+        assert_eq!(words, "app instance exceeded log rate limit (0 log-lines/sec)");
+        let own = Entry { stream: Stream::Executor, ..entry };
+        assert_eq!(limiter.decide(Duration::ZERO, &own), Decision::Keep, "the executor's own");
+    }
+
+    #[test]
+    fn a_line_of_several_entries_counts_once_for_each_stream() {
+        let mut limiter = limiter(None, Some(2));
+        let steps = [
+            (Stream::Stdout, false, '.'),
+            (Stream::Stderr, false, '.'),
+            (Stream::Stdout, false, '.'),
+            (Stream::Stdout, true, '.'),
+            (Stream::Stdout, true, '!'),
+            (Stream::Stderr, true, '.'),
+            (Stream::Stderr, false, 'x'),
+            (Stream::Stderr, true, 'x'),
+        ];
+        for (step, (stream, complete, expected)) in steps.into_iter().enumerate() {
+            assert_eq!(decide(&mut limiter, 0, stream, 5, complete), expected, "step {step}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever comes: within any span of time no more is kept than the limits allow, and each overage is told once.
+        #[test]
+        fn no_span_of_time_has_more_than_the_limits(
+            bytes in 1u64..200,
+            lines in 1u64..20,
+            entries in proptest::collection::vec((0u64..700, 1usize..120, proptest::bool::ANY), 1..200),
+        ) {
+            let mut limiter = limiter(Some(bytes), Some(lines));
+            let (mut now, mut kept, mut last_drop, mut told) = (0, Vec::new(), None, 0);
+            for (pause, length, complete) in entries {
+                now += pause;
+                match decide(&mut limiter, now, Stream::Stdout, length, complete) {
+                    '.' => kept.push((now, length as u64)),
+                    mark => {
+                        let calm = last_drop.is_none_or(|at| now - at >= SECOND);
+                        proptest::prop_assert!(mark == 'x' || calm, "told again within a second");
+                        proptest::prop_assert!(mark == '!' || told > 0, "dropped and never told");
+                        told += u64::from(mark == '!');
+                        last_drop = Some(now);
+                    }
+                }
+            }
+            for (index, (from, _)) in kept.iter().enumerate() {
+                let mut sum = 0;
+                for (to, length) in &kept[index..] {
+                    // Before this entry, which may be longer than what is left.
+                    proptest::prop_assert!(sum * SECOND <= bytes * SECOND + bytes * (to - from));
+                    sum += length;
+                }
+            }
+        }
+    }
+}

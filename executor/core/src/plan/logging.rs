@@ -1,0 +1,32 @@
+//! Settings of a container's log.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Limits on the rate at which output is kept; no limit where there is no number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LogLimits {
+    /// Bytes per second; 0 keeps nothing.
+    pub bytes_per_second: Option<u64>,
+    /// Lines per second; 0 keeps nothing.
+    pub lines_per_second: Option<u64>,
+}
+
+impl LogLimits {
+    /// Returns whether there is no limit at all.
+    pub fn is_unlimited(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// Limits and tags of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Logging {
+    /// Limits in force.
+    pub limits: LogLimits,
+    /// Tags for whoever passes the log on.
+    pub tags: BTreeMap<String, String>,
+}

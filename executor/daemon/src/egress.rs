@@ -1,0 +1,73 @@
+//! UpdateEgress: new rules for the connections that a running container may open.
+//!
+//! The rules are validated here and, by the same code, in the shim, which brings them into force and records them. Updates of a
+//! container run one after the other, and each goes on once it has begun, even if its caller goes away.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use executor_core::lifecycle::State;
+use executor_core::protocol::{ShimCall, UpdateEgress};
+use executor_core::update::EgressUpdate;
+use executor_core::validate::validate_egress;
+use executor_proto::v1;
+
+use crate::container::link::shim_is_gone;
+use crate::container::{Handle, Presence};
+use crate::facts::Facts;
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+use crate::rotate::{REPORT_PATIENCE, running};
+use crate::{draft, memfiles};
+
+/// Replaces the egress of a container.
+///
+/// # Errors
+/// Those that the interface lists for UpdateEgress. The egress is unchanged then, except after UNAVAILABLE.
+pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateEgressRequest) -> Result<Arc<Facts>, Problem> {
+    let task = tokio::spawn({
+        let node = Arc::clone(node);
+        async move { carry_out(&node, &request).await }
+    });
+    tokio::select! {
+        done = task => done?,
+        () = node.until_stopping() => Err(Problem::stopping()),
+    }
+}
+
+async fn carry_out(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<Facts>, Problem> {
+    let handle = node.find(&request.id)?;
+    let _turn = handle.updating.lock().await;
+    let record = running(node, &handle, "egress")?;
+    let mut violations = Vec::new();
+    let update =
+        EgressUpdate { egress: request.egress, rules: draft::egress_rules(&request.egress_rules, &mut violations) };
+    violations.extend(validate_egress(&update, &record.plan, &node.config.policy).err().unwrap_or_default());
+    if !violations.is_empty() {
+        return Err(Problem::invalid(violations));
+    }
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
+    let file = memfiles::of_json("executor-egress", &update).map_err(|error| {
+        let why = format!("no memory or descriptors for new rules of container {}: {error}", handle.id());
+        Problem::new(Kind::Exhausted, why)
+    })?;
+    let answer = link.call_with_fds(ShimCall::UpdateEgress(UpdateEgress {}), &[file.as_fd()]).await;
+    answer.map_err(|told| told.map_or_else(|| unanswered(&handle), Problem::from))?;
+    let base = record.egress_generation;
+    let mut watch = handle.watch();
+    let news =
+        watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.egress_generation <= base));
+    let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
+    handle.facts().ok_or_else(|| Problem::no_container(handle.id().as_str()))
+}
+
+fn unanswered(handle: &Handle) -> Problem {
+    if handle.state().is_none_or(|state| state >= State::Wiping) {
+        return shim_is_gone(handle.id());
+    }
+    let why = format!(
+        "the connection to the shim of container {} was lost: its egress_generation shows if the rules were replaced",
+        handle.id()
+    );
+    Problem::new(Kind::Unavailable, why)
+}

@@ -1,0 +1,150 @@
+//! Limits of a container's log: what is above them is not kept, told once, and counted; attached clients get everything.
+
+use executor_proto::v1::{AttachStart, LogLimits, LogStream, RunRequest, StreamLogsResponse};
+use integration::cli;
+use integration::daemon::{Daemon, Setup};
+use integration::request::{RequestBuilder, sh};
+use integration::streams::Attached;
+
+/// 200 lines of 100 bytes, at once.
+const FLOOD: &str = "read go; line=$(printf %099d 7); i=0; while [ $i -lt 200 ]; do echo $line; i=$((i+1)); done";
+const FLOOD_BYTES: u64 = 200 * 100;
+
+fn limited(request: RunRequest, bytes: Option<i64>, lines: Option<i64>) -> RunRequest {
+    RunRequest { log_limits: Some(LogLimits { bytes_per_second: bytes, lines_per_second: lines }), ..request }
+}
+
+/// What a log has of an output.
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: u64,
+    dropped: u64,
+    notices: Vec<String>,
+}
+
+/// Adds a log up. Entries and gaps together are the whole output.
+fn kept(entries: &[StreamLogsResponse]) -> Kept {
+    let mut kept = Kept::default();
+    let (mut offset, mut sequence) = (0, 0);
+    for entry in entries {
+        assert_eq!(entry.offset, offset, "{entry:?}");
+        match entry.gap {
+            Some(gap) => {
+                assert!(gap.above_limits, "{entry:?}");
+                (offset, sequence) = (offset + gap.dropped_bytes, sequence + gap.dropped_entries);
+                kept.dropped += gap.dropped_bytes;
+            }
+            None => {
+                assert_eq!(entry.sequence, sequence + 1, "{entry:?}");
+                sequence = entry.sequence;
+                if entry.stream() == LogStream::Executor {
+                    kept.notices.push(String::from_utf8_lossy(&entry.data).trim_end().to_owned());
+                } else {
+                    offset += entry.data.len() as u64;
+                    kept.bytes += entry.data.len() as u64;
+                }
+            }
+        }
+    }
+    kept
+}
+
+#[test]
+fn what_is_above_a_limit_is_told_and_counted_and_clients_get_it_all() {
+    let daemon = Daemon::start();
+    let table = [
+        ("none", None, None, ""),
+        ("unlimited", Some(-1), Some(-1), ""),
+        ("bytes", Some(1000), None, "app instance exceeded log rate limit (1000 bytes/sec)"),
+        ("lines", None, Some(10), "app instance exceeded log rate limit (10 log-lines/sec)"),
+        ("nothing", Some(0), None, "app instance exceeded log rate limit (0 bytes/sec)"),
+    ];
+    for (id, bytes, lines, notice) in table {
+        daemon.api.started(RunRequest { stdin: true, ..limited(sh(FLOOD).id(id), bytes, lines) });
+        let start = AttachStart { id: id.into(), input: true, ..AttachStart::default() };
+        let client = Attached::begin(&daemon.api, start).unwrap();
+        client.send_input(b"\n");
+        let client = client.end().unwrap();
+        assert_eq!(client.stdout.len() as u64, FLOOD_BYTES, "{id}: attached clients are not limited");
+        daemon.api.wait(id).unwrap();
+        let kept = kept(&daemon.api.follow(id).rest());
+        assert_eq!(kept.bytes + kept.dropped, FLOOD_BYTES, "{id}: {kept:?}");
+        if notice.is_empty() {
+            assert_eq!((kept.bytes, kept.notices.len()), (FLOOD_BYTES, 0), "{id}, the control");
+            continue;
+        }
+        assert_eq!(kept.notices, [notice], "{id}");
+        let least = if id == "nothing" { 0 } else { 1000 };
+        assert!(kept.bytes >= least && (kept.bytes > 0) == (least > 0), "{id}: {kept:?}");
+        // A slow machine takes some seconds for the flood.
+        assert!(kept.bytes < FLOOD_BYTES / 2, "{id}: {kept:?}");
+    }
+}
+
+/// After a pause within the limit the next overage is told again, and the log is read with its gaps from any place.
+#[test]
+fn each_overage_is_told_once() {
+    let daemon = Daemon::start();
+    let burst = "i=0; while [ $i -lt 50 ]; do echo $i; i=$((i+1)); done";
+    // The limit is about time: in the pause it is kept to.
+    daemon.api.run_to_end(limited(sh(&format!("{burst}; sleep 4; {burst}; echo end >&2")).id("c"), None, Some(5)));
+    let entries = daemon.api.follow("c").rest();
+    let told = kept(&entries);
+    assert_eq!(told.notices.len(), 2, "{entries:?}");
+    let total: u64 = told.bytes + told.dropped;
+    assert_eq!(total, 2 * (10 * 2 + 40 * 3) + 4, "{told:?}");
+}
+
+/// The operator has a default and a maximum.
+#[test]
+fn the_operator_limits_logs() {
+    let policy = "[policy]\ndefault_log_lines_per_second = 7\nlog_lines_per_second_max = 10\nlog_bytes_per_second_max = \"4K\"\n";
+    let daemon = Setup::default().config(policy).start();
+    let spec = daemon.api.run_to_end(sh("true").id("default")).spec.unwrap();
+    let limits = spec.log_limits.unwrap();
+    assert_eq!((limits.bytes_per_second, limits.lines_per_second), (Some(4096), Some(7)), "the maximum, the default");
+    let refused = daemon.api.run(limited(sh("true").id("more"), Some(-1), Some(11))).unwrap_err();
+    let details = tonic_types::StatusExt::get_details_bad_request(&refused).unwrap();
+    let fields: Vec<_> = details.field_violations.iter().map(|one| (one.field.as_str(), one.reason.as_str())).collect();
+    let expected = [("log_limits.bytes_per_second", "NOT_ALLOWED"), ("log_limits.lines_per_second", "NOT_ALLOWED")];
+    assert_eq!(fields, expected, "{refused:?}");
+    daemon.api.run_to_end(limited(sh("true").id("less"), Some(0), Some(10)));
+}
+
+/// No entry ends within a character, however the process writes, and the output is the same byte for byte.
+#[test]
+fn entries_end_on_whole_characters() {
+    let daemon = Daemon::start();
+    // Three bytes each, from an odd place on, in far more than one entry; then one in three pieces, and half a one.
+    let script = "printf x; head -c 300000 /dev/zero | sed 's/\\x00/\\xe2\\x82\\xac/g'; \
+                  printf '\\342'; sleep 0.05; printf '\\202'; sleep 0.05; printf '\\254'; printf '\\342\\202' >&2";
+    daemon.api.run_to_end(sh(script).id("c"));
+    let entries = daemon.api.follow("c").rest();
+    let out: Vec<&StreamLogsResponse> = entries.iter().filter(|entry| entry.stream() == LogStream::Stdout).collect();
+    assert!(out.len() > 10 && out.iter().all(|entry| entry.data.len() <= 61_440));
+    for entry in &out {
+        assert!(std::str::from_utf8(&entry.data).is_ok(), "{:x?}", &entry.data[entry.data.len().saturating_sub(4)..]);
+    }
+    let output = daemon.api.output("c");
+    assert!(output.stdout == format!("x{}", "€".repeat(300_001)).into_bytes(), "{} bytes", output.stdout.len());
+    assert_eq!(output.stderr, b"\xe2\x82", "what is no character comes as it is");
+}
+
+#[test]
+fn tags_come_with_the_first_message() {
+    let daemon = Daemon::start();
+    let run = ["run", "--detach", "--id", "c", "--log-rate", "1M", "--log-lines", "none", "--log-tag", "instance_id=7"];
+    let started = cli::run(&daemon.socket(), &[&run[..], &["--", "/bin/sh", "-c", "echo a; echo b"]].concat());
+    assert_eq!(started.status, 0, "{started:?}");
+    daemon.api.wait("c").unwrap();
+    let entries = daemon.api.follow("c").rest();
+    let tags: Vec<usize> = entries.iter().map(|entry| entry.log_tags.len()).collect();
+    assert_eq!((tags, entries[0].log_tags["instance_id"].as_str()), (vec![1, 0], "7"));
+    let json = cli::run(&daemon.socket(), &["inspect", "c", "--json"]).json();
+    assert_eq!(json["spec"]["log_tags"]["instance_id"], "7");
+    assert_eq!(json["spec"]["log_limits"]["bytes_per_second"], 1 << 20);
+    let shown = cli::run(&daemon.socket(), &["inspect", "c"]).stdout;
+    assert!(shown.contains("instance_id=7") && shown.contains("per second"), "{shown}");
+    let bad = cli::run(&daemon.socket(), &["run", "--log-tag", "a b=c", "--", "/bin/true"]);
+    assert!(bad.stderr.contains("--log-tag"), "{bad:?}");
+}
