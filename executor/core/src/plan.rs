@@ -12,9 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
 
+mod checks;
 mod connectivity;
 mod surroundings;
 
+pub use checks::{
+    Check, Checks, ExecProbe, HEALTHY_DEFAULT, HttpProbe, INTERVAL_HEALTHY, INTERVAL_UNHEALTHY, Probe,
+    START_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT, UNHEALTHY_DEFAULT,
+};
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use surroundings::{ExtraHost, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs};
 
@@ -317,6 +322,9 @@ pub struct Plan {
     /// True when the container is deleted as soon as it is completed.
     #[serde(default)]
     pub remove_when_completed: bool,
+    /// Checks of the running container.
+    #[serde(default)]
+    pub checks: Option<Checks>,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
 }

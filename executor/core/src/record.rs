@@ -117,6 +117,9 @@ pub struct ContainerRecord {
     /// First id of the host that its users have, where it has a user namespace.
     #[serde(default)]
     pub id_range_start: Option<u32>,
+    /// Reason for which the container is being ended because of its checks.
+    #[serde(default)]
+    pub unhealthy: Option<String>,
 }
 
 impl ContainerRecord {
@@ -156,6 +159,8 @@ pub enum FailureKind {
     SupervisorLost,
     /// The machine was stopped.
     HostStopped,
+    /// The container was ended because of its checks.
+    Unhealthy,
 }
 
 /// A failure, told.

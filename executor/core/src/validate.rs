@@ -6,6 +6,7 @@
 //! `/sys` or `/dev`, no duplicate, no file that is also another's directory, no name that begins with `..`
 //! (reserved for atomic rotation, as in Kubernetes).
 
+mod checks;
 mod connectivity;
 mod draft;
 mod exec;
@@ -86,6 +87,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
         report.add("stop_signal", OutOfRange.because(why));
     }
+    let checks = draft.checks.as_ref().and_then(|asked| checks::check(asked, policy, &mut report));
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
             id,
@@ -108,6 +110,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             await_reader: draft.await_reader,
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             remove_when_completed: draft.remove_when_completed,
+            checks,
             processes: vec![process::plan(draft)],
         }),
         _ => Err(report.0),
@@ -174,6 +177,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         await_reader: plan.await_reader,
         stop_signal: plan.stop_signal,
         remove_when_completed: plan.remove_when_completed,
+        checks: plan.checks.clone(),
         ..Draft::default()
     };
     check_form(plan, main, validate(&draft, policy)?)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings};
+use crate::plan::{Checks, Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings};
 
 /// A request as it came, borrowed.
 #[derive(Default)]
@@ -80,6 +80,8 @@ pub struct Draft<'a> {
     pub stop_signal: u32,
     /// Deleted at its end.
     pub remove_when_completed: bool,
+    /// Checks as requested; zeros for defaults.
+    pub checks: Option<Checks>,
 }
 
 /// A file of a request, without its content.
