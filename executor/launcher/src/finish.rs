@@ -9,7 +9,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, OutputsRecord, Prepared, Timings, WipeRecord};
+use executor_core::record::{
+    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, Timings, WipeRecord,
+};
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
@@ -118,11 +120,13 @@ impl Remains {
         self.remove_leftovers(host, &id);
         let finish = now().since(ended_at);
         last();
+        let unhealthy = container.unhealthy.clone();
+        let unhealthy = unhealthy.map(|message| Failure { kind: FailureKind::Unhealthy, message, errno: 0 });
         let record = ExitRecord {
             container,
             exit: outcome.exit,
             oom_killed,
-            failure: outcome.failure,
+            failure: outcome.failure.or(unhealthy),
             timings: Timings { finish, ..outcome.timings },
             wipe,
             outputs: outcome.outputs,

@@ -401,6 +401,7 @@ mod tests {
             files_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            unhealthy: None,
         }
     }
 

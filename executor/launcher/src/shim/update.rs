@@ -488,6 +488,7 @@ mod tests {
             files_generation: 3,
             files_updated_at: None,
             id_range_start: None,
+            unhealthy: None,
         }
     }
 
