@@ -1,5 +1,6 @@
 //! Drafts of requests, as validation takes them. They borrow from the message: nothing is copied that could be secret.
 
+mod checks;
 mod connectivity;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -32,6 +33,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     violations.extend(platform("platform", &request.platform).err());
     let connectivity = connectivity::of(request, &mut violations);
     let surroundings = surroundings(request, &mut violations);
+    let checks = request.checks.as_ref().map(|asked| checks::of(asked, &mut violations));
     let limits = request.limits.unwrap_or_default();
     let draft = Draft {
         id: &request.id,
@@ -70,6 +72,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         await_reader: request.await_reader,
         stop_signal: request.stop_signal,
         remove_when_completed: request.remove_when_completed,
+        checks,
     };
     Ok((draft, violations))
 }

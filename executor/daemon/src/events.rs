@@ -19,6 +19,12 @@ pub enum EventKind {
     Deleted,
     /// The container's secret files were replaced; the number is their new generation.
     FilesUpdated(u64),
+    /// The container's checks say that it can serve.
+    Ready,
+    /// The container's checks say that it cannot serve any more.
+    NotReady,
+    /// The container is being ended because of its checks.
+    Unhealthy,
 }
 
 /// An event of a container.

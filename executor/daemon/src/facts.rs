@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::checks::Health;
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::record::{
@@ -42,6 +43,9 @@ pub struct Facts {
     /// First id of the container's range of host ids, as in the record.
     #[serde(default)]
     pub id_range_start: Option<u32>,
+    /// Results of its checks; unset before the first one, and without checks.
+    #[serde(default)]
+    pub health: Option<Arc<Health>>,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -89,6 +93,7 @@ impl Facts {
             files_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            health: None,
             end: None,
         }
     }
@@ -108,6 +113,7 @@ impl Facts {
             files_generation: record.files_generation,
             files_updated_at: record.files_updated_at,
             id_range_start: record.id_range_start,
+            health: None,
             end: None,
         }
     }
@@ -156,6 +162,12 @@ impl Facts {
             finished_at: now,
             recorded: false,
         }));
+    }
+
+    /// True when the container can serve, as far as its checks say.
+    pub fn is_ready(&self) -> bool {
+        let healthy = self.health.as_ref().map_or(self.plan.checks.is_none(), |health| health.ready);
+        self.state == State::Running && healthy
     }
 
     /// True when Run can answer: the process ran, or certainly never will.

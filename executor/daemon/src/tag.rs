@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Capabilities, Dns, EnvironmentVariable, ExtraHost, File, Limits, Outputs, PortMapping, RunAction, RunRequest,
-    SecretArgument, Tmpfs, WritableFiles,
+    Capabilities, Check, Checks, Dns, EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, Limits,
+    Outputs, PortMapping, RunAction, RunRequest, SecretArgument, TcpCheck, Tmpfs, WritableFiles, check::Kind,
 };
 use executor_secrets::TagKey;
 
@@ -55,6 +55,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         // Only this machine's own platform is accepted.
         platform: _,
         writable_files,
+        checks,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -72,10 +73,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         parts.text(name);
         parts.text(address);
     }
-    match grace_period {
-        None => parts.numbers(&[]),
-        Some(grace) => parts.numbers(&[grace.seconds.cast_unsigned(), u64::from(grace.nanos.cast_unsigned())]),
-    }
+    parts.duration(grace_period.as_ref());
     parts.numbers(&[u64::from(network.cast_unsigned())]);
     parts.files(volume_mounted_files);
     parts.texts(file_directories);
@@ -114,6 +112,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     if let Some(run) = action.as_ref().and_then(|action| action.run.as_ref()) {
         parts.run(run);
     }
+    parts.checks(checks.as_ref());
     let Parts { order, numbers } = &parts;
     key.tag(order.iter().map(|part| match part {
         Part::Bytes(bytes) => bytes,
@@ -156,6 +155,46 @@ impl<'a> Parts<'a> {
         let start = self.numbers.len();
         numbers.iter().for_each(|number| self.numbers.extend_from_slice(&number.to_le_bytes()));
         self.order.push(Part::Numbers(start, self.numbers.len()));
+    }
+
+    fn duration(&mut self, duration: Option<&prost_types::Duration>) {
+        match duration {
+            None => self.numbers(&[]),
+            Some(time) => self.numbers(&[time.seconds.cast_unsigned(), u64::from(time.nanos.cast_unsigned())]),
+        }
+    }
+
+    fn checks(&mut self, checks: Option<&'a Checks>) {
+        let Some(Checks { startup, liveness, readiness, start_timeout }) = checks else { return self.numbers(&[]) };
+        self.duration(start_timeout.as_ref());
+        for list in [startup, liveness, readiness] {
+            self.numbers(&[list.len() as u64]);
+            list.iter().for_each(|check| self.check(check));
+        }
+    }
+
+    fn check(&mut self, check: &'a Check) {
+        let Check { kind, interval, timeout, initial_delay, healthy_threshold, unhealthy_threshold } = check;
+        [interval, timeout, initial_delay].into_iter().for_each(|time| self.duration(time.as_ref()));
+        self.numbers(&[u64::from(*healthy_threshold), u64::from(*unhealthy_threshold)]);
+        match kind {
+            None => self.numbers(&[]),
+            Some(Kind::Tcp(TcpCheck { port })) => self.numbers(&[1, u64::from(*port)]),
+            Some(Kind::Http(HttpCheck { port, path, headers, statuses })) => {
+                self.numbers(&[2, u64::from(*port), headers.len() as u64, statuses.len() as u64]);
+                self.text(path);
+                for HttpHeader { name, value } in headers {
+                    self.text(name);
+                    self.text(value);
+                }
+                statuses.iter().for_each(|status| self.numbers(&[u64::from(*status)]));
+            }
+            Some(Kind::Exec(ExecCheck { path, args, dir, user })) => {
+                self.numbers(&[3]);
+                [path, dir, user].into_iter().for_each(|text| self.text(text));
+                self.texts(args);
+            }
+        }
     }
 
     fn files(&mut self, files: &'a [File]) {
@@ -233,11 +272,21 @@ mod tests {
         File { path: path.into(), content: content.into(), ..File::default() }
     }
 
+    fn probe(kind: Kind) -> Option<Checks> {
+        Some(Checks { startup: vec![Check { kind: Some(kind), ..Default::default() }], ..Default::default() })
+    }
+
+    fn each(change: impl Fn(&mut Check)) -> Option<Checks> {
+        let mut check = Check::default();
+        change(&mut check);
+        Some(Checks { startup: vec![check], ..Default::default() })
+    }
+
     type Change = fn(&mut RunRequest, &mut RunAction);
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 70] = [
+        let changes: [Change; 89] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -308,6 +357,27 @@ mod tests {
             |r, _| r.tmpfs.push(Tmpfs { size_bytes: 1, ..Default::default() }),
             |r, _| r.tmpfs.push(Tmpfs { mode: Some(0), ..Default::default() }),
             |r, _| r.tmpfs.push(Tmpfs { exec: true, ..Default::default() }),
+            |r, _| r.checks = Some(Checks::default()),
+            |r, _| r.checks = Some(Checks { startup: vec![Check::default()], ..Default::default() }),
+            |r, _| r.checks = Some(Checks { liveness: vec![Check::default()], ..Default::default() }),
+            |r, _| r.checks = Some(Checks { readiness: vec![Check::default()], ..Default::default() }),
+            |r, _| r.checks = Some(Checks { start_timeout: Some(Default::default()), ..Default::default() }),
+            |r, _| r.checks = probe(Kind::Tcp(TcpCheck { port: 1 })),
+            |r, _| r.checks = probe(Kind::Http(HttpCheck { port: 1, ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Http(HttpCheck { path: "a".into(), ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Http(HttpCheck { statuses: vec![200], ..Default::default() })),
+            |r, _| {
+                r.checks = probe(Kind::Http(HttpCheck { headers: vec![HttpHeader::default()], ..Default::default() }))
+            },
+            |r, _| r.checks = probe(Kind::Exec(ExecCheck { path: "a".into(), ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Exec(ExecCheck { args: vec!["a".into()], ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Exec(ExecCheck { dir: "a".into(), ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Exec(ExecCheck { user: "a".into(), ..Default::default() })),
+            |r, _| r.checks = each(|check| check.interval = Some(Default::default())),
+            |r, _| r.checks = each(|check| check.timeout = Some(Default::default())),
+            |r, _| r.checks = each(|check| check.initial_delay = Some(Default::default())),
+            |r, _| r.checks = each(|check| check.healthy_threshold = 1),
+            |r, _| r.checks = each(|check| check.unhealthy_threshold = 1),
         ];
         let key = TagKey::random().unwrap();
         let tags: Vec<String> = changes.iter().map(|change| of(&key, &request(change))).collect();

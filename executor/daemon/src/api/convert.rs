@@ -1,5 +1,7 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod checks;
+
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
@@ -44,6 +46,9 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         },
         network_status: network_status(facts),
         id_range_start: facts.id_range_start.unwrap_or(0),
+        ready: facts.is_ready(),
+        check_statuses: checks::statuses(facts.health.as_deref()),
+        startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
     }
 }
 
@@ -133,6 +138,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         init: plan.surroundings.init,
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         writable_files: plan.writable_files.map(|WritableFiles { bytes_max }| v1::WritableFiles { bytes_max }),
+        checks: plan.checks.as_ref().map(checks::checks),
     }
 }
 
@@ -243,6 +249,7 @@ fn result(end: &End) -> v1::Result {
                 FailureKind::Prepare => v1::failure::Kind::Prepare,
                 FailureKind::SupervisorLost => v1::failure::Kind::SupervisorLost,
                 FailureKind::HostStopped => v1::failure::Kind::HostStopped,
+                FailureKind::Unhealthy => v1::failure::Kind::Unhealthy,
             }
             .into(),
             message: failure.message.clone(),
@@ -289,6 +296,9 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::Reached(State::Completed) => Kind::Completed,
             EventKind::Deleted => Kind::Deleted,
             EventKind::FilesUpdated(_) => Kind::FilesUpdated,
+            EventKind::Ready => Kind::Ready,
+            EventKind::NotReady => Kind::NotReady,
+            EventKind::Unhealthy => Kind::Unhealthy,
         }
         .into(),
         result: event.end.as_deref().map(result),

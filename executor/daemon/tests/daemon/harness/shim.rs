@@ -89,6 +89,7 @@ impl FakeShim {
             files_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            unhealthy: None,
         };
         let (asked, calls) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
