@@ -7,6 +7,7 @@ use executor_client::v1::{
 };
 use prost_types::Timestamp;
 
+use super::inspect::checks::health;
 use super::style::{Role, Style};
 use super::table::Table;
 use crate::exit::Outcome;
@@ -100,6 +101,12 @@ pub(crate) fn state(state: i32) -> String {
     State::try_from(state).map_or_else(|_| format!("unknown_{state}"), |state| word(state.as_str_name(), "STATE_"))
 }
 
+/// A container's state, with its health where it has checks: `running (not ready)`.
+pub(crate) fn state_with_health(container: &Container) -> String {
+    let state = state(container.state);
+    health(container).map_or_else(|| state.clone(), |health| format!("{state} ({health})"))
+}
+
 pub(crate) fn network(network: i32) -> String {
     Network::try_from(network).map_or_else(|_| format!("unknown_{network}"), |n| word(n.as_str_name(), "NETWORK_"))
 }
@@ -169,7 +176,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
         let exit_role = container.result.as_ref().map_or(Role::Faint, |r| Role::of_outcome(Outcome::of(Some(r))));
         table.row([
             (container.id.clone(), Role::Plain),
-            (state(container.state), Role::of_state(container.state())),
+            (state_with_health(container), Role::of_state(container.state())),
             (spec.rootfs, Role::Plain),
             (spec.path, Role::Plain),
             (age(container.created_at.as_ref(), now), Role::Plain),
@@ -240,8 +247,8 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     let ended = Container { result: event.result.clone(), ..Container::default() };
     let kind = event_kind(event.kind);
     let role = match event.kind() {
-        event::Kind::Running => Role::Good,
-        event::Kind::Stopping | event::Kind::Wiping => Role::Attention,
+        event::Kind::Running | event::Kind::Ready => Role::Good,
+        event::Kind::NotReady | event::Kind::Unhealthy | event::Kind::Stopping | event::Kind::Wiping => Role::Attention,
         event::Kind::Completed | event::Kind::Deleted => Role::Faint,
         _ => Role::Plain,
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::checks::CheckArgs;
 use super::isolation::IsolationArgs;
 use super::network::NetworkArgs;
 use super::outputs::OutputArgs;
@@ -137,6 +138,8 @@ pub(crate) struct RunArgs {
     pub(crate) isolation: IsolationArgs,
     #[command(flatten)]
     pub(crate) surroundings: SurroundingsArgs,
+    #[command(flatten)]
+    pub(crate) checks: CheckArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
 }

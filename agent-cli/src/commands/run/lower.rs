@@ -81,6 +81,7 @@ pub(super) fn lower(
     };
     args.network.apply(&mut request);
     args.surroundings.apply(&mut request);
+    args.checks.apply(&mut request)?;
     args.isolation.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);

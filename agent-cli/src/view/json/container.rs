@@ -6,7 +6,7 @@ use executor_client::v1;
 use serde::Serialize;
 
 use super::ending::Ending;
-use super::{isolation, networks, outputs, seconds, sorted, surroundings, time};
+use super::{checks, isolation, networks, outputs, seconds, sorted, surroundings, time};
 use crate::view::human::{mount_kind, network, state, word};
 
 #[derive(Serialize)]
@@ -28,6 +28,9 @@ pub(crate) struct Container {
     files_updated_at: Option<String>,
     id_range_start: Option<u32>,
     network_status: Option<networks::Status>,
+    ready: bool,
+    check_statuses: Vec<checks::CheckStatus>,
+    startup_passed: bool,
     result: Option<Ending>,
 }
 
@@ -79,6 +82,7 @@ struct Spec {
     redaction: String,
     runtime_token_path: Option<String>,
     writable_files: Option<WritableFiles>,
+    checks: Option<checks::Checks>,
 }
 
 #[derive(Serialize)]
@@ -149,6 +153,9 @@ impl From<&v1::Container> for Container {
             files_updated_at: time(container.files_updated_at.as_ref()),
             id_range_start: Some(container.id_range_start).filter(|start| *start != 0),
             network_status: container.network_status.as_ref().map(networks::Status::from),
+            ready: container.ready,
+            check_statuses: container.check_statuses.iter().map(checks::CheckStatus::from).collect(),
+            startup_passed: container.startup_passed,
             result: container.result.as_ref().map(Ending::from),
         }
     }
@@ -201,6 +208,7 @@ impl From<&v1::ContainerSpec> for Spec {
             redaction: word(spec.redaction().as_str_name(), "REDACTION_"),
             runtime_token_path: Some(spec.runtime_token_path.clone()).filter(|path| !path.is_empty()),
             writable_files: spec.writable_files.map(|writable| WritableFiles { bytes_max: writable.bytes_max }),
+            checks: spec.checks.as_ref().map(checks::Checks::from),
         }
     }
 }

@@ -99,7 +99,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 26] = [
+const SHOWN: [(&str, &str, &[&str]); 32] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -126,6 +126,12 @@ const SHOWN: [(&str, &str, &[&str]); 26] = [
     ("Tmpfs", "Tmpfs", &[]),
     ("ExtraHost", "ExtraHost", &[]),
     ("Executed", "ExecStarted", &["id"]),
+    ("Checks", "Checks", &[]),
+    ("Check", "Check", &[]),
+    ("HttpCheck", "HttpCheck", &[]),
+    ("TcpCheck", "TcpCheck", &[]),
+    ("ExecCheck", "ExecCheck", &[]),
+    ("CheckStatus", "CheckStatus", &[]),
 ];
 
 /// Keys of a definition that are neither a field of the message, nor a duration of it in seconds, nor its own.
