@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use executor_proto::v1::check::Kind;
 use executor_proto::v1::{
     Check, CheckPurpose, CheckStatus, Checks, Container, Event, ExecCheck, HttpCheck, HttpHeader, Network, RunRequest,
-    State, TcpCheck, WatchEventsResponse, event, failure,
+    State, TcpCheck, Tmpfs, WatchEventsResponse, event, failure,
 };
 use integration::api::{Incoming, ending, exit, pid};
 use integration::daemon::{Daemon, Setup, kill};
@@ -48,11 +48,17 @@ fn with(checks: Checks, request: RunRequest) -> RunRequest {
     RunRequest { checks: Some(checks), ..request }
 }
 
-/// Changes files of the container, whose root is the directory.
+/// Does something in the container, as its root.
 fn within(container: &Container, script: &str) {
-    let root = format!("/proc/{}/root", pid(container));
-    let done = std::process::Command::new("sh").args(["-c", script]).current_dir(root).status().unwrap();
-    assert!(done.success(), "{script}");
+    let pid = pid(container).to_string();
+    let flags = ["-t", &pid, "-m", "-U", "--setuid", "0", "--setgid", "0", "/bin/sh", "-c", script];
+    assert!(std::process::Command::new("nsenter").args(flags).status().unwrap().success(), "{script}");
+}
+
+/// A shell script in a root file system that all can write to below /tmp.
+fn script(text: &str, id: &str, rootfs: &Rootfs) -> RunRequest {
+    let tmpfs = vec![Tmpfs { path: "/tmp".into(), exec: true, ..Tmpfs::default() }];
+    RunRequest { tmpfs, ..sh(text).id(id).rootfs(&rootfs.reference()) }
 }
 
 fn status(container: &Container, purpose: CheckPurpose) -> CheckStatus {
@@ -60,7 +66,10 @@ fn status(container: &Container, purpose: CheckPurpose) -> CheckStatus {
 }
 
 fn until(daemon: &Daemon, id: &str, what: &str, fits: impl Fn(&Container) -> bool) -> Container {
-    wait::until(what, || Some(daemon.api.get(id).unwrap()).filter(|container| fits(container)))
+    wait::until_ok(what, || {
+        let container = daemon.api.get(id).unwrap();
+        if fits(&container) { Ok(container) } else { Err(format!("{:?}", container.check_statuses)) }
+    })
 }
 
 /// True when the first check has failed so often in a row.
@@ -97,7 +106,7 @@ fn a_container_becomes_ready_stops_being_so_and_is_ended() {
         readiness: vec![Check { unhealthy_threshold: 1, ..http("/ready") }],
         start_timeout: None,
     };
-    let request = with(checks, sh(HTTPD).id("web").rootfs(&rootfs.reference()).grace_ms(0));
+    let request = with(checks, script(HTTPD, "web", &rootfs).grace_ms(0));
     let web = daemon.api.started(request.clone());
     assert!(!web.ready && !web.startup_passed);
     let starting = until(&daemon, "web", "the port is refused", |web| has_failed(web, 2));
@@ -106,7 +115,7 @@ fn a_container_becomes_ready_stops_being_so_and_is_ended() {
     assert_eq!(status(&starting, CheckPurpose::Liveness).checked_at, None, "it comes after the startup checks");
     assert!(!starting.startup_passed);
 
-    within(&web, "touch tmp/www/live tmp/www/ready tmp/up");
+    within(&web, "touch /tmp/www/live /tmp/www/ready /tmp/up");
     let ready = until(&daemon, "web", "it is ready", |web| web.ready);
     assert!(ready.startup_passed && status(&ready, CheckPurpose::Readiness).passing);
     let spec = ready.spec.clone().unwrap().checks.unwrap();
@@ -115,15 +124,15 @@ fn a_container_becomes_ready_stops_being_so_and_is_ended() {
     let other = RunRequest { checks: None, ..request };
     assert_eq!(daemon.api.run(other).unwrap_err().code(), Code::AlreadyExists);
 
-    within(&web, "rm tmp/www/ready");
+    within(&web, "rm /tmp/www/ready");
     let busy = until(&daemon, "web", "it is not ready", |web| !web.ready);
     assert_eq!((busy.state(), busy.startup_passed), (State::Running, true));
     let why = "Failed to make HTTP request to '/ready' on port 8080: received status code 404";
     assert_eq!(status(&busy, CheckPurpose::Readiness).last_failure, why);
-    within(&web, "touch tmp/www/ready");
+    within(&web, "touch /tmp/www/ready");
     until(&daemon, "web", "it is ready again", |web| web.ready);
 
-    within(&web, "rm tmp/www/live");
+    within(&web, "rm /tmp/www/live");
     let ended = daemon.api.wait("web").unwrap();
     let why =
         "Instance became unhealthy: Failed to make HTTP request to '/live' on port 8080: received status code 404";
@@ -185,8 +194,8 @@ fn headers_are_sent_and_statuses_count() {
     };
     let other = HttpCheck { statuses: vec![], ..asked.clone() };
     let checks = |http: HttpCheck| Checks { readiness: vec![check(Kind::Http(http))], ..Checks::default() };
-    daemon.api.started(with(checks(asked), sh(PICKY).id("right").rootfs(&rootfs.reference())));
-    daemon.api.started(with(checks(other), sh(PICKY).id("wrong").rootfs(&rootfs.reference())));
+    daemon.api.started(with(checks(asked), script(PICKY, "right", &rootfs)));
+    daemon.api.started(with(checks(other), script(PICKY, "wrong", &rootfs)));
     until(&daemon, "right", "its status passes", |container| container.ready);
     let wrong = until(&daemon, "wrong", "its status fails", |container| {
         container.check_statuses.first().is_some_and(|status| status.last_failure.contains("418"))
@@ -207,12 +216,12 @@ fn a_program_in_the_container_is_a_check() {
     const CANARY: &str = "canary-of-the-check-77aa31";
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
-    let script = "id -u; [ -e /tmp/ok ] || { echo broken; cat /etc/cf-service-bindings/a; exit 3; }";
-    let checks = Checks { liveness: vec![Check { unhealthy_threshold: 1, ..exec(script) }], ..Checks::default() };
-    let request = sh("touch /tmp/ok; exec sleep 1000").id("db").user("app").file("a", CANARY.as_bytes()).grace_ms(0);
-    let db = daemon.api.started(with(checks, request.rootfs(&rootfs.reference())));
+    let probe = "id -u; [ -e /tmp/ok ] || { echo broken; cat /etc/cf-service-bindings/a; exit 3; }";
+    let checks = Checks { liveness: vec![Check { unhealthy_threshold: 1, ..exec(probe) }], ..Checks::default() };
+    let request = script("touch /tmp/ok; exec sleep 1000", "db", &rootfs).user("app").file("a", CANARY.as_bytes());
+    let db = daemon.api.started(with(checks, request.grace_ms(0)));
     until(&daemon, "db", "it is ready", |db| db.ready);
-    within(&db, "rm tmp/ok");
+    within(&db, "rm /tmp/ok");
     let ended = daemon.api.wait("db").unwrap();
     assert_eq!(failed_as_unhealthy(&ended), "Instance became unhealthy: `/bin/sh` exited with status 3");
     let log = executor_words(&daemon, "db");
@@ -249,16 +258,16 @@ fn checks_go_on_when_executord_is_restarted() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let liveness = Check { unhealthy_threshold: 6, ..http("/live") };
     let checks = Checks { liveness: vec![liveness], readiness: vec![http("/ready")], ..Checks::default() };
-    let request = |id: &str| sh(HTTPD).id(id).rootfs(&rootfs.reference()).grace_ms(0);
+    let request = |id: &str| script(HTTPD, id, &rootfs).grace_ms(0);
     let container = daemon.api.started(with(checks, request("web")));
-    within(&container, "touch tmp/www/live tmp/www/ready tmp/up");
+    within(&container, "touch /tmp/www/live /tmp/www/ready /tmp/up");
     let before = until(&daemon, "web", "it is ready", |web| web.ready);
     // A start that runs out while no executord is there.
     let never = Checks { startup: vec![tcp(1)], start_timeout: millis(3000), ..Checks::default() };
     daemon.api.started(with(never, request("never")));
     until(&daemon, "never", "a first failure", |never| has_failed(never, 1));
 
-    within(&container, "rm tmp/www/live");
+    within(&container, "rm /tmp/www/live");
     until(&daemon, "web", "failures", |web| has_failed(web, 3));
     daemon.kill();
     daemon.start_again();
@@ -323,9 +332,9 @@ fn hostile_servers_cost_executord_little() {
     let body = ("endless-body", "printf 'HTTP/1.1 200 OK\\r\\n\\r\\n'; exec yes", "passes");
     let all: Vec<_> = HOSTILE.into_iter().chain([body]).collect();
     let (descriptors, before) = (host::descriptors(daemon.pid()), memory());
-    for (id, script, _) in &all {
+    for (id, answer, _) in &all {
         let readiness = vec![http("/"), http("/"), http("/"), http("/")];
-        let server = sh(FOR_EACH).id(id).rootfs(&rootfs.reference()).action(|run| run.args.push((*script).into()));
+        let server = script(FOR_EACH, id, &rootfs).action(|run| run.args.push((*answer).into()));
         daemon.api.started(with(Checks { readiness, ..Checks::default() }, server));
     }
     for (id, _, expected) in &all {

@@ -72,11 +72,11 @@ impl AsyncRead for Bounded {
                 "the answer has more than {READ_MAX} bytes in its head"
             ))));
         }
-        let mut some = buffer.take(self.room);
+        let most = buffer.remaining().min(self.room);
+        let mut some = ReadBuf::new(buffer.initialize_unfilled_to(most));
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut some))?;
-        let (read, initialized) = (some.filled().len(), some.initialized().len());
+        let read = some.filled().len();
         self.room -= read;
-        buffer.initialize_unfilled_to(initialized);
         buffer.advance(read);
         Poll::Ready(Ok(()))
     }
