@@ -4,7 +4,6 @@ use std::time::SystemTime;
 
 use executor_client::v1::{Container, State};
 
-use super::inspect::checks::health;
 use super::style::{Role, Style};
 use super::table::Table;
 use super::{human, json};
@@ -173,7 +172,7 @@ impl Field {
             "State" => human::state(container.state),
             "Status" => match container.state() {
                 State::Running => {
-                    let health = health(container).map_or(String::new(), |health| format!(" ({health})"));
+                    let health = human::health(container).map_or(String::new(), |health| format!(" ({health})"));
                     format!("Up {}{health}", human::age(container.started_at.as_ref(), now))
                 }
                 State::Completed => {

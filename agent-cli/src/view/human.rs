@@ -7,7 +7,6 @@ use executor_client::v1::{
 };
 use prost_types::Timestamp;
 
-use super::inspect::checks::health;
 use super::style::{Role, Style};
 use super::table::Table;
 use crate::exit::Outcome;
@@ -107,6 +106,20 @@ pub(crate) fn state_with_health(container: &Container) -> String {
     health(container).map_or_else(|| state.clone(), |health| format!("{state} ({health})"))
 }
 
+/// The health of a running container with checks, in a word.
+pub(crate) fn health(container: &Container) -> Option<&'static str> {
+    let checks = container.spec.as_ref()?.checks.as_ref()?;
+    if container.state() != State::Running {
+        return None;
+    }
+    let starts = !checks.startup.is_empty() || !checks.liveness.is_empty();
+    Some(match (container.ready, container.startup_passed || !starts) {
+        (true, _) => "ready",
+        (false, true) => "not ready",
+        (false, false) => "starting",
+    })
+}
+
 pub(crate) fn network(network: i32) -> String {
     Network::try_from(network).map_or_else(|_| format!("unknown_{network}"), |n| word(n.as_str_name(), "NETWORK_"))
 }
@@ -132,10 +145,15 @@ pub(crate) fn outputs(summary: &OutputsSummary) -> String {
 /// The end of a container, in a column: `0`, `SIGKILL (oom)`, `not found`.
 pub(crate) fn ending(container: &Container) -> String {
     let Some(result) = &container.result else { return NOTHING.into() };
-    let oom = if result.oom_killed { " (oom)" } else { "" };
+    let unhealthy = result.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Unhealthy);
+    let why = match (result.oom_killed, unhealthy) {
+        (true, _) => " (oom)",
+        (false, true) => " (unhealthy)",
+        (false, false) => "",
+    };
     match Outcome::of(Some(result)) {
-        Outcome::Exited(code) => format!("{code}{oom}"),
-        Outcome::Signaled(signal) => format!("{}{oom}", signals::name(signal)),
+        Outcome::Exited(code) => format!("{code}{why}"),
+        Outcome::Signaled(signal) => format!("{}{why}", signals::name(signal)),
         Outcome::NotExecuted(2) => "not found".into(),
         Outcome::NotExecuted(_) => "not executable".into(),
         Outcome::Failed(failure::Kind::Prepare) => "not prepared".into(),

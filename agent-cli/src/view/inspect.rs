@@ -1,7 +1,7 @@
 //! `inspect` for a person: sections with aligned lines. Of secret files it shows where and how they are; the
 //! interface carries no value and no digest.
 
-pub(super) mod checks;
+mod checks;
 mod isolation;
 mod network;
 

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use executor_client::v1::{Check, CheckPurpose, Container, State, check::Kind};
+use executor_client::v1::{Check, CheckPurpose, Container, check::Kind};
 
 use super::super::human::{age, wire_span};
 use super::super::style::Role;
@@ -57,18 +57,4 @@ fn what(check: &Check) -> String {
             args => format!("exec:{}", [std::slice::from_ref(&exec.path), args].concat().join(" ")),
         },
     }
-}
-
-/// The health of a container with checks, in a word.
-pub(in crate::view) fn health(container: &Container) -> Option<&'static str> {
-    let checks = container.spec.as_ref()?.checks.as_ref()?;
-    if container.state() != State::Running {
-        return None;
-    }
-    let starts = !checks.startup.is_empty() || !checks.liveness.is_empty();
-    Some(match (container.ready, container.startup_passed || !starts) {
-        (true, _) => "ready",
-        (false, true) => "not ready",
-        (false, false) => "starting",
-    })
 }
