@@ -227,7 +227,7 @@ impl<'a> Monitor<'a> {
     pub fn report(
         &mut self,
         id: CheckId,
-        outcome: Outcome,
+        outcome: &Outcome,
         now: Duration,
         at: Timestamp,
         spread: u32,
@@ -236,7 +236,7 @@ impl<'a> Monitor<'a> {
         let starts = !self.health.started && id.purpose == self.starting();
         let before = self.health.clone();
         let state = &mut self.health.of_mut(id.purpose)[id.index];
-        match &outcome {
+        match outcome {
             Outcome::Passed => {
                 state.successes = state.successes.saturating_add(1);
                 state.failures = 0;
@@ -252,7 +252,7 @@ impl<'a> Monitor<'a> {
             }
             Outcome::NotMade => {}
         }
-        let good = state.passing && state.failures == 0 && outcome != Outcome::NotMade;
+        let good = state.passing && state.failures == 0 && *outcome != Outcome::NotMade;
         let failures = state.failures;
         let interval = check.interval_after(good);
         self.due[id.purpose as usize][id.index] = now + interval - interval / SPREAD_SHARE * spread.min(999) / 1000;
@@ -262,7 +262,7 @@ impl<'a> Monitor<'a> {
                 self.start(now);
             }
         }
-        let end = match (&outcome, id.purpose) {
+        let end = match (outcome, id.purpose) {
             _ if starts => self.tick(now),
             (Outcome::Failed(reason), Purpose::Liveness) if failures >= check.unhealthy_threshold => {
                 self.ended = true;
@@ -272,7 +272,7 @@ impl<'a> Monitor<'a> {
         };
         self.health.ready =
             !self.ended && self.health.started && self.health.readiness.iter().all(|state| state.passing);
-        let change = end.or_else(|| match (before.ready, self.health.ready) {
+        let change = end.or(match (before.ready, self.health.ready) {
             (false, true) => Some(Change::Ready),
             (true, false) => Some(Change::NotReady),
             _ => None,

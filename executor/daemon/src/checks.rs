@@ -183,7 +183,7 @@ impl Target {
                         output = made.output;
                     }
                     self.log(id, &made.outcome);
-                    monitor.report(id, made.outcome, self.now(), crate::now(), spread())
+                    monitor.report(id, &made.outcome, self.now(), crate::now(), spread())
                 }
                 // The timer may be early by its own resolution.
                 None => (monitor.tick(self.now().max(deadline.unwrap_or_default())), true),

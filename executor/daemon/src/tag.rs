@@ -367,7 +367,7 @@ mod tests {
             |r, _| r.checks = probe(Kind::Http(HttpCheck { path: "a".into(), ..Default::default() })),
             |r, _| r.checks = probe(Kind::Http(HttpCheck { statuses: vec![200], ..Default::default() })),
             |r, _| {
-                r.checks = probe(Kind::Http(HttpCheck { headers: vec![HttpHeader::default()], ..Default::default() }))
+                r.checks = probe(Kind::Http(HttpCheck { headers: vec![HttpHeader::default()], ..Default::default() }));
             },
             |r, _| r.checks = probe(Kind::Exec(ExecCheck { path: "a".into(), ..Default::default() })),
             |r, _| r.checks = probe(Kind::Exec(ExecCheck { args: vec!["a".into()], ..Default::default() })),

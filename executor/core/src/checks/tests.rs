@@ -34,7 +34,7 @@ fn failed() -> Outcome {
 }
 
 /// Makes the check that is due, at its time.
-fn step(monitor: &mut Monitor<'_>, outcome: Outcome) -> (CheckId, Duration, Option<Change>) {
+fn step(monitor: &mut Monitor<'_>, outcome: &Outcome) -> (CheckId, Duration, Option<Change>) {
     let (id, at) = monitor.next().unwrap();
     let change = monitor.tick(at).or_else(|| monitor.report(id, outcome, at, AT, 0).0);
     (id, at, change)
@@ -45,14 +45,14 @@ fn a_container_that_starts_is_watched_and_ended() {
     let checks = checks(&[], &[check(1, 2)], &[]);
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     assert_eq!(monitor.deadline(), None);
-    assert_eq!(step(&mut monitor, failed()).2, None);
+    assert_eq!(step(&mut monitor, &failed()).2, None);
     assert_eq!(monitor.deadline(), Some(SECOND * 60));
-    let (_, at, change) = step(&mut monitor, Outcome::Passed);
+    let (_, at, change) = step(&mut monitor, &Outcome::Passed);
     assert_eq!((at, change), (SECOND * 2, Some(Change::Ready)));
     assert_eq!(monitor.deadline(), None);
-    let (_, at, change) = step(&mut monitor, failed());
+    let (_, at, change) = step(&mut monitor, &failed());
     assert_eq!((at, change), (SECOND * 32, None));
-    let (_, at, change) = step(&mut monitor, failed());
+    let (_, at, change) = step(&mut monitor, &failed());
     assert_eq!((at, change), (SECOND * 34, Some(Change::End("Instance became unhealthy: refused".into()))));
     assert_eq!((monitor.next(), monitor.health().ready), (None, false));
 }
@@ -63,7 +63,7 @@ fn a_container_that_never_starts_is_ended_in_time() {
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     let mut made = 0;
     let (at, change) = loop {
-        let (id, at, change) = step(&mut monitor, failed());
+        let (id, at, change) = step(&mut monitor, &failed());
         assert_eq!(id.purpose, Purpose::Startup);
         made += 1;
         if change.is_some() {
@@ -81,13 +81,13 @@ fn only_a_failure_ends_a_container() {
     let late = SECOND * 500;
     let mut monitor = Monitor::new(&checks, None, late, || 0);
     for _ in 0..50 {
-        assert_eq!(step(&mut monitor, Outcome::NotMade).2, None);
+        assert_eq!(step(&mut monitor, &Outcome::NotMade).2, None);
     }
     assert_eq!(monitor.tick(late * 2), None);
     assert_eq!(monitor.health().startup[0], CheckState::default());
     let mut other = Monitor::new(&checks, None, late, || 0);
-    assert!(matches!(step(&mut other, failed()).2, Some(Change::End(_))));
-    assert_eq!(step(&mut monitor, Outcome::Passed).2, Some(Change::Ready));
+    assert!(matches!(step(&mut other, &failed()).2, Some(Change::End(_))));
+    assert_eq!(step(&mut monitor, &Outcome::Passed).2, Some(Change::Ready));
 }
 
 /// What counts is kept over a restart: failures, and that the container has started.
@@ -96,19 +96,19 @@ fn a_later_daemon_goes_on() {
     let checks = checks(&[check(2, 0)], &[check(1, 3)], &[check(1, 1)]);
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     for _ in 0..4 {
-        step(&mut monitor, Outcome::Passed);
+        step(&mut monitor, &Outcome::Passed);
     }
     assert!(monitor.health().ready);
     let liveness = CheckId { purpose: Purpose::Liveness, index: 0 };
     for _ in 0..2 {
-        assert_eq!(monitor.report(liveness, failed(), SECOND * 40, AT, 0), (None, true));
+        assert_eq!(monitor.report(liveness, &failed(), SECOND * 40, AT, 0), (None, true));
     }
     let text = serde_json::to_string(monitor.health()).unwrap();
     let kept: Health = serde_json::from_str(&text).unwrap();
     let mut later = Monitor::new(&checks, Some(&kept), SECOND * 90, || 500);
     assert!(later.health().ready);
     assert_eq!(later.next().unwrap().1, SECOND * 105);
-    assert!(matches!(later.report(liveness, failed(), SECOND * 91, AT, 0).0, Some(Change::End(_))));
+    assert!(matches!(later.report(liveness, &failed(), SECOND * 91, AT, 0).0, Some(Change::End(_))));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn checks_of_many_containers_are_spread() {
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     let (id, _) = monitor.next().unwrap();
     let mut next = |spread| {
-        monitor.report(id, Outcome::Passed, Duration::ZERO, AT, spread);
+        monitor.report(id, &Outcome::Passed, Duration::ZERO, AT, spread);
         monitor.next().unwrap().1.as_millis()
     };
     assert_eq!([next(0), next(500), next(999), next(5000)], [30_000, 28_500, 27_003, 27_003]);
@@ -166,7 +166,7 @@ proptest! {
             let at = at.max(last);
             last = at;
             let outcome = [Outcome::Passed, Outcome::Passed, failed(), Outcome::NotMade][kind].clone();
-            let (change, _) = monitor.report(id, outcome.clone(), at, AT, spread);
+            let (change, _) = monitor.report(id, &outcome, at, AT, spread);
             let good = match outcome {
                 Outcome::Passed => Some(true),
                 Outcome::Failed(_) => Some(false),

@@ -152,7 +152,7 @@ fn http(field: &str, asked: &HttpProbe, report: &mut Report) -> HttpProbe {
     if asked.path.len() > HTTP_PATH_MAX {
         let why = format!("has {} bytes; at most {HTTP_PATH_MAX}", asked.path.len());
         report.add(of("path"), TooLong.because(why));
-    } else if !asked.path.is_empty() && !(asked.path.starts_with('/') && asked.path.bytes().all(in_path)) {
+    } else if !(asked.path.is_empty() || asked.path.starts_with('/') && asked.path.bytes().all(in_path)) {
         let why = format!(
             "{:?} is not valid: it begins with `/` and has the characters of a URI, others as %XX",
             shorten(&asked.path)
