@@ -25,6 +25,7 @@ const NO_DERIVED_DEBUG: [&str; 13] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = [
         "executor/v1/actions.proto",
+        "executor/v1/checks.proto",
         "executor/v1/container.proto",
         "executor/v1/executor.proto",
         "executor/v1/images.proto",

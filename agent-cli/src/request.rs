@@ -117,5 +117,5 @@ pub fn forbid_dumps() {
 
 /// A duration for the wire.
 pub fn to_proto(duration: std::time::Duration) -> Result<prost_types::Duration, Failure> {
-    duration.try_into().map_err(|_| Failure::Usage(format!("--grace {duration:?} is too long")))
+    duration.try_into().map_err(|_| Failure::Usage(format!("a duration of {duration:?} is too long")))
 }

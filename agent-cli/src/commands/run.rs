@@ -10,6 +10,7 @@
 //! that follows the creation, the container is deleted, unless it is to be kept.
 
 mod args;
+mod checks;
 mod isolation;
 mod logging;
 mod lower;

@@ -171,7 +171,10 @@ impl Field {
             "RunningFor" => format!("{} ago", age()),
             "State" => human::state(container.state),
             "Status" => match container.state() {
-                State::Running => format!("Up {}", human::age(container.started_at.as_ref(), now)),
+                State::Running => {
+                    let health = human::health(container).map_or(String::new(), |health| format!(" ({health})"));
+                    format!("Up {}{health}", human::age(container.started_at.as_ref(), now))
+                }
                 State::Completed => {
                     let ago = human::age(container.finished_at.as_ref(), now);
                     format!("Exited ({}) {ago} ago", human::ending(container))

@@ -101,6 +101,26 @@ pub(crate) fn state(state: i32) -> String {
     State::try_from(state).map_or_else(|_| format!("unknown_{state}"), |state| word(state.as_str_name(), "STATE_"))
 }
 
+/// A container's state, with its health where it has checks: `running (not ready)`.
+pub(crate) fn state_with_health(container: &Container) -> String {
+    let state = state(container.state);
+    health(container).map_or_else(|| state.clone(), |health| format!("{state} ({health})"))
+}
+
+/// The health of a running container with checks, in a word.
+pub(crate) fn health(container: &Container) -> Option<&'static str> {
+    let checks = container.spec.as_ref()?.checks.as_ref()?;
+    if container.state() != State::Running {
+        return None;
+    }
+    let starts = !checks.startup.is_empty() || !checks.liveness.is_empty();
+    Some(match (container.ready, container.startup_passed || !starts) {
+        (true, _) => "ready",
+        (false, true) => "not ready",
+        (false, false) => "starting",
+    })
+}
+
 pub(crate) fn network(network: i32) -> String {
     Network::try_from(network).map_or_else(|_| format!("unknown_{network}"), |n| word(n.as_str_name(), "NETWORK_"))
 }
@@ -126,10 +146,15 @@ pub(crate) fn outputs(summary: &OutputsSummary) -> String {
 /// The end of a container, in a column: `0`, `SIGKILL (oom)`, `not found`.
 pub(crate) fn ending(container: &Container) -> String {
     let Some(result) = &container.result else { return NOTHING.into() };
-    let oom = if result.oom_killed { " (oom)" } else { "" };
+    let unhealthy = result.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Unhealthy);
+    let why = match (result.oom_killed, unhealthy) {
+        (true, _) => " (oom)",
+        (false, true) => " (unhealthy)",
+        (false, false) => "",
+    };
     match Outcome::of(Some(result)) {
-        Outcome::Exited(code) => format!("{code}{oom}"),
-        Outcome::Signaled(signal) => format!("{}{oom}", signals::name(signal)),
+        Outcome::Exited(code) => format!("{code}{why}"),
+        Outcome::Signaled(signal) => format!("{}{why}", signals::name(signal)),
         Outcome::NotExecuted(2) => "not found".into(),
         Outcome::NotExecuted(_) => "not executable".into(),
         Outcome::Failed(failure::Kind::Prepare) => "not prepared".into(),
@@ -170,7 +195,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
         let exit_role = container.result.as_ref().map_or(Role::Faint, |r| Role::of_outcome(Outcome::of(Some(r))));
         table.row([
             (container.id.clone(), Role::Plain),
-            (state(container.state), Role::of_state(container.state())),
+            (state_with_health(container), Role::of_state(container.state())),
             (spec.rootfs, Role::Plain),
             (spec.path, Role::Plain),
             (age(container.created_at.as_ref(), now), Role::Plain),
@@ -244,8 +269,8 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     let ended = Container { result: event.result.clone(), ..Container::default() };
     let kind = event_kind(event.kind);
     let role = match event.kind() {
-        event::Kind::Running => Role::Good,
-        event::Kind::Stopping | event::Kind::Wiping => Role::Attention,
+        event::Kind::Running | event::Kind::Ready => Role::Good,
+        event::Kind::NotReady | event::Kind::Unhealthy | event::Kind::Stopping | event::Kind::Wiping => Role::Attention,
         event::Kind::Completed | event::Kind::Deleted => Role::Faint,
         _ => Role::Plain,
     };

@@ -1,6 +1,7 @@
 //! `inspect` for a person: sections with aligned lines. Of secret files it shows where and how they are; the
 //! interface carries no value and no digest.
 
+mod checks;
 mod isolation;
 mod network;
 
@@ -8,7 +9,7 @@ use std::time::SystemTime;
 
 use executor_client::v1::{Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt};
 
-use super::human::{self, age, bytes, ending, state, time, wire_span};
+use super::human::{self, age, bytes, ending, time, wire_span};
 use super::steps;
 use super::style::{Role, Style};
 use super::table::Table;
@@ -24,7 +25,7 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
     let spec = container.spec.clone().unwrap_or_default();
     let mut text = style.paint(Role::Heading, &plain(&container.id));
     text.push_str("  ");
-    style.paint_onto(&mut text, Role::of_state(container.state()), &state(container.state));
+    style.paint_onto(&mut text, Role::of_state(container.state()), &human::state_with_health(container));
     text.push('\n');
     text.push_str(&program(container, &spec, now).render(style));
     section(&mut text, style, "LIMITS", &limits(&spec).render(style));
@@ -38,6 +39,10 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
             warnings.row([(warning.clone(), Role::Attention)]);
         }
         section(&mut text, style, "WARNINGS", &warnings.render(style));
+    }
+    let checks = checks::table(container, now);
+    if !checks.is_empty() {
+        section(&mut text, style, "CHECKS", &checks.render(style));
     }
     if !container.files.is_empty() {
         section(&mut text, style, "SECRET FILES", &files(&container.files).render(style));

@@ -6,6 +6,7 @@
 //! every document; its test (`schema`) compares the keys with the interface's.
 
 mod bindings;
+mod checks;
 mod container;
 mod ending;
 mod info;

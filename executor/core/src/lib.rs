@@ -10,6 +10,7 @@
 
 pub mod backoff;
 pub mod capacity;
+pub mod checks;
 pub mod cni;
 pub mod disclosure;
 pub mod ident;

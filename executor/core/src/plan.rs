@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::ident::ContainerId;
 
 mod actions;
+mod checks;
 mod connectivity;
 mod egress;
 mod logging;
@@ -20,6 +21,10 @@ mod surroundings;
 mod volumes;
 
 pub use actions::{Action, Actions, Messages};
+pub use checks::{
+    Check, Checks, ExecProbe, HEALTHY_DEFAULT, HttpProbe, INTERVAL_HEALTHY, INTERVAL_UNHEALTHY, Probe,
+    START_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT, UNHEALTHY_DEFAULT,
+};
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
 pub use logging::{LogLimits, Logging};
@@ -343,6 +348,9 @@ pub struct Plan {
     /// Limits and tags of the log.
     #[serde(default)]
     pub logging: Logging,
+    /// Checks of the running container.
+    #[serde(default)]
+    pub checks: Option<Checks>,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
     /// Order in which they run, where there is more than a single run action.

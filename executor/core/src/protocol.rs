@@ -27,6 +27,10 @@ pub const LAUNCH_FDS: [&str; 4] = ["shim connection", "plan", "process payload",
 pub const UPDATE_FDS: [&str; 2] = ["update", "contents"];
 /// Descriptor of an [`UpdateEgress`]: a [`crate::update::EgressUpdate`] as JSON.
 pub const EGRESS_FDS: [&str; 1] = ["update"];
+/// Maximum bytes of the reason of an [`EndUnhealthy`].
+pub const UNHEALTHY_REASON_MAX: usize = 1024;
+/// Maximum bytes of a check's output in an [`EndUnhealthy`].
+pub const CHECK_OUTPUT_MAX: usize = 2048;
 /// Largest plan, in bytes of JSON.
 pub const PLAN_MAX: u64 = 16 << 20;
 
@@ -218,7 +222,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81")]
     pub call: Option<ShimCall>,
 }
 
@@ -250,6 +254,32 @@ pub enum ShimCall {
     /// Replaces the egress; a descriptor accompanies it.
     #[prost(message, tag = "40")]
     UpdateEgress(UpdateEgress),
+    /// End the container because of its checks.
+    #[prost(message, tag = "80")]
+    EndUnhealthy(EndUnhealthy),
+    /// A socket for a check. Its descriptor accompanies the reply.
+    #[prost(message, tag = "81")]
+    MakeSocket(MakeSocket),
+}
+
+/// Ends a container in time because its checks failed: its stop signal, then SIGKILL after its own grace period.
+#[derive(Clone, PartialEq, Message)]
+pub struct EndUnhealthy {
+    /// Reason, for the log and the container's result: at most [`UNHEALTHY_REASON_MAX`] bytes on one line.
+    #[prost(string, tag = "1")]
+    pub reason: String,
+    /// Last lines that the failed program wrote, for the log alone, where they are masked: at most
+    /// [`CHECK_OUTPUT_MAX`] bytes.
+    #[prost(string, tag = "2")]
+    pub output: String,
+}
+
+/// Asks for a TCP socket in the container's network namespace, unconnected. Only for a container with checks that connect.
+#[derive(Clone, PartialEq, Message)]
+pub struct MakeSocket {
+    /// True for IPv6.
+    #[prost(bool, tag = "1")]
+    pub ipv6: bool,
 }
 
 /// Replaces the egress of a running container, as [`EGRESS_FDS`] say.

@@ -146,6 +146,9 @@ pub struct ContainerRecord {
     /// Number of times that its egress was replaced.
     #[serde(default)]
     pub egress_generation: u64,
+    /// Reason for which the container is being ended because of its checks.
+    #[serde(default)]
+    pub unhealthy: Option<String>,
 }
 
 impl ContainerRecord {
@@ -187,6 +190,8 @@ pub enum FailureKind {
     HostStopped,
     /// An action of the tree failed.
     Action,
+    /// The container was ended because of its checks.
+    Unhealthy,
 }
 
 /// A failure, told.

@@ -7,6 +7,7 @@
 //! (reserved for atomic rotation, as in Kubernetes).
 
 mod actions;
+mod checks;
 mod connectivity;
 mod draft;
 mod egress;
@@ -120,6 +121,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         }
     };
     let logging = logging::check(&draft.logging, policy, &mut report);
+    let checks = draft.checks.as_ref().and_then(|asked| checks::check(asked, policy, &mut report));
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
             id,
@@ -146,6 +148,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             processes,
             actions: draft.actions.clone(),
             logging,
+            checks,
         }),
         _ => Err(report.0),
     }
@@ -223,6 +226,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         actions: plan.actions.clone(),
         steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),
         logging: logging::drafted(&plan.logging),
+        checks: plan.checks.clone(),
         ..Draft::default()
     };
     check_form(plan, validate(&draft, policy)?)

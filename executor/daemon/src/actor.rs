@@ -15,12 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::backoff::Backoff;
+use executor_core::checks::Change;
 use executor_core::lifecycle::{State, advance};
-use executor_core::protocol::{self, LauncherAnswer, LauncherCall, ShimNews};
+use executor_core::protocol::{self, EndUnhealthy, LauncherAnswer, LauncherCall, ShimCall, ShimNews};
 use executor_core::record::{Exit, FailureKind, StepRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 
+use crate::checks::{CheckReport, Checking};
 use crate::container::link::ShimLink;
 use crate::container::{Handle, Presence, records};
 use crate::deletion::forget;
@@ -70,6 +72,8 @@ struct Actor {
     /// Secrets that no shim has confirmed to have taken over. Overwritten when the container runs, is completed or
     /// refused.
     unconfirmed: Vec<MemFile>,
+    /// Checks that are made over the present connection.
+    checking: Option<Checking>,
 }
 
 /// Why a connection to a shim is not followed any longer.
@@ -90,7 +94,7 @@ pub(crate) async fn launch(
     session: Arc<Session>,
     payload: LaunchPayload,
 ) {
-    let mut actor = Actor { node, handle, facts, unconfirmed: Vec::new() };
+    let mut actor = Actor { node, handle, facts, unconfirmed: Vec::new(), checking: None };
     actor.admitted();
     let link = match actor.hand_over(&session, payload).await {
         Ok(link) => link,
@@ -102,7 +106,7 @@ pub(crate) async fn launch(
 
 /// Drives a container of an earlier daemon to its end.
 pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
-    Actor { node, handle, facts, unconfirmed: Vec::new() }.drive(link).await;
+    Actor { node, handle, facts, unconfirmed: Vec::new(), checking: None }.drive(link).await;
 }
 
 impl Actor {
@@ -145,6 +149,7 @@ impl Actor {
             if let Some(link) = link.take() {
                 self.handle.set_shim(Some(Arc::clone(&link)));
                 let followed = self.follow(&link).await;
+                self.checking = None;
                 self.handle.set_shim(None);
                 link.close();
                 match followed {
@@ -206,10 +211,14 @@ impl Actor {
     }
 
     /// Follows one connection.
-    async fn follow(&mut self, link: &ShimLink) -> Result<FollowEnd, Problem> {
+    async fn follow(&mut self, link: &Arc<ShimLink>) -> Result<FollowEnd, Problem> {
         loop {
             let news = tokio::select! {
                 news = link.next() => news,
+                report = Checking::next(&mut self.checking) => {
+                    self.checked(link, report);
+                    continue;
+                }
                 () = self.handle.shim_lost.notified() => return Ok(FollowEnd::Finished),
             };
             match news {
@@ -279,6 +288,38 @@ impl Actor {
         if self.facts.steps != before {
             self.node.events.append_steps(self.handle.id(), before, &self.facts.steps);
             self.node.ledger.put(Arc::new(self.facts.clone()));
+        }
+    }
+
+    /// Takes over what the checks have found, and has a container ended that is not healthy.
+    fn checked(&mut self, link: &Arc<ShimLink>, report: CheckReport) {
+        let CheckReport { health, change, keep, output } = report;
+        self.facts.health = Some(Arc::new(health));
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        let id = self.handle.id();
+        let kind = match &change {
+            None => None,
+            Some(Change::Ready) => Some(EventKind::Ready),
+            Some(Change::NotReady) => Some(EventKind::NotReady),
+            Some(Change::End(_)) => Some(EventKind::Unhealthy),
+        };
+        if let Some(kind) = kind {
+            tracing::info!(container = %id, health = ?kind);
+            self.node.events.append(id, kind, None, crate::now());
+        }
+        if keep {
+            self.node.ledger.put(facts);
+        }
+        if let Some(Change::End(reason)) = change {
+            let (link, id) = (Arc::clone(link), id.clone());
+            // The answer comes by way of this task. Without it the connection is lost, and checks begin again with the next.
+            tokio::spawn(async move {
+                let end = EndUnhealthy { reason, output: output.to_string() };
+                if let Err(Some(problem)) = link.call(ShimCall::EndUnhealthy(end)).await {
+                    tracing::error!(container = %id, "the container that is not healthy was not ended: {problem}");
+                }
+            });
         }
     }
 
@@ -353,6 +394,11 @@ impl Actor {
         self.facts.state = self.facts.state.max(reached);
         if self.facts.state >= State::Running {
             self.wipe_unconfirmed();
+        }
+        if self.facts.state != State::Running {
+            self.checking = None;
+        } else if self.checking.is_none() {
+            self.checking = Checking::begin(&self.node, &self.handle, &self.facts);
         }
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));

@@ -1,6 +1,7 @@
 //! Drafts of requests, as validation takes them. They borrow from the message: nothing is copied that could be secret.
 
 mod actions;
+mod checks;
 mod connectivity;
 mod egress;
 mod volumes;
@@ -49,6 +50,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     let connectivity = connectivity::of(request, &mut violations);
     let surroundings = surroundings(request, &mut violations);
     let volumes = volumes::of(request, &mut violations);
+    let checks = request.checks.as_ref().map(|asked| checks::of(asked, &mut violations));
     let limits = request.limits.unwrap_or_default();
     let draft = Draft {
         id: &request.id,
@@ -93,6 +95,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         actions: tree,
         steps,
         logging: logging(request),
+        checks,
     };
     Ok((draft, violations))
 }

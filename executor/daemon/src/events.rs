@@ -26,6 +26,12 @@ pub enum EventKind {
     StepEnded,
     /// The container's egress was replaced; the number is its new generation.
     EgressUpdated(u64),
+    /// The container's checks say that it can serve.
+    Ready,
+    /// The container's checks say that it cannot serve any more.
+    NotReady,
+    /// The container is being ended because of its checks.
+    Unhealthy,
 }
 
 /// An event of a container.

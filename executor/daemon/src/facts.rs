@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::checks::Health;
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::record::{
@@ -48,6 +49,9 @@ pub struct Facts {
     /// Number of times that its egress was replaced, as in the record.
     #[serde(default)]
     pub egress_generation: u64,
+    /// Results of its checks; unset before the first one, and without checks.
+    #[serde(default)]
+    pub health: Option<Arc<Health>>,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -97,6 +101,7 @@ impl Facts {
             id_range_start: None,
             steps: Vec::new(),
             egress_generation: 0,
+            health: None,
             end: None,
         }
     }
@@ -118,6 +123,7 @@ impl Facts {
             id_range_start: record.id_range_start,
             steps: record.steps,
             egress_generation: record.egress_generation,
+            health: None,
             end: None,
         }
     }
@@ -170,6 +176,12 @@ impl Facts {
             recorded: false,
         }));
         self.steps.iter_mut().for_each(StepRecord::lose);
+    }
+
+    /// True when the container can serve, as far as its checks say.
+    pub fn is_ready(&self) -> bool {
+        let healthy = self.health.as_ref().map_or(self.plan.checks.is_none(), |health| health.ready);
+        self.state == State::Running && healthy
     }
 
     /// True when Run can answer: the process ran, or certainly never will.

@@ -29,6 +29,7 @@ mod actor;
 pub mod admit;
 pub mod api;
 pub mod boot;
+mod checks;
 pub mod cli;
 pub mod config;
 pub mod container;

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Action, Capabilities, Dns, DownloadAction, EgressRule, EmitProgressAction, EmptyVolume, EnvironmentVariable,
-    ExtraHost, File, ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PortMapping, PortRange, RunAction,
-    RunRequest, SecretArgument, Sidecar, TimeoutAction, Tmpfs, UploadAction, VolumeMount, WritableFiles,
-    volume_mount::Source,
+    Action, Capabilities, Check, Checks, Dns, DownloadAction, EgressRule, EmitProgressAction, EmptyVolume,
+    EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, ImageVolume, Limits, LogLimits,
+    NamedVolume, Outputs, PortMapping, PortRange, RunAction, RunRequest, SecretArgument, Sidecar, TcpCheck,
+    TimeoutAction, Tmpfs, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -65,6 +65,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         log_limits,
         log_tags,
         egress_rules,
+        checks,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -84,10 +85,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         parts.text(name);
         parts.text(address);
     }
-    match grace_period {
-        None => parts.numbers(&[]),
-        Some(grace) => parts.numbers(&[grace.seconds.cast_unsigned(), u64::from(grace.nanos.cast_unsigned())]),
-    }
+    parts.duration(grace_period.as_ref());
     parts.numbers(&[u64::from(network.cast_unsigned())]);
     parts.files(volume_mounted_files);
     parts.texts(file_directories);
@@ -147,6 +145,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
             parts.numbers(number.map(|number| u64::from(number.cast_unsigned())).as_slice());
         }
     }
+    parts.checks(checks.as_ref());
     let Parts { order, numbers } = &parts;
     key.tag(order.iter().map(|part| match part {
         Part::Bytes(bytes) => bytes,
@@ -189,6 +188,46 @@ impl<'a> Parts<'a> {
         let start = self.numbers.len();
         numbers.iter().for_each(|number| self.numbers.extend_from_slice(&number.to_le_bytes()));
         self.order.push(Part::Numbers(start, self.numbers.len()));
+    }
+
+    fn duration(&mut self, duration: Option<&prost_types::Duration>) {
+        match duration {
+            None => self.numbers(&[]),
+            Some(time) => self.numbers(&[time.seconds.cast_unsigned(), u64::from(time.nanos.cast_unsigned())]),
+        }
+    }
+
+    fn checks(&mut self, checks: Option<&'a Checks>) {
+        let Some(Checks { startup, liveness, readiness, start_timeout }) = checks else { return self.numbers(&[]) };
+        self.duration(start_timeout.as_ref());
+        for list in [startup, liveness, readiness] {
+            self.numbers(&[list.len() as u64]);
+            list.iter().for_each(|check| self.check(check));
+        }
+    }
+
+    fn check(&mut self, check: &'a Check) {
+        let Check { kind, interval, timeout, initial_delay, healthy_threshold, unhealthy_threshold } = check;
+        [interval, timeout, initial_delay].into_iter().for_each(|time| self.duration(time.as_ref()));
+        self.numbers(&[u64::from(*healthy_threshold), u64::from(*unhealthy_threshold)]);
+        match kind {
+            None => self.numbers(&[]),
+            Some(Kind::Tcp(TcpCheck { port })) => self.numbers(&[1, u64::from(*port)]),
+            Some(Kind::Http(HttpCheck { port, path, headers, statuses })) => {
+                self.numbers(&[2, u64::from(*port), headers.len() as u64, statuses.len() as u64]);
+                self.text(path);
+                for HttpHeader { name, value } in headers {
+                    self.text(name);
+                    self.text(value);
+                }
+                statuses.iter().for_each(|status| self.numbers(&[u64::from(*status)]));
+            }
+            Some(Kind::Exec(ExecCheck { path, args, dir, user })) => {
+                self.numbers(&[3]);
+                [path, dir, user].into_iter().for_each(|text| self.text(text));
+                self.texts(args);
+            }
+        }
     }
 
     fn files(&mut self, files: &'a [File]) {
@@ -356,11 +395,21 @@ mod tests {
         VolumeMount { source: Some(source), ..Default::default() }
     }
 
+    fn probe(kind: Kind) -> Option<Checks> {
+        Some(Checks { startup: vec![Check { kind: Some(kind), ..Default::default() }], ..Default::default() })
+    }
+
+    fn each(change: impl Fn(&mut Check)) -> Option<Checks> {
+        let mut check = Check::default();
+        change(&mut check);
+        Some(Checks { startup: vec![check], ..Default::default() })
+    }
+
     type Change = fn(&mut RunRequest, &mut RunAction);
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 103] = [
+        let changes: [Change; 122] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -467,6 +516,27 @@ mod tests {
                 let timeout = TimeoutAction { timeout_ms: 1, ..Default::default() };
                 r.setup = Some(Action { timeout: Some(Box::new(timeout)), ..Action::default() });
             },
+            |r, _| r.checks = Some(Checks::default()),
+            |r, _| r.checks = Some(Checks { startup: vec![Check::default()], ..Default::default() }),
+            |r, _| r.checks = Some(Checks { liveness: vec![Check::default()], ..Default::default() }),
+            |r, _| r.checks = Some(Checks { readiness: vec![Check::default()], ..Default::default() }),
+            |r, _| r.checks = Some(Checks { start_timeout: Some(Default::default()), ..Default::default() }),
+            |r, _| r.checks = probe(Kind::Tcp(TcpCheck { port: 1 })),
+            |r, _| r.checks = probe(Kind::Http(HttpCheck { port: 1, ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Http(HttpCheck { path: "a".into(), ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Http(HttpCheck { statuses: vec![200], ..Default::default() })),
+            |r, _| {
+                r.checks = probe(Kind::Http(HttpCheck { headers: vec![HttpHeader::default()], ..Default::default() }));
+            },
+            |r, _| r.checks = probe(Kind::Exec(ExecCheck { path: "a".into(), ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Exec(ExecCheck { args: vec!["a".into()], ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Exec(ExecCheck { dir: "a".into(), ..Default::default() })),
+            |r, _| r.checks = probe(Kind::Exec(ExecCheck { user: "a".into(), ..Default::default() })),
+            |r, _| r.checks = each(|check| check.interval = Some(Default::default())),
+            |r, _| r.checks = each(|check| check.timeout = Some(Default::default())),
+            |r, _| r.checks = each(|check| check.initial_delay = Some(Default::default())),
+            |r, _| r.checks = each(|check| check.healthy_threshold = 1),
+            |r, _| r.checks = each(|check| check.unhealthy_threshold = 1),
         ];
         let key = TagKey::random().unwrap();
         let tags: Vec<String> = changes.iter().map(|change| of(&key, &request(change))).collect();

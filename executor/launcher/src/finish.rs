@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use executor_core::record::{
-    ContainerRecord, Exit, ExitRecord, Failure, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
+    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
@@ -124,11 +124,13 @@ impl Remains {
         last();
         let mut container = container;
         container.steps.iter_mut().for_each(StepRecord::lose);
+        let unhealthy = container.unhealthy.clone();
+        let unhealthy = unhealthy.map(|message| Failure { kind: FailureKind::Unhealthy, message, errno: 0 });
         let record = ExitRecord {
             container,
             exit: outcome.exit,
             oom_killed,
-            failure: outcome.failure,
+            failure: outcome.failure.or(unhealthy),
             timings: Timings { finish, ..outcome.timings },
             wipe,
             outputs: outcome.outputs,

@@ -19,6 +19,7 @@
 //! that it looks for, from after init was cloned until the end.
 
 mod attach;
+mod checks;
 mod control;
 mod create;
 mod disclosure;

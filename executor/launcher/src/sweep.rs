@@ -405,6 +405,7 @@ mod tests {
             id_range_start: None,
             steps: Vec::new(),
             egress_generation: 0,
+            unhealthy: None,
         }
     }
 

@@ -13,6 +13,7 @@ pub mod memfile;
 pub mod mount;
 pub mod mountinfo;
 pub mod netif;
+pub mod netsocket;
 pub mod overlay;
 pub mod peer;
 pub mod privileges;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::checks::CheckArgs;
 use super::isolation::IsolationArgs;
 use super::logging::LoggingArgs;
 use super::network::NetworkArgs;
@@ -149,6 +150,8 @@ pub(crate) struct RunArgs {
     pub(crate) surroundings: SurroundingsArgs,
     #[command(flatten)]
     pub(crate) volumes: VolumeArgs,
+    #[command(flatten)]
+    pub(crate) checks: CheckArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
 }

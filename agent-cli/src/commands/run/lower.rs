@@ -94,6 +94,7 @@ pub(super) fn lower(
     args.logging.apply(&mut request)?;
     args.surroundings.apply(&mut request);
     args.volumes.apply(&mut request);
+    args.checks.apply(&mut request)?;
     args.isolation.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::ending::Ending;
 use super::steps::Step;
-use super::{isolation, networks, outputs, seconds, sorted, surroundings, time};
+use super::{checks, isolation, networks, outputs, seconds, sorted, surroundings, time};
 use crate::view::human::{mount_kind, network, state, word};
 
 #[derive(Serialize)]
@@ -32,6 +32,9 @@ pub(crate) struct Container {
     id_range_start: Option<u32>,
     egress_generation: u64,
     network_status: Option<networks::Status>,
+    ready: bool,
+    check_statuses: Vec<checks::CheckStatus>,
+    startup_passed: bool,
     result: Option<Ending>,
     /// Actions of a tree, each before those below it; empty where a single program runs.
     steps: Vec<Step>,
@@ -88,6 +91,7 @@ struct Spec {
     /// Limits of the log, -1 for none.
     log_limits: LogLimits,
     log_tags: BTreeMap<String, String>,
+    checks: Option<checks::Checks>,
 }
 
 #[derive(Serialize)]
@@ -164,6 +168,9 @@ impl From<&v1::Container> for Container {
             id_range_start: Some(container.id_range_start).filter(|start| *start != 0),
             egress_generation: container.egress_generation,
             network_status: container.network_status.as_ref().map(networks::Status::from),
+            ready: container.ready,
+            check_statuses: container.check_statuses.iter().map(checks::CheckStatus::from).collect(),
+            startup_passed: container.startup_passed,
             result: container.result.as_ref().map(Ending::from),
             steps: container.steps.iter().map(Step::from).collect(),
         }
@@ -228,6 +235,7 @@ impl From<&v1::ContainerSpec> for Spec {
                 lines_per_second: spec.log_limits.and_then(|limits| limits.lines_per_second),
             },
             log_tags: sorted(&spec.log_tags),
+            checks: spec.checks.as_ref().map(checks::Checks::from),
         }
     }
 }

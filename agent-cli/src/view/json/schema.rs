@@ -102,7 +102,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 35] = [
+const SHOWN: [(&str, &str, &[&str]); 41] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -138,6 +138,12 @@ const SHOWN: [(&str, &str, &[&str]); 35] = [
     ("LogLimits", "LogLimits", &[]),
     ("Event", "Event", &["gap"]),
     ("Executed", "ExecStarted", &["id"]),
+    ("Checks", "Checks", &[]),
+    ("Check", "Check", &[]),
+    ("HttpCheck", "HttpCheck", &[]),
+    ("TcpCheck", "TcpCheck", &[]),
+    ("ExecCheck", "ExecCheck", &[]),
+    ("CheckStatus", "CheckStatus", &[]),
 ];
 
 /// Keys of a definition that are neither a field of the message, nor a duration of it in seconds, nor its own.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{Actions, Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings, Volume};
+use crate::plan::{Actions, Checks, Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings, Volume};
 
 /// A request as it came, borrowed.
 #[derive(Default)]
@@ -90,6 +90,8 @@ pub struct Draft<'a> {
     pub steps: Vec<DraftStep<'a>>,
     /// Limits and tags of the log.
     pub logging: DraftLogging,
+    /// Checks as requested; zeros for defaults.
+    pub checks: Option<Checks>,
 }
 
 impl<'a> Draft<'a> {

@@ -3,6 +3,8 @@
 mod volumes;
 
 use std::collections::HashMap;
+mod checks;
+
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
@@ -53,6 +55,9 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         steps: facts.steps.iter().map(|one| step(one, Some(&facts.plan))).collect(),
         volume_images: volumes::images(&facts.plan),
         egress_generation: facts.egress_generation,
+        ready: facts.is_ready(),
+        check_statuses: checks::statuses(facts.health.as_deref()),
+        startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
     }
 }
 
@@ -146,6 +151,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         log_limits: Some(log_limits(plan.logging.limits)),
         log_tags: plan.logging.tags.clone().into_iter().collect(),
         egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
+        checks: plan.checks.as_ref().map(checks::checks),
     }
 }
 
@@ -270,6 +276,7 @@ fn result(end: &End) -> v1::Result {
                 FailureKind::SupervisorLost => v1::failure::Kind::SupervisorLost,
                 FailureKind::HostStopped => v1::failure::Kind::HostStopped,
                 FailureKind::Action => v1::failure::Kind::Action,
+                FailureKind::Unhealthy => v1::failure::Kind::Unhealthy,
             }
             .into(),
             message: failure.message.clone(),
@@ -361,6 +368,9 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::StepStarted => Kind::StepStarted,
             EventKind::StepEnded => Kind::StepEnded,
             EventKind::EgressUpdated(_) => Kind::EgressUpdated,
+            EventKind::Ready => Kind::Ready,
+            EventKind::NotReady => Kind::NotReady,
+            EventKind::Unhealthy => Kind::Unhealthy,
         }
         .into(),
         result: event.end.as_deref().map(result),

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
-    Attach, Done, PACKET_MAX, Reached, ReadSecrets, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest,
-    Signal, Stop, state_number,
+    Attach, Done, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, Reason, Refused, ShimCall, ShimNews,
+    ShimReport, ShimRequest, Signal, Stop, state_number,
 };
 use executor_secrets::volume::Volume;
 use executor_sys::events::Events;
@@ -66,6 +66,27 @@ pub(super) enum Command {
     UpdateFiles(Update),
     /// Replace its egress, as `EGRESS_FDS` say.
     UpdateEgress(Vec<OwnedFd>),
+    /// End it because of its checks.
+    EndUnhealthy(EndUnhealthy),
+    /// Answer with a socket in its network namespace.
+    MakeSocket(MakeSocket),
+}
+
+/// Descriptor that an answer carries.
+pub(super) enum Carried {
+    /// Secrets, which are wiped if the answer does not arrive.
+    Secrets(MemFile),
+    /// A socket.
+    Socket(OwnedFd),
+}
+
+impl AsFd for Carried {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Secrets(file) => file.as_fd(),
+            Self::Socket(socket) => socket.as_fd(),
+        }
+    }
 }
 
 /// A command, to be answered.
@@ -187,17 +208,19 @@ impl Control {
     }
 
     /// Answers a command. A memory file of secrets is the peer's to wipe, if it comes to the peer.
-    pub(super) fn answer(&mut self, to: &Answer, result: Result<Option<MemFile>, Refused>) {
-        let (news, file) = match result {
-            Ok(file) => (ShimNews::Done(Done {}), file),
+    pub(super) fn answer(&mut self, to: &Answer, result: Result<Option<Carried>, Refused>) {
+        let (news, carried) = match result {
+            Ok(carried) => (ShimNews::Done(Done {}), carried),
             Err(refused) => (ShimNews::Refused(refused), None),
         };
         let report = ShimReport { sequence: to.sequence, news: Some(news) }.encode_to_vec();
-        let fds: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
+        let fds: Vec<BorrowedFd<'_>> = carried.iter().map(AsFd::as_fd).collect();
         let connection = self.connections.get(to.connection);
         // One that is gone asks again.
         let sent = connection.is_some_and(|peer| !peer.gone && peer.socket.send(&report, &fds).is_ok());
-        if let Some(Err(error)) = file.filter(|_| !sent).map(|file| file.wipe()) {
+        if let Some(Carried::Secrets(file)) = carried.filter(|_| !sent)
+            && let Err(error) = file.wipe()
+        {
             log::line(Level::Error, "", format_args!("an undelivered answer was not wiped: {error}"));
         }
     }
@@ -238,6 +261,8 @@ impl Control {
     fn take(&self, connection: usize, request: ShimRequest, fds: Vec<OwnedFd>) -> Option<Asked> {
         let command = match request.call {
             Some(ShimCall::Stop(stop)) => Command::Stop(stop),
+            Some(ShimCall::EndUnhealthy(asked)) => Command::EndUnhealthy(asked),
+            Some(ShimCall::MakeSocket(asked)) => Command::MakeSocket(asked),
             Some(ShimCall::Signal(signal)) => Command::Signal(signal),
             Some(ShimCall::Share(_)) => {
                 self.share_with(connection, request.sequence);

@@ -181,6 +181,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         egress_generation: 0,
         files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
+        unhealthy: None,
     };
     Ok(Admitted { record, dirs, ids })
 }

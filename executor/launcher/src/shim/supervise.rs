@@ -8,12 +8,11 @@ use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
 use executor_core::record::{Exit, Failure, StepRecord};
 use executor_sys::events::Events;
-use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
 
-use super::control::{Command, Control};
+use super::control::{Carried, Command, Control};
 use super::steps::Running;
-use super::{Ready, disclosure, egress, save, update};
+use super::{Ready, checks, disclosure, egress, save, update};
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -173,13 +172,22 @@ fn carry_out(
     ready: &mut Ready,
     control: &mut Control,
     kill_at: &mut Option<Instant>,
-) -> Result<Option<MemFile>, Refused> {
+) -> Result<Option<Carried>, Refused> {
     match command {
         Command::ReadSecrets(asked) => {
             let volume = ready.remains.volumes.first();
-            disclosure::answer(&asked, ready.token.as_ref(), &ready.record, volume).map(Some)
+            disclosure::answer(&asked, ready.token.as_ref(), &ready.record, volume)
+                .map(|file| Some(Carried::Secrets(file)))
         }
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
+        Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
+        Command::EndUnhealthy(asked) => {
+            if checks::end(&asked, ready)? {
+                let grace = ready.record.plan.grace;
+                end(host, ready, control, grace, kill_at);
+            }
+            Ok(None)
+        }
         Command::Stop(asked) => {
             stop(host, ready, control, Duration::from_millis(asked.grace_ms), kill_at);
             Ok(None)
@@ -211,23 +219,26 @@ fn carry_out(
     }
 }
 
-/// The container's stop signal now, SIGKILL later. A second stop can only shorten the first one's grace.
+/// Stops the container for a client.
 fn stop(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, kill_at: &mut Option<Instant>) {
+    ready.record.stopped |= ready.record.state < State::Stopping;
+    end(host, ready, control, grace, kill_at);
+}
+
+/// The container's stop signal now, SIGKILL later. A second stop can only shorten the first one's grace.
+fn end(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, kill_at: &mut Option<Instant>) {
     let at = Instant::now() + grace;
     *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
     let first = ready.record.state < State::Stopping;
     if first {
-        ready.record.stopped = true;
         ready.record.state = State::Stopping;
         save(ready);
         control.reached(State::Stopping);
     }
     ready.cancel_steps(host, grace);
-    if first {
-        if !grace.is_zero() && ready.steps.is_none() {
-            let asked = ready.record.plan.stop_signal.cast_signed();
-            signal_init(ready, if is_kept_from_init(host, ready, asked) { libc::SIGKILL } else { asked });
-        }
+    if first && !grace.is_zero() && ready.steps.is_none() {
+        let asked = ready.record.plan.stop_signal.cast_signed();
+        signal_init(ready, if is_kept_from_init(host, ready, asked) { libc::SIGKILL } else { asked });
     }
 }
 

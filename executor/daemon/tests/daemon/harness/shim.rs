@@ -91,6 +91,7 @@ impl FakeShim {
             files_updated_at: None,
             id_range_start: None,
             steps: Vec::new(),
+            unhealthy: None,
         };
         let (asked, calls) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {

@@ -1,0 +1,336 @@
+//! The health of a container: from the results of its checks to what follows from them.
+//!
+//! ```text
+//!  starting ── all startup checks passed ──> started ── all readiness checks pass ──> ready
+//!     │                                         │  <──── one does not ────────────────┘
+//!     └─ start_timeout ──> ended                └─ a liveness check does not pass ──> ended
+//! ```
+//! In go results and times; out come the check that is due next, changes, and the order to end the container. Times are
+//! counted from the start of the process. The state is kept over restarts of the daemon; what is due is not.
+//!
+//! Only a check that was made and failed counts: one that the executor could not make says nothing about the container.
+//! So a container is ended after `start_timeout` only when a check has failed since this daemon watches it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Check, Checks};
+use crate::time::Timestamp;
+
+/// Bytes of a failure's reason that are kept.
+pub const REASON_MAX: usize = 512;
+/// Share of an interval that is left out at random, at most.
+const SPREAD_SHARE: u32 = 10;
+
+/// Purpose of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// The container has started.
+    Startup,
+    /// It still works.
+    Liveness,
+    /// It can serve.
+    Readiness,
+}
+
+/// A check of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckId {
+    /// Purpose.
+    pub purpose: Purpose,
+    /// Index in its list.
+    pub index: usize,
+}
+
+/// Results of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckState {
+    /// True when it passes, by its thresholds.
+    pub passing: bool,
+    /// Successes in a row.
+    pub successes: u32,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Time of the newest result.
+    pub checked_at: Option<Timestamp>,
+    /// Newest failure.
+    pub last_failure: Option<CheckFailure>,
+}
+
+/// A failure of a check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckFailure {
+    /// Time.
+    pub at: Timestamp,
+    /// Reason.
+    pub reason: String,
+}
+
+/// Health of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// True when the startup checks have passed.
+    pub started: bool,
+    /// True when it can serve.
+    pub ready: bool,
+    /// Results of the startup checks.
+    pub startup: Vec<CheckState>,
+    /// Results of the liveness checks.
+    pub liveness: Vec<CheckState>,
+    /// Results of the readiness checks.
+    pub readiness: Vec<CheckState>,
+}
+
+/// Result of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Success.
+    Passed,
+    /// Failure, with its reason.
+    Failed(String),
+    /// The executor could not make the check.
+    NotMade,
+}
+
+/// What follows from a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The container is ready.
+    Ready,
+    /// The container is not ready any more.
+    NotReady,
+    /// The container is to be ended, for this reason, which is in Diego's words.
+    End(String),
+}
+
+/// Watches over the health of one container.
+#[derive(Debug)]
+pub struct Monitor<'a> {
+    checks: &'a Checks,
+    health: Health,
+    /// Times of the next checks, as the lists of `health`.
+    due: [Vec<Duration>; 3],
+    /// Failed startup checks that were made since this monitor watches.
+    failed: Vec<bool>,
+    ended: bool,
+}
+
+impl Health {
+    /// Returns the results of a purpose's checks.
+    pub fn of(&self, purpose: Purpose) -> &[CheckState] {
+        match purpose {
+            Purpose::Startup => &self.startup,
+            Purpose::Liveness => &self.liveness,
+            Purpose::Readiness => &self.readiness,
+        }
+    }
+
+    fn of_mut(&mut self, purpose: Purpose) -> &mut Vec<CheckState> {
+        match purpose {
+            Purpose::Startup => &mut self.startup,
+            Purpose::Liveness => &mut self.liveness,
+            Purpose::Readiness => &mut self.readiness,
+        }
+    }
+}
+
+/// Returns the checks of a purpose.
+fn list(checks: &Checks, purpose: Purpose) -> &[Check] {
+    match purpose {
+        Purpose::Startup => &checks.startup,
+        Purpose::Liveness => &checks.liveness,
+        Purpose::Readiness => &checks.readiness,
+    }
+}
+
+impl<'a> Monitor<'a> {
+    /// Begins, or goes on with the health that an earlier daemon kept. `spread` returns a number below 1000 that spreads the
+    /// checks of many containers.
+    pub fn new(checks: &'a Checks, kept: Option<&Health>, now: Duration, mut spread: impl FnMut() -> u32) -> Self {
+        let mut health = kept.cloned().unwrap_or_default();
+        let mut due = [const { Vec::new() }; 3];
+        for purpose in PURPOSES {
+            let all = list(checks, purpose);
+            health.of_mut(purpose).resize_with(all.len(), CheckState::default);
+            // One that passed before has time; at a daemon's start there are many.
+            let first = |check: &Check| {
+                let wait = if health.started { check.interval_after(true) } else { Duration::ZERO };
+                (now + wait * spread().min(999) / 1000).max(check.initial_delay)
+            };
+            due[purpose as usize] = all.iter().map(first).collect();
+        }
+        let mut monitor = Self { checks, health, due, failed: Vec::new(), ended: false };
+        monitor.failed = vec![false; list(checks, monitor.starting()).len()];
+        if list(checks, monitor.starting()).is_empty() {
+            monitor.health.started = true;
+        }
+        monitor
+    }
+
+    /// Returns the health.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// The purpose whose checks decide that the container has started.
+    fn starting(&self) -> Purpose {
+        if self.checks.startup.is_empty() { Purpose::Liveness } else { Purpose::Startup }
+    }
+
+    /// Returns the check that is due first, with its time; `None` when no check will be made any more.
+    pub fn next(&self) -> Option<(CheckId, Duration)> {
+        let active: &[Purpose] = match (self.ended, self.health.started) {
+            (true, _) => &[],
+            (false, false) => match self.starting() {
+                Purpose::Startup => &[Purpose::Startup],
+                _ => &[Purpose::Liveness],
+            },
+            (false, true) => &[Purpose::Liveness, Purpose::Readiness],
+        };
+        let of = |purpose: &Purpose| {
+            let (due, purpose) = (&self.due[*purpose as usize], *purpose);
+            due.iter().enumerate().map(move |(index, at)| (CheckId { purpose, index }, *at))
+        };
+        active.iter().flat_map(of).min_by_key(|(_, at)| *at)
+    }
+
+    /// Returns the check of an id.
+    pub fn check(&self, id: CheckId) -> Option<&'a Check> {
+        list(self.checks, id.purpose).get(id.index)
+    }
+
+    /// Returns the time at which the container is ended unless its startup checks pass; `None` while no failure says that
+    /// they do not.
+    pub fn deadline(&self) -> Option<Duration> {
+        let open = !self.ended && !self.health.started;
+        (open && self.failed.contains(&true)).then_some(self.checks.start_timeout)
+    }
+
+    /// Takes the passing of time.
+    pub fn tick(&mut self, now: Duration) -> Option<Change> {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return None;
+        }
+        let states = self.health.of(self.starting()).iter().zip(&self.failed);
+        let failure = states.filter(|(_, failed)| **failed).find_map(|(state, _)| state.last_failure.as_ref());
+        let reason = failure.map(|failure| &*failure.reason).unwrap_or_default();
+        let why = format!("Instance never healthy after {}: {reason}", words_of(self.checks.start_timeout));
+        self.ended = true;
+        self.health.ready = false;
+        Some(Change::End(why))
+    }
+
+    /// Takes the result of a check. Returns what changes, and true when the health should be kept: a success that changes
+    /// nothing need not be.
+    pub fn report(
+        &mut self,
+        id: CheckId,
+        outcome: &Outcome,
+        now: Duration,
+        at: Timestamp,
+        spread: u32,
+    ) -> (Option<Change>, bool) {
+        let Some(check) = self.check(id).filter(|_| !self.ended) else { return (None, false) };
+        let starts = !self.health.started && id.purpose == self.starting();
+        let before = self.health.clone();
+        let state = &mut self.health.of_mut(id.purpose)[id.index];
+        match outcome {
+            Outcome::Passed => {
+                state.successes = state.successes.saturating_add(1);
+                state.failures = 0;
+                state.passing |= state.successes >= check.healthy_threshold;
+                state.checked_at = Some(at);
+            }
+            Outcome::Failed(reason) => {
+                state.successes = 0;
+                state.failures = state.failures.saturating_add(1);
+                state.passing &= !starts && state.failures < check.unhealthy_threshold;
+                state.checked_at = Some(at);
+                state.last_failure = Some(CheckFailure { at, reason: shorten(reason) });
+            }
+            Outcome::NotMade => {}
+        }
+        let good = state.passing && state.failures == 0 && *outcome != Outcome::NotMade;
+        let failures = state.failures;
+        let interval = check.interval_after(good);
+        self.due[id.purpose as usize][id.index] = now + interval - interval / SPREAD_SHARE * spread.min(999) / 1000;
+        if starts {
+            self.failed[id.index] = matches!(outcome, Outcome::Failed(_));
+            if self.health.of(id.purpose).iter().all(|state| state.passing) {
+                self.start(now);
+            }
+        }
+        let end = match (outcome, id.purpose) {
+            _ if starts => self.tick(now),
+            (Outcome::Failed(reason), Purpose::Liveness) if failures >= check.unhealthy_threshold => {
+                self.ended = true;
+                Some(Change::End(format!("Instance became unhealthy: {}", shorten(reason))))
+            }
+            _ => None,
+        };
+        self.health.ready =
+            !self.ended && self.health.started && self.health.readiness.iter().all(|state| state.passing);
+        let change = end.or(match (before.ready, self.health.ready) {
+            (false, true) => Some(Change::Ready),
+            (true, false) => Some(Change::NotReady),
+            _ => None,
+        });
+        let differs = |purpose| {
+            let pairs = before.of(purpose).iter().zip(self.health.of(purpose));
+            pairs.into_iter().any(|(old, new)| (old.passing, old.failures) != (new.passing, new.failures))
+        };
+        let keep = change.is_some() || before.started != self.health.started || PURPOSES.into_iter().any(differs);
+        (change, keep)
+    }
+
+    /// Begins with the checks of a container that has started.
+    fn start(&mut self, now: Duration) {
+        self.health.started = true;
+        let own_liveness = self.starting() == Purpose::Startup;
+        for purpose in [Purpose::Liveness, Purpose::Readiness] {
+            let checks = list(self.checks, purpose).iter().zip(&mut self.due[purpose as usize]);
+            for (check, due) in checks.filter(|_| purpose == Purpose::Readiness || own_liveness) {
+                *due = now.max(check.initial_delay);
+            }
+        }
+        for state in &mut self.health.liveness {
+            // Failures before the start do not count after it.
+            (state.passing, state.failures) = (true, 0);
+        }
+    }
+}
+
+/// The purposes, in the order of their lists.
+const PURPOSES: [Purpose; 3] = [Purpose::Startup, Purpose::Liveness, Purpose::Readiness];
+
+/// Makes a reason one line of at most [`REASON_MAX`] bytes.
+fn shorten(reason: &str) -> String {
+    let mut text: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.len() > REASON_MAX {
+        text.truncate((0..=REASON_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0));
+    }
+    text
+}
+
+/// Writes a duration as Diego does: `1m0s`, `5s`, `1.5s`, `500ms`.
+pub fn words_of(duration: Duration) -> String {
+    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    if seconds == 0 && millis > 0 {
+        return format!("{millis}ms");
+    }
+    let fraction = match millis {
+        0 => String::new(),
+        _ => format!(".{millis:03}").trim_end_matches('0').to_owned(),
+    };
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}{fraction}s"),
+        (0, _) => format!("{minutes}m{rest}{fraction}s"),
+        _ => format!("{hours}h{minutes}m{rest}{fraction}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
