@@ -29,6 +29,8 @@ const DOCUMENTS: [&str; 15] = [
     "docs/configuration.md",
     "docs/limits.md",
     "docs/networks.md",
+    "docs/actions.md",
+    "docs/diego.md",
     "docs/volumes.md",
     "systemd/README.md",
 ];

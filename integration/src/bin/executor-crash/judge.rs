@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use executor_proto::v1::{Container, Result as Ending, RunRequest, State, exit_status};
+use executor_proto::v1::{Container, Result as Ending, RunRequest, State, exit_status, failure};
 use executor_residue::process::Process;
 use executor_residue::{Needles, Report, Search};
 use integration::footprint::Footprint;
@@ -170,6 +170,8 @@ impl KilledLife<'_> {
         verdict.receipt = Some(ending.wipe.is_some());
         match (exit_code(ending), &ending.failure) {
             (Some(CODE), None) => verdict.fate = Some(Fate::Known),
+            // Of a tree of actions a failure tells of it, too.
+            (Some(CODE), Some(failure)) if failure.kind() == failure::Kind::Action => verdict.fate = Some(Fate::Known),
             (None, Some(_)) if ending.exit.is_none() => verdict.fate = Some(Fate::Unknown),
             _ => verdict.wrong.push(format!("the result has exit {:?}, failure {:?}", ending.exit, ending.failure)),
         }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use executor_proto::v1::get_outputs_response::Part;
 use executor_proto::v1::{
-    Container, DeleteRequest, GetOutputsRequest, GetRequest, LogStream, Outputs, RunRequest, RunResponse, State,
-    StreamLogsRequest, StreamLogsResponse, UpdateFilesRequest, WaitRequest,
+    Action, Container, DeleteRequest, GetOutputsRequest, GetRequest, LogStream, Outputs, ParallelAction, RunRequest,
+    RunResponse, SerialAction, State, StreamLogsRequest, StreamLogsResponse, TimeoutAction, TryAction,
+    UpdateFilesRequest, WaitRequest,
 };
 use integration::api::{Api, Rpc};
 use integration::request::{self, RequestBuilder, program};
@@ -60,7 +61,8 @@ pub(crate) struct Secrets {
 
 /// The request of a life: every kind of secret input, a captured file, an exit code. The process reports that it has
 /// read its secrets, waits for the second generation of its files, and ends.
-pub(crate) fn request(id: &str, secrets: &Secrets) -> RunRequest {
+/// `is_tree`: it is the last of six steps of a tree of actions, which have two secrets or more each.
+pub(crate) fn request(id: &str, secrets: &Secrets, is_tree: bool) -> RunRequest {
     let secret = &secrets.first;
     let large: Vec<u8> = secret.bytes().cycle().take(LARGE).collect();
     let mut request = program("/bin/sh", &["-c", SCRIPT, "sh", ""])
@@ -71,6 +73,33 @@ pub(crate) fn request(id: &str, secrets: &Secrets) -> RunRequest {
         .secret_arg(3, secret)
         .runtime_token("/etc/crash-token");
     request.outputs = Some(Outputs { files: vec![CAPTURED.into()], ..Outputs::default() });
+    if is_tree { in_a_tree(request, secret) } else { request }
+}
+
+/// Makes the program of a request the last step of a tree; its files become the container's, because those are updated.
+fn in_a_tree(mut request: RunRequest, secret: &str) -> RunRequest {
+    let step = |number: u32, status: i32| {
+        let path = format!("/etc/crash-steps/{number}");
+        let script = format!("read -r a < {path}; [ \"$a\" = \"$S\" ] && exit {status}; echo wrong; exit 99");
+        let step = program("/bin/sh", &["-c", &script]).file(&path, secret.as_bytes()).secret_env("S", secret);
+        step.action.unwrap_or_default()
+    };
+    let mut last = request.action.take().unwrap_or_default();
+    if let Some(run) = &mut last.run {
+        request.volume_mounted_files.append(&mut run.volume_mounted_files);
+    }
+    let parallel = ParallelAction { actions: vec![step(1, 0), step(2, 0)], ..ParallelAction::default() };
+    let attempt = TryAction { action: Some(Box::new(step(3, 1))), ..TryAction::default() };
+    let timeout = TimeoutAction { action: Some(Box::new(step(4, 0))), timeout_ms: 60_000, ..TimeoutAction::default() };
+    let actions = vec![
+        Action { parallel: Some(parallel), ..Action::default() },
+        Action { r#try: Some(Box::new(attempt)), ..Action::default() },
+        Action { timeout: Some(Box::new(timeout)), ..Action::default() },
+        step(5, 0),
+        last,
+    ];
+    let serial = SerialAction { actions, ..SerialAction::default() };
+    request.action = Some(Action { serial: Some(serial), ..Action::default() });
     request
 }
 

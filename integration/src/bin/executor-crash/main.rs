@@ -48,6 +48,9 @@ struct Options {
     /// Position of a sample's first call, to replay one [default: random]
     #[arg(long, value_name = "N")]
     offset: Option<u64>,
+    /// Let the container carry out a tree of six steps with two secrets each
+    #[arg(long)]
+    tree: bool,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -74,7 +77,11 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> anyhow::Result<Report> {
     ensure!(nix::unistd::geteuid().is_root(), "containers and ptrace need root");
     let targets = if options.target.is_empty() { Target::ALL.to_vec() } else { options.target.clone() };
-    let mut run = Run { node: TestNode::new()?, report: Report::default(), terminal: std::io::stderr().is_terminal() };
+    let mut run = Run {
+        node: TestNode::new(options.tree)?,
+        report: Report::default(),
+        terminal: std::io::stderr().is_terminal(),
+    };
     match (options.at, options.sample) {
         (Some(at), _) => {
             for target in targets {
@@ -147,7 +154,7 @@ impl Run {
         if !outcome.verdict.wrong.is_empty() {
             // A fresh node, so that the next life is not blamed for this one's leftovers.
             let log = self.node.logged();
-            self.node = TestNode::new()?;
+            self.node = TestNode::new(self.node.is_tree())?;
             let place = outcome.kill.as_ref().map_or_else(
                 || format!("{}, without a kill", target.name()),
                 |kill| format!("{}, call {} ({}), {}", target.name(), kill.at, kill.call, kill.phase),

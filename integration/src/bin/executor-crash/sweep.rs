@@ -110,22 +110,29 @@ pub(crate) struct TestNode {
     before: Footprint,
     needles: Needles,
     lives: u64,
+    /// The containers carry out trees of actions.
+    is_tree: bool,
 }
 
 impl TestNode {
     /// Starts a node, runs one life without a kill, and takes the footprint.
-    pub(crate) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new(is_tree: bool) -> anyhow::Result<Self> {
         let node = Supervised::start();
         let before = node.footprint();
-        let mut test_node = Self { node, before, needles: Needles::new()?, lives: 0 };
+        let mut test_node = Self { node, before, needles: Needles::new()?, lives: 0, is_tree };
         let (id, secrets) = test_node.next_life()?;
-        let request = life::request(&id, &secrets);
+        let request = life::request(&id, &secrets, is_tree);
         let answers =
             life::drive(&test_node.node.api, async |rpc| life::live(rpc, request, secrets, Step::default()).await);
         let ended = answers.wait.context("the life did not come to Wait")??;
         anyhow::ensure!(answers.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
         test_node.node.wait_until_back_at(&test_node.before, life::PATIENCE).map_err(anyhow::Error::msg)?;
         Ok(test_node)
+    }
+
+    /// Returns whether the containers carry out trees of actions.
+    pub(crate) fn is_tree(&self) -> bool {
+        self.is_tree
     }
 
     /// Creates an id, and secrets that are searched for from now on.
@@ -148,7 +155,7 @@ impl TestNode {
     /// Runs one life with a kill at call `at`.
     pub(crate) fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
         let (id, secrets) = self.next_life()?;
-        let request = life::request(&id, &secrets);
+        let request = life::request(&id, &secrets, self.is_tree);
         let step = Step::default();
         let (told, kills) = mpsc::channel();
         let act = {
