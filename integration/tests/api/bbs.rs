@@ -135,24 +135,43 @@ fn as_many_bytes_as_a_bbs_takes() {
 
 /// Actions of models.Action that the executor does not implement are refused by name.
 #[test]
-fn other_actions_are_unimplemented_by_name() {
+fn every_action_is_carried_out_or_refused_by_name() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let inner_run = field(3, field(1, "/bin/true"));
+    for (tag, name, body) in [(1, "download", field(1, "http://example.com/a.tgz")), (2, "upload", field(1, "a"))] {
+        for action in [field(tag, &body), field(8, [field(1, &inner_run), field(1, field(tag, &body))].concat())] {
+            let status = run(&daemon.api, request(name, &action)).unwrap_err();
+            assert_eq!(status.code(), Code::Unimplemented, "{name}");
+            assert!(status.message().contains(&format!("`{name}`")), "{status:?}");
+        }
+    }
+    // Each of the others by itself, and all of them within one another; the fate of each is that of Diego's executor.
+    let timeout = |inner: &[u8]| field(4, [field(1, inner), number(4, 60_000)].concat());
+    let nanoseconds = |inner: &[u8]| field(4, [field(1, inner), number(2, 60_000_000_000)].concat());
+    let progress = |inner: &[u8]| field(5, [field(1, inner), field(2, "begins")].concat());
+    let list = |tag, inner: &[u8]| field(tag, [field(1, inner), field(1, inner)].concat());
+    let nested = timeout(&progress(&list(8, &list(7, &field(6, field(1, list(9, &inner_run)))))));
     let table = [
-        (1, "download", field(1, "http://example.com/a.tgz")),
-        (2, "upload", field(1, "a")),
-        (4, "timeout", [field(1, &inner_run), number(4, 1000)].concat()),
-        (5, "emit_progress", field(1, &inner_run)),
-        (6, "try", field(1, &inner_run)),
-        (7, "parallel", field(1, &inner_run)),
-        (8, "serial", [field(1, &inner_run), field(1, &inner_run)].concat()),
-        (9, "codependent", field(1, &inner_run)),
+        ("timeout", timeout(&inner_run), None),
+        ("nanoseconds", nanoseconds(&inner_run), None),
+        ("emit_progress", progress(&inner_run), None),
+        ("try", field(6, field(1, &inner_run)), None),
+        ("parallel", list(7, &inner_run), None),
+        ("serial", list(8, &inner_run), None),
+        ("codependent", list(9, &inner_run), Some("Codependent step exited; Codependent step exited")),
+        ("nested", nested, None),
     ];
-    for (tag, name, body) in table {
-        let status = run(&daemon.api, request(name, &field(tag, body))).unwrap_err();
-        assert_eq!(status.code(), Code::Unimplemented, "{name}");
-        assert!(status.message().contains(&format!("`{name}`")), "{status:?}");
+    for (name, action, failure) in table {
+        assert!(run(&daemon.api, request(name, &action)).unwrap().created, "{name}");
+        let result = daemon.api.wait(name).unwrap().result.unwrap();
+        // Of two that end at the same time one may be cancelled before.
+        let told = result.failure.map(|failure| failure.message);
+        match (told.as_deref(), failure) {
+            (Some(told), Some(failure)) => assert!(failure.starts_with(told), "{name}: {told}"),
+            (told, failure) => assert_eq!(told, failure, "{name}"),
+        }
+        daemon.api.delete(name, true).unwrap();
     }
     let both = [inner_run.clone(), field(6, field(1, &inner_run))].concat();
     let status = run(&daemon.api, request("both", &both)).unwrap_err();

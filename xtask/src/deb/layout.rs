@@ -15,7 +15,7 @@ use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 15] = [
+const DOCUMENTS: [&str; 17] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",

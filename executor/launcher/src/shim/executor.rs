@@ -55,7 +55,7 @@ impl Init {
     /// Comes back only with a failure.
     fn become_program(&self) -> StartFailure {
         if self.role == InitRole::Reaper {
-            return match self.await_start().and_then(|_| Ok(process::hold_signals()?)) {
+            return match self.await_start().and_then(|_| process::hold_signals()) {
                 Ok(()) => self.serve(None),
                 Err(error) => StartFailure::new("begin as an init", error),
             };

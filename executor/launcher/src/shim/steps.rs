@@ -264,7 +264,7 @@ impl Running {
                     };
                     self.processes.insert(index, process);
                 }
-                Err(error) => return self.not_started(index, plain(&error), site),
+                Err(error) => return self.not_started(index, &plain(&error), site),
             },
             Order::Cancel(index) => {
                 let signal = site.record.plan.stop_signal.cast_signed();
@@ -329,7 +329,7 @@ impl Running {
                 }
                 Vec::new()
             }
-            News::NotStarted { process, why } => self.not_started(process, why, site),
+            News::NotStarted { process, why } => self.not_started(process, &why, site),
             News::Ended { process, exit } => self.ended(process, exit, site),
         }
     }
@@ -344,12 +344,12 @@ impl Running {
         self.steps.ended(index, RunEnd::Exited { exit, out_of_memory, killed }, now())
     }
 
-    fn not_started(&mut self, index: usize, why: String, site: &mut Site<'_>) -> Vec<Order> {
+    fn not_started(&mut self, index: usize, why: &str, site: &mut Site<'_>) -> Vec<Order> {
         self.forget_payload(index, site);
         self.processes.remove(&index);
         self.wipe_files(index, site);
-        site.log.own_words(&why);
-        let why = site.log.masked(&why);
+        site.log.own_words(why);
+        let why = site.log.masked(why);
         self.steps.ended(index, RunEnd::NotStarted(why), now())
     }
 

@@ -102,7 +102,7 @@ type Way = fn(&mut CCore, &str) -> anyhow::Result<String>;
 
 /// Ways to be refused, each with its name and the expected codes.
 const WAYS: &[(Way, (&str, &[&str]))] = &[
-    (other_action, ("an action other than run", &["UNIMPLEMENTED", "INVALID_ARGUMENT"])),
+    (other_action, ("an action that is not supported", &["UNIMPLEMENTED"])),
     (bad_field, ("a field that is wrong", &["INVALID_ARGUMENT"])),
     (too_large, ("too large a message", &["OUT_OF_RANGE", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "CANCELLED"])),
     (unknown_method, ("an unknown method", &["UNIMPLEMENTED", "PERMISSION_DENIED"])),
@@ -115,7 +115,8 @@ const WAYS: &[(Way, (&str, &[&str]))] = &[
 fn other_action(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
     let run = secretive("x", secret).action.and_then(|action| action.run);
     let inner = v1::Action { run, ..v1::Action::default() };
-    let serial = Some(v1::SerialAction { actions: vec![inner], ..v1::SerialAction::default() });
+    let upload = v1::Action { upload: Some(v1::UploadAction::default()), ..v1::Action::default() };
+    let serial = Some(v1::SerialAction { actions: vec![inner, upload], ..v1::SerialAction::default() });
     let action = Some(v1::Action { serial, ..v1::Action::default() });
     client.call(RUN, &RunRequest { action, ..RunRequest::default() }.encode_to_vec())
 }
