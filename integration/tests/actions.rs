@@ -126,7 +126,7 @@ fn each_step_has_its_own_settings() {
     let paths: Vec<&str> = container.steps.iter().map(|step| &*step.path).collect();
     let list = "action.serial.actions";
     assert_eq!(paths, ["setup", "action", &format!("{list}[0]"), &format!("{list}[1]"), &format!("{list}[2]")]);
-    let started = |path: &str| step(&container, path).started_at.unwrap().clone();
+    let started = |path: &str| step(&container, path).started_at.unwrap();
     let (one, three) = (started(&format!("{list}[0]")), started(&format!("{list}[2]")));
     assert!((one.seconds, one.nanos) < (three.seconds, three.nanos));
 }

@@ -118,7 +118,7 @@ fn a_container_becomes_ready_stops_being_so_and_is_ended() {
     within(&web, "touch /tmp/www/live /tmp/www/ready /tmp/up");
     let ready = until(&daemon, "web", "it is ready", |web| web.ready);
     assert!(ready.startup_passed && status(&ready, CheckPurpose::Readiness).passing);
-    let spec = ready.spec.clone().unwrap().checks.unwrap();
+    let spec = ready.spec.unwrap().checks.unwrap();
     assert_eq!((spec.liveness[0].timeout, spec.start_timeout), (millis(1000), millis(60_000)), "defaults are shown");
     assert!(!daemon.api.run(request.clone()).unwrap().created, "the same request is the same container");
     let other = RunRequest { checks: None, ..request };

@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use executor_client::v1::{
-    self, Container, Event, InfoResponse, MountKind, Network, OutputsSummary, State, event, failure,
+    self, Container, Event, InfoResponse, MountKind, Network, OutputsSummary, State, Step, event, exit_status, failure,
+    step,
 };
 use prost_types::Timestamp;
 
-use super::steps;
 use super::style::{Role, Style};
 use super::table::Table;
 use crate::exit::Outcome;
@@ -278,7 +278,7 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     style.paint_onto(&mut line, role, &format!("{kind:<13}"));
     line.push_str(&format!("  {}", plain(&event.container_id)));
     if let Some(step) = &event.step {
-        line.push_str(&steps::line(step, style));
+        line.push_str(&step_line(step, style));
     }
     if event.files_generation > 0 {
         line.push_str(&format!("  generation {}", event.files_generation));
@@ -298,6 +298,36 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     }
     line.push('\n');
     line
+}
+
+/// State of a step in one word, with the exit status of its process.
+pub(crate) fn step_ending(step: &Step) -> String {
+    let state = word(step.state().as_str_name(), "STATE_");
+    match step.exit.and_then(|exit| exit.status) {
+        Some(exit_status::Status::Code(code)) => format!("{state} ({code})"),
+        Some(exit_status::Status::Signal(signal)) => format!("{state} ({})", signals::name(signal)),
+        None => state,
+    }
+}
+
+/// Colour of a step's state.
+pub(crate) fn step_role(step: &Step) -> Role {
+    match step.state() {
+        step::State::Failed | step::State::Lost => Role::Bad,
+        step::State::Cancelled => Role::Attention,
+        step::State::Running | step::State::Succeeded => Role::Good,
+        step::State::Pending | step::State::Unspecified => Role::Faint,
+    }
+}
+
+/// One line about a step, for an event.
+fn step_line(step: &Step, style: Style) -> String {
+    let mut text = format!("  {}  ", plain(&step.path));
+    style.paint_onto(&mut text, step_role(step), &step_ending(step));
+    if !step.error.is_empty() {
+        text.push_str(&format!("  {}", plain(&step.error)));
+    }
+    text
 }
 
 #[cfg(test)]

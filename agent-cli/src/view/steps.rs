@@ -2,12 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use executor_client::v1::{Step, exit_status, step};
+use executor_client::v1::Step;
 
-use super::human;
-use super::style::{Role, Style};
+use super::human::{self, step_ending, step_role};
+use super::style::Role;
 use super::table::Table;
-use crate::signals;
 use crate::text::plain;
 
 /// The tree.
@@ -15,38 +14,18 @@ pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
     let mut table = Table::bare(2);
     for at in 0..steps.len() {
         let step = &steps[at];
-        let role = role(step);
+        let role = step_role(step);
         let what = if step.kind == "run" { plain(&step.program) } else { step.kind.clone() };
         let source = if step.log_source.is_empty() { String::new() } else { format!("[{}]", plain(&step.log_source)) };
         table.row([
             (format!("{}{what}", branch(steps, at)), Role::Plain),
             (source, Role::Faint),
-            (ending(step), role),
+            (step_ending(step), role),
             (lasted(step, now), Role::Faint),
             (plain(&step.error), role),
         ]);
     }
     table
-}
-
-/// State of a step in one word, with the exit status of its process.
-pub(crate) fn ending(step: &Step) -> String {
-    let state = human::word(step.state().as_str_name(), "STATE_");
-    match step.exit.and_then(|exit| exit.status) {
-        Some(exit_status::Status::Code(code)) => format!("{state} ({code})"),
-        Some(exit_status::Status::Signal(signal)) => format!("{state} ({})", signals::name(signal)),
-        None => state,
-    }
-}
-
-/// Colour of a step's state.
-pub(crate) fn role(step: &Step) -> Role {
-    match step.state() {
-        step::State::Failed | step::State::Lost => Role::Bad,
-        step::State::Cancelled => Role::Attention,
-        step::State::Running | step::State::Succeeded => Role::Good,
-        step::State::Pending | step::State::Unspecified => Role::Faint,
-    }
 }
 
 /// Parent of a path among the steps: the longest one that it begins with.
@@ -74,16 +53,6 @@ fn lasted(step: &Step, now: SystemTime) -> String {
     let ended = at(step.finished_at).unwrap_or(now);
     let span = ended.duration_since(started).unwrap_or(Duration::ZERO);
     human::span(span)
-}
-
-/// One line about a step, for an event.
-pub(crate) fn line(step: &Step, style: Style) -> String {
-    let mut text = format!("  {}  ", plain(&step.path));
-    style.paint_onto(&mut text, role(step), &ending(step));
-    if !step.error.is_empty() {
-        text.push_str(&format!("  {}", plain(&step.error)));
-    }
-    text
 }
 
 #[cfg(test)]
