@@ -208,12 +208,13 @@ mod tests {
         let text = "serial: {actions: [{}, {run: {}}, {timeout: {timeout_ms: -3}}, {run: {path: a}, try: {}}]}";
         let told = read_text(text).unwrap_err();
         for fault in [
-            "5 faults",
+            "6 faults",
             "action.serial.actions[0]: is not set",
             "action.serial.actions[1].run.path: is empty",
             "action.serial.actions[2].timeout.timeout_ms: is -3",
             "action.serial.actions[2].timeout.action: is not set",
             "action.serial.actions[3]: has run, try set",
+            "action.serial.actions[3].try.action: is not set",
         ] {
             assert!(told.contains(fault), "{fault}: {told}");
         }
