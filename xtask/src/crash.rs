@@ -23,6 +23,9 @@ pub(crate) struct Options {
     /// At each K-th system call only
     #[arg(long, value_name = "K", conflicts_with = "at")]
     every: Option<u64>,
+    /// With containers that carry out a tree of six steps
+    #[arg(long)]
+    tree: bool,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -43,8 +46,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             command.arg(option).arg(value.to_string());
         }
     }
-    if options.json {
-        command.arg("--json");
+    for (option, is_set) in [("--json", options.json), ("--tree", options.tree)] {
+        if is_set {
+            command.arg(option);
+        }
     }
     step("Killing at every system call");
     let status = command.status()?;
