@@ -100,6 +100,11 @@ impl ContainerSecrets {
         Self { is_step: true, ..Self::new(id) }
     }
 
+    /// Returns whether the process is a step of a tree of actions, whose variables and arguments are not kept.
+    pub fn is_step(&self) -> bool {
+        self.is_step
+    }
+
     /// The request that starts the container.
     pub fn request(&self) -> RunRequest {
         self.asking_for("/bin/sh")

@@ -24,11 +24,13 @@ use crate::memfd_exec;
 
 /// Time that the kernel may take to end a process that was killed.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Generations of processes below a shim: the starter of steps, the process that enters the container, and one more.
+const DEPTH_MAX: usize = 3;
 /// A process that was killed cannot clone; one that was cloned just before is found in the next round.
 const ROUNDS_MAX: usize = 100;
 
-/// Kills every process of the executor's on `run_dir` that is neither this one, nor one of the shims that live, nor a child of
-/// one of those.
+/// Kills every process of the executor's on `run_dir` that is neither this one, nor one of the shims that live, nor below one
+/// of those.
 pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
     for _ in 0..ROUNDS_MAX {
         let orphans = find(run_dir, living);
@@ -49,8 +51,18 @@ fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| *pid != own && !living.contains(pid) && is_ours(*pid, run_dir))
-        .filter(|pid| parent(*pid).is_some_and(|parent| !living.contains(&parent)))
+        .filter(|pid| ancestors(*pid).is_some_and(|ancestors| ancestors.iter().all(|above| !living.contains(above))))
         .collect()
+}
+
+/// Parents above a process, the nearest first: as many as a process of a living shim has below that. A shim makes helpers, and the
+/// process that starts the steps of a tree of actions makes theirs.
+fn ancestors(pid: i32) -> Option<Vec<i32>> {
+    let mut above = vec![parent(pid)?];
+    for _ in 1..DEPTH_MAX {
+        above.extend(above.last().and_then(|pid| parent(*pid)));
+    }
+    Some(above)
 }
 
 /// A zombie is not: it has no program any more.

@@ -285,7 +285,14 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
             Err(error) => lost.push(not_adopted(shim.id, &error)),
         }
     }
-    let living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
+    let mut living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
+    // An init of the executor's own is a program of its as well. It goes with its container: until then its mounts are the way
+    // to the secret files.
+    living.extend(
+        lost.iter()
+            .filter_map(|id| Some(Dirs::of(host, id).read_record()?.prepared?.init))
+            .filter_map(|init| identity::alive(&init).then_some(init.pid)),
+    );
     orphans::end(&host.run_dir, &living);
     for id in lost {
         unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));

@@ -12,6 +12,8 @@ use rustix::fs::makedev;
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// Number of the mount.
+    pub id: u64,
     /// Number of its file system, as stat(2) has it.
     pub device: u64,
     /// Path that it is mounted on, below the root of the process.
@@ -38,7 +40,8 @@ pub fn parse(table: &[u8]) -> Vec<Mount> {
 
 fn line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let (major, minor) = str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+    let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let (major, minor) = str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
     let device = makedev(major.parse().ok()?, minor.parse().ok()?);
     let point = unescaped(fields.nth(1)?);
     // Behind the options of the mount there are optional fields, ended by a hyphen.
@@ -46,7 +49,7 @@ fn line(line: &[u8]) -> Option<Mount> {
     let kind = unescaped(fields.next()?).into_string().ok()?;
     let source = unescaped(fields.next()?);
     let options = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some(Mount { device, point: point.into(), kind, source, options })
+    Some(Mount { id, device, point: point.into(), kind, source, options })
 }
 
 /// Undoes what the kernel does to a space, a tab, a line break and a backslash: a backslash and three octal digits.

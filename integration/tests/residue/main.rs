@@ -58,7 +58,8 @@ impl Running {
 
     /// Checks that the search finds everything where it must be.
     fn is_found(&self) {
-        is_found(&self.batch.search_process(self.keepers[0].pid()), &["file", "variable", "argument"]);
+        let kept: &[&str] = if self.batch.is_step() { &["file"] } else { &["file", "variable", "argument"] };
+        is_found(&self.batch.search_process(self.keepers[0].pid()), kept);
         let init = self.batch.search_process(pid(&self.container) as u32);
         let found = labels(&init);
         assert!(["variable of 64", "argument of 4096"].iter().all(|label| found.contains(label)), "{init}");

@@ -17,7 +17,7 @@ use executor_sys::mount::{self, Follow, clone_tree, open_dir, open_in_root, set_
 use executor_sys::mountinfo::{self, Mount};
 use executor_sys::process::{self, Fork};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
-use rustix::fs::{Mode, OFlags, fstat};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -110,7 +110,9 @@ fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
 /// Does not exist any more, or was covered.
 fn open(place: &Mount, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let shown = open_in_root(root, &place.point, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
-    if fstat(&shown)?.st_dev == place.device {
+    // Not by the device: what covers the secrets of steps is of the same file system.
+    let seen = statx(&shown, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    if seen.stx_mnt_id == place.id {
         return Ok(shown);
     }
     mount::detach(&place.point)?;
