@@ -168,6 +168,12 @@ impl KilledLife<'_> {
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
+        // The process that starts the steps of a tree was killed: what ran ended with it, and that is told.
+        let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
+        if is_cut && exit_code(ending) != Some(CODE) {
+            verdict.fate = Some(Fate::Known);
+            return;
+        }
         match (exit_code(ending), &ending.failure) {
             (Some(CODE), None) => verdict.fate = Some(Fate::Known),
             // Of a tree of actions a failure tells of it, too.
