@@ -338,13 +338,10 @@ fn stop_and_signals_reach_the_steps() {
     let polite = sh("trap 'echo bye; exit 0' TERM; echo polite; while :; do sleep 0.05; done");
     let stubborn = sh("trap '' TERM; echo stubborn; while :; do sleep 0.05; done");
     daemon.api.started(tree("stop", parallel(vec![polite, stubborn])));
-    let mut log = daemon.api.follow("stop");
-    let (mut polite, mut stubborn) = (false, false);
-    log.until(|entry| entry.data == b"polite\n" || entry.data == b"stubborn\n");
-    while !(polite && stubborn) {
+    wait::until("both run", || {
         let text = daemon.api.logs_so_far("stop");
-        (polite, stubborn) = (text.contains("polite"), text.contains("stubborn"));
-    }
+        (text.contains("polite") && text.contains("stubborn")).then_some(())
+    });
     let container = daemon.api.stop("stop", Some(500)).unwrap();
     let container = if container.result.is_some() { container } else { daemon.api.wait("stop").unwrap() };
     assert!(ending(&container).stopped && ending(&container).failure.is_none(), "{container:#?}");

@@ -109,7 +109,7 @@ impl Tree {
             .map_err(|error| WriteError::Io { path: self.shown.join(path), source: error.into() })
     }
 
-    /// Begins a file. `path` is one that [`below`] gave, or a single name.
+    /// Begins a file. `path` is one that `below` gave, or a single name.
     pub fn file(&self, path: &Path, mode: u32) -> Result<Partial, WriteError> {
         let shown = self.shown.join(path);
         let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "names no file" })?;
