@@ -258,9 +258,19 @@ impl KilledLife<'_> {
         }
     }
 
+    /// Makes the request again. executord may not have noticed yet that a killed launcher is gone: it answers UNAVAILABLE then, as
+    /// documented, and the caller repeats the call.
     fn run(&self) -> Result<bool, Status> {
-        let request = self.request.clone();
-        drive(&self.node.api, async |mut rpc| bounded(rpc.run(request)).await).map(|run| run.into_inner().created)
+        let deadline = Instant::now() + TIDY;
+        loop {
+            let request = self.request.clone();
+            match drive(&self.node.api, async |mut rpc| bounded(rpc.run(request)).await) {
+                Err(status) if status.code() == Code::Unavailable && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                answer => return answer.map(|run| run.into_inner().created),
+            }
+        }
     }
 
     /// Checks that no process of the executor and no file holds a canary of this sweep.
