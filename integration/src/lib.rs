@@ -15,6 +15,7 @@ pub mod images;
 pub mod lanes;
 pub mod launcher;
 pub mod layers;
+pub mod loop_devices;
 pub mod mount;
 pub mod network;
 pub mod outputs;

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use executor_core::lifecycle::State;
@@ -15,6 +15,7 @@ use executor_proto::v1::{Limits, RunRequest, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::launcher::{Launcher, Payload};
+use integration::loop_devices;
 use integration::quota::{Project, project};
 use integration::request::{ATTACKERS, RequestBuilder, sh};
 use integration::rootfs::Rootfs;
@@ -26,20 +27,6 @@ const LIMIT: u64 = 16 << 20;
 fn limited(request: RunRequest, disk_bytes: u64) -> RunRequest {
     let limits = Limits { disk_bytes, ..request.limits.unwrap_or_default() };
     RunRequest { limits: Some(limits), ..request }
-}
-
-/// Loop devices whose file lies below a directory, even if the file has no name any more.
-fn devices(below: &Path) -> Vec<String> {
-    let devices = fs::read_dir("/sys/block").unwrap().flatten();
-    let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
-    files.filter(|file| file.starts_with(below.to_str().unwrap())).collect()
-}
-
-fn is_gone(daemon: &Daemon) {
-    wait::until_ok("the loop device is free", || match devices(daemon.setup().home()) {
-        left if left.is_empty() => Ok(()),
-        left => Err(left.join(" ")),
-    });
 }
 
 /// A write beyond the limit fails with ENOSPC for every user, and what fits is written. The host loses no more than the
@@ -70,7 +57,7 @@ fn the_limit_holds_and_the_host_is_left_alone() {
         daemon.api.delete("c", false).unwrap();
     }
     daemon.wait_until_back_at(&before);
-    is_gone(&daemon);
+    loop_devices::wait_until_free(&daemon);
 }
 
 /// Project quotas hold the limit of bytes and of files without a loop device; root of the container cannot leave its
@@ -115,7 +102,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         } else {
             assert!(bytes < LIMIT && told.contains("No space left on device"), "{told}");
         }
-        let images = devices(daemon.setup().home()).len() + devices(&at.join("")).len();
+        let images = loop_devices::below(daemon.setup().home()).len() + loop_devices::below(&at.join("")).len();
         assert_eq!(images, usize::from(id == "host"), "file systems of their own");
         // A shim that is killed leaves the cleanup to the launcher.
         if id == "limited" {
@@ -173,7 +160,7 @@ fn nothing_is_left_of_it_whoever_is_killed() {
         let script = "dd if=/dev/zero of=/srv/big bs=64k count=64 2>/dev/null; echo up; exec sleep 100000";
         let container = daemon.api.started(limited(sh(script).id(id).rootfs(&rootfs.reference()), LIMIT));
         daemon.api.follow(id).until(|entry| entry.data == b"up\n");
-        let devices = devices(daemon.setup().home());
+        let devices = loop_devices::below(daemon.setup().home());
         assert_eq!(devices.len(), 1, "the control: there is one: {devices:?}");
         assert!(devices[0].ends_with("(deleted)") || devices[0].contains('#'), "without a name: {devices:?}");
         pid(&container)
@@ -181,11 +168,11 @@ fn nothing_is_left_of_it_whoever_is_killed() {
     start(&daemon, "shim");
     kill(daemon.record("shim").shim.pid, 9);
     daemon.api.wait("shim").unwrap();
-    is_gone(&daemon);
+    loop_devices::wait_until_free(&daemon);
     start(&daemon, "init");
     daemon.api.signal("init", 9).unwrap();
     assert_eq!(exit(&daemon.api.wait("init").unwrap()), Err(9));
-    is_gone(&daemon);
+    loop_devices::wait_until_free(&daemon);
     let init = start(&daemon, "all");
     let (shim, launcher) = (daemon.record("all").shim.pid, daemon.launcher().unwrap());
     for process in [launcher, shim, daemon.pid()] {
@@ -198,7 +185,7 @@ fn nothing_is_left_of_it_whoever_is_killed() {
     daemon.start_again();
     daemon.api.wait("all").unwrap();
     assert!(has_ended(init));
-    is_gone(&daemon);
+    loop_devices::wait_until_free(&daemon);
     for id in ["shim", "init", "all"] {
         daemon.api.delete(id, false).unwrap();
     }

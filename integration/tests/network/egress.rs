@@ -63,6 +63,7 @@ impl Answering {
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     if !turn() {
+                        // Nothing has come: the server does not keep a processor busy.
                         std::thread::sleep(Duration::from_millis(1));
                     }
                 }

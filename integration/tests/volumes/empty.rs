@@ -1,10 +1,8 @@
 //! Empty volumes: their owner, their limits and their end.
 
-use std::fs;
-use std::path::Path;
-
 use integration::api::pid;
 use integration::daemon::{Daemon, Setup, has_ended, kill};
+use integration::loop_devices;
 use integration::request::{ATTACKERS, RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
@@ -14,20 +12,6 @@ use super::{new, refused, said, with};
 const DISK: i32 = 0;
 const MEMORY: i32 = 1;
 const LIMIT: u64 = 16 << 20;
-
-/// Loop devices whose file lies below a directory, even if the file has no name any more.
-fn devices(below: &Path) -> Vec<String> {
-    let devices = fs::read_dir("/sys/block").unwrap().flatten();
-    let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
-    files.filter(|file| file.starts_with(below.to_str().unwrap())).collect()
-}
-
-fn devices_are_gone(daemon: &Daemon) {
-    wait::until_ok("the loop devices are free", || match devices(daemon.setup().home()) {
-        left if left.is_empty() => Ok(()),
-        left => Err(left.join(" ")),
-    });
-}
 
 /// A volume begins empty and belongs to the process's user, with the mode of the request; mounts are nosuid and nodev.
 /// Programs can be executed, in another volume too, and in a tmpfs beside volumes only where the request says so.
@@ -73,7 +57,7 @@ fn limits_hold() {
         assert_eq!((sizes[2], text.matches("No space left").count()), (40 << 20, 2), "{attacker:?}: {text}");
     }
     daemon.wait_until_back_at(&before);
-    devices_are_gone(&daemon);
+    loop_devices::wait_until_free(&daemon);
 }
 
 /// A volume on the disk without a limit of its own shares the container's, with `host` as well, whose root is never written.
@@ -98,7 +82,7 @@ fn a_volume_shares_the_containers_limit() {
     assert_eq!(left(), LIMIT);
     daemon.api.delete("one", true).unwrap();
     assert_eq!(left(), 3 * LIMIT);
-    devices_are_gone(&daemon);
+    loop_devices::wait_until_free(&daemon);
 }
 
 /// Volumes go with their container, whichever of the processes is killed.
@@ -114,10 +98,10 @@ fn volumes_go_however_the_container_ends() {
         pid(&container)
     };
     start(&daemon, "shim");
-    assert_eq!(devices(daemon.setup().home()).len(), 1, "the control");
+    assert_eq!(loop_devices::below(daemon.setup().home()).len(), 1, "the control");
     kill(daemon.record("shim").shim.pid, 9);
     daemon.api.wait("shim").unwrap();
-    devices_are_gone(&daemon);
+    loop_devices::wait_until_free(&daemon);
     let init = start(&daemon, "all");
     let (shim, launcher) = (daemon.record("all").shim.pid, daemon.launcher().unwrap());
     for process in [launcher, shim, daemon.pid()] {
@@ -130,7 +114,7 @@ fn volumes_go_however_the_container_ends() {
     daemon.start_again();
     daemon.api.wait("all").unwrap();
     assert!(has_ended(init));
-    devices_are_gone(&daemon);
+    loop_devices::wait_until_free(&daemon);
     for id in ["shim", "all"] {
         daemon.api.delete(id, false).unwrap();
     }

@@ -11,6 +11,7 @@ use executor_residue::process::Process;
 use executor_residue::{Needles, Report, Search};
 use integration::footprint::Footprint;
 use integration::supervised::{Part, Supervised};
+use integration::wait;
 use tonic::{Code, Status};
 
 use crate::life::{self, CODE, ClientAnswers, Secrets, bounded, drive};
@@ -261,16 +262,14 @@ impl KilledLife<'_> {
     /// Makes the request again. executord may not have noticed yet that a killed launcher is gone: it answers UNAVAILABLE then, as
     /// documented, and the caller repeats the call.
     fn run(&self) -> Result<bool, Status> {
-        let deadline = Instant::now() + TIDY;
-        loop {
+        let answer = wait::within(TIDY, || {
             let request = self.request.clone();
             match drive(&self.node.api, async |mut rpc| bounded(rpc.run(request)).await) {
-                Err(status) if status.code() == Code::Unavailable && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                answer => return answer.map(|run| run.into_inner().created),
+                Err(status) if status.code() == Code::Unavailable => Err(status),
+                answer => Ok(answer.map(|run| run.into_inner().created)),
             }
-        }
+        });
+        answer.unwrap_or_else(Err)
     }
 
     /// Checks that no process of the executor and no file holds a canary of this sweep.
