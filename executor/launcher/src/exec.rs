@@ -40,15 +40,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::program::{FAILURE_MAX, StartFailure};
+use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
 pub(crate) use target::Target;
 use target::not_running;
+use within::MADE;
 use within::TERMINAL;
-pub(crate) use within::{Entrant, GO, MADE};
+pub(crate) use within::{Entrant, GO, made_pid};
 
-/// The program is expected to be executed, or to have failed, within this time.
-const START_PATIENCE: Duration = Duration::from_secs(60);
 /// From SIGHUP to SIGKILL, for a process whose client is gone.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
 /// Between two SIGKILLs of a group that does not end.
@@ -198,12 +197,11 @@ impl Helper<'_> {
         let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
         let made = hear(&self.socket, self.session, self.deadline);
         if made.is_err() {
-            kill(first);
+            process::kill(first);
         }
         let ended = process::wait_for(first).map_err(internal("helper"))?;
         Ok(match made.map_err(|unheard| unheard.refused(id))? {
-            Some((told, _)) if told.len() == 8 && told.starts_with(MADE) => {
-                let pid = told[4..].try_into().map_or(0, i32::from_le_bytes);
+            Some((told, _)) if let Some(pid) = made_pid(&told) => {
                 Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
             }
             Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
@@ -350,13 +348,6 @@ fn hear(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Op
             None if Instant::now() >= deadline => return Err(Unheard::Late),
             None => {} // a signal
         }
-    }
-}
-
-/// Ends a child of this process. It is not taken yet, so that its pid is still its own.
-fn kill(pid: i32) {
-    if let Ok(pidfd) = process::pidfd(pid) {
-        let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
     }
 }
 

@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use executor_core::payload::{PATH_DEFAULT, ProcessPayload};
 use executor_sys::memfile::MemFile;
@@ -15,6 +16,8 @@ use executor_sys::process::{self, StringArray};
 
 use crate::seccomp::Filter;
 
+/// A program is expected to be executed, or its failure to be told, within this time.
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Longest message of a failure.
 pub(crate) const FAILURE_MAX: usize = 8192;
 

@@ -19,7 +19,7 @@ use executor_core::protocol::{Share, ShimCall, ShimReport, ShimRequest};
 use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, OutputsRecord, Timings, VolumeKind};
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
-use executor_sys::process::{self, Ended};
+use executor_sys::process;
 use executor_sys::ready::readable_by;
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::{identity, process::pidfd};
@@ -173,16 +173,13 @@ fn end(
         by_itself.then_some(ended)
     });
     if let Some(init) = init.filter(identity::alive) {
-        kill(init.pid);
+        process::kill(init.pid);
     }
     kill_all(&host.hierarchies.pids(&remains.cgroup));
     orphans::end(&host.run_dir, living);
     // The first process of a tree of actions runs no program.
     let seen = seen.filter(|_| record.plan.actions.is_none());
-    let exit = record.exit.or(seen.map(|ended| match ended {
-        Ended::Code(code) => Exit::Code(code),
-        Ended::Signal(signal) => Exit::Signal(signal),
-    }));
+    let exit = record.exit.or(seen.map(Exit::from));
     let ran = record.started_at.is_some();
     let failure = failure(exit.filter(|_| ran), this_boot, killed);
     let outputs = (record.plan.outputs.is_some() && ran).then(|| outputs(record, remains, this_boot));
@@ -241,12 +238,6 @@ fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> Outp
     }
     let who = if this_boot { "the shim was lost" } else { "the machine was stopped" };
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
-}
-
-fn kill(pid: i32) {
-    if let Ok(process) = pidfd(pid) {
-        let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL);
-    }
 }
 
 /// Kills processes and waits for their end: a helper of the shim's that is still writing must not write behind the wipe.

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use executor_core::record::Exit;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -206,6 +207,14 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
+/// Sends SIGKILL to a process whose pid is still its own: a child that is not taken yet, or one that was just identified. One that
+/// has ended is no error.
+pub fn kill(pid: i32) {
+    if let Ok(pidfd) = pidfd(pid) {
+        let _ = pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+    }
+}
+
 /// The mount namespace of a process. As long as the descriptor is open, what is mounted there stays, also when the
 /// process has ended: [`enter_namespaces`] takes it.
 ///
@@ -262,6 +271,15 @@ pub enum Ended {
     Code(i32),
     /// A signal ended it.
     Signal(i32),
+}
+
+impl From<Ended> for Exit {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Code(code) => Self::Code(code),
+            Ended::Signal(signal) => Self::Signal(signal),
+        }
+    }
 }
 
 /// Waits for a child.

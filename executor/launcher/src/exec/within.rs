@@ -31,6 +31,12 @@ use crate::seccomp::Filter;
 
 /// Message of the first process about the second one: the pid follows. No error number looks like it.
 pub(crate) const MADE: &[u8; 4] = b"made";
+/// Returns the pid in a message of the first process, if that is about the second one.
+pub(crate) fn made_pid(message: &[u8]) -> Option<i32> {
+    let pid = message.strip_prefix(MADE)?;
+    pid.try_into().ok().map(i32::from_le_bytes)
+}
+
 /// Message of the second one with its terminal.
 pub(super) const TERMINAL: &[u8] = b"tty";
 /// Message that the second one waits for: the supervisor has a hold on it.

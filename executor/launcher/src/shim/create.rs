@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use executor_core::idmap::IdMap;
 use executor_core::protocol::{Reason, Refused};
@@ -22,13 +22,11 @@ use super::stdio::Log;
 use crate::dirs::Dirs;
 use crate::errors::{failed, failed_by};
 use crate::log;
-use crate::program::{FAILURE_MAX, StartFailure};
+use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
 
 /// The name of every container to libcontainer, each below a directory of its own.
 const NAME: &str = "c";
-/// Init is expected to execute its program, or to tell why not, within this time.
-const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A container whose init waits to be started.
 pub(super) struct Created {
@@ -134,9 +132,7 @@ impl Created {
 
 /// Ends a child and takes it.
 pub(super) fn kill(pid: i32) {
-    if let Ok(pidfd) = process::pidfd(pid) {
-        let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
-    }
+    process::kill(pid);
     let _ = process::wait_for(pid);
 }
 

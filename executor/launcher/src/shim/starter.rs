@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use executor_core::payload::BYTES_MAX;
 use executor_core::placement::MountPoint;
@@ -27,14 +27,12 @@ use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::exec::{Entrant, GO, MADE, Target};
+use crate::exec::{Entrant, GO, Target, made_pid};
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::program::{FAILURE_MAX, StartFailure};
+use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
 
-/// The program is expected to be executed, or to have failed, within this time.
-const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Longest message of either side.
 const MESSAGE_MAX: usize = FAILURE_MAX + 1024;
 /// Descriptors that come with an order: payload, and standard input, output and error.
@@ -240,11 +238,7 @@ impl Service<'_> {
     fn take_ended(&mut self) -> io::Result<()> {
         while let Some((pid, ended)) = process::reap_one(|_| false)? {
             if let Some(process) = self.running.remove(&pid) {
-                let exit = match ended {
-                    Ended::Code(code) => Exit::Code(code),
-                    Ended::Signal(signal) => Exit::Signal(signal),
-                };
-                self.tell(&News::Ended { process, exit }, &[])?;
+                self.tell(&News::Ended { process, exit: ended.into() }, &[])?;
             }
         }
         Ok(())
@@ -302,14 +296,11 @@ impl Service<'_> {
         let deadline = Instant::now() + START_PATIENCE;
         let made = hear(&socket, deadline);
         if made.is_err() {
-            kill(first);
+            process::kill(first);
         }
         let ended = process::wait_for(first).map_err(told("helper"))?;
         let pid = match made? {
-            Some(word) if word.len() == 8 && word.starts_with(MADE) => {
-                word[4..].try_into().map_or(0, i32::from_le_bytes)
-            }
-            Some(word) => return Err(StartFailure::decode(&word).1),
+            Some(word) => made_pid(&word).ok_or_else(|| StartFailure::decode(&word).1)?,
             None if ended == Ended::Signal(libc::SIGKILL) => {
                 return Err("the container has no memory left for another process".into());
             }
@@ -326,7 +317,7 @@ impl Service<'_> {
                 Err(StartFailure::decode(&word).1)
             }
             Err(late) => {
-                kill(pid);
+                process::kill(pid);
                 let _ = process::wait_for(pid);
                 Err(late)
             }
@@ -346,12 +337,5 @@ fn hear(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String
             Err(format!("the program was not executed within {} s", START_PATIENCE.as_secs()))
         }
         Err(error) => Err(format!("helper: {}", crate::errors::plain(&error))),
-    }
-}
-
-/// Kills a child that is not taken yet.
-fn kill(pid: i32) {
-    if let Ok(pidfd) = process::pidfd(pid) {
-        let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
     }
 }

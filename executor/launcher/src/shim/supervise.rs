@@ -8,7 +8,7 @@ use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
 use executor_core::record::{Exit, Failure, StepRecord};
 use executor_sys::events::Events;
-use executor_sys::process::{self, Ended, SignalEvents};
+use executor_sys::process::{self, SignalEvents};
 
 use super::control::{Carried, Command, Control};
 use super::steps::Running;
@@ -128,8 +128,7 @@ pub(super) fn until_the_end(
     }
     ready.log.pump_rest();
     let exit = match process::wait_for(ready.container.pid()) {
-        Ok(Ended::Code(code)) => Exit::Code(code),
-        Ok(Ended::Signal(signal)) => Exit::Signal(signal),
+        Ok(ended) => ended.into(),
         Err(error) => {
             log::line(Level::Error, ready.record.plan.id.as_str(), format_args!("init was not waited for: {error}"));
             Exit::Signal(libc::SIGKILL)
