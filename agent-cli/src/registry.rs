@@ -43,7 +43,7 @@ pub(crate) struct RegistryArgs {
     pub(crate) registry_user: Option<String>,
     /// The user's password: @FILE, @- (standard input) or @env:VARIABLE
     ///
-    /// One newline at its end is left out. The password is sent to executord for this image and not stored.
+    /// A newline at the end of the source is not part of the password. The password is sent to executord for this image and not stored.
     #[arg(long, value_name = "SOURCE", requires = "registry_user")]
     pub(crate) registry_password: Option<String>,
     /// File with credentials, as `docker login` and `podman login` write it: ~/.docker/config.json

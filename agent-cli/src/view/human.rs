@@ -320,7 +320,7 @@ pub(crate) fn step_role(step: &Step) -> Role {
     }
 }
 
-/// One line about a step, for an event.
+/// Returns the end of an event's line that tells of a step.
 fn step_line(step: &Step, style: Style) -> String {
     let mut text = format!("  {}  ", plain(&step.path));
     style.paint_onto(&mut text, step_role(step), &step_ending(step));

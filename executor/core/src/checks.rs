@@ -9,7 +9,7 @@
 //! counted from the start of the process. The state is kept over restarts of the daemon; what is due is not.
 //!
 //! Only a check that was made and failed counts: one that the executor could not make says nothing about the container.
-//! So a container is ended after `start_timeout` only when a check has failed since this daemon watches it.
+//! After `start_timeout` a container is ended only when a check has failed since this daemon watches it.
 
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ const SPREAD_SHARE: u32 = 10;
 pub enum Purpose {
     /// The container has started.
     Startup,
-    /// It still works.
+    /// The container still works.
     Liveness,
-    /// It can serve.
+    /// The container can serve.
     Readiness,
 }
 
@@ -94,7 +94,7 @@ pub enum Outcome {
     NotMade,
 }
 
-/// What follows from a result.
+/// Consequence of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The container is ready.

@@ -86,9 +86,9 @@ pub enum Line<'a> {
 /// Reason why output before a place may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It was in an older file, or could not be written.
+    /// The output was in an older file, or could not be written.
     Lost,
-    /// It was above the log's limits.
+    /// The output was above the log's limits.
     AboveLimits,
 }
 

@@ -15,8 +15,8 @@ use crate::units;
 pub(crate) struct LoggingArgs {
     /// Bytes of output that are kept in its log in a second (16K), `none` for no limit, 0 for nothing [default: executord's]
     ///
-    /// What is above it is dropped from the log, which tells so once. Attached clients, as this command without --detach, get
-    /// all output.
+    /// Output above it is dropped from the log, with one notice there. Attached clients, such as this command without --detach,
+    /// get all output.
     #[arg(long, value_name = "SIZE", value_parser = units::rate, allow_hyphen_values = true)]
     log_rate: Option<i64>,
     /// Lines of output that are kept in its log in a second, likewise

@@ -35,7 +35,7 @@ pub(crate) struct VolumeArgs {
     mount: Vec<Mounted>,
 }
 
-/// What an option of `--mount` makes.
+/// A mount that an option of `--mount` describes.
 #[derive(Clone, Debug, PartialEq)]
 enum Mounted {
     Volume(VolumeMount),

@@ -90,7 +90,7 @@ fn only_a_failure_ends_a_container() {
     assert_eq!(step(&mut monitor, &Outcome::Passed).2, Some(Change::Ready));
 }
 
-/// What counts is kept over a restart: failures, and that the container has started.
+/// Failures, and that the container has started, are kept over a restart.
 #[test]
 fn a_later_daemon_goes_on() {
     let checks = checks(&[check(2, 0)], &[check(1, 3)], &[check(1, 1)]);

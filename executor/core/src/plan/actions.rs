@@ -15,7 +15,7 @@ pub struct Actions {
     pub setup: Option<Action>,
     /// Main action.
     pub action: Action,
-    /// Actions beside the main one. When one of all of these ends, the others are cancelled.
+    /// Actions beside the main one. When one of them, or the main action, ends, the others are cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Action>,
 }

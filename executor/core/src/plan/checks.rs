@@ -21,7 +21,7 @@ pub const UNHEALTHY_DEFAULT: u32 = 3;
 /// Checks of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
-    /// Checks that must pass before all others are made. The liveness checks if there are none.
+    /// Checks that must pass before all others are made; the liveness checks, if there are none.
     pub startup: Vec<Check>,
     /// Checks that end the container when one fails.
     pub liveness: Vec<Check>,
@@ -34,7 +34,7 @@ pub struct Checks {
 /// A check. Zeros in a draft stand for defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What is checked.
+    /// Way in which the container is checked.
     pub probe: Probe,
     /// Time between checks; 0 for one that depends on the last result.
     pub interval: Duration,
@@ -48,7 +48,7 @@ pub struct Check {
     pub unhealthy_threshold: u32,
 }
 
-/// What is checked.
+/// Way in which a container is checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Probe {
