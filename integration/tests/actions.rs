@@ -407,69 +407,6 @@ fn what_is_wrong_is_refused_with_its_path() {
     assert_eq!(exit(&container), Ok(0));
 }
 
-/// Trees of random shape: each step writes its number when it runs, and what has run is what the rules say.
-#[test]
-fn random_trees_run_what_they_should() {
-    let daemon = Daemon::start();
-    let mut seed = 0x5DEE_CE66_D123_4567_u64;
-    let mut random = |limit: u64| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed % limit
-    };
-    for number in 0..25 {
-        let mut expected = Expected::default();
-        let (action, fails) = grow(&mut random, 0, &mut expected, true);
-        let container = daemon.api.run_to_end(tree(&format!("random-{number}"), action.clone()));
-        assert_eq!(ending(&container).failure.is_some(), fails, "{action:#?} {container:#?}");
-        let output = daemon.api.output(&container.id).text();
-        let mut ran: Vec<&str> = output.lines().filter(|line| line.starts_with("ran ")).collect();
-        ran.sort_unstable();
-        expected.ran.sort_unstable();
-        assert_eq!(ran, expected.ran, "{action:#?}");
-    }
-}
-
-#[derive(Default)]
-struct Expected {
-    steps: usize,
-    ran: Vec<String>,
-}
-
-/// A random tree, and whether it fails. `runs`: it is started at all.
-fn grow(random: &mut impl FnMut(u64) -> u64, depth: u32, expected: &mut Expected, runs: bool) -> (Action, bool) {
-    match if depth == 3 { 0 } else { random(5) } {
-        1 => {
-            let (mut actions, mut failed) = (Vec::new(), false);
-            for _ in 0..=random(3) {
-                let (action, fails) = grow(random, depth + 1, expected, runs && !failed);
-                failed |= fails;
-                actions.push(action);
-            }
-            (serial(actions), failed)
-        }
-        2 => {
-            let grown: Vec<_> = (0..=random(3)).map(|_| grow(random, depth + 1, expected, runs)).collect();
-            let failed = grown.iter().any(|(_, fails)| *fails);
-            (parallel(grown.into_iter().map(|(action, _)| action).collect()), failed)
-        }
-        3 => (attempt(grow(random, depth + 1, expected, runs).0), false),
-        4 => {
-            let (action, fails) = grow(random, depth + 1, expected, runs);
-            (timeout(60_000, action), fails)
-        }
-        _ => {
-            let (number, code) = (expected.steps, random(4).saturating_sub(2));
-            expected.steps += 1;
-            if runs {
-                expected.ran.push(format!("ran {number:03}"));
-            }
-            (sh(&format!("echo ran {number:03}; exit {code}")), code != 0)
-        }
-    }
-}
-
 #[test]
 fn the_command_line_runs_checks_and_shows_trees() {
     let daemon = Daemon::start();

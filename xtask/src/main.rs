@@ -23,6 +23,7 @@ mod generate;
 mod needs;
 mod python;
 mod sanitize;
+mod soak;
 mod test;
 mod vm;
 mod workspace;
@@ -54,6 +55,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Kill the executor's processes at every system call of a container's life
     Crash(crash::Options),
+    /// Carry out random trees and random histories of calls, for long
+    Soak(soak::Options),
     /// Attack from the positions of a client, a container, executord's user and an image
     Adversary(adversary::Options),
     /// Run the tests of unsafe and of decoding code with AddressSanitizer
@@ -94,6 +97,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(options) => bench::run(&workspace, options),
         Command::Fuzz(options) => fuzz::run(&workspace, options),
         Command::Crash(options) => crash::run(&workspace, options),
+        Command::Soak(options) => soak::run(&workspace, options),
         Command::Adversary(options) => adversary::run(&workspace, options),
         Command::Sanitize(options) => sanitize::run(&workspace, options),
         Command::Deb(options) => deb::run_command(&workspace, options),

@@ -1,0 +1,69 @@
+//! Random trees of actions in real containers, while executord and the launcher are killed and restarted, compared with an
+//! interpreter of the rules. EXECUTOR_TREES sets their number, EXECUTOR_TREES_SEED repeats a run.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+
+mod grow;
+mod judge;
+
+use std::time::{Duration, SystemTime};
+
+use integration::supervised::{Part, Supervised};
+use integration::wait;
+
+use crate::grow::{Random, Tree};
+use crate::judge::Judge;
+
+/// Trees at a time.
+const AT_ONCE: usize = 6;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn random_trees_end_as_the_rules_say_whoever_is_killed() {
+    let count = number("EXECUTOR_TREES").unwrap_or(48) as usize;
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = number("EXECUTOR_TREES_SEED").unwrap_or_else(now) | 1;
+    eprintln!("again with EXECUTOR_TREES_SEED={seed}");
+    let mut random = Random(seed);
+    let mut node = Supervised::start();
+    let before = node.footprint();
+    let (mut done, mut failed, mut cancelled) = (0, 0, 0);
+    while done < count {
+        let trees: Vec<_> =
+            (done..count.min(done + AT_ONCE)).map(|index| (format!("tree-{index}"), Tree::grow(&mut random))).collect();
+        for (id, tree) in &trees {
+            node.api.run(tree.request(id)).unwrap_or_else(|status| panic!("{id}: {status}: {tree:#?}"));
+        }
+        let deaths = random.below(4);
+        if deaths != 0 {
+            std::thread::sleep(Duration::from_millis(random.below(300))); // any moment
+            for (bit, part) in [(1, Part::Executord), (2, Part::Launcher)] {
+                if deaths & bit != 0 {
+                    node.kill(part);
+                }
+            }
+            node.revive().unwrap();
+        }
+        for (id, after) in trees.iter().filter_map(|(id, tree)| Some((id, tree.stopped_after?))) {
+            std::thread::sleep(Duration::from_millis(after)); // any moment
+            node.api.stop(id, None).unwrap();
+        }
+        for (id, tree) in &trees {
+            let container = node.api.wait(id).unwrap();
+            let output = node.api.output(id).text();
+            Judge::new(&container, &output)
+                .judge(tree, &container)
+                .unwrap_or_else(|why| panic!("{id}, seed {seed}: {why}\n{tree:#?}\n{container:#?}\n{output}"));
+            let states = || container.steps.iter().map(executor_proto::v1::Step::state);
+            failed += usize::from(states().any(|state| state == executor_proto::v1::step::State::Failed));
+            cancelled += usize::from(states().any(|state| state == executor_proto::v1::step::State::Cancelled));
+            node.api.delete(id, false).unwrap();
+        }
+        done += trees.len();
+    }
+    node.wait_until_back_at(&before, wait::PATIENCE).unwrap();
+    assert!(failed > count / 10 && cancelled > count / 20, "the control: {failed} failed, {cancelled} cancelled");
+}
