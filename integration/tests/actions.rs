@@ -366,6 +366,19 @@ fn stop_and_signals_reach_the_steps() {
     assert_eq!(exit(&daemon.api.wait("signal").unwrap()), Ok(0));
 }
 
+/// Timeouts that expire before, while and after their process is made.
+#[test]
+fn a_step_ends_in_time_whenever_it_is_cancelled() {
+    let daemon = Daemon::start();
+    // Processes are made one after the other, and each takes some milliseconds.
+    for spread in [4, 6, 8, 12] {
+        let actions = (1..=80).map(|index| timeout(index * spread, sh("exec sleep 600"))).collect();
+        let container = daemon.api.run_to_end(tree(&format!("spread-{spread}"), parallel(actions)));
+        let of_runs: Vec<_> = container.steps.iter().filter(|step| step.kind == "run").map(Step::state).collect();
+        assert_eq!(of_runs, [step::State::Cancelled; 80]);
+    }
+}
+
 #[test]
 fn what_is_wrong_is_refused_with_its_path() {
     let daemon = Daemon::start();

@@ -8,6 +8,7 @@ mod judge;
 
 use std::time::{Duration, SystemTime};
 
+use executor_proto::v1::{State, Step, step};
 use integration::supervised::{Part, Supervised};
 use integration::wait;
 
@@ -52,14 +53,18 @@ fn random_trees_end_as_the_rules_say_whoever_is_killed() {
             node.api.stop(id, None).unwrap();
         }
         for (id, tree) in &trees {
-            let container = node.api.wait(id).unwrap();
+            let ended = wait::within(wait::PATIENCE, || {
+                let container = node.api.get(id).unwrap();
+                if container.state() == State::Completed { Ok(container) } else { Err(container) }
+            });
+            let container = ended.unwrap_or_else(|it| panic!("{id}, seed {seed} does not end\n{tree:#?}\n{it:#?}"));
             let output = node.api.output(id).text();
             Judge::new(&container, &output)
                 .judge(tree, &container)
                 .unwrap_or_else(|why| panic!("{id}, seed {seed}: {why}\n{tree:#?}\n{container:#?}\n{output}"));
-            let states = || container.steps.iter().map(executor_proto::v1::Step::state);
-            failed += usize::from(states().any(|state| state == executor_proto::v1::step::State::Failed));
-            cancelled += usize::from(states().any(|state| state == executor_proto::v1::step::State::Cancelled));
+            let states = || container.steps.iter().map(Step::state);
+            failed += usize::from(states().any(|state| state == step::State::Failed));
+            cancelled += usize::from(states().any(|state| state == step::State::Cancelled));
             node.api.delete(id, false).unwrap();
         }
         done += trees.len();

@@ -322,10 +322,15 @@ impl Running {
             }
             News::Started { process: index } => {
                 self.forget_payload(index, site);
+                let (signal, grace) = (site.record.plan.stop_signal.cast_signed(), self.grace);
                 if let Some(process) = self.processes.get_mut(&index) {
                     process.runs = true;
                     let pid = process.pid.as_ref().map_or(0, |(pid, _)| *pid);
                     self.steps.started(index, pid, now());
+                    // It was cancelled while it was made.
+                    if process.cancelled && process.kill_at.is_none() {
+                        process.end_by(signal, grace);
+                    }
                 }
                 Vec::new()
             }
