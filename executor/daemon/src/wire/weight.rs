@@ -84,9 +84,9 @@ impl Weigher {
         let Some(root) = self.0 else { return Ok(()) };
         let most = message.len().saturating_mul(4).saturating_add(DECODED_MAX);
         let mut cost = SHAPES.types[root].size;
-        let mut places = vec![(root, message)];
+        let mut places = vec![(root, message, 0)];
         let mut all_utf8 = true;
-        while let Some((shape, rest)) = places.last_mut() {
+        while let Some((shape, rest, _)) = places.last_mut() {
             let Some((number, kind)) = key(rest) else {
                 // The end, or a malformed message, which the decoder refuses.
                 places.pop();
@@ -103,7 +103,7 @@ impl Weigher {
             match SHAPES.types[*shape].fields.get(&number).map(|field| field.kind) {
                 Some(Kind::Message(of)) if kind == 2 => {
                     cost += GROWTH * SHAPES.types[of].size;
-                    places.push((of, payload));
+                    places.push((of, payload, number));
                     if places.len() > DEPTH_MAX {
                         return Err(Status::invalid_argument(format!(
                             "the request nests messages more than {DEPTH_MAX} levels deep"
@@ -117,10 +117,12 @@ impl Weigher {
                 _ => {}
             }
             if cost > most {
+                let steps = places.windows(2).map(|pair| &*SHAPES.types[pair[0].0].fields[&pair[1].2].name);
                 return Err(Status::resource_exhausted(format!(
                     "the request has too many elements: decoded, its {} bytes take more than {most}, the limit for \
-                     this size",
-                    message.len()
+                     this size; exceeded in `{}`",
+                    message.len(),
+                    steps.collect::<Vec<_>>().join(".")
                 )));
             }
         }
@@ -361,7 +363,8 @@ mod tests {
         let flat = field(action, &field(parallel, &field(actions, &[]).repeat(900_000)));
         let refused = checked(&flat).unwrap_err();
         assert!(
-            refused.code() == tonic::Code::ResourceExhausted && refused.message().contains("elements"),
+            refused.code() == tonic::Code::ResourceExhausted
+                && refused.message().ends_with("`action.parallel.actions`"),
             "{refused}"
         );
         let mut deep = Vec::new();

@@ -1,6 +1,6 @@
 # Common part of all lists of attacks: runs one attack after the other and prints the outcome of each. `facts` is what
 # the test passes about the environment.
-import ctypes, errno, json, mmap, os, signal, socket, stat, struct, sys, traceback
+import ctypes, errno, json, mmap, os, signal, socket, stat, struct, sys, time, traceback
 
 facts = json.loads(sys.argv[1])
 scratch = facts['scratch']

@@ -46,6 +46,11 @@ def stream(kept):
     return one, one.send
 
 
+def received(one):
+    """Bytes that wait in a socket."""
+    return struct.unpack('9I', one.getsockopt(socket.SOL_SOCKET, 55, 36))[0]  # SO_MEMINFO
+
+
 def datagrams():
     """Counts the data that arrives: a socket accepts what its buffer holds, and silently drops the rest."""
     kept, held = [], 0
@@ -56,9 +61,12 @@ def datagrams():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
             for _ in range(6):
                 other.sendto(BLOCK[:32768], one.getsockname())
-        queued = struct.unpack('9I', one.getsockopt(socket.SOL_SOCKET, 55, 36))[0]  # SO_MEMINFO: bytes received
-        if not queued:
-            raise OSError(errno.ENOBUFS, '')
+        # On a busy machine the kernel delivers them a moment later.
+        until = time.monotonic() + 2
+        while not (queued := received(one)):
+            if time.monotonic() > until:
+                raise OSError(errno.ENOBUFS, '')
+            time.sleep(0.01)
         held += queued
     if held < AMOUNT:
         raise OSError(errno.ENOBUFS, '')
