@@ -474,6 +474,9 @@ impl Server {
             return;
         }
         self.host.hierarchies.remove_parent(&self.host.cgroup_parent);
+        if let Some(cpusets) = &self.host.cpusets {
+            cpusets.remove_parent(&self.host.cgroup_parent);
+        }
         if self.ranges_left.is_empty() {
             self.claims.end();
         }
