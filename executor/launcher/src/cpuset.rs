@@ -113,6 +113,11 @@ impl Cpusets {
         Ok(())
     }
 
+    /// Makes the cgroup that containers' own are made below.
+    pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
+        if self.separate { self.make(parent) } else { Ok(()) }
+    }
+
     /// Moves the calling process into a container's cgroup.
     pub(crate) fn join(&self, cgroup: &Path) -> io::Result<()> {
         if self.separate { fs::write(self.dir(cgroup).join("cgroup.procs"), "0") } else { Ok(()) }
