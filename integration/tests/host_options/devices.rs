@@ -4,8 +4,13 @@
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use executor_core::lifecycle::State;
+use executor_core::plan::{Device, HostDevice, HostOptions, Plan, Ulimit};
+use executor_core::protocol::Reason;
+use executor_core::validate::{Draft, Policy, validate};
 use executor_proto::v1::{Capabilities, DeviceMount, RunRequest, UserNamespace};
 use integration::daemon::{Daemon, Setup};
+use integration::launcher::{Launcher, Payload};
 use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::streams::{executed, script};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -151,7 +156,7 @@ fn exchanged_nodes_lead_nowhere() {
     let stat = "stat -c '%t %T' /dev/f";
     assert_eq!(executed(&daemon.api, script("fuse", stat)).unwrap().text(), "a e5\n", "the control");
     std::fs::remove_file(nodes.path("fuse")).unwrap();
-    let mut expect = |name: &str, words: &str| {
+    let expect = |name: &str, words: &str| {
         let (code, violations) = refused(&daemon, request(name, "refused"));
         assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "devices[0].name"), "{violations:?}");
         assert!(violations[0].1.contains(words), "{violations:?}");
@@ -209,4 +214,56 @@ fn the_hosts_own_node_stays_as_it_is() {
     assert_eq!(std::os::unix::fs::MetadataExt::mode(&meta) & 0o777, 0o600);
     daemon.api.delete("a", true).unwrap();
     daemon.wait_until_back_at(&before);
+}
+
+/// An executord that was taken over names no device that the launcher's configuration does not list, and asks for nothing else
+/// that it does not allow. The control: what it allows.
+#[test]
+fn the_launcher_has_its_own_list() {
+    let nodes = Nodes::new();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), nodes.listed("fuse", "r")).unwrap();
+    let launcher = Launcher::start(&["--config", config.path().to_str().unwrap()]);
+    let of_daemon = |name: &str| HostDevice { name: name.into(), path: "/dev/mem".into(), permissions: "rwm".into() };
+    // The policy of a daemon that wants more than there is.
+    let policy = Policy {
+        devices: vec![of_daemon("mem"), of_daemon("fuse")],
+        apparmor_profiles: vec!["unconfined".into()],
+        oom_score_adj_min: -1000,
+        swap_bytes_max: -1,
+        ulimits_max: [("rtprio".to_owned(), -1)].into(),
+        ..Policy::default()
+    };
+    let plan = |id: &str, host_options: HostOptions, swap_bytes: Option<i64>| -> Plan {
+        let draft =
+            Draft { id, path: "/bin/true", memory_bytes: 64 << 20, host_options, swap_bytes, ..Draft::default() };
+        validate(&draft, &policy).unwrap()
+    };
+    let with = |name: &str, permissions: &str| HostOptions {
+        devices: vec![Device { name: name.into(), path: "/dev/f".into(), permissions: permissions.into() }],
+        ..HostOptions::default()
+    };
+    let confined = HostOptions { apparmor_profile: "unconfined".into(), ..HostOptions::default() };
+    let scored = HostOptions { oom_score_adj: Some(-1000), ..HostOptions::default() };
+    let limited = Ulimit { name: "rtprio".into(), soft: 99, hard: 99 };
+    let limited = HostOptions { ulimits: vec![limited], ..HostOptions::default() };
+    for (id, options, swap, field) in [
+        ("mem", with("mem", "r"), None, "devices[0].name"),
+        ("more", with("fuse", "rw"), None, "devices[0].permissions"),
+        ("confined", confined, None, "apparmor_profile"),
+        ("scored", scored, None, "oom_score_adj"),
+        ("swap", HostOptions::default(), Some(-1), "limits.swap_bytes"),
+        ("limited", limited, None, "ulimits[0].hard"),
+    ] {
+        let shim = launcher.launch(&plan(id, options, swap), &Payload::default()).unwrap();
+        let refused = shim.reach(State::Running).unwrap_err();
+        let expected = if id == "limited" { Reason::Precondition } else { Reason::Invalid };
+        assert_eq!((refused.reason, &*refused.violations[0].field), (expected as i32, field), "{refused:?}");
+    }
+    let mut forged = plan("forged", with("fuse", "r"), None);
+    forged.host_options.devices[0].path = "/dev/../etc/passwd".into();
+    let refused = launcher.launch(&forged, &Payload::default()).unwrap().reach(State::Running).unwrap_err();
+    assert_eq!(&*refused.violations[0].field, "devices[0].path", "{refused:?}");
+    let shim = launcher.launch(&plan("control", with("fuse", "r"), None), &Payload::default()).unwrap();
+    shim.reach(State::Completed).unwrap();
 }
