@@ -108,6 +108,15 @@ fn executed_processes_and_steps_have_it() {
     assert_eq!(listed, [("fuse".to_owned(), "rw".to_owned())]);
 }
 
+/// As many devices as there may be, as deep as they may lie, have room in the container's /dev.
+#[test]
+fn there_is_room_for_all() {
+    let nodes = Nodes::new();
+    let devices: Vec<_> = (0..24).map(|n| device("fuse", &format!("/dev/{n}/a/b/fuse"), "")).collect();
+    let count = RunRequest { terminal: true, ..sh("ls /dev/*/a/b/fuse | wc -l").id("all") }.file("a", b"12345678");
+    assert_eq!(printed(&nodes.daemon(), with(&devices, count)), "24\r\n");
+}
+
 /// Devices that are not listed, permissions beyond the list, and paths outside of /dev are refused, all at once.
 #[test]
 fn only_what_the_list_has() {
