@@ -20,11 +20,6 @@ pub struct LimitArgs {
 }
 
 impl LimitArgs {
-    /// Takes a limit of processes where none was given.
-    pub fn pids_or(&mut self, pids: u64) {
-        self.pids.get_or_insert(pids);
-    }
-
     /// The limits of a request; executord's own where they are left out.
     pub fn limits(&self) -> Limits {
         Limits {

@@ -57,6 +57,11 @@ impl Request {
         &mut self.0.message_mut().volumes
     }
 
+    /// Returns the devices, to be changed.
+    pub fn devices_mut(&mut self) -> &mut [v1::DeviceMount] {
+        &mut self.0.message_mut().devices
+    }
+
     /// The reference of its image, where that is read from this machine's disk.
     pub fn on_disk(&self) -> Option<String> {
         let wanted = self.message().pull_policy() != v1::PullPolicy::Never;

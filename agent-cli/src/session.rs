@@ -98,7 +98,8 @@ impl Session {
     pub fn explain_end(&self, container: &Container, messages: &[String]) {
         let Some(result) = &container.result else { return };
         if result.oom_killed {
-            let limit = container.spec.as_ref().and_then(|spec| spec.limits).map_or(0, |limits| limits.memory_bytes);
+            let limit =
+                container.spec.as_ref().and_then(|spec| spec.limits.as_ref()).map_or(0, |limits| limits.memory_bytes);
             self.output
                 .note(format!("the memory limit ({}) was reached: the kernel killed a process", human::bytes(limit)));
         }

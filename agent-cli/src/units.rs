@@ -5,6 +5,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use executor_client::v1;
+
 /// Bytes: `67108864`, `64M`, `64MiB`, `1.5G`. Units are powers of 1024 and may be written in either case.
 pub fn size(text: &str) -> Result<u64, String> {
     const HOW: &str = "a size is a number with an optional unit: 67108864, 64M, 64MiB, 1.5G";
@@ -58,40 +60,34 @@ pub fn lines(text: &str) -> Result<Lines, String> {
 }
 
 /// A limit of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Ulimit {
     /// Open files.
     Files(u64),
-    /// Processes.
-    Processes(u64),
-    /// The limit that is in force anyway.
-    Nothing,
+    /// Any other.
+    Of(v1::Ulimit),
 }
 
-/// `nofile=1024`, `nofile=1024:1024`, `nproc=100`, `core=0`.
+/// `nofile=1024`, `nofile=1024:1024`, `nproc=100`, `memlock=-1`, `core=0`.
 pub fn ulimit(text: &str) -> Result<Ulimit, String> {
     let (name, limit) = text.split_once('=').ok_or("a limit is NAME=LIMIT, or NAME=SOFT:HARD: nofile=1024")?;
     let (soft, hard) = limit.split_once(':').unwrap_or((limit, limit));
-    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{name} takes whole numbers: {name}=1024"));
+    let number = |text: &str| {
+        let limit = if text == "unlimited" { Ok(-1) } else { text.parse::<i64>() };
+        limit.ok().filter(|limit| *limit >= -1).ok_or_else(|| format!("{name} takes whole numbers, or -1: {name}=1024"))
+    };
     let (soft, hard) = (number(soft)?, number(hard)?);
-    if soft > hard {
+    if hard != -1 && (soft == -1 || soft > hard) {
         return Err(format!("{name} has a soft limit of {soft} above its hard limit of {hard}"));
     }
-    if soft != hard {
-        return Err(format!("{name} has two limits, {soft} and {hard}; here both are the same: {name}={hard}"));
-    }
-    match (name, hard) {
-        ("nofile", 1..) => Ok(Ulimit::Files(hard)),
-        ("nproc", 1..) => Ok(Ulimit::Processes(hard)),
-        ("nofile" | "nproc", 0) => Err(format!("{name} must be more than 0")),
-        ("core", 0) => Ok(Ulimit::Nothing),
-        ("core", _) => Err("core files are never written, because they hold secrets: core=0 is in force".into()),
-        ("memlock" | "data" | "rss" | "as", _) => {
-            Err(format!("{name} cannot be limited by itself; --memory limits all memory"))
+    match (name, u64::try_from(hard)) {
+        ("nofile", _) if soft != hard => {
+            Err(format!("nofile has two limits, {soft} and {hard}; here both are the same: nofile={hard}"))
         }
-        ("cpu", _) => Err("cpu cannot be limited by itself; --cpus limits processors".into()),
-        ("fsize", _) => Err("fsize cannot be limited by itself; --disk limits what it may write".into()),
-        _ => Err(format!("{name:?} cannot be set; nofile, nproc and core can")),
+        ("nofile", Ok(hard @ 1..)) => Ok(Ulimit::Files(hard)),
+        ("nofile", _) => Err("nofile must be more than 0".into()),
+        _ if name != "core" || hard == 0 => Ok(Ulimit::Of(v1::Ulimit { name: name.to_owned(), soft, hard })),
+        _ => Err("core files are never written, because they hold secrets: core=0 is in force".into()),
     }
 }
 
@@ -211,18 +207,23 @@ mod tests {
     fn limits_as_docker_writes_them() {
         assert_eq!(ulimit("nofile=20"), Ok(Ulimit::Files(20)));
         assert_eq!(ulimit("nofile=1024:1024"), Ok(Ulimit::Files(1024)));
-        assert_eq!((ulimit("nproc=3"), ulimit("core=0:0")), (Ok(Ulimit::Processes(3)), Ok(Ulimit::Nothing)));
+        let of = |text: &str| match ulimit(text) {
+            Ok(Ulimit::Of(v1::Ulimit { name, soft, hard })) => (name, soft, hard),
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(of("nproc=3"), ("nproc".into(), 3, 3));
+        assert_eq!(of("memlock=-1:unlimited"), ("memlock".into(), -1, -1));
+        assert_eq!((of("core=0:0"), of("stack=8:-1")), (("core".into(), 0, 0), ("stack".into(), 8, -1)));
         for (text, why) in [
             ("nofile", "NAME=LIMIT"),
             ("nofile=", "whole numbers"),
-            ("nofile=-1", "whole numbers"),
+            ("nofile=-1", "more than 0"),
             ("nofile=0", "more than 0"),
             ("nofile=9:8", "soft limit of 9 above"),
             ("nofile=8:9", "nofile=9"),
+            ("nproc=-2", "whole numbers"),
+            ("nproc=-1:5", "soft limit of -1 above"),
             ("core=1", "never written"),
-            ("memlock=1", "--memory"),
-            ("fsize=1", "--disk"),
-            ("sigpending=1", "nofile, nproc and core can"),
         ] {
             let error = ulimit(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

@@ -114,6 +114,7 @@ fn specification(plan: &Plan) {
             socket_limit,
             user_namespace: None,
             docker_socket: None,
+            devices: &[],
         };
         let spec = spec::build(plan, &resolved).expect("a valid plan has a specification");
         for mount in spec.mounts().as_deref().unwrap_or_default() {

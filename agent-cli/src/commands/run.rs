@@ -11,6 +11,7 @@
 
 mod args;
 mod checks;
+mod host_options;
 mod isolation;
 mod logging;
 mod lower;
@@ -105,6 +106,10 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     bindings::deliver(session, &mut request, delivery, interrupts).await?;
     tokio::select! {
         prepared = volumes::prepare(session, &mut request) => prepared?,
+        signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
+    }
+    tokio::select! {
+        prepared = host_options::prepare(session, &mut request) => prepared?,
         signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
     }
     if let Some((image, always)) = request.to_pull() {

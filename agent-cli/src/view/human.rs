@@ -247,6 +247,12 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     for v1::HostVolume { name, path, read_only } in &info.volumes {
         table.pair("volume", format!("{name}: {path}{}", if *read_only { ", read-only" } else { "" }));
     }
+    for v1::HostDevice { name, path, permissions } in &info.devices {
+        table.pair("device", format!("{name}: {path} ({permissions})"));
+    }
+    if !info.apparmor_profiles.is_empty() {
+        table.pair("AppArmor profiles", info.apparmor_profiles.join(", "));
+    }
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();
     table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });

@@ -7,7 +7,9 @@ mod network;
 
 use std::time::SystemTime;
 
-use executor_client::v1::{Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt};
+use executor_client::v1::{
+    self, Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt,
+};
 
 use super::human::{self, age, bytes, ending, time, wire_span};
 use super::steps;
@@ -168,18 +170,39 @@ fn secrets(table: &mut Table, spec: &ContainerSpec) {
 }
 
 fn limits(spec: &ContainerSpec) -> Table {
-    let limits = spec.limits.unwrap_or_default();
+    let limits = spec.limits.clone().unwrap_or_default();
     let or_none = |value: u64, text: String| if value == 0 { "none".to_owned() } else { text };
     let mut table = Table::bare(2);
     table.pair("memory", or_none(limits.memory_bytes, bytes(limits.memory_bytes)));
+    match limits.swap_bytes {
+        None => {}
+        Some(-1) => table.pair("swap", "no limit"),
+        Some(0) => table.pair("swap", "none"),
+        Some(swap) => table.pair("swap", format!("{} beyond the memory", bytes(swap.unsigned_abs()))),
+    }
+    if limits.memory_reservation_bytes != 0 {
+        table.pair("memory, reserved", bytes(limits.memory_reservation_bytes));
+    }
     table.pair("processes", or_none(limits.pids, limits.pids.to_string()));
     table.pair("processors", or_none(limits.cpu_millis, thousandths(limits.cpu_millis)));
     table.pair("open files", or_none(spec.nofile, spec.nofile.to_string()));
     table.pair("disk", or_none(limits.disk_bytes, bytes(limits.disk_bytes)));
+    for (name, list) in [("cpuset, processors", &limits.cpuset_cpus), ("cpuset, memory nodes", &limits.cpuset_mems)] {
+        if !list.is_empty() {
+            table.pair(name, &**list);
+        }
+    }
     for (name, weight) in [("weight, processors", limits.cpu_weight), ("weight, disks", limits.io_weight)] {
         if weight != 0 {
             table.pair(name, weight.to_string());
         }
+    }
+    for v1::Ulimit { name, soft, hard } in &spec.ulimits {
+        let limit = |limit: i64| if limit == -1 { "none".to_owned() } else { limit.to_string() };
+        table.pair("of each process", format!("{name} {}, at most {}", limit(*soft), limit(*hard)));
+    }
+    if let Some(score) = spec.oom_score_adj {
+        table.pair("out-of-memory score", format!("{score:+}"));
     }
     table.pair("grace period", spec.grace_period.map_or_else(|| "-".into(), wire_span));
     table

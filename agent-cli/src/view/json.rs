@@ -9,6 +9,7 @@ mod bindings;
 mod checks;
 mod container;
 mod ending;
+mod host_options;
 mod info;
 mod isolation;
 mod networks;

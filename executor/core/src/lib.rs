@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod capacity;
 pub mod checks;
 pub mod cni;
+pub mod cpulist;
 pub mod disclosure;
 pub mod ident;
 pub mod idmap;

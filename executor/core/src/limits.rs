@@ -35,6 +35,12 @@ pub const CORE_FILE_MAX: u64 = 1;
 pub const LABELS_MAX: usize = 64;
 /// Maximum number of tags of a log.
 pub const LOG_TAGS_MAX: usize = 32;
+/// Maximum number of devices of a container, for whose nodes its /dev has room.
+pub const DEVICES_MAX: usize = 24;
+/// Longest name of an AppArmor profile, in bytes.
+pub const APPARMOR_PROFILE_MAX: usize = 1024;
+/// Highest adjustment of the score by which the kernel chooses processes to kill, and with a minus the lowest.
+pub const OOM_SCORE_MAX: i32 = 1000;
 /// Highest limit of a log's bytes or lines per second.
 pub const LOG_RATE_MAX: i64 = 1 << 50;
 /// Maximum number of rules of a container's egress.

@@ -16,6 +16,7 @@ mod actions;
 mod checks;
 mod connectivity;
 mod egress;
+mod host_options;
 mod logging;
 mod surroundings;
 mod volumes;
@@ -27,6 +28,7 @@ pub use checks::{
 };
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
+pub use host_options::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
 pub use logging::{LogLimits, Logging};
 pub use surroundings::{
     DOCKER_SOCKET, ExtraHost, FRESH_OF_HOST, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs,
@@ -90,6 +92,12 @@ pub struct Limits {
     /// Share of the disks likewise.
     #[serde(default)]
     pub io_weight: u32,
+    /// Bytes of swap beyond `memory_bytes`; -1 = no limit. Unset: swap counts against `memory_bytes`.
+    #[serde(default)]
+    pub swap_bytes: Option<i64>,
+    /// Bytes of memory that the kernel leaves to the container when memory runs short; 0 = none.
+    #[serde(default)]
+    pub memory_reservation_bytes: u64,
 }
 
 /// A user or group as the request names it.
@@ -330,6 +338,9 @@ pub struct Plan {
     /// Volumes, in the order of the request.
     #[serde(default)]
     pub volumes: Vec<Volume>,
+    /// Processors, devices and attributes of processes.
+    #[serde(default)]
+    pub host_options: HostOptions,
     /// True when the process has a terminal.
     #[serde(default)]
     pub terminal: bool,

@@ -145,6 +145,14 @@ pub struct LauncherSettings {
     pub watchdog_seconds: u64,
 }
 
+/// Section `[apparmor]`.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default, deny_unknown_fields)]
+pub struct AppArmor {
+    /// Profiles that containers may have.
+    pub profiles: Vec<String>,
+}
+
 /// Shortest time for a turn of a shim's loop, in seconds.
 const WATCHDOG_SECONDS_MIN: u64 = 2;
 /// Longest.

@@ -6,15 +6,16 @@
 //! executor (see the launcher), compiled once instead of at every start.
 
 mod capabilities;
+mod devices;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
-    LinuxBuilder, LinuxCpuBuilder, LinuxDeviceCgroupBuilder, LinuxMemoryBuilder, LinuxNamespace, LinuxNamespaceBuilder,
-    LinuxNamespaceType, LinuxPids, LinuxResources, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimitBuilder,
-    PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
+    LinuxBuilder, LinuxCpuBuilder, LinuxMemoryBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType,
+    LinuxPids, LinuxResources, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimitBuilder, PosixRlimitType,
+    Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 
 use crate::limits::CORE_FILE_MAX;
@@ -23,6 +24,7 @@ use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Network, Plan, Rootfs, T
 use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
+pub use devices::DeviceNode;
 
 /// Replaced by an empty file or directory.
 pub const MASKED: [&str; 10] = [
@@ -63,6 +65,8 @@ pub struct Resolved<'a> {
     pub user_namespace: Option<&'a Path>,
     /// The Docker daemon's socket on the host, where the container gets it.
     pub docker_socket: Option<&'a Path>,
+    /// Devices of the host that the container has.
+    pub devices: &'a [DeviceNode],
 }
 
 /// Builds the specification.
@@ -120,13 +124,19 @@ pub fn shows_hosts_sys(plan: &Plan) -> bool {
 
 fn resources(resolved: &Resolved<'_>, all_devices: bool) -> Result<LinuxResources, OciSpecError> {
     let limits = resolved.limits;
-    let devices = LinuxDeviceCgroupBuilder::default().allow(all_devices).access("rwm").build()?;
-    let mut all = LinuxResourcesBuilder::default().devices(vec![devices]);
+    let mut all = LinuxResourcesBuilder::default().devices(devices::rules(all_devices, resolved.devices)?);
     if limits.memory_bytes > 0 {
         let bytes = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
         let mut memory = LinuxMemoryBuilder::default().limit(bytes);
         if resolved.swap_limit {
-            memory = memory.swap(bytes);
+            memory = memory.swap(memory_and_swap(bytes, limits.swap_bytes));
+            if limits.swap_bytes == Some(0) {
+                // Memory and swap together are limited: without this, memory could be swapped as long as both fit.
+                memory = memory.swappiness(0u64);
+            }
+        }
+        if limits.memory_reservation_bytes > 0 {
+            memory = memory.reservation(i64::try_from(limits.memory_reservation_bytes).unwrap_or(i64::MAX));
         }
         if resolved.socket_limit {
             memory = memory.kernel_tcp(bytes);
@@ -154,6 +164,14 @@ fn resources(resolved: &Resolved<'_>, all_devices: bool) -> Result<LinuxResource
         all = all.unified(HashMap::from([("io.weight".to_owned(), limits.io_weight.to_string())]));
     }
     all.build()
+}
+
+/// Returns the limit on memory and swap together: -1 for none.
+fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
+    match swap_bytes {
+        Some(-1) => -1,
+        swap => memory_bytes.saturating_add(swap.unwrap_or(0)),
+    }
 }
 
 /// A weight of cgroup v2 (1 to 10000, 100 where nobody says otherwise) in the shares of v1 (2 to 262144, 1024): the most

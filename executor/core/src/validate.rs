@@ -13,6 +13,7 @@ mod draft;
 mod egress;
 mod exec;
 mod files;
+mod host_options;
 mod image;
 mod isolation;
 mod logging;
@@ -42,6 +43,7 @@ use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, R
 pub use connectivity::validate_egress;
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
+pub use host_options::{ULIMITS, check_apparmor_profiles, check_host_devices};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
@@ -105,6 +107,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         with_token: token,
     };
     let volumes = volumes::check(&draft.volumes, &beside, policy, &mut report);
+    let host_options = host_options::check(&draft.host_options, policy, &mut report);
     if draft.stop_signal > SIGNAL_MAX {
         let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
         report.add("stop_signal", OutOfRange.because(why));
@@ -140,6 +143,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             connectivity: draft.connectivity.clone(),
             surroundings,
             volumes,
+            host_options,
             terminal: draft.terminal,
             stdin: draft.stdin,
             await_reader: draft.await_reader,
@@ -218,6 +222,9 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         connectivity: plan.connectivity.clone(),
         surroundings: plan.surroundings.clone(),
         volumes: plan.volumes.clone(),
+        host_options: plan.host_options.clone(),
+        swap_bytes: plan.limits.swap_bytes,
+        memory_reservation_bytes: plan.limits.memory_reservation_bytes,
         terminal: plan.terminal,
         stdin: plan.stdin,
         await_reader: plan.await_reader,
@@ -268,7 +275,8 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let tmpfs = plan.surroundings.tmpfs.iter().map(|tmpfs| &tmpfs.path);
     let of_steps = actions::file_paths(&plan.processes);
     let volumes = plan.volumes.iter().flat_map(|volume| [&volume.path, &volume.sub_path]);
-    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes);
+    let devices = plan.host_options.devices.iter().map(|device| &device.path);
+    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes).chain(devices);
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }
 
@@ -361,6 +369,8 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
         disk_bytes: or(draft.disk_bytes, policy.default_disk_bytes),
         cpu_weight: draft.cpu_weight,
         io_weight: draft.io_weight,
+        swap_bytes: draft.swap_bytes,
+        memory_reservation_bytes: draft.memory_reservation_bytes,
     };
     let mut range = |field: &str, value: u64, least: u64, most: u64| {
         if value < least || value > most {
@@ -378,6 +388,21 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
     for (field, weight) in [("limits.cpu_weight", limits.cpu_weight), ("limits.io_weight", limits.io_weight)] {
         if weight != 0 {
             range(field, u64::from(weight), 1, 10_000);
+        }
+    }
+    if limits.memory_reservation_bytes > limits.memory_bytes {
+        let (is, most) = (limits.memory_reservation_bytes, limits.memory_bytes);
+        let why = format!("is {is}; at most limits.memory_bytes, {most}, is allowed");
+        report.add("limits.memory_reservation_bytes", OutOfRange.because(why));
+    }
+    if let Some(swap) = limits.swap_bytes {
+        const MOST: i64 = 1 << 50;
+        let most = policy.swap_bytes_max;
+        if !(-1..=MOST).contains(&swap) {
+            report.add("limits.swap_bytes", OutOfRange.because(format!("is {swap}; -1 to {MOST} is allowed")));
+        } else if most != -1 && !(0..=most).contains(&swap) {
+            let why = format!("is {swap}; this daemon's configuration allows at most {most} (swap_bytes_max)");
+            report.add("limits.swap_bytes", NotAllowed.because(why));
         }
     }
     if draft.actions.is_none() {

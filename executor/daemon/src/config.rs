@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
-use executor_core::limits::LOG_RATE_MAX;
-use executor_core::plan::HostVolume;
-use executor_core::settings::{Bytes, LauncherSettings, Unusable};
-use executor_core::validate::{CAPABILITIES, Draft, Policy, check_host_volumes, validate};
+use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
+use executor_core::plan::{HostDevice, HostVolume};
+use executor_core::settings::{AppArmor, Bytes, LauncherSettings, Unusable};
+use executor_core::validate::{
+    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_volumes, validate,
+};
 use serde::Deserialize;
 
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
@@ -71,6 +73,8 @@ struct File {
     retention: Keep,
     images: images::Images,
     volumes: Vec<HostVolume>,
+    devices: Vec<HostDevice>,
+    apparmor: AppArmor,
     /// Table of the launcher, read here so that unknown keys and invalid values are reported, and for the size of logs,
     /// which a client that missed output is told.
     launcher: LauncherSettings,
@@ -202,6 +206,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     check.absolute("state_dir", &state_dir)?;
     check.volumes(&file.volumes, &run_dir, &state_dir)?;
     file.policy.volumes = file.volumes;
+    check.host_options(&file.devices, &file.apparmor.profiles, &file.policy)?;
+    (file.policy.devices, file.policy.apparmor_profiles) = (file.devices, file.apparmor.profiles);
     let listen = match args.listen.as_ref().or(file.listen.as_ref()) {
         None => run_dir.join("executor.sock"),
         Some(address) => match address.strip_prefix("unix://") {
@@ -282,6 +288,25 @@ impl Check {
     fn volumes(&self, volumes: &[HostVolume], run_dir: &Path, state_dir: &Path) -> Result<(), ConfigError> {
         let names: Vec<&str> = volumes.iter().map(|volume| &*volume.name).collect();
         check_host_volumes(volumes, &[run_dir, state_dir]).map_err(|why| self.fault("volumes", &names.join(", "), &why))
+    }
+
+    /// Checks devices, AppArmor profiles and the policy on attributes of processes.
+    fn host_options(&self, devices: &[HostDevice], profiles: &[String], policy: &Policy) -> Result<(), ConfigError> {
+        let names: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
+        check_host_devices(devices).map_err(|why| self.fault("devices", &names.join(", "), &why))?;
+        check_apparmor_profiles(profiles)
+            .map_err(|why| self.fault("apparmor.profiles", &format!("{profiles:?}"), &why))?;
+        let maximums = format!("{:?}", policy.ulimits_max);
+        policy.check_ulimits_max().map_err(|why| self.fault("policy.ulimits_max", &maximums, &why))?;
+        let (score, most) = (policy.oom_score_adj_min, OOM_SCORE_MAX);
+        if !(-most..=most).contains(&score) {
+            return Err(self.fault("policy.oom_score_adj_min", &score, &format!("must be -{most} to {most}")));
+        }
+        if policy.swap_bytes_max < -1 {
+            let why = "must be 0 or more, or -1 for no maximum";
+            return Err(self.fault("policy.swap_bytes_max", &policy.swap_bytes_max, why));
+        }
+        Ok(())
     }
 
     fn launcher(&self, settings: &LauncherSettings) -> Result<(), ConfigError> {

@@ -4,6 +4,7 @@ mod actions;
 mod checks;
 mod connectivity;
 mod egress;
+mod host_options;
 mod volumes;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -51,7 +52,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     let surroundings = surroundings(request, &mut violations);
     let volumes = volumes::of(request, &mut violations);
     let checks = request.checks.as_ref().map(|asked| checks::of(asked, &mut violations));
-    let limits = request.limits.unwrap_or_default();
+    let limits = request.limits.clone().unwrap_or_default();
     let draft = Draft {
         id: &request.id,
         rootfs: &request.rootfs,
@@ -86,6 +87,9 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         connectivity,
         surroundings,
         volumes,
+        host_options: host_options::of(request, &limits),
+        swap_bytes: limits.swap_bytes,
+        memory_reservation_bytes: limits.memory_reservation_bytes,
         terminal: request.terminal,
         stdin: request.stdin,
         await_reader: request.await_reader,

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Action, Capabilities, Check, Checks, Dns, DownloadAction, EgressRule, EmitProgressAction, EmptyVolume,
+    Action, Capabilities, Check, Checks, DeviceMount, Dns, DownloadAction, EgressRule, EmitProgressAction, EmptyVolume,
     EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, ImageVolume, Limits, LogLimits,
     NamedVolume, Outputs, PortMapping, PortRange, RunAction, RunRequest, SecretArgument, Sidecar, TcpCheck,
-    TimeoutAction, Tmpfs, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
+    TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -66,11 +66,15 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         log_tags,
         egress_rules,
         checks,
+        devices,
+        apparmor_profile,
+        oom_score_adj,
+        ulimits,
     } = request;
+    let no_limits = Limits::default();
     let mut parts = Parts::default();
     parts.text(rootfs);
-    let Limits { memory_bytes, pids, cpu_millis, disk_bytes, cpu_weight, io_weight } = limits.unwrap_or_default();
-    parts.numbers(&[memory_bytes, pids, cpu_millis, disk_bytes, u64::from(cpu_weight), u64::from(io_weight)]);
+    parts.limits(limits.as_ref().unwrap_or(&no_limits));
     parts.map(labels);
     parts.map(sysctls);
     parts.numbers(&[*shm_bytes, tmpfs.len() as u64, extra_hosts.len() as u64]);
@@ -146,6 +150,16 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         }
     }
     parts.checks(checks.as_ref());
+    parts.numbers(&[devices.len() as u64, ulimits.len() as u64]);
+    for DeviceMount { name, path, permissions } in devices {
+        [name, path, permissions].into_iter().for_each(|text| parts.text(text));
+    }
+    parts.text(apparmor_profile);
+    parts.numbers(oom_score_adj.map(|score| i64::from(score).cast_unsigned()).as_slice());
+    for Ulimit { name, soft, hard } in ulimits {
+        parts.text(name);
+        parts.numbers(&[soft.cast_unsigned(), hard.cast_unsigned()]);
+    }
     let Parts { order, numbers } = &parts;
     key.tag(order.iter().map(|part| match part {
         Part::Bytes(bytes) => bytes,
@@ -195,6 +209,26 @@ impl<'a> Parts<'a> {
             None => self.numbers(&[]),
             Some(time) => self.numbers(&[time.seconds.cast_unsigned(), u64::from(time.nanos.cast_unsigned())]),
         }
+    }
+
+    fn limits(&mut self, limits: &'a Limits) {
+        let Limits {
+            memory_bytes,
+            pids,
+            cpu_millis,
+            disk_bytes,
+            cpu_weight,
+            io_weight,
+            cpuset_cpus,
+            cpuset_mems,
+            swap_bytes,
+            memory_reservation_bytes,
+        } = limits;
+        self.numbers(&[*memory_bytes, *pids, *cpu_millis, *disk_bytes, u64::from(*cpu_weight), u64::from(*io_weight)]);
+        self.text(cpuset_cpus);
+        self.text(cpuset_mems);
+        self.numbers(swap_bytes.map(i64::cast_unsigned).as_slice());
+        self.numbers(&[*memory_reservation_bytes]);
     }
 
     fn checks(&mut self, checks: Option<&'a Checks>) {
@@ -409,7 +443,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 122] = [
+        let changes: [Change; 136] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -448,6 +482,20 @@ mod tests {
             |r, _| r.limits = Some(Limits { disk_bytes: 1, ..Default::default() }),
             |r, _| r.limits = Some(Limits { cpu_weight: 1, ..Default::default() }),
             |r, _| r.limits = Some(Limits { io_weight: 1, ..Default::default() }),
+            |r, _| r.limits = Some(Limits { cpuset_cpus: "0".into(), ..Default::default() }),
+            |r, _| r.limits = Some(Limits { cpuset_mems: "0".into(), ..Default::default() }),
+            |r, _| r.limits = Some(Limits { swap_bytes: Some(0), ..Default::default() }),
+            |r, _| r.limits = Some(Limits { memory_reservation_bytes: 1, ..Default::default() }),
+            |r, _| r.devices.push(DeviceMount::default()),
+            |r, _| r.devices.push(DeviceMount { name: "a".into(), ..Default::default() }),
+            |r, _| r.devices.push(DeviceMount { path: "a".into(), ..Default::default() }),
+            |r, _| r.devices.push(DeviceMount { permissions: "a".into(), ..Default::default() }),
+            |r, _| r.apparmor_profile = "a".into(),
+            |r, _| r.oom_score_adj = Some(0),
+            |r, _| r.ulimits.push(Ulimit::default()),
+            |r, _| r.ulimits.push(Ulimit { name: "a".into(), ..Default::default() }),
+            |r, _| r.ulimits.push(Ulimit { soft: 1, ..Default::default() }),
+            |r, _| r.ulimits.push(Ulimit { hard: 1, ..Default::default() }),
             |r, _| r.user_namespace = 1,
             |r, _| r.privileged = true,
             |r, _| r.docker_socket = true,

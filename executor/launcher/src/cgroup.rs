@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use executor_sys::mountinfo::{self, Mount};
 
 /// Directory that cgroup file systems are mounted in.
-const ROOT: &str = "/sys/fs/cgroup";
+pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 hierarchies that containers use. Others are taken out of the launcher's mount namespace, because
 /// libcontainer makes, joins and removes a cgroup in every one that it sees.
 const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
@@ -148,11 +148,16 @@ impl Hierarchies {
         self.dirs(path).try_for_each(|dir| fs::write(dir.join("cgroup.procs"), "0"))
     }
 
-    /// Swap of the cgroup is switched off, where that is the launcher's to do.
-    pub(crate) fn forbid_swap(&self, path: &Path) -> io::Result<()> {
+    /// Limits the swap of a cgroup, where that is the launcher's to do: to none where nothing is asked for, and to any where
+    /// that is -1.
+    pub(crate) fn limit_swap(&self, path: &Path, bytes: Option<i64>) -> io::Result<()> {
+        let limit = match bytes {
+            Some(-1) => "max".to_owned(),
+            bytes => bytes.unwrap_or(0).to_string(),
+        };
         match self {
             Self::V1 { .. } => Ok(()),
-            Self::V2 { .. } => match fs::write(self.memory_dir(path).join("memory.swap.max"), "0") {
+            Self::V2 { .. } => match fs::write(self.memory_dir(path).join("memory.swap.max"), limit) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // no swap in this kernel
                 result => result,
             },
@@ -199,7 +204,7 @@ impl Hierarchies {
             if Instant::now() >= deadline {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
             }
-            self.empty(&self.memory_dir(path));
+            empty(&self.memory_dir(path));
         }
         Ok(())
     }
@@ -209,39 +214,7 @@ impl Hierarchies {
     /// # Errors
     /// A directory that cannot be removed within `patience`: the kernel holds a process that cannot die.
     pub(crate) fn remove(&self, path: &Path, patience: Duration) -> io::Result<()> {
-        let deadline = Instant::now() + patience;
-        for dir in self.dirs(path) {
-            loop {
-                let error = match fs::remove_dir(&dir) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => error,
-                    _ => break,
-                };
-                let busy = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENOTEMPTY));
-                if !busy || Instant::now() >= deadline {
-                    return Err(io::Error::new(error.kind(), format!("cgroup {}: {error}", dir.display())));
-                }
-                self.empty(&dir);
-            }
-        }
-        Ok(())
-    }
-
-    /// Kills the processes of one directory, removes cgroups that were made below it, and gives the kernel time.
-    fn empty(&self, dir: &Path) {
-        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        for pid in procs.lines().filter_map(|line| line.parse().ok()) {
-            if let Ok(pidfd) = executor_sys::process::pidfd(pid) {
-                let _ = executor_sys::process::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), libc::SIGKILL);
-            }
-        }
-        for below in fs::read_dir(dir).into_iter().flatten().flatten() {
-            if below.file_type().is_ok_and(|kind| kind.is_dir()) {
-                self.empty(&below.path());
-                let _ = fs::remove_dir(below.path());
-            }
-        }
-        // Neither version 1 nor a dying process tells when a cgroup becomes removable: it is asked again.
-        std::thread::sleep(Duration::from_millis(1));
+        self.dirs(path).try_for_each(|dir| remove_dir(&dir, patience))
     }
 
     /// Makes the cgroup that containers' own are made below.
@@ -257,6 +230,43 @@ impl Hierarchies {
             }
         }
     }
+}
+
+/// Kills what is in a directory of a cgroup, and removes it.
+///
+/// # Errors
+/// As [`Hierarchies::remove`].
+pub(crate) fn remove_dir(dir: &Path, patience: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let error = match fs::remove_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => error,
+            _ => return Ok(()),
+        };
+        let busy = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENOTEMPTY));
+        if !busy || Instant::now() >= deadline {
+            return Err(io::Error::new(error.kind(), format!("cgroup {}: {error}", dir.display())));
+        }
+        empty(dir);
+    }
+}
+
+/// Kills the processes of one directory, removes cgroups that were made below it, and gives the kernel time.
+fn empty(dir: &Path) {
+    let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    for pid in procs.lines().filter_map(|line| line.parse().ok()) {
+        if let Ok(pidfd) = executor_sys::process::pidfd(pid) {
+            let _ = executor_sys::process::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), libc::SIGKILL);
+        }
+    }
+    for below in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
+            empty(&below.path());
+            let _ = fs::remove_dir(below.path());
+        }
+    }
+    // Neither version 1 nor a dying process tells when a cgroup becomes removable: it is asked again.
+    std::thread::sleep(Duration::from_millis(1));
 }
 
 /// Returns whether a host has no swap, by its /proc/meminfo.
@@ -342,6 +352,17 @@ mod tests {
         assert_eq!(room(&v2), None, "no limit");
         write("memory.current", "nonsense");
         assert_eq!(room(&v2), None);
+    }
+
+    #[test]
+    fn swap_is_limited_where_the_kernel_has_any() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("memory.swap.max");
+        let v2 = Hierarchies::V2 { mount: dir.path().into() };
+        for (bytes, written) in [(None, "0"), (Some(0), "0"), (Some(4096), "4096"), (Some(-1), "max")] {
+            v2.limit_swap(Path::new(""), bytes).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), written);
+        }
     }
 
     #[test]

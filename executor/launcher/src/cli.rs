@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use executor_core::image::{ImagePolicy, ImageRules};
-use executor_core::plan::HostVolume;
-use executor_core::settings::{LauncherSettings, Unusable};
-use executor_core::validate::{Policy, check_host_volumes};
+use executor_core::plan::{HostDevice, HostVolume};
+use executor_core::settings::{AppArmor, LauncherSettings, Unusable};
+use executor_core::validate::{Policy, check_apparmor_profiles, check_host_devices, check_host_volumes};
 use serde::Deserialize;
 
 /// Default path of the configuration.
@@ -68,6 +68,10 @@ pub(crate) struct Config {
     pub images: ImageRules,
     /// Directories of the host that containers may have.
     pub volumes: Vec<HostVolume>,
+    /// Devices of the host that containers may have.
+    pub devices: Vec<HostDevice>,
+    /// AppArmor profiles that containers may have.
+    pub apparmor: AppArmor,
     /// The launcher's own section.
     pub launcher: LauncherSettings,
 }
@@ -100,6 +104,12 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     check_host_volumes(&config.volumes, &[&args.run_dir, &args.state_dir])
         .map_err(|why| ConfigError::Value(path.to_owned(), format!("volumes: {why}")))?;
     config.policy.volumes = std::mem::take(&mut config.volumes);
+    let fault = |key: &'static str| move |why: String| ConfigError::Value(path.to_owned(), format!("{key}: {why}"));
+    check_host_devices(&config.devices).map_err(fault("devices"))?;
+    config.policy.devices = std::mem::take(&mut config.devices);
+    check_apparmor_profiles(&config.apparmor.profiles).map_err(fault("apparmor.profiles"))?;
+    config.policy.apparmor_profiles = std::mem::take(&mut config.apparmor.profiles);
+    config.policy.check_ulimits_max().map_err(fault("policy.ulimits_max"))?;
     config.launcher.check().map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))
     })?;

@@ -170,6 +170,9 @@ impl Remains {
         if let Err(error) = host.hierarchies.remove(&self.cgroup, PATIENCE) {
             log::line(Level::Error, id, format_args!("{error}"));
         }
+        if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.remove(&self.cgroup, PATIENCE)) {
+            log::line(Level::Error, id, format_args!("{error}"));
+        }
         // Nobody uses it any more. What a plugin does not take back now, a later launcher asks it for again.
         let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
         if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::cgroup::Hierarchies;
 use crate::cli::{Args, Config};
+use crate::cpuset::Cpusets;
 
 /// The host, and how this launcher was configured.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Host {
     pub policy: Policy,
     /// The cgroup hierarchies in use.
     pub hierarchies: Hierarchies,
+    /// The hierarchy of processors and memory nodes, if the host has it.
+    pub cpusets: Option<Cpusets>,
     /// Cgroup that the containers' own are below, relative to each hierarchy's mount.
     pub cgroup_parent: PathBuf,
     /// tmpfs has `noswap`.
@@ -63,6 +66,7 @@ impl Host {
             daemon_uid,
             daemon_gid,
             policy: config.policy,
+            cpusets: Cpusets::find()?,
             hierarchies: Hierarchies::find()?,
             cgroup_parent: Path::new(&config.launcher.cgroup_parent).join(hex::encode(&digest[..4])),
             noswap: volume::noswap_supported()?,

@@ -7,8 +7,11 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // a binary: what is public here is public to itself
 
+mod apparmor;
 mod cgroup;
 mod cli;
+mod cpuset;
+mod devices;
 mod dirs;
 mod disk;
 mod errors;
@@ -30,6 +33,7 @@ mod seccomp;
 mod server;
 mod shim;
 mod sweep;
+mod ulimits;
 mod watched;
 
 use std::io;

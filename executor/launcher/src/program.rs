@@ -11,10 +11,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use executor_core::payload::{PATH_DEFAULT, ProcessPayload};
+use executor_core::plan::HostOptions;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, StringArray};
 
 use crate::seccomp::Filter;
+use crate::{apparmor, ulimits};
 
 /// A program is expected to be executed, or its failure to be told, within this time.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -91,15 +93,21 @@ impl Program {
         })
     }
 
-    /// Becomes it, under a filter. Comes back only with a failure; `kept` is where that is told.
-    pub(crate) fn execute(self, kept: BorrowedFd<'_>, filter: &Filter) -> StartFailure {
-        match self.try_to(kept, filter) {
+    /// Becomes it, under a filter, with the limits and the AppArmor profile of its container. Comes back only with a failure;
+    /// `kept` is where that is told.
+    pub(crate) fn execute(self, kept: BorrowedFd<'_>, filter: &Filter, options: &HostOptions) -> StartFailure {
+        match self.try_to(kept, filter, options) {
             Err(failure) => failure,
             Ok(never) => match never {},
         }
     }
 
-    fn try_to(self, kept: BorrowedFd<'_>, filter: &Filter) -> Result<std::convert::Infallible, StartFailure> {
+    fn try_to(
+        self,
+        kept: BorrowedFd<'_>,
+        filter: &Filter,
+        options: &HostOptions,
+    ) -> Result<std::convert::Infallible, StartFailure> {
         // What was inherited is only marked until here: until execve, a working directory or a program below
         // /proc/self/fd would still lead to a directory of the host.
         process::close_all_but(&[kept]).map_err(|error| StartFailure::new("close descriptors", error))?;
@@ -112,6 +120,12 @@ impl Program {
             let outside = io::Error::from_raw_os_error(libc::EACCES);
             return Err(StartFailure::new(format!("chdir {}: outside of the container", shown(&self.dir)), outside));
         }
+        let profile = &options.apparmor_profile;
+        if !profile.is_empty() {
+            apparmor::set_on_exec(profile)
+                .map_err(|error| StartFailure::new(format!("AppArmor profile {profile}"), error))?;
+        }
+        ulimits::set(&options.ulimits).map_err(|(name, error)| StartFailure::new(format!("ulimit {name}"), error))?;
         confine(filter)?;
         // As execvp does: a directory that has no such file, or one that may not be executed, is passed over, and
         // the latter is told if no other has one.

@@ -132,6 +132,9 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
     })?;
     let lock = lock(&host.run_dir)?;
     host.hierarchies.make_parent(&host.cgroup_parent)?;
+    if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.make_parent(&host.cgroup_parent)) {
+        log::line(Level::Warning, "", format_args!("containers cannot be limited to processors: cpuset: {error}"));
+    }
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
     let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
     let ranges_left = sweep::ranges_left(&host, &shims)?;
@@ -474,6 +477,9 @@ impl Server {
             return;
         }
         self.host.hierarchies.remove_parent(&self.host.cgroup_parent);
+        if let Some(cpusets) = &self.host.cpusets {
+            cpusets.remove_parent(&self.host.cgroup_parent);
+        }
         if self.ranges_left.is_empty() {
             self.claims.end();
         }

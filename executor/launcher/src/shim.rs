@@ -26,6 +26,7 @@ mod disclosure;
 mod egress;
 mod executor;
 mod helper;
+mod host_options;
 mod inject;
 mod last;
 mod limits;

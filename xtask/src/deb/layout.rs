@@ -15,7 +15,7 @@ use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 17] = [
+const DOCUMENTS: [&str; 18] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -32,6 +32,7 @@ const DOCUMENTS: [&str; 17] = [
     "docs/actions.md",
     "docs/diego.md",
     "docs/volumes.md",
+    "docs/host-options.md",
     "systemd/README.md",
 ];
 /// What lintian finds and is meant to be so.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::checks::CheckArgs;
+use super::host_options::HostArgs;
 use super::isolation::IsolationArgs;
 use super::logging::LoggingArgs;
 use super::network::NetworkArgs;
@@ -139,8 +140,10 @@ pub(crate) struct RunArgs {
     /// Limit of open files
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = units::count)]
     pub(crate) nofile: Option<u64>,
-    /// Limit of the process, as docker has it: nofile=1024, nproc=100 (as --pids), core=0 (as it is anyway); may be repeated
-    #[arg(help_heading = "Limits", long, value_name = "NAME=LIMIT[:LIMIT]", value_parser = units::ulimit)]
+    /// Limit of each process, as docker has it: nofile=1024, nproc=100, memlock=65536:-1 (-1 is no limit); may be repeated
+    ///
+    /// A hard limit can be up to that of executor-launcher, or what executord's configuration allows (ulimits_max).
+    #[arg(help_heading = "Limits", long, value_name = "NAME=SOFT[:HARD]", value_parser = units::ulimit)]
     pub(crate) ulimit: Vec<units::Ulimit>,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
@@ -148,6 +151,8 @@ pub(crate) struct RunArgs {
     pub(crate) isolation: IsolationArgs,
     #[command(flatten)]
     pub(crate) surroundings: SurroundingsArgs,
+    #[command(flatten)]
+    pub(crate) host_options: HostArgs,
     #[command(flatten)]
     pub(crate) volumes: VolumeArgs,
     #[command(flatten)]

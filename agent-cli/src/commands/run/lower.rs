@@ -1,5 +1,6 @@
 //! From the flags of `run` to its request.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 
@@ -45,11 +46,11 @@ pub(super) fn lower(
         }
     };
     let mut nofile = args.nofile;
+    let mut ulimits = BTreeMap::new();
     for limit in std::mem::take(&mut args.ulimit) {
         match limit {
             Ulimit::Files(files) => nofile = Some(files),
-            Ulimit::Processes(processes) => args.limits.pids_or(processes),
-            Ulimit::Nothing => {}
+            Ulimit::Of(limit) => drop(ulimits.insert(limit.name.clone(), limit)),
         }
     }
     let secrets = Secrets::sort(source::read_all(sourced, stdin, variable)?)?;
@@ -85,6 +86,8 @@ pub(super) fn lower(
         file_directories: args.file_directories,
         writable_files: args.writable_files.map(|most| v1::WritableFiles { bytes_max: most.unwrap_or(0) }),
         remove_when_completed: args.rm && args.detach,
+        // The last one of a name counts, as with docker.
+        ulimits: ulimits.into_values().collect(),
         ..RunRequest::default()
     };
     if let Some(actions) = actions {
@@ -96,6 +99,7 @@ pub(super) fn lower(
     args.volumes.apply(&mut request);
     args.checks.apply(&mut request)?;
     args.isolation.apply(&mut request)?;
+    args.host_options.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);
     Ok(Request::of(request))
@@ -352,8 +356,17 @@ mod tests {
             !build(&["--rm", "--", "x"]).unwrap().run().message().clone().remove_when_completed,
             "this command does it"
         );
-        let nproc = build(&["--ulimit", "nproc=5", "--", "x"]).unwrap().run().message().clone();
-        assert_eq!(nproc.limits.unwrap().pids, 5);
+        let line = ["--ulimit", "nproc=5", "--ulimit", "core=0", "--ulimit", "nproc=6:-1", "--", "x"];
+        let ulimits = build(&line).unwrap().run().message().ulimits.clone();
+        let ulimits: Vec<_> = ulimits.iter().map(|one| (&*one.name, one.soft, one.hard)).collect();
+        assert_eq!(ulimits, [("core", 0, 0), ("nproc", 6, -1)]);
+        let line = ["-m", "64m", "--memory-swap", "96m", "--memory-reservation", "32m", "--cpuset-cpus", "0-1"];
+        let line = [&line[..], &["--oom-score-adj", "-5", "--device", "fuse:r", "--", "x"]].concat();
+        let message = build(&line).unwrap().run().message().clone();
+        let limits = message.limits.unwrap();
+        assert_eq!((limits.swap_bytes, limits.memory_reservation_bytes), (Some(32 << 20), 32 << 20));
+        assert_eq!((&*limits.cpuset_cpus, message.oom_score_adj), ("0-1", Some(-5)));
+        assert_eq!((&*message.devices[0].name, &*message.devices[0].permissions), ("fuse", "r"));
     }
 
     #[test]

@@ -40,6 +40,12 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     for one in &spec.volumes {
         table.pair("volume", volume(one));
     }
+    for one in &spec.devices {
+        table.pair("device", format!("{}: {} ({})", one.path, one.name, one.permissions));
+    }
+    if !spec.apparmor_profile.is_empty() {
+        table.pair("AppArmor", &*spec.apparmor_profile);
+    }
     let mut sysctls: Vec<String> = spec.sysctls.iter().map(|(name, value)| format!("{name}={value}")).collect();
     sysctls.sort_unstable();
     sysctls.into_iter().for_each(|setting| table.pair("setting of the kernel", setting));

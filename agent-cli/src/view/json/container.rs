@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::ending::Ending;
 use super::steps::Step;
-use super::{checks, isolation, networks, outputs, seconds, sorted, surroundings, time};
+use super::{checks, host_options, isolation, networks, outputs, seconds, sorted, surroundings, time};
 use crate::view::human::{mount_kind, network, state, word};
 
 #[derive(Serialize)]
@@ -76,6 +76,8 @@ struct Spec {
     connectivity: networks::Connectivity,
     #[serde(flatten)]
     surroundings: surroundings::Surroundings,
+    #[serde(flatten)]
+    host_options: host_options::HostOptions,
     remove_when_completed: bool,
     grace_period_seconds: Option<f64>,
     labels: BTreeMap<String, String>,
@@ -117,6 +119,10 @@ struct Limits {
     disk_bytes: u64,
     cpu_weight: u32,
     io_weight: u32,
+    cpuset_cpus: String,
+    cpuset_mems: String,
+    swap_bytes: Option<i64>,
+    memory_reservation_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -195,7 +201,7 @@ impl From<&v1::Container> for Rotated {
 
 impl From<&v1::ContainerSpec> for Spec {
     fn from(spec: &v1::ContainerSpec) -> Self {
-        let limits = spec.limits.unwrap_or_default();
+        let limits = spec.limits.clone().unwrap_or_default();
         Self {
             rootfs: spec.rootfs.clone(),
             path: spec.path.clone(),
@@ -212,12 +218,17 @@ impl From<&v1::ContainerSpec> for Spec {
                 disk_bytes: limits.disk_bytes,
                 cpu_weight: limits.cpu_weight,
                 io_weight: limits.io_weight,
+                cpuset_cpus: limits.cpuset_cpus,
+                cpuset_mems: limits.cpuset_mems,
+                swap_bytes: limits.swap_bytes,
+                memory_reservation_bytes: limits.memory_reservation_bytes,
             },
             nofile: spec.nofile,
             isolation: spec.into(),
             network: network(spec.network),
             connectivity: spec.into(),
             surroundings: spec.into(),
+            host_options: spec.into(),
             remove_when_completed: spec.remove_when_completed,
             grace_period_seconds: seconds(spec.grace_period),
             labels: sorted(&spec.labels),

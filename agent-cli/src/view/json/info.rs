@@ -25,6 +25,8 @@ pub(crate) struct Info {
     files_root: String,
     image_policy: Option<ImagePolicy>,
     volumes: Vec<HostVolume>,
+    devices: Vec<HostDevice>,
+    apparmor_profiles: Vec<String>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
     containers: BTreeMap<String, u32>,
@@ -37,6 +39,15 @@ struct HostVolume {
     name: String,
     path: String,
     read_only: bool,
+}
+
+/// A device of the host that containers may have.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct HostDevice {
+    name: String,
+    path: String,
+    permissions: String,
 }
 
 /// Rules on the images that may run; without `set` every image may.
@@ -97,6 +108,8 @@ impl Info {
                 signed: policy.signed.iter().map(signed).collect(),
             }),
             volumes: info.volumes.iter().map(volume).collect(),
+            devices: info.devices.iter().map(device).collect(),
+            apparmor_profiles: info.apparmor_profiles.clone(),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
             containers: sorted(&info.containers),
@@ -106,6 +119,10 @@ impl Info {
 
 fn volume(volume: &v1::HostVolume) -> HostVolume {
     HostVolume { name: volume.name.clone(), path: volume.path.clone(), read_only: volume.read_only }
+}
+
+fn device(device: &v1::HostDevice) -> HostDevice {
+    HostDevice { name: device.name.clone(), path: device.path.clone(), permissions: device.permissions.clone() }
 }
 
 fn signed(rule: &v1::SignedImages) -> SignedImages {

@@ -102,7 +102,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 41] = [
+const SHOWN: [(&str, &str, &[&str]); 44] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -132,6 +132,9 @@ const SHOWN: [(&str, &str, &[&str]); 41] = [
     ("NamedVolume", "NamedVolume", &[]),
     ("ImageVolume", "ImageVolume", &[]),
     ("HostVolume", "HostVolume", &[]),
+    ("HostDevice", "HostDevice", &[]),
+    ("DeviceMount", "DeviceMount", &[]),
+    ("Ulimit", "Ulimit", &[]),
     ("ExtraHost", "ExtraHost", &[]),
     ("EgressRule", "EgressRule", &[]),
     ("PortRange", "PortRange", &[]),

@@ -3,8 +3,11 @@ use crate::plan::{Isolation, Surroundings};
 use crate::validate::{Draft, Policy, validate};
 
 fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
-    let policy = Policy { allow_host_network: true, allow_host_userns: true, ..Policy::default() };
-    let plan = validate(&Draft { id: "c1", path: "/bin/app", ..draft }, &policy).unwrap();
+    spec_under(draft, uid, &Policy { allow_host_network: true, allow_host_userns: true, ..Policy::default() })
+}
+
+fn spec_under(draft: Draft<'_>, uid: u32, policy: &Policy) -> serde_json::Value {
+    let plan = validate(&Draft { id: "c1", path: "/bin/app", ..draft }, policy).unwrap();
     let user = ResolvedUser { uid, gid: uid, groups: vec![4], home: "/".into() };
     let own = plan.isolation.user_namespace == UserNamespace::Own;
     let resolved = Resolved {
@@ -16,6 +19,7 @@ fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
         socket_limit: true,
         user_namespace: own.then_some(Path::new("/proc/self/fd/9")),
         docker_socket: None,
+        devices: &[],
     };
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
 }
@@ -163,4 +167,39 @@ fn a_privileged_container_has_nothing_hidden() {
     assert_eq!(spec["linux"]["maskedPaths"].as_array().map_or(0, Vec::len), 0);
     assert_eq!(spec["linux"]["resources"]["devices"][0]["allow"], true);
     assert_eq!(spec["root"]["readonly"], false);
+}
+
+#[test]
+fn devices_are_opened_one_by_one() {
+    let node = |block: bool, permissions: &str| DeviceNode {
+        path: "/dev/x".into(),
+        block,
+        major: 10,
+        minor: 229,
+        permissions: permissions.parse().unwrap(),
+    };
+    let rules = devices::rules(false, &[node(false, "rw"), node(true, "r"), node(true, "rm")]).unwrap();
+    let rules = serde_json::to_value(rules).unwrap();
+    assert_eq!(rules[0], serde_json::json!({"allow": false, "access": "rwm"}));
+    assert_eq!(rules[1], serde_json::json!({"allow": true, "type": "c", "major": 10, "minor": 229, "access": "rw"}));
+    assert_eq!(rules[2], serde_json::json!({"allow": true, "type": "b", "major": 10, "minor": 229, "access": "r"}));
+    assert_eq!(rules[3]["access"], "rm");
+    assert_eq!([node(false, "rw").mode(), node(false, "r").mode(), node(true, "wm").mode()], [0o666, 0o444, 0o222]);
+}
+
+#[test]
+fn swap_counts_against_the_memory_or_comes_on_top() {
+    let swap_bytes_max = -1;
+    for (swap_bytes, total, swappiness) in [
+        (None, 64 << 20, serde_json::Value::Null),
+        (Some(0), 64 << 20, 0.into()),
+        (Some(1 << 20), 65 << 20, serde_json::Value::Null),
+        (Some(-1), -1, serde_json::Value::Null),
+    ] {
+        let draft = Draft { memory_bytes: 64 << 20, swap_bytes, memory_reservation_bytes: 4096, ..Draft::default() };
+        let spec = spec_under(draft, 0, &Policy { swap_bytes_max, ..Policy::default() });
+        let memory = &spec["linux"]["resources"]["memory"];
+        assert_eq!((&memory["limit"], &memory["swap"]), (&(64 << 20).into(), &total.into()), "{swap_bytes:?}");
+        assert_eq!((&memory["swappiness"], &memory["reservation"]), (&swappiness, &4096.into()), "{swap_bytes:?}");
+    }
 }

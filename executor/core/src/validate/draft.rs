@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{Actions, Checks, Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings, Volume};
+use crate::plan::{
+    Actions, Checks, Connectivity, HostOptions, Isolation, Network, PlannedImage, Redaction, Surroundings, Volume,
+};
 
 /// A request as it came, borrowed.
 #[derive(Default)]
@@ -72,6 +74,12 @@ pub struct Draft<'a> {
     pub surroundings: Surroundings,
     /// Volumes as requested; sizes may be 0.
     pub volumes: Vec<Volume>,
+    /// Processors, devices and attributes of processes as requested; paths and permissions may be empty.
+    pub host_options: HostOptions,
+    /// Bytes of swap beyond the memory; -1 = no limit.
+    pub swap_bytes: Option<i64>,
+    /// 0 = none.
+    pub memory_reservation_bytes: u64,
     /// A terminal.
     pub terminal: bool,
     /// Input from attached clients.

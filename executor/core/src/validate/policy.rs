@@ -2,13 +2,14 @@
 
 mod ports;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::idmap::Pool;
 use crate::image::ImagePolicy;
-use crate::plan::HostVolume;
+use crate::plan::{HostDevice, HostVolume};
 
 pub use ports::{BadPortRule, PortRule};
 
@@ -107,12 +108,26 @@ pub struct Policy {
     pub log_lines_per_second_max: i64,
     /// Processes may be executed in containers that run.
     pub allow_exec: bool,
+    /// Lowest adjustment of the out-of-memory score that may be asked for.
+    pub oom_score_adj_min: i32,
+    /// Highest number of bytes of swap beyond a memory limit that may be asked for; -1 = any, and no limit.
+    #[serde(with = "crate::settings::rate")]
+    pub swap_bytes_max: i64,
+    /// Highest limits of processes that may be asked for, by name; -1 = any, and none. Where a name is missing it is the
+    /// launcher's own hard limit.
+    pub ulimits_max: BTreeMap<String, i64>,
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
     /// Directories of the host that containers may have: the tables `volumes`.
     #[serde(skip)]
     pub volumes: Vec<HostVolume>,
+    /// Devices of the host that containers may have: the tables `devices`.
+    #[serde(skip)]
+    pub devices: Vec<HostDevice>,
+    /// AppArmor profiles that containers may have: of the table `apparmor`.
+    #[serde(skip)]
+    pub apparmor_profiles: Vec<String>,
 }
 
 impl Policy {
@@ -122,6 +137,14 @@ impl Policy {
     /// As [`Pool::new`].
     pub fn userns_pool(&self) -> Result<Pool, String> {
         Pool::new(self.userns_pool_start, self.userns_pool_ranges)
+    }
+
+    /// Checks the highest limits of processes.
+    ///
+    /// # Errors
+    /// The first one that cannot be.
+    pub fn check_ulimits_max(&self) -> Result<(), String> {
+        super::host_options::check_ulimits_max(self.ulimits_max.iter())
     }
 }
 
@@ -159,7 +182,12 @@ impl Default for Policy {
             log_lines_per_second_max: -1,
             allow_exec: true,
             images: ImagePolicy::default(),
+            oom_score_adj_min: 0,
+            swap_bytes_max: 0,
+            ulimits_max: BTreeMap::new(),
             volumes: Vec::new(),
+            devices: Vec::new(),
+            apparmor_profiles: Vec::new(),
         }
     }
 }

@@ -166,7 +166,10 @@ fn source(volume: &Volume, policy: &Policy, field: &dyn Fn(&str) -> String, repo
             }
         }
         VolumeSource::Host(name) => match policy.volumes.iter().find(|known| known.name == *name) {
-            None => report.add(field("host.name"), unknown(name, &policy.volumes)),
+            None => {
+                let names: Vec<&str> = policy.volumes.iter().map(|known| &*known.name).collect();
+                report.add(field("host.name"), unknown_name(name, &names, "volumes (tables `[[volumes]]`)"));
+            }
             Some(known) if known.read_only && !volume.read_only => {
                 let why = format!("`{name}` is read-only in this daemon's configuration: ask for it with read_only");
                 report.add(field("read_only"), NotAllowed.because(why));
@@ -193,19 +196,28 @@ fn check_image(asked: &VolumeImage, policy: &Policy) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Returns the fault of a name that is not in the operator's list, with the names that are.
-fn unknown(name: &str, known: &[HostVolume]) -> FieldFault {
+/// Returns the fault of a name that is not in a list of the operator's, with the names that are. `list` says what it is a
+/// list of, and where it stands.
+pub(super) fn unknown_name(name: &str, known: &[&str], list: &str) -> FieldFault {
     let shown = shorten(name);
     if known.is_empty() {
-        let why =
-            format!("{shown:?} does not exist: this daemon's configuration has no volumes (tables `[[volumes]]`)");
-        return UnknownValue.because(why);
+        return UnknownValue.because(format!("{shown:?} does not exist: this daemon's configuration has no {list}"));
     }
-    let names: Vec<&str> = known.iter().map(|known| &*known.name).take(NAMES_SHOWN).collect();
+    let names = &known[..known.len().min(NAMES_SHOWN)];
     let more = known.len() - names.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     UnknownValue
         .because(format!("{shown:?} does not exist; this daemon's configuration has {}{more}", names.join(", ")))
+}
+
+/// Checks a name that the operator gives to something of the host.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+    if plain && name.len() <= NAME_MAX && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Ok(());
+    }
+    let why = format!("1 to {NAME_MAX} of [A-Za-z0-9._-], beginning with a letter or a digit, are allowed");
+    Err(format!("the name {:?} is not valid: {why}", shorten(name)))
 }
 
 /// Checks the operator's list of volumes. `reserved` are directories of the executor.
@@ -219,11 +231,7 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
     let mut seen = BTreeSet::new();
     for HostVolume { name, path, .. } in volumes {
         let shown = path.display();
-        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
-        if !plain || name.len() > NAME_MAX || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-            let why = format!("1 to {NAME_MAX} of [A-Za-z0-9._-], beginning with a letter or a digit, are allowed");
-            return Err(format!("the name {:?} is not valid: {why}", shorten(name)));
-        }
+        check_name(name)?;
         if !seen.insert(name) {
             return Err(format!("the name {name:?} is given twice"));
         }

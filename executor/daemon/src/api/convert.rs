@@ -1,5 +1,6 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod host_options;
 mod volumes;
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ use crate::draft;
 use crate::events::{Event, EventKind};
 use crate::facts::{End, Facts};
 
+pub(super) use host_options::host_device;
 pub(super) use volumes::host as host_volume;
 
 /// Mount options of secret files.
@@ -91,6 +93,10 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
             disk_bytes: plan.limits.disk_bytes,
             cpu_weight: plan.limits.cpu_weight,
             io_weight: plan.limits.io_weight,
+            cpuset_cpus: plan.host_options.cpus.clone(),
+            cpuset_mems: plan.host_options.memory_nodes.clone(),
+            swap_bytes: plan.limits.swap_bytes,
+            memory_reservation_bytes: plan.limits.memory_reservation_bytes,
         }),
         nofile: prepared.map_or(plan.limits.nofile, |prepared| prepared.nofile),
         network: match plan.network {
@@ -152,6 +158,10 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         log_tags: plan.logging.tags.clone().into_iter().collect(),
         egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
         checks: plan.checks.as_ref().map(checks::checks),
+        devices: plan.host_options.devices.iter().map(host_options::device).collect(),
+        apparmor_profile: plan.host_options.apparmor_profile.clone(),
+        oom_score_adj: plan.host_options.oom_score_adj,
+        ulimits: plan.host_options.ulimits.iter().map(host_options::ulimit).collect(),
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) fn info(node: &Node) -> v1::InfoResponse {
         files_root: node.config.policy.files_root.display().to_string(),
         image_policy: Some(image_policy(&node.config.policy.images, node.images.signatures())),
         volumes: node.config.policy.volumes.iter().map(convert::host_volume).collect(),
+        devices: node.config.policy.devices.iter().map(convert::host_device).collect(),
+        apparmor_profiles: node.config.policy.apparmor_profiles.clone(),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::host::Host;
 use crate::program::{Program, StartFailure};
 use crate::rootfs::place_view;
 use crate::seccomp::Filter;
+use crate::ulimits;
 
 /// Message of the first process about the second one: the pid follows. No error number looks like it.
 pub(crate) const MADE: &[u8; 4] = b"made";
@@ -90,6 +91,11 @@ impl Entrant<'_> {
         process::die_with(self.supervisor).map_err(|error| ("supervisor", error))?;
         // First of all: whatever is done from here on, the container's limits hold, and its end ends it.
         self.host.hierarchies.join(&record.cgroup).map_err(|error| ("cgroup", error))?;
+        let options = &record.plan.host_options;
+        if let Some(cpusets) = self.host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
+            cpusets.join(&record.cgroup).map_err(|error| ("cpuset", error))?;
+        }
+        ulimits::raise(&options.ulimits).map_err(|(_, error)| ("ulimits", error))?;
         std::fs::write("/proc/self/oom_score_adj", oom_score_adj.trim()).map_err(|error| ("oom_score_adj", error))?;
         setrlimit(Resource::RLIMIT_NOFILE, self.nofile, self.nofile)
             .and_then(|()| setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX))
@@ -134,7 +140,7 @@ impl Entrant<'_> {
             }
             None => drop(rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?),
         }
-        Err(program.execute(socket.as_fd(), self.filter))
+        Err(program.execute(socket.as_fd(), self.filter, &self.target.record.plan.host_options))
     }
 
     fn take_terminal(&self, socket: &Seqpacket, window: Window) -> io::Result<()> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use executor_core::idmap::IdMap;
+use executor_core::plan::HostOptions;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
@@ -51,7 +52,7 @@ pub(super) fn create(
     filter: Arc<Filter>,
     log: &mut Log,
     ids: IdMap,
-    (terminal, role): (bool, InitRole),
+    (terminal, role, options): (bool, InitRole, Arc<HostOptions>),
 ) -> Result<Created, Refused> {
     let (bundle, state) = (dirs.run.join("bundle"), dirs.run.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -62,7 +63,7 @@ pub(super) fn create(
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
     let (stdin, stdout, stderr) =
         log.ends(ids.host(user.uid), ids.host(user.gid)).map_err(|error| failed("pipe", &error))?;
-    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal, role };
+    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal, role, options };
     let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
         .with_root_path(&state)
         .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))

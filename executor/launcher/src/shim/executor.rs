@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use executor_core::payload::BYTES_MAX;
+use executor_core::plan::HostOptions;
 use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork};
@@ -38,6 +39,8 @@ pub(super) struct Init {
     pub terminal: bool,
     /// What it becomes.
     pub role: InitRole,
+    /// Limits and AppArmor profile of the program.
+    pub options: Arc<HostOptions>,
 }
 
 /// What a container's init becomes.
@@ -70,7 +73,7 @@ impl Init {
             Program::read(&payload, &self.user.home)
         });
         match program {
-            Ok(program) => program.execute(self.socket.as_fd(), &self.filter),
+            Ok(program) => program.execute(self.socket.as_fd(), &self.filter, &self.options),
             Err(failure) => failure,
         }
     }

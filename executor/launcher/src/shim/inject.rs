@@ -22,6 +22,7 @@ use executor_core::placement::{GENERATIONS_DIR, STEPS_DIR};
 use executor_core::plan::{Layout, Network, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{Prepared, PreparedStep};
+use executor_core::spec::DeviceNode;
 use executor_core::token::RUNTIME_DIR;
 use executor_core::validate::Violation;
 use executor_secrets::volume::{Access, Owner, Pass, StepSecrets, Volume};
@@ -33,6 +34,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::helper::{self, Failed, NotDone};
 use super::sysctls::{self, Settings};
+use crate::devices;
 use crate::host::Host;
 use crate::rootfs::place_view;
 use crate::runtime;
@@ -57,6 +59,8 @@ pub(super) struct Injection<'a> {
     pub(super) files: &'a MemFile,
     /// A directory in the shim's namespace where the volume can be attached on kernels that need that.
     pub(super) staging: &'a Path,
+    /// Devices of the host.
+    pub(super) devices: &'a [DeviceNode],
 }
 
 /// Owner of a container's files, on the host.
@@ -91,7 +95,7 @@ impl Injection<'_> {
     /// Does it, in a helper. Gives the digest of the runtime token, where there is one.
     pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
-        let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty();
+        let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty() && self.devices.is_empty();
         if self.volume.is_none() && plan.network == Network::Host && nothing {
             return Ok(None);
         }
@@ -135,10 +139,14 @@ impl Injection<'_> {
         if self.plan.token_file().is_some() {
             runtime.push(runtime::view(self.host).map_err(|error| Failed("runtime directory".into(), error))?);
         }
+        let devices = match self.devices {
+            [] => Vec::new(),
+            nodes => devices::make(nodes, self.staging).map_err(|error| Failed("device nodes".into(), error))?,
+        };
         let settings = Settings::of(self.plan)?;
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
         let network = self.plan.network != Network::Host;
-        let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some();
+        let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || !devices.is_empty();
         process::enter_namespaces(init.as_fd(), mount, network).map_err(|error| Failed("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
             process::enter_ipc(init.as_fd()).map_err(|error| Failed("namespace of IPC".into(), error))?;
@@ -155,6 +163,11 @@ impl Injection<'_> {
         }
         if self.plan.terminal {
             console().map_err(|error| Failed(CONSOLE.into(), error))?;
+        }
+        for (node, view) in self.devices.iter().zip(&devices) {
+            dev()
+                .and_then(|dev| devices::place(dev.as_fd(), node, view.as_fd()))
+                .map_err(|error| Failed(format!("device {}", node.path.display()), error))?;
         }
         if let Some(generations) = &views.generations {
             show_in_dev(GENERATIONS_DIR, [generations])?;

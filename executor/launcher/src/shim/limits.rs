@@ -36,7 +36,9 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.cpu_millis = if held("cpu", "limits.cpu_millis", asked.cpu_millis) { asked.cpu_millis } else { 0 };
     limits.cpu_weight = if held("cpu", "limits.cpu_weight", asked.cpu_weight.into()) { asked.cpu_weight } else { 0 };
     limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
-    if limits.memory_bytes > 0 && !host.hierarchies.holds_swap() {
+    // Nothing is to be held where any amount of swap may be used.
+    let bounded = asked.swap_bytes != Some(-1);
+    if limits.memory_bytes > 0 && bounded && !host.hierarchies.holds_swap() {
         let why = "cannot be enforced: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
         lacking.push(Violation::new("limits.memory_bytes", why));
     }

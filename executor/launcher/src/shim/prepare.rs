@@ -25,6 +25,7 @@ use executor_core::placement::{MountPoint, VolumeSize};
 use executor_core::plan::{Actions, Plan, WritableFiles};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
 use executor_core::record::{ContainerRecord, Prepared, PreparedStep, RECORD_VERSION};
+use executor_core::spec::DeviceNode;
 use executor_core::time::Timestamp;
 use executor_core::users::ResolvedUser;
 use executor_core::validate::{Violation, recheck};
@@ -39,7 +40,7 @@ use super::control::Control;
 use super::executor::InitRole;
 use super::steps::Running;
 use super::watch::Watch;
-use super::{Ready, create, inject, limits, names, stdio, update};
+use super::{Ready, create, host_options, inject, limits, names, stdio, update};
 use crate::dirs::Dirs;
 use crate::disk;
 use crate::errors::failed;
@@ -237,6 +238,7 @@ struct Waiting {
     id_map: IdMap,
     ports: Option<network::Reserved>,
     prepared: Prepared,
+    devices: Vec<DeviceNode>,
 }
 
 /// Stage 5: its secret files are in place.
@@ -318,6 +320,7 @@ impl Assembled {
             self;
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
+        let devices = host_options::check(host, &record.plan, &mut warnings)?;
         warnings.extend_from_slice(tree.warnings());
         let namespace = ids.namespace_path();
         let resolved = spec::Resolved {
@@ -329,6 +332,7 @@ impl Assembled {
             socket_limit: host.hierarchies.socket_limit(),
             user_namespace: namespace.as_deref(),
             docker_socket: docker_socket(host, &record.plan)?,
+            devices: &devices,
         };
         let spec = spec::build(&record.plan, &resolved)
             .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -341,16 +345,19 @@ impl Assembled {
             (None, true) => InitRole::Parent,
             (None, false) => InitRole::Program,
         };
-        let first = (record.plan.terminal, role);
+        let options = Arc::new(record.plan.host_options.clone());
+        let first = (record.plan.terminal, role, options);
         let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), first)?;
         let id_map = ids.map();
         drop(ids);
         site.init = Some(container.pid());
+        host_options::set(host, &record.plan.host_options, &record.cgroup, container.pid())?;
         let network = network::attach(host, &record, container.pid())?;
         warnings.extend(network::log_warning(&record.plan));
         names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
         drop(tree); // not before: see `Tree`
-        host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;
+        let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);
+        swap.map_err(|error| failed("memory.swap.max", &error))?;
         let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
         let prepared = Prepared {
             init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
@@ -364,7 +371,7 @@ impl Assembled {
             steps,
             at: now(),
         };
-        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared })
+        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared, devices })
     }
 }
 
@@ -384,6 +391,7 @@ impl Waiting {
             process: &site.remains.inputs[0],
             files: &site.remains.inputs[1],
             staging: &self.dirs.run.join("bundle"),
+            devices: &self.devices,
         };
         let token = injection.carry_out()?;
         if let (Some(WritableFiles { bytes_max }), Some(volume)) =

@@ -107,7 +107,7 @@ impl Starter {
             }
             Fork::Child => {
                 drop(socket);
-                let served = settle(parent, &theirs, init.as_fd()).and_then(|signals| {
+                let served = settle(host, parent, &theirs, init.as_fd()).and_then(|signals| {
                     let target = Target::of(record.clone(), prepared.clone(), init)?;
                     Service { host, filter, target, socket: &theirs, running: BTreeMap::new() }.run(&signals)
                 });
@@ -178,10 +178,11 @@ impl Starter {
     }
 }
 
-/// Becomes a process of its own, with no descriptor but its socket and that of init.
-fn settle(parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
+/// Becomes a process of its own, with no descriptor but its socket, that of init, and the cgroups that its children join.
+fn settle(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
     process::die_with(parent)?;
-    process::close_all_but(&[socket.as_fd(), init])?;
+    let kept = [socket.as_fd(), init].into_iter().chain(host.cpusets.as_ref().map(AsFd::as_fd));
+    process::close_all_but(&kept.collect::<Vec<_>>())?;
     rustix::thread::set_name(c"executor-steps")?;
     process::forbid_dumps()?;
     process::trim_heap();

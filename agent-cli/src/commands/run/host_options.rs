@@ -1,0 +1,177 @@
+//! Options of `run` about processors, devices, confinement, swap and attributes of processes, in docker's forms.
+//!
+//! A request names devices by their names in executord's configuration. Where a flag has a path of the host instead, the name
+//! is looked up in that list before the request is sent.
+
+use clap::Args;
+use executor_client::v1::{self, DeviceMount, Limits, RunRequest};
+
+use crate::failure::Failure;
+use crate::request::Request;
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::text::plain;
+use crate::units;
+
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct HostArgs {
+    /// Processors that may be used: 0-3,7
+    #[arg(long, value_name = "LIST", help_heading = "Limits")]
+    cpuset_cpus: Option<String>,
+    /// Memory nodes (NUMA) that may be used: 0,1
+    #[arg(long, value_name = "LIST", help_heading = "Limits")]
+    cpuset_mems: Option<String>,
+    /// Limit of memory and swap together, with --memory: as much as --memory for no swap, -1 for no limit on swap; where
+    /// executord's configuration allows it (swap_bytes_max)
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = memory_swap,
+        allow_negative_numbers = true,
+        requires = "memory",
+        help_heading = "Limits"
+    )]
+    memory_swap: Option<MemorySwap>,
+    /// Memory that the kernel leaves to the container when the host's runs short: at most as much as --memory
+    #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = "Limits")]
+    memory_reservation: Option<u64>,
+    /// Adjustment of the score by which the kernel chooses processes to kill when memory runs out: 0 to 1000, or below 0
+    /// where executord's configuration allows it (oom_score_adj_min)
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(i32).range(-1000..=1000),
+        allow_negative_numbers = true,
+        help_heading = "Limits"
+    )]
+    oom_score_adj: Option<i32>,
+    /// Device of executord's configuration, by its name or its path on the host: fuse, /dev/fuse:/dev/fuse:rw; may be repeated
+    #[arg(long, value_name = "NAME[:PATH][:rwm]", value_parser = device, help_heading = "Isolation")]
+    device: Vec<DeviceMount>,
+    /// AppArmor profile, one of those that executord's configuration has
+    #[arg(long, value_name = "NAME", help_heading = "Isolation")]
+    apparmor_profile: Option<String>,
+}
+
+/// Limit of memory and swap together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MemorySwap {
+    /// Bytes.
+    Total(u64),
+    /// None on swap.
+    Unlimited,
+}
+
+impl HostArgs {
+    /// Puts them into a request, which has its memory limit by now.
+    ///
+    /// # Errors
+    /// Memory and swap together are less than the memory.
+    pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
+        let limits = request.limits.get_or_insert_with(Limits::default);
+        limits.cpuset_cpus = self.cpuset_cpus.unwrap_or_default();
+        limits.cpuset_mems = self.cpuset_mems.unwrap_or_default();
+        limits.memory_reservation_bytes = self.memory_reservation.unwrap_or(0);
+        limits.swap_bytes = match self.memory_swap {
+            None => None,
+            Some(MemorySwap::Unlimited) => Some(-1),
+            Some(MemorySwap::Total(total)) => Some(swap(total, limits.memory_bytes)?),
+        };
+        request.oom_score_adj = self.oom_score_adj;
+        request.devices = self.device;
+        request.apparmor_profile = self.apparmor_profile.unwrap_or_default();
+        Ok(())
+    }
+}
+
+fn swap(total: u64, memory: u64) -> Result<i64, Failure> {
+    let beyond = total.checked_sub(memory).ok_or_else(|| {
+        let why = "is memory and swap together; give as much as --memory for no swap";
+        Failure::Usage(format!("--memory-swap {total}: less than --memory {memory}; it {why}"))
+    })?;
+    Ok(i64::try_from(beyond).unwrap_or(i64::MAX))
+}
+
+/// Replaces paths of the host by the names of executord's list.
+pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
+    if request.devices_mut().iter().all(|device| !device.name.starts_with('/')) {
+        return Ok(());
+    }
+    let known = session.client.info().await.doing("info")?.devices;
+    request.devices_mut().iter_mut().try_for_each(|device| by_name(device, &known)).map_err(Failure::Usage)
+}
+
+fn by_name(device: &mut DeviceMount, known: &[v1::HostDevice]) -> Result<(), String> {
+    if !device.name.starts_with('/') {
+        return Ok(());
+    }
+    let Some(found) = known.iter().find(|known| known.path == device.name) else {
+        let list: Vec<String> = known.iter().map(|known| format!("{} ({})", known.name, known.path)).collect();
+        let list = if list.is_empty() { "it has none".to_owned() } else { format!("it has {}", list.join(", ")) };
+        return Err(plain(&format!(
+            "--device {}: not a device of executord's configuration; {list}. The operator adds one with [[devices]]",
+            device.name
+        )));
+    };
+    device.name.clone_from(&found.name);
+    Ok(())
+}
+
+/// `NAME`, `NAME:PATH`, `NAME:rwm` or `NAME:PATH:rwm`; `NAME` may be a path of the host.
+fn device(text: &str) -> Result<DeviceMount, String> {
+    let how = "a device is NAME, NAME:PATH or NAME:PATH:rwm, such as fuse:/dev/fuse:rw";
+    let parts: Vec<&str> = text.split(':').collect();
+    let (name, path, permissions) = match parts[..] {
+        [name] => (name, "", ""),
+        [name, path] if path.starts_with('/') => (name, path, ""),
+        [name, permissions] => (name, "", permissions),
+        [name, path, permissions] => (name, path, permissions),
+        _ => return Err(how.into()),
+    };
+    let is_path = path.is_empty() || path.starts_with('/');
+    if name.is_empty() || !is_path || !permissions.bytes().all(|letter| b"rwm".contains(&letter)) {
+        return Err(how.into());
+    }
+    Ok(DeviceMount { name: name.to_owned(), path: path.to_owned(), permissions: permissions.to_owned() })
+}
+
+fn memory_swap(text: &str) -> Result<MemorySwap, String> {
+    if text == "-1" { Ok(MemorySwap::Unlimited) } else { units::size(text).map(MemorySwap::Total) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_as_docker_writes_them() {
+        let parts = |text: &str| device(text).map(|one| format!("{} {} {}", one.name, one.path, one.permissions));
+        assert_eq!(parts("fuse").as_deref(), Ok("fuse  "));
+        assert_eq!(parts("/dev/fuse:/dev/x").as_deref(), Ok("/dev/fuse /dev/x "));
+        assert_eq!(parts("fuse:r").as_deref(), Ok("fuse  r"));
+        assert_eq!(parts("fuse:/dev/x:rwm").as_deref(), Ok("fuse /dev/x rwm"));
+        for text in ["", ":/dev/x", "fuse:x", "fuse:x:rw", "fuse:/a:rw:x", "fuse:/a:rx"] {
+            assert!(device(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_of_the_host_becomes_a_name() {
+        let known = [v1::HostDevice { name: "fuse".into(), path: "/dev/fuse".into(), permissions: "rw".into() }];
+        let mut asked = device("/dev/fuse:/dev/x:r").unwrap();
+        by_name(&mut asked, &known).unwrap();
+        assert_eq!((&*asked.name, &*asked.path), ("fuse", "/dev/x"));
+        let told = by_name(&mut device("/dev/mem").unwrap(), &known).unwrap_err();
+        assert!(told.contains("--device /dev/mem") && told.contains("fuse (/dev/fuse)"), "{told}");
+        assert!(by_name(&mut device("/dev/mem").unwrap(), &[]).unwrap_err().contains("it has none"));
+        by_name(&mut device("other").unwrap(), &known).unwrap();
+    }
+
+    #[test]
+    fn memory_and_swap_together() {
+        assert_eq!((memory_swap("-1"), memory_swap("2m")), (Ok(MemorySwap::Unlimited), Ok(MemorySwap::Total(2 << 20))));
+        assert!(memory_swap("-2").is_err() && memory_swap("x").is_err());
+        assert_eq!((swap(5, 3).unwrap(), swap(3, 3).unwrap()), (2, 0));
+        assert!(swap(2, 3).unwrap_err().to_string().contains("less than --memory 3"));
+    }
+}

@@ -1,0 +1,285 @@
+//! Processors, devices, confinement and attributes of processes; and the operator's lists of devices and profiles.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path};
+
+use super::ViolationReason::{
+    Conflict, Duplicate, InvalidCharacter, InvalidFormat, NotAllowed, NotUtf8, OutOfRange, Required, Reserved, TooLong,
+    TooMany, UnknownValue,
+};
+use super::volumes::{check_name, unknown_name};
+use super::{FieldFault, Policy, Report, check_path, shorten};
+use crate::cpulist::{BadCpuList, CpuList};
+use crate::limits::{APPARMOR_PROFILE_MAX, DEVICES_MAX, OOM_SCORE_MAX};
+use crate::placement::{GENERATIONS_DIR, STEPS_DIR};
+use crate::plan::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
+
+/// Names of limits of processes, but for the one on open files.
+pub const ULIMITS: [&str; 15] = [
+    "as",
+    "core",
+    "cpu",
+    "data",
+    "fsize",
+    "locks",
+    "memlock",
+    "msgqueue",
+    "nice",
+    "nproc",
+    "rss",
+    "rtprio",
+    "rttime",
+    "sigpending",
+    "stack",
+];
+/// Maximum number of the operator's devices, and of profiles.
+const LIST_MAX: usize = 1000;
+/// Maximum number of names below /dev in the path of a device.
+const DEPTH_MAX: usize = 4;
+/// Names in the /dev of every container.
+const OF_DEV: [&str; 16] = [
+    "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout",
+    "tty", "urandom", "zero",
+];
+
+/// Checks what is asked for, and fills in what it leaves out.
+pub(super) fn check(asked: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
+    let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices } = asked;
+    let mut list = |field: &str, text: &str| -> String {
+        if text.is_empty() {
+            return String::new();
+        }
+        let list = text.parse::<CpuList>().map(|list| list.to_string());
+        list.unwrap_or_else(|bad| {
+            let reason = if matches!(bad, BadCpuList::Long(_)) { TooLong } else { InvalidFormat };
+            report.add(field, reason.because(bad.to_string()));
+            String::new()
+        })
+    };
+    let (cpus, memory_nodes) = (list("limits.cpuset_cpus", cpus), list("limits.cpuset_mems", memory_nodes));
+    if let Some(score) = *oom_score_adj {
+        if !(-OOM_SCORE_MAX..=OOM_SCORE_MAX).contains(&score) {
+            let why = format!("is {score}; -{OOM_SCORE_MAX} to {OOM_SCORE_MAX} is allowed");
+            report.add("oom_score_adj", OutOfRange.because(why));
+        } else if score < policy.oom_score_adj_min {
+            let least = policy.oom_score_adj_min;
+            let why = format!("is {score}; this daemon's configuration allows {least} or more (oom_score_adj_min)");
+            report.add("oom_score_adj", NotAllowed.because(why));
+        }
+    }
+    check_ulimits(ulimits, policy, report);
+    if let Err(why) = profile(apparmor_profile, policy) {
+        report.add("apparmor_profile", why);
+    }
+    HostOptions {
+        cpus,
+        memory_nodes,
+        oom_score_adj: *oom_score_adj,
+        ulimits: ulimits.clone(),
+        apparmor_profile: apparmor_profile.clone(),
+        devices: check_devices(devices, policy, report),
+    }
+}
+
+fn check_ulimits(asked: &[Ulimit], policy: &Policy, report: &mut Report) {
+    if asked.len() > ULIMITS.len() {
+        report.add("ulimits", TooMany.because(format!("has {} entries; at most {}", asked.len(), ULIMITS.len())));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (index, Ulimit { name, soft, hard }) in asked.iter().enumerate() {
+        let field = |name: &str| format!("ulimits[{index}].{name}");
+        if name == "nofile" {
+            let why = "\"nofile\" is set with resource_limits.nofile of the run action";
+            report.add(field("name"), Conflict.because(why));
+            continue;
+        }
+        if !ULIMITS.contains(&&**name) {
+            let why = format!("{:?} is not a limit; {} are", shorten(name), ULIMITS.join(", "));
+            report.add(field("name"), UnknownValue.because(why));
+            continue;
+        }
+        if !seen.insert(name) {
+            report.add(field("name"), Duplicate.because(format!("{name:?} is given twice")));
+        }
+        for (name, value) in [("soft", *soft), ("hard", *hard)] {
+            if value < -1 {
+                report
+                    .add(field(name), OutOfRange.because(format!("is {value}; 0 or more is allowed, or -1 for none")));
+            }
+        }
+        if above(*soft, *hard) {
+            report.add(field("soft"), OutOfRange.because(format!("is {soft}, above the hard limit of {hard}")));
+        }
+        if name == "core" && (*soft, *hard) != (0, 0) {
+            let why = format!("is {hard}; only 0 is allowed: core files would hold the container's secrets");
+            report.add(field("hard"), NotAllowed.because(why));
+        }
+        if let Some(most) = policy.ulimits_max.get(name)
+            && above(*hard, *most)
+        {
+            let why = format!("is {hard}; this daemon's configuration allows at most {most} (ulimits_max.{name})");
+            report.add(field("hard"), NotAllowed.because(why));
+        }
+    }
+}
+
+/// Returns true when a limit is above another; -1 is above every number.
+fn above(limit: i64, other: i64) -> bool {
+    other != -1 && (limit == -1 || limit > other)
+}
+
+fn profile(name: &str, policy: &Policy) -> Result<(), FieldFault> {
+    let known = &policy.apparmor_profiles;
+    if name.is_empty() || known.iter().any(|known| known == name) {
+        return Ok(());
+    }
+    if name.len() > APPARMOR_PROFILE_MAX {
+        return Err(TooLong.because(format!("has {} bytes; at most {APPARMOR_PROFILE_MAX}", name.len())));
+    }
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let FieldFault { description, .. } = unknown_name(name, &known, "AppArmor profiles (`apparmor.profiles`)");
+    Err(NotAllowed.because(description))
+}
+
+fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<Device> {
+    if asked.len() > DEVICES_MAX {
+        report.add("devices", TooMany.because(format!("has {} entries; at most {DEVICES_MAX}", asked.len())));
+        return Vec::new();
+    }
+    let mut filled: Vec<Device> = Vec::new();
+    for (index, device) in asked.iter().enumerate() {
+        let field = |name: &str| format!("devices[{index}].{name}");
+        let Some(known) = policy.devices.iter().find(|known| known.name == device.name) else {
+            let names: Vec<&str> = policy.devices.iter().map(|known| &*known.name).collect();
+            report.add(field("name"), unknown_name(&device.name, &names, "devices (tables `[[devices]]`)"));
+            continue;
+        };
+        let path = if device.path.as_os_str().is_empty() { &known.path } else { &device.path };
+        let is_below = |one: &Path, other: &Path| one.starts_with(other) || other.starts_with(one);
+        if let Err(why) = node_path(path) {
+            report.add(field("path"), why);
+        } else if filled.iter().any(|other| other.path == *path) {
+            report.add(field("path"), Duplicate.because(format!("`{}` is given twice", path.display())));
+        } else if let Some(other) = filled.iter().find(|other| is_below(&other.path, path)) {
+            let why = format!("`{}` and `{}` cannot both be device nodes", path.display(), other.path.display());
+            report.add(field("path"), Conflict.because(why));
+        }
+        let text = if device.permissions.is_empty() { &known.permissions } else { &device.permissions };
+        let permissions = match text.parse::<DevicePermissions>() {
+            Err(why) => {
+                let why = format!("{:?} is not valid: {why}", shorten(text));
+                report.add(field("permissions"), InvalidFormat.because(why));
+                String::new()
+            }
+            Ok(permissions) => {
+                if !permissions.are_within(known.permissions.parse().unwrap_or_default()) {
+                    let (name, most) = (&known.name, &known.permissions);
+                    let why = format!("is {text:?}; this daemon's configuration allows {most:?} for `{name}`");
+                    report.add(field("permissions"), NotAllowed.because(why));
+                }
+                permissions.to_string()
+            }
+        };
+        filled.push(Device { name: device.name.clone(), path: path.clone(), permissions });
+    }
+    filled
+}
+
+/// Checks the path of a device node in a container.
+fn node_path(path: &Path) -> Result<(), FieldFault> {
+    let below = below_dev(path)?;
+    let shown = shorten(&path.display().to_string());
+    let first = below.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+    let first = first.unwrap_or_default();
+    let own = [GENERATIONS_DIR, STEPS_DIR].iter().any(|own| path.starts_with(own));
+    if own || OF_DEV.contains(&&*first) {
+        return Err(Reserved.because(format!("`{shown}` belongs to the /dev that every container has")));
+    }
+    if below.components().count() > DEPTH_MAX {
+        let why = format!("`{shown}` has too many directories: at most {DEPTH_MAX} names below /dev");
+        return Err(TooMany.because(why));
+    }
+    Ok(())
+}
+
+/// Returns the part of a path below /dev.
+fn below_dev(path: &Path) -> Result<&Path, FieldFault> {
+    let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
+    check_path(text)?;
+    let shown = shorten(text);
+    let below = path.strip_prefix("/dev").ok().filter(|below| !below.as_os_str().is_empty());
+    let below = below.ok_or_else(|| InvalidFormat.because(format!("`{shown}` is not below /dev")))?;
+    let normal: std::path::PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    if Path::new("/dev").join(normal).as_os_str() != path.as_os_str() {
+        let why = format!("`{shown}` is not valid: no `.`, `//` or `/` at its end is allowed");
+        return Err(InvalidFormat.because(why));
+    }
+    Ok(below)
+}
+
+/// Checks the operator's list of devices.
+///
+/// # Errors
+/// The first entry that cannot be used.
+pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
+    if devices.len() > LIST_MAX {
+        return Err(format!("has {} entries; at most {LIST_MAX}", devices.len()));
+    }
+    let mut seen = BTreeSet::new();
+    for HostDevice { name, path, permissions } in devices {
+        check_name(name)?;
+        if !seen.insert(name) {
+            return Err(format!("`{name}` is given twice"));
+        }
+        below_dev(path).map_err(|why| format!("the path of `{name}`: {why}"))?;
+        let written: DevicePermissions = permissions
+            .parse()
+            .map_err(|why| format!("the permissions of `{name}`: {:?} is not valid: {why}", shorten(permissions)))?;
+        if written.to_string() != *permissions {
+            return Err(format!("the permissions of `{name}`: write {permissions:?} as \"{written}\""));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the operator's list of AppArmor profiles.
+///
+/// # Errors
+/// The first name that cannot be one.
+pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
+    if profiles.len() > LIST_MAX {
+        return Err(format!("has {} entries; at most {LIST_MAX}", profiles.len()));
+    }
+    let fault = |name: &String| {
+        if name.is_empty() {
+            return Some(Required.because("a name is empty"));
+        }
+        let plain = name.trim() == name && !name.chars().any(char::is_control);
+        (!plain || name.len() > APPARMOR_PROFILE_MAX).then(|| {
+            let why = format!("{:?} is not a name of at most {APPARMOR_PROFILE_MAX} bytes", shorten(name));
+            InvalidCharacter.because(why)
+        })
+    };
+    profiles.iter().find_map(fault).map_or(Ok(()), |fault| Err(fault.to_string()))
+}
+
+/// Checks the operator's maximums of limits of processes.
+///
+/// # Errors
+/// The first one that cannot be.
+pub(super) fn check_ulimits_max<'a>(maximums: impl Iterator<Item = (&'a String, &'a i64)>) -> Result<(), String> {
+    for (name, most) in maximums {
+        if name == "core" || !ULIMITS.contains(&&**name) {
+            let others: Vec<&str> = ULIMITS.into_iter().filter(|name| *name != "core").collect();
+            return Err(format!("{:?} is not a limit that can be raised; {} are", shorten(name), others.join(", ")));
+        }
+        if *most < -1 {
+            return Err(format!("{name} is {most}; 0 or more is allowed, or -1 for none"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

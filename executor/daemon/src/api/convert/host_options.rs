@@ -1,0 +1,19 @@
+//! Messages of devices and of limits of processes.
+
+use executor_core::plan::{Device, HostDevice, Ulimit};
+use executor_proto::v1;
+
+pub(super) fn device(device: &Device) -> v1::DeviceMount {
+    let Device { name, path, permissions } = device;
+    v1::DeviceMount { name: name.clone(), path: path.display().to_string(), permissions: permissions.clone() }
+}
+
+pub(super) fn ulimit(ulimit: &Ulimit) -> v1::Ulimit {
+    v1::Ulimit { name: ulimit.name.clone(), soft: ulimit.soft, hard: ulimit.hard }
+}
+
+/// Makes the message of a device of the configuration.
+pub(in crate::api) fn host_device(device: &HostDevice) -> v1::HostDevice {
+    let HostDevice { name, path, permissions } = device;
+    v1::HostDevice { name: name.clone(), path: path.display().to_string(), permissions: permissions.clone() }
+}

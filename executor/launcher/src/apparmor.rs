@@ -1,0 +1,100 @@
+//! AppArmor profiles of a container's processes.
+//!
+//! A process is given its profile by its own last steps, for the program that it executes next: libcontainer's way would reach
+//! only the first process, and the one that an init forks, none that is executed later. The profile is written into a file of
+//! the container's /proc that is opened within this one file system: a mount over it would take the name, and leave the
+//! program without its profile (CVE-2019-16884, CVE-2025-52881).
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use executor_core::validate::FieldFault;
+use executor_core::validate::ViolationReason::{NotFound, Unsupported};
+use executor_sys::mount::open_dir;
+use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat2};
+
+/// Tells whether AppArmor is in force: `Y`.
+const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
+/// Loaded profiles, `NAME (MODE)` each.
+const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
+/// File of a process for the profile of the program that it executes next.
+const ON_EXEC: &str = "self/attr/apparmor/exec";
+
+/// Checks that the host has a profile.
+pub(crate) fn check(profile: &str) -> Result<(), FieldFault> {
+    let enabled = std::fs::read_to_string(ENABLED).unwrap_or_default();
+    // Where securityfs is not mounted, the kernel tells when the profile is set.
+    judge(profile, &enabled, std::fs::read_to_string(PROFILES).ok().as_deref())
+}
+
+fn judge(profile: &str, enabled: &str, loaded: Option<&str>) -> Result<(), FieldFault> {
+    if enabled.trim() != "Y" {
+        return Err(Unsupported.because(format!("{profile:?} cannot be set: AppArmor is not enabled on this host")));
+    }
+    let name = |line: &str| line.rsplit_once(" (").map(|(name, _)| name.to_owned());
+    let is_loaded = |loaded: &str| loaded.lines().filter_map(name).any(|name| name == profile);
+    if profile == "unconfined" || loaded.is_none_or(is_loaded) {
+        return Ok(());
+    }
+    Err(NotFound.because(format!("the profile {profile:?} is not loaded on this host (see apparmor_parser(8))")))
+}
+
+/// Sets the profile of the program that the calling process executes next.
+///
+/// # Errors
+/// The kernel has no such profile, or /proc is not its own.
+pub(crate) fn set_on_exec(profile: &str) -> io::Result<()> {
+    let proc = open_dir(Path::new("/proc"))?;
+    if fstatfs(&proc)?.f_type != PROC_SUPER_MAGIC {
+        return Err(io::Error::other("/proc is not the kernel's"));
+    }
+    write(proc.as_fd(), profile)
+}
+
+fn write(proc: BorrowedFd<'_>, profile: &str) -> io::Result<()> {
+    // `self` is a link that stays in this file system.
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let file = openat2(proc, ON_EXEC, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    std::fs::File::from(file).write_all(format!("exec {profile}").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_profile_must_be_loaded() {
+        let loaded = "executor-default (enforce)\n/usr/bin/man (complain)\na b (c) (enforce)\n";
+        let judge = |profile: &str, enabled: &str| judge(profile, enabled, Some(loaded)).map_err(|fault| fault.reason);
+        for profile in ["executor-default", "/usr/bin/man", "a b (c)", "unconfined"] {
+            assert_eq!(judge(profile, "Y\n"), Ok(()), "{profile}");
+            assert_eq!(judge(profile, "N\n"), Err(Unsupported), "{profile}");
+            assert_eq!(judge(profile, ""), Err(Unsupported), "{profile}");
+        }
+        assert_eq!(judge("executor", "Y"), Err(NotFound));
+        assert_eq!(super::judge("executor", "Y", None), Ok(()), "the list cannot be read");
+    }
+
+    #[test]
+    fn the_profile_is_written_as_the_kernel_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let attributes = dir.path().join("17/attr/apparmor");
+        fs::create_dir_all(&attributes).unwrap();
+        fs::write(attributes.join("exec"), "").unwrap();
+        symlink("17", dir.path().join("self")).unwrap();
+        let root = open_dir(dir.path()).unwrap();
+        write(root.as_fd(), "executor-default").unwrap();
+        assert_eq!(fs::read_to_string(attributes.join("exec")).unwrap(), "exec executor-default");
+        // Nothing is written through a link that leads out.
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::create_dir_all(elsewhere.path().join("attr/apparmor")).unwrap();
+        fs::write(elsewhere.path().join("attr/apparmor/exec"), "").unwrap();
+        fs::remove_file(dir.path().join("self")).unwrap();
+        symlink(elsewhere.path(), dir.path().join("self")).unwrap();
+        assert!(write(root.as_fd(), "executor-default").is_err());
+    }
+}

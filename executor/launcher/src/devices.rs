@@ -1,0 +1,158 @@
+//! Devices of the host in a container.
+//!
+//! A device is looked up by the operator's list, without links on the way, and by its numbers from then on. What the
+//! container gets is a new node of these numbers: it belongs to root of the host, who is nobody in a user namespace, and
+//! everybody in the container can open it with the permissions of the request, but not change it. It lies on a tmpfs of the
+//! host, because the kernel opens no device on one that a user namespace has mounted, and is mounted by itself.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use executor_core::plan::{Device, DevicePermissions, Plan, UserNamespace};
+use executor_core::spec::DeviceNode;
+use executor_core::validate::ViolationReason::{NotAllowed, NotFound, Unsuitable, Unsupported};
+use executor_core::validate::{FieldFault, Violation};
+use executor_sys::mount::{
+    Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_in_root, set_attributes, set_private,
+};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmodat, fstat, major, makedev, minor, mkdirat, mknodat};
+use rustix::mount::MountAttrFlags;
+
+use crate::cgroup::Hierarchies;
+use crate::errors::plain;
+use crate::host::Host;
+
+/// Looks up the devices of a plan on the host.
+///
+/// # Errors
+/// A violation of each device that cannot be given.
+pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Violation>> {
+    let mut violations = Vec::new();
+    let mut nodes = Vec::new();
+    for (index, device) in plan.host_options.devices.iter().enumerate() {
+        let violation = |(name, fault): (&str, FieldFault)| Violation::new(format!("devices[{index}].{name}"), fault);
+        match look_up(host, plan, device).map_err(violation) {
+            Ok(node) => nodes.push(node),
+            Err(violation) => violations.push(violation),
+        }
+    }
+    if violations.is_empty() { Ok(nodes) } else { Err(violations) }
+}
+
+fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<DeviceNode, (&'static str, FieldFault)> {
+    let name = &device.name;
+    let listed = host.policy.devices.iter().find(|known| known.name == *name);
+    let listed = listed.ok_or_else(|| ("name", NotAllowed.because(format!("{name:?} is not in the configuration"))))?;
+    let path = &listed.path;
+    let permissions: DevicePermissions = device.permissions.parse().unwrap_or_default();
+    let reads_and_writes = permissions.read && permissions.write;
+    // Capabilities over the host's files go around the permissions of a node, and without a device cgroup nothing else is there.
+    let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
+    if by_mode_alone && !reads_and_writes && plan.isolation.user_namespace == UserNamespace::Host {
+        let why = "only \"rw\" can be enforced with the host's user namespace on cgroup v2";
+        return Err(("permissions", Unsupported.because(why)));
+    }
+    let (block, major, minor) = numbers(path).map_err(|(missing, why)| {
+        let reason = if missing { NotFound } else { Unsuitable };
+        ("name", reason.because(format!("`{name}`: {}: {why}", path.display())))
+    })?;
+    Ok(DeviceNode { path: device.path.clone(), block, major, minor, permissions })
+}
+
+/// Returns the kind and the numbers of a device node: true for a block device.
+fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
+    let opened = open_dir(Path::new("/"))
+        .and_then(|root| open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks));
+    let stat = opened.and_then(|node| Ok(fstat(node)?)).map_err(|error| {
+        let words = match error.raw_os_error() {
+            Some(libc::ELOOP) => "a symbolic link is on the way; none is followed".to_owned(),
+            _ => plain(&error),
+        };
+        (error.kind() == io::ErrorKind::NotFound, words)
+    })?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        kind @ (FileType::BlockDevice | FileType::CharacterDevice) => {
+            Ok((kind == FileType::BlockDevice, major(stat.st_rdev), minor(stat.st_rdev)))
+        }
+        kind => Err((false, format!("is not a device node but {kind:?}"))),
+    }
+}
+
+/// Makes a mount of each node, attached nowhere. `staging` is a directory in the caller's own mount namespace.
+pub(crate) fn make(nodes: &[DeviceNode], staging: &Path) -> io::Result<Vec<OwnedFd>> {
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let tmpfs = detached("tmpfs", "devices", &[("size", Some("64k")), ("mode", Some("700"))], flags)?;
+    for (index, node) in nodes.iter().enumerate() {
+        let name = index.to_string();
+        let kind = if node.block { FileType::BlockDevice } else { FileType::CharacterDevice };
+        mknodat(&tmpfs, &name, kind, Mode::empty(), makedev(node.major, node.minor))?;
+        chmodat(&tmpfs, &name, Mode::from_raw_mode(node.mode()), AtFlags::empty())?;
+    }
+    let views = || -> io::Result<Vec<OwnedFd>> {
+        let view = |index: usize| clone_tree(tmpfs.as_fd(), Path::new(&index.to_string()), false);
+        (0..nodes.len()).map(view).collect()
+    };
+    let views = match views() {
+        // Kernels before 6.15 clone only what is attached.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            attach(tmpfs.as_fd(), open_dir(staging)?.as_fd())?;
+            let views = views();
+            detach(staging)?;
+            views
+        }
+        views => views,
+    }?;
+    for view in &views {
+        // Read-only is the node, not the device.
+        let fixed = Attributes { read_only: true, no_suid: true, no_exec: true, ..Attributes::default() };
+        set_attributes(view.as_fd(), fixed)?;
+        set_private(view.as_fd())?;
+    }
+    Ok(views)
+}
+
+/// Mounts a node in the container's /dev, seen from within.
+pub(crate) fn place(dev: BorrowedFd<'_>, node: &DeviceNode, view: BorrowedFd<'_>) -> io::Result<()> {
+    let below = node.path.strip_prefix("/dev").map_err(io::Error::other)?;
+    let mut above: Vec<&Path> = below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
+    above.reverse();
+    for dir in above {
+        match mkdirat(dev, dir, Mode::from_raw_mode(0o755)) {
+            Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
+            _ => {}
+        }
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let target = open_in_root(dev, below, flags, Mode::from_raw_mode(0o600), Follow::NoLinks)?;
+    attach(view, target.as_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_device_nodes_and_no_links() {
+        assert_eq!(numbers(Path::new("/dev/null")), Ok((false, 1, 3)));
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        symlink("/dev/null", &link).unwrap();
+        let (missing, why) = numbers(&link).unwrap_err();
+        assert!(!missing && why.contains("symbolic link"), "{why}");
+        symlink("/dev", dir.path().join("dev")).unwrap();
+        assert!(numbers(&dir.path().join("dev/null")).unwrap_err().1.contains("symbolic link"));
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (path, absent, words) in [
+            (&*file, false, "RegularFile"),
+            (dir.path(), false, "Directory"),
+            (Path::new("/dev/none"), true, "No such"),
+        ] {
+            let (missing, why) = numbers(path).unwrap_err();
+            assert!(missing == absent && why.contains(words), "{why}");
+        }
+    }
+}

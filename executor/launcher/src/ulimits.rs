@@ -1,0 +1,103 @@
+//! Limits of a container's processes, beside those on open files and core files.
+//!
+//! They are set in two steps. With privilege, and only where a hard limit is above that of the launcher, it is raised; a
+//! process on its way to a program still has all that it needs then. Just before the program is executed, each limit gets the
+//! value that was asked for.
+
+use std::io;
+
+use executor_core::plan::Ulimit;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the hard limits of the calling process that are below those asked for.
+///
+/// # Errors
+/// The index of the limit, and why it was not raised (`PermissionDenied` without CAP_SYS_RESOURCE).
+pub(crate) fn raise(ulimits: &[Ulimit]) -> Result<(), (usize, io::Error)> {
+    for (index, ulimit, resource) in known(ulimits) {
+        let own = getrlimit(resource);
+        let wanted = value(ulimit.hard);
+        if is_above(wanted, own.maximum) {
+            setrlimit(resource, Rlimit { current: own.current, maximum: wanted })
+                .map_err(|error| (index, error.into()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the indices of the hard limits that are above those of the calling process, with the latter (-1 for none).
+pub(crate) fn above_own(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, i64)> {
+    known(ulimits).filter_map(|(index, ulimit, resource)| {
+        let own = getrlimit(resource).maximum;
+        let shown = own.map_or(-1, |own| i64::try_from(own).unwrap_or(i64::MAX));
+        is_above(value(ulimit.hard), own).then_some((index, shown))
+    })
+}
+
+/// Sets the limits of the calling process.
+///
+/// # Errors
+/// The name of the limit, and why it was not set.
+pub(crate) fn set(ulimits: &[Ulimit]) -> Result<(), (&str, io::Error)> {
+    for (_, ulimit, resource) in known(ulimits) {
+        setrlimit(resource, Rlimit { current: value(ulimit.soft), maximum: value(ulimit.hard) })
+            .map_err(|error| (&*ulimit.name, error.into()))?;
+    }
+    Ok(())
+}
+
+/// The limits that are set here. Core files are never written, whether a request says so or not.
+fn known(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, &Ulimit, Resource)> {
+    ulimits.iter().enumerate().filter_map(|(index, ulimit)| Some((index, ulimit, resource(&ulimit.name)?)))
+}
+
+fn resource(name: &str) -> Option<Resource> {
+    Some(match name {
+        "as" => Resource::As,
+        "cpu" => Resource::Cpu,
+        "data" => Resource::Data,
+        "fsize" => Resource::Fsize,
+        "locks" => Resource::Locks,
+        "memlock" => Resource::Memlock,
+        "msgqueue" => Resource::Msgqueue,
+        "nice" => Resource::Nice,
+        "nproc" => Resource::Nproc,
+        "rss" => Resource::Rss,
+        "rtprio" => Resource::Rtprio,
+        "rttime" => Resource::Rttime,
+        "sigpending" => Resource::Sigpending,
+        "stack" => Resource::Stack,
+        _ => return None,
+    })
+}
+
+/// -1 is no limit.
+fn value(limit: i64) -> Option<u64> {
+    u64::try_from(limit).ok()
+}
+
+fn is_above(limit: Option<u64>, other: Option<u64>) -> bool {
+    other.is_some_and(|other| limit.is_none_or(|limit| limit > other))
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::validate::ULIMITS;
+
+    use super::*;
+
+    #[test]
+    fn every_limit_of_the_interface_is_known() {
+        let unknown: Vec<&str> = ULIMITS.into_iter().filter(|name| resource(name).is_none()).collect();
+        assert_eq!(unknown, ["core"]);
+    }
+
+    #[test]
+    fn no_limit_is_above_every_limit() {
+        for (limit, other, above) in
+            [(-1, 5, true), (5, -1, false), (-1, -1, false), (5, 5, false), (6, 5, true), (0, 5, false)]
+        {
+            assert_eq!(is_above(value(limit), value(other)), above, "{limit} {other}");
+        }
+    }
+}

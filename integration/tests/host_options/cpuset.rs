@@ -1,0 +1,84 @@
+//! Processors and memory nodes.
+
+use executor_proto::v1::{Limits, RunRequest};
+use integration::api::pid;
+use integration::daemon::{Daemon, Setup};
+use integration::request::{RequestBuilder as _, sh, sleeper};
+use integration::streams::{executed, script};
+use integration::wait;
+use tonic::Code;
+
+use super::{printed, refused, step};
+
+const ALLOWED: &str = "grep -E '^(Cpus|Mems)_allowed_list' /proc/self/status";
+const OF_THE_FIRST: &str = "Cpus_allowed_list:\t0\nMems_allowed_list:\t0\n";
+
+fn on(cpus: &str, mems: &str, request: RunRequest) -> RunRequest {
+    let limits = request.limits.clone().unwrap_or_default();
+    let limits = Limits { cpuset_cpus: cpus.into(), cpuset_mems: mems.into(), ..limits };
+    RunRequest { limits: Some(limits), ..request }
+}
+
+/// The container's own process, an executed one and a step run where they were told to, and a process cannot leave. The
+/// control: without a list they have every processor.
+#[test]
+fn processes_stay_on_their_processors() {
+    let daemon = Daemon::start();
+    let all = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    let before = daemon.footprint();
+    assert_eq!(printed(&daemon, on("0", "0", sh(ALLOWED).id("main"))), OF_THE_FIRST);
+    assert_eq!(printed(&daemon, on("0", "", step("step", ALLOWED))), OF_THE_FIRST);
+    let all_of_it = sh(&format!("taskset -p -c {} $$ >/dev/null 2>&1; {ALLOWED}", all.trim())).id("leave");
+    assert_eq!(printed(&daemon, on("0", "", all_of_it)), OF_THE_FIRST, "a cpuset is no mask that a process can widen");
+    let container = daemon.api.started(on("0", "0", sleeper("exec")));
+    assert_eq!(container.spec.as_ref().unwrap().limits.as_ref().unwrap().cpuset_cpus, "0");
+    assert_eq!(executed(&daemon.api, script("exec", ALLOWED)).unwrap().text(), OF_THE_FIRST);
+    let free = printed(&daemon, sh(ALLOWED).id("free"));
+    assert!(free.contains(&format!("Cpus_allowed_list:\t{all}")), "{free}, the control");
+    for id in ["main", "step", "leave", "exec", "free"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+    daemon.wait_until_back_at(&before);
+}
+
+/// A container that asks for nothing has no cgroup of processors, and a list that a host has not is refused.
+#[test]
+fn lists_are_those_of_the_host() {
+    let daemon = Daemon::start();
+    let init = pid(&daemon.api.started(sleeper("free")));
+    let cgroups = std::fs::read_to_string(format!("/proc/{init}/cgroup")).unwrap();
+    assert!(!cgroups.lines().any(|line| line.contains(":cpuset:") && line.contains("free")), "{cgroups}");
+    let before = daemon.footprint();
+    let (code, violations) = refused(&daemon, on("0,8000", "900", sh("true").id("absent")));
+    assert_eq!(code, Code::FailedPrecondition);
+    assert_eq!((&*violations[0].0, &*violations[1].0), ("limits.cpuset_cpus", "limits.cpuset_mems"));
+    assert!(violations[0].1.starts_with("processor 8000 is not available to containers on this host; 0"));
+    let (code, violations) = refused(&daemon, on("0-", "x", sh("true").id("malformed")));
+    assert_eq!((code, violations.len()), (Code::InvalidArgument, 2), "{violations:?}");
+    daemon.wait_until_back_at(&before);
+}
+
+/// Whichever process of the executor is killed, the cgroup goes with its container.
+#[test]
+fn nothing_is_left_when_a_shim_is_killed() {
+    let mut daemon = Setup::default().start();
+    let before = daemon.footprint();
+    daemon.api.started(on("0", "0", sleeper("orphan")));
+    let shim = daemon.record("orphan").shim.pid;
+    integration::daemon::kill(shim, 9);
+    daemon.api.wait("orphan").unwrap();
+    daemon.api.delete("orphan", false).unwrap();
+    daemon.wait_until_back_at(&before);
+    // Executed in by another launcher than the one that made it.
+    let container = daemon.api.started(on("0", "0", sleeper("kept")));
+    daemon.kill();
+    let launcher = daemon.launcher().unwrap();
+    integration::daemon::kill(launcher, 9);
+    wait::until("the launcher is gone", || integration::daemon::has_ended(launcher).then_some(()));
+    daemon.start_again();
+    let again = daemon.api.get("kept").unwrap();
+    assert_eq!(again.spec, container.spec);
+    assert_eq!(executed(&daemon.api, script("kept", ALLOWED)).unwrap().text(), OF_THE_FIRST);
+    daemon.api.delete("kept", true).unwrap();
+    assert_eq!(daemon.footprint().added_since(&before).matches("cgroups").count(), 0);
+}

@@ -1,0 +1,278 @@
+//! Devices of the operator's list, and the ways to others that attackers try. Each test has nodes of its own in a directory
+//! below /dev.
+
+use std::os::unix::fs::{FileTypeExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use executor_core::lifecycle::State;
+use executor_core::plan::{Device, HostDevice, HostOptions, Plan, Ulimit};
+use executor_core::protocol::Reason;
+use executor_core::validate::{Draft, Policy, validate};
+use executor_proto::v1::{Capabilities, DeviceMount, RunRequest, UserNamespace};
+use integration::daemon::{Daemon, Setup};
+use integration::launcher::{Launcher, Payload};
+use integration::request::{RequestBuilder as _, sh, sleeper};
+use integration::streams::{executed, script};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use tempfile::TempDir;
+use tonic::Code;
+
+use super::{printed, refused, step};
+
+/// Numbers of /dev/fuse, which opens without doing anything, and of the control device of loop devices.
+const FUSE: (u32, u32) = (10, 229);
+const LOOP_CONTROL: (u32, u32) = (10, 237);
+/// Opens a file for reading, writing, both, and tells which it could.
+const OPENS: &str =
+    "opens() { for how in '<' '>' '<>'; do (eval \"exec 3$how $1\") 2>/dev/null && echo \"$how\"; done; true; }; ";
+
+/// Nodes of a test on the host.
+struct Nodes(TempDir);
+
+impl Nodes {
+    fn new() -> Self {
+        let nodes = Self(tempfile::Builder::new().prefix("executor-test-").tempdir_in("/dev").unwrap());
+        nodes.make("fuse", FUSE);
+        nodes
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A node that only root of the host can open.
+    fn make(&self, name: &str, (major, minor): (u32, u32)) {
+        let mode = Mode::from_raw_mode(0o600);
+        mknodat(CWD, self.path(name), FileType::CharacterDevice, mode, makedev(major, minor)).unwrap();
+    }
+
+    fn listed(&self, name: &str, permissions: &str) -> String {
+        let path = self.path(name);
+        format!("[[devices]]\nname = \"{name}\"\npath = \"{}\"\npermissions = \"{permissions}\"\n", path.display())
+    }
+
+    fn daemon(&self) -> Daemon {
+        Setup::default().config(&self.listed("fuse", "rw")).start()
+    }
+}
+
+fn device(name: &str, path: &str, permissions: &str) -> DeviceMount {
+    DeviceMount { name: name.into(), path: path.into(), permissions: permissions.into() }
+}
+
+fn with(devices: &[DeviceMount], request: RunRequest) -> RunRequest {
+    RunRequest { devices: devices.to_vec(), ..request }
+}
+
+/// Every process of the container can open its device with the permissions of the request and no others, whatever its user; no
+/// process can change the node. The control: a container without devices has none.
+#[test]
+fn a_device_is_opened_with_its_permissions() {
+    let nodes = Nodes::new();
+    let daemon = nodes.daemon();
+    let before = daemon.footprint();
+    for user in ["root", "vcap"] {
+        for (permissions, expected) in [("", "<\n>\n<>\n"), ("rw", "<\n>\n<>\n"), ("r", "<\n"), ("w", ">\n")] {
+            let id = format!("{user}-{permissions}-x");
+            let request = sh(&format!("{OPENS} opens /dev/data/fuse")).id(&id).user(user);
+            let request = with(&[device("fuse", "/dev/data/fuse", permissions)], request);
+            assert_eq!(printed(&daemon, request), expected, "{user} {permissions}");
+            daemon.api.delete(&id, true).unwrap();
+        }
+    }
+    let change = "exec 2>/dev/null; chmod 666 /dev/f; chown 0 /dev/f; rm /dev/f; mv /dev/f /dev/g; umount /dev/f; \
+                  stat -c '%a %F' /dev/f";
+    let change = with(&[device("fuse", "/dev/f", "r")], sh(change).id("change"));
+    assert_eq!(printed(&daemon, change), "444 character special file\n");
+    let none = sh(&format!("{OPENS} mknod /dev/f c 10 229 2>/dev/null || echo refused; opens /dev/f; ls /dev/data"));
+    let none = daemon.api.run_to_end(none.id("none"));
+    assert!(daemon.api.output(&none.id).text().starts_with("refused\n"), "the control");
+    for id in ["change", "none"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+    daemon.wait_until_back_at(&before);
+}
+
+/// Executed processes and steps have the device, and the answer has what was filled in.
+#[test]
+fn executed_processes_and_steps_have_it() {
+    let nodes = Nodes::new();
+    let daemon = nodes.daemon();
+    let opens = format!("{OPENS} opens /dev/f");
+    let container = daemon.api.started(with(&[device("fuse", "/dev/f", "")], sleeper("exec")));
+    assert_eq!(container.spec.unwrap().devices, [device("fuse", "/dev/f", "rw")]);
+    assert_eq!(executed(&daemon.api, script("exec", &opens)).unwrap().text(), "<\n>\n<>\n");
+    let devices = [device("fuse", "/dev/f", "r")];
+    assert_eq!(printed(&daemon, with(&devices, step("step", &opens))), "<\n");
+    let listed: Vec<_> = daemon.api.info().devices.into_iter().map(|one| (one.name, one.permissions)).collect();
+    assert_eq!(listed, [("fuse".to_owned(), "rw".to_owned())]);
+}
+
+/// As many devices as there may be, as deep as they may lie, have room in the container's /dev.
+#[test]
+fn there_is_room_for_all() {
+    let nodes = Nodes::new();
+    let devices: Vec<_> = (0..24).map(|n| device("fuse", &format!("/dev/{n}/a/b/fuse"), "")).collect();
+    let count = RunRequest { terminal: true, ..sh("ls /dev/*/a/b/fuse | wc -l").id("all") }.file("a", b"12345678");
+    assert_eq!(printed(&nodes.daemon(), with(&devices, count)), "24\r\n");
+}
+
+/// Devices that are not listed, permissions beyond the list, and paths outside of /dev are refused, all at once.
+#[test]
+fn only_what_the_list_has() {
+    let nodes = Nodes::new();
+    let daemon = nodes.daemon();
+    let asked = [
+        device("mem", "/dev/mem", "r"),
+        device("fuse", "/dev/f", "rwm"),
+        device("fuse", "/etc/shadow", ""),
+        device("fuse", "/dev/../etc/x", ""),
+        device("fuse", "/dev/null", ""),
+        device("/dev/kmsg", "", ""),
+    ];
+    let (code, violations) = refused(&daemon, with(&asked, sh("true").id("all")));
+    let fields: Vec<&str> = violations.iter().map(|(field, _)| &**field).collect();
+    let expected = [
+        "devices[0].name",
+        "devices[1].permissions",
+        "devices[2].path",
+        "devices[3].path",
+        "devices[4].path",
+        "devices[5].name",
+    ];
+    assert_eq!((code, &fields[..]), (Code::InvalidArgument, &expected[..]));
+    assert!(violations[0].1.contains("fuse") && violations[1].1.contains("\"rw\""), "{violations:?}");
+    let bare = Daemon::start();
+    let (_, violations) = refused(&bare, with(&asked[..1], sh("true").id("none")));
+    assert!(violations[0].1.contains("[[devices]]"), "{violations:?}");
+}
+
+/// A node that was exchanged for a link, or lies behind one, is not given; a running container keeps the device that it has.
+/// The control: the node itself is given.
+#[test]
+fn exchanged_nodes_lead_nowhere() {
+    let nodes = Nodes::new();
+    let other = nodes.path("other");
+    std::fs::create_dir(&other).unwrap();
+    nodes.make("other/below", FUSE);
+    let list = nodes.listed("fuse", "rw") + &nodes.listed("other/below", "rw").replacen("other/below", "below", 1);
+    let daemon = Setup::default().config(&list).start();
+    let request = |name: &str, id: &str| with(&[device(name, "/dev/f", "")], sleeper(id));
+    for name in ["fuse", "below"] {
+        daemon.api.started(request(name, name));
+    }
+    let before = daemon.footprint();
+    let stat = "stat -c '%t %T' /dev/f";
+    assert_eq!(executed(&daemon.api, script("fuse", stat)).unwrap().text(), "a e5\n", "the control");
+    std::fs::remove_file(nodes.path("fuse")).unwrap();
+    let expect = |name: &str, words: &str| {
+        let (code, violations) = refused(&daemon, request(name, "refused"));
+        assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "devices[0].name"), "{violations:?}");
+        assert!(violations[0].1.contains(words), "{violations:?}");
+    };
+    expect("fuse", "No such file or directory");
+    symlink("/dev/loop-control", nodes.path("fuse")).unwrap();
+    expect("fuse", "a symbolic link is on the way");
+    std::fs::remove_file(nodes.path("fuse")).unwrap();
+    std::fs::write(nodes.path("fuse"), "x").unwrap();
+    expect("fuse", "is not a device node");
+    std::fs::rename(&other, nodes.path("moved")).unwrap();
+    symlink(nodes.path("moved"), &other).unwrap();
+    expect("below", "a symbolic link is on the way");
+    daemon.wait_until_back_at(&before);
+    std::fs::remove_file(nodes.path("fuse")).unwrap();
+    nodes.make("fuse", LOOP_CONTROL);
+    assert_eq!(executed(&daemon.api, script("fuse", stat)).unwrap().text(), "a e5\n", "pinned at the launch");
+}
+
+/// With the host's user namespace and CAP_MKNOD a container makes any node, and its device cgroup keeps it from opening all but
+/// the device that it was given. The control: that one opens by such a node, too.
+#[test]
+fn other_devices_stay_closed() {
+    if !Path::new("/sys/fs/cgroup/devices").exists() {
+        return; // version 2 has no device cgroup here: docs/security-limits.md
+    }
+    let nodes = Nodes::new();
+    let config = "[policy]\nallow_host_userns = true\n".to_owned() + &nodes.listed("fuse", "rw");
+    let daemon = Setup::default().config(&config).start();
+    let script = format!(
+        "{OPENS} mknod /dev/same c 10 229 && mknod /dev/other c 10 237 && mknod /dev/disk b 7 7 && echo made; \
+         echo given; opens /dev/f; echo same; opens /dev/same; echo other; opens /dev/other; opens /dev/disk"
+    );
+    let request = |id: &str, permissions: &str| RunRequest {
+        user_namespace: UserNamespace::Host.into(),
+        capabilities: Some(Capabilities { add: vec!["MKNOD".into()], drop: vec![] }),
+        ..with(&[device("fuse", "/dev/f", permissions)], sh(&script).id(id))
+    };
+    let all = "<\n>\n<>\n";
+    assert_eq!(printed(&daemon, request("both", "rw")), format!("made\ngiven\n{all}same\n{all}other\n"));
+    // Here root of the container is the host's, whose capabilities go around the permissions of a node.
+    assert_eq!(printed(&daemon, request("read", "r")), "made\ngiven\n<\nsame\n<\nother\n");
+}
+
+/// The nodes lie on a file system that is mounted nowhere else: neither the host nor the launcher has it.
+#[test]
+fn the_hosts_own_node_stays_as_it_is() {
+    let nodes = Nodes::new();
+    let daemon = nodes.daemon();
+    let before = daemon.footprint();
+    daemon.api.started(with(&[device("fuse", "/dev/f", "")], sleeper("a")));
+    assert_eq!(daemon.footprint().mounts, before.mounts);
+    let meta = std::fs::metadata(nodes.path("fuse")).unwrap();
+    assert!(meta.file_type().is_char_device());
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&meta) & 0o777, 0o600);
+    daemon.api.delete("a", true).unwrap();
+    daemon.wait_until_back_at(&before);
+}
+
+/// An executord that was taken over names no device that the launcher's configuration does not list, and asks for nothing else
+/// that it does not allow. The control: what it allows.
+#[test]
+fn the_launcher_has_its_own_list() {
+    let nodes = Nodes::new();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), nodes.listed("fuse", "r")).unwrap();
+    let launcher = Launcher::start(&["--config", config.path().to_str().unwrap()]);
+    let of_daemon = |name: &str| HostDevice { name: name.into(), path: "/dev/mem".into(), permissions: "rwm".into() };
+    // The policy of a daemon that wants more than there is.
+    let policy = Policy {
+        devices: vec![of_daemon("mem"), of_daemon("fuse")],
+        apparmor_profiles: vec!["unconfined".into()],
+        oom_score_adj_min: -1000,
+        swap_bytes_max: -1,
+        ulimits_max: [("rtprio".to_owned(), -1)].into(),
+        ..Policy::default()
+    };
+    let plan = |id: &str, host_options: HostOptions, swap_bytes: Option<i64>| -> Plan {
+        let draft =
+            Draft { id, path: "/bin/true", memory_bytes: 64 << 20, host_options, swap_bytes, ..Draft::default() };
+        validate(&draft, &policy).unwrap()
+    };
+    let with = |name: &str, permissions: &str| HostOptions {
+        devices: vec![Device { name: name.into(), path: "/dev/f".into(), permissions: permissions.into() }],
+        ..HostOptions::default()
+    };
+    let confined = HostOptions { apparmor_profile: "unconfined".into(), ..HostOptions::default() };
+    let scored = HostOptions { oom_score_adj: Some(-1000), ..HostOptions::default() };
+    let limited = Ulimit { name: "rtprio".into(), soft: 99, hard: 99 };
+    let limited = HostOptions { ulimits: vec![limited], ..HostOptions::default() };
+    for (id, options, swap, field) in [
+        ("mem", with("mem", "r"), None, "devices[0].name"),
+        ("more", with("fuse", "rw"), None, "devices[0].permissions"),
+        ("confined", confined, None, "apparmor_profile"),
+        ("scored", scored, None, "oom_score_adj"),
+        ("swap", HostOptions::default(), Some(-1), "limits.swap_bytes"),
+        ("limited", limited, None, "ulimits[0].hard"),
+    ] {
+        let shim = launcher.launch(&plan(id, options, swap), &Payload::default()).unwrap();
+        let refused = shim.reach(State::Running).unwrap_err();
+        let expected = if id == "limited" { Reason::Precondition } else { Reason::Invalid };
+        assert_eq!((refused.reason, &*refused.violations[0].field), (expected as i32, field), "{refused:?}");
+    }
+    let mut forged = plan("forged", with("fuse", "r"), None);
+    forged.host_options.devices[0].path = "/dev/../etc/passwd".into();
+    let refused = launcher.launch(&forged, &Payload::default()).unwrap().reach(State::Running).unwrap_err();
+    assert_eq!(&*refused.violations[0].field, "devices[0].path", "{refused:?}");
+    let shim = launcher.launch(&plan("control", with("fuse", "r"), None), &Payload::default()).unwrap();
+    shim.reach(State::Completed).unwrap();
+}
