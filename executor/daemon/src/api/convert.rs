@@ -1,9 +1,10 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod checks;
+mod usage;
 mod volumes;
 
 use std::collections::HashMap;
-mod checks;
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use executor_core::plan::{
 };
 use executor_core::record::{Exit, FailureKind, StepRecord, StepState, VolumeKind, WIPE_METHOD, WipeRecord};
 use executor_core::time::Timestamp;
+use executor_core::usage::Usage;
 use executor_proto::v1;
 
 use crate::draft;
@@ -84,14 +86,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         user: plan.user.to_string(),
         uid: prepared.map(|prepared| prepared.user.uid),
         gid: prepared.map(|prepared| prepared.user.gid),
-        limits: Some(v1::Limits {
-            memory_bytes: plan.limits.memory_bytes,
-            pids: plan.limits.pids,
-            cpu_millis: plan.limits.cpu_millis,
-            disk_bytes: plan.limits.disk_bytes,
-            cpu_weight: plan.limits.cpu_weight,
-            io_weight: plan.limits.io_weight,
-        }),
+        limits: Some(limits(plan)),
         nofile: prepared.map_or(plan.limits.nofile, |prepared| prepared.nofile),
         network: match plan.network {
             Network::None => v1::Network::None,
@@ -152,6 +147,25 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         log_tags: plan.logging.tags.clone().into_iter().collect(),
         egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
         checks: plan.checks.as_ref().map(checks::checks),
+        extra_groups: plan.extra_groups.iter().map(ToString::to_string).collect(),
+        keep_environment: plan.keep_environment,
+        termination_message: plan.termination_message.as_ref().map(|message| v1::TerminationMessage {
+            path: message.path.display().to_string(),
+            bytes_max: message.bytes_max,
+            fallback_to_logs: message.fallback_to_logs,
+        }),
+        group_ids: prepared.map(|prepared| prepared.user.groups.clone()).unwrap_or_default(),
+    }
+}
+
+fn limits(plan: &Plan) -> v1::Limits {
+    v1::Limits {
+        memory_bytes: plan.limits.memory_bytes,
+        pids: plan.limits.pids,
+        cpu_millis: plan.limits.cpu_millis,
+        disk_bytes: plan.limits.disk_bytes,
+        cpu_weight: plan.limits.cpu_weight,
+        io_weight: plan.limits.io_weight,
     }
 }
 
@@ -296,6 +310,8 @@ fn result(end: &End) -> v1::Result {
             failure: outputs.failure.clone().unwrap_or_default(),
         }),
         output_incomplete: end.output_incomplete,
+        usage: end.usage.as_ref().map(usage::message),
+        termination_message: end.termination_message.clone(),
     }
 }
 
@@ -345,6 +361,16 @@ fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
         pid: u32::try_from(step.pid).unwrap_or(0),
         program: process.map(|process| process.path.clone()).unwrap_or_default(),
         files: files.iter().map(|file| file.path.display().to_string()).collect(),
+    }
+}
+
+/// Makes the message of a container's counters.
+pub(crate) fn stats(facts: &Facts, counted: Option<&Usage>) -> v1::ContainerStats {
+    v1::ContainerStats {
+        id: facts.plan.id.to_string(),
+        state: state(facts.state).into(),
+        usage: counted.map(usage::message),
+        limits: Some(limits(&facts.plan)),
     }
 }
 
