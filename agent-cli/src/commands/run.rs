@@ -14,6 +14,7 @@ mod checks;
 mod isolation;
 mod logging;
 mod lower;
+mod message;
 mod network;
 mod outputs;
 mod program;

@@ -85,6 +85,7 @@ pub(super) fn lower(
         file_directories: args.file_directories,
         writable_files: args.writable_files.map(|most| v1::WritableFiles { bytes_max: most.unwrap_or(0) }),
         remove_when_completed: args.rm && args.detach,
+        keep_environment: args.keep_env,
         ..RunRequest::default()
     };
     if let Some(actions) = actions {
@@ -95,6 +96,7 @@ pub(super) fn lower(
     args.surroundings.apply(&mut request);
     args.volumes.apply(&mut request);
     args.checks.apply(&mut request)?;
+    args.message.apply(&mut request)?;
     args.isolation.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);
