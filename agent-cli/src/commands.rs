@@ -21,6 +21,7 @@ mod rotate;
 mod run;
 mod secrets;
 mod signal;
+mod stats;
 mod stop;
 mod wait;
 
@@ -54,6 +55,7 @@ use self::rotate::RotateArgs;
 use self::run::RunArgs;
 use self::secrets::SecretsArgs;
 use self::signal::SignalArgs;
+use self::stats::StatsArgs;
 use self::stop::StopArgs;
 use self::wait::WaitArgs;
 
@@ -122,6 +124,11 @@ pub(crate) enum Direct {
     Ps(PsArgs),
     /// Show everything about a container, but no secret
     Inspect(IdArg),
+    /// Show what containers use: processor, memory, network, disks
+    ///
+    /// Shows the containers that run, or those that are named, every second, until it is interrupted or all that are named have
+    /// ended. MEMORY is without page cache that is not in active use.
+    Stats(StatsArgs),
     /// Print the output of a container's process
     ///
     /// Standard output and standard error come out on their own streams, byte for byte.
@@ -147,14 +154,14 @@ pub(crate) enum Direct {
     /// left out. Each entry that was not captured or not copied is reported on standard error with the reason; the exit
     /// status is 125 then, and everything else is copied.
     Cp(CpArgs),
-    /// Stop containers: SIGTERM, their grace period, SIGKILL
+    /// Stop containers: their stop signal, their grace period, SIGKILL
     ///
     /// Returns when they are completed and their secrets are wiped. Several containers are stopped at the same time.
     Stop(StopArgs),
     /// Execute a program in a running container
     ///
     /// The process has the container's namespaces, limits, capabilities and filter on system calls. Its variables are PATH,
-    /// HOME and those of --env, not the container's. It ends with this command, unless it was left to itself (--detach,
+    /// HOME and those of --env, and the container's with --container-env alone. It ends with this command, unless it was left to itself (--detach,
     /// --detach-keys): when this command is interrupted, the process gets SIGHUP, and SIGKILL two seconds later. Its output
     /// is not masked and in no log.
     Exec(ExecArgs),
@@ -287,6 +294,7 @@ impl Direct {
             }
             Self::Cp(args) => cp::cp(session, args).await,
             Self::Wait(args) => wait::wait(session, args).await,
+            Self::Stats(args) => stats::stats(session, args).await,
             Self::Stop(args) => stop::stop(session, args).await,
             Self::Signal(args) => {
                 ids::with(client, args.id.clone(), |id| signal::signal(session, SignalArgs { id, ..args.clone() }))

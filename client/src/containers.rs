@@ -134,9 +134,17 @@ impl Client {
     /// # Errors
     /// There is no such container.
     pub async fn stop(&self, id: &str, grace: Option<Duration>) -> Result<Container, Error> {
+        self.stop_with(id, grace, 0).await
+    }
+
+    /// As [`Client::stop`], with a signal in place of the container's own stop signal; 0 for that.
+    ///
+    /// # Errors
+    /// There is no such container, or no such signal.
+    pub async fn stop_with(&self, id: &str, grace: Option<Duration>, signal: u32) -> Result<Container, Error> {
         let grace_period = grace.map(duration).transpose()?;
         let answer = self.patiently(is_lost, |mut rpc| {
-            let request = StopRequest { id: id.to_owned(), grace_period };
+            let request = StopRequest { id: id.to_owned(), grace_period, signal };
             async move { rpc.stop(request).await }
         });
         answer.await?.container.ok_or(Error::Incomplete("the container"))

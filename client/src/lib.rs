@@ -42,6 +42,7 @@ mod logs;
 mod retry;
 mod run;
 mod secret;
+mod stats;
 
 pub use attach::{Attach, AttachOptions, Attached, rest_of_log};
 pub use connect::{Attempts, Client, DEFAULT_PATIENCE, DEFAULT_SOCKET};
@@ -56,6 +57,7 @@ pub use input::Input;
 pub use logs::Logs;
 pub use run::{Run, Started};
 pub use secret::{Secret, Wipe, Wiped};
+pub use stats::Stats;
 
 /// The guide's examples compile.
 #[cfg(doctest)]

@@ -48,7 +48,8 @@ impl Logs {
             self.client.await_return(&mut self.patience, begun, &broken, is_away).await?;
             if self.place.sequence > 0 || self.place.offset > 0 {
                 self.request.offset = Some(self.place.offset);
-                self.request.tail = None; // it was of what there was at first
+                // They were of what there was at first.
+                (self.request.tail, self.request.from_sequence) = (None, None);
             }
         }
     }

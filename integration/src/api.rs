@@ -182,7 +182,7 @@ impl Api {
     pub fn stop(&self, id: &str, grace_ms: Option<i64>) -> Result<Container, Status> {
         let grace_period =
             grace_ms.map(|ms| prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
-        self.call(async |mut rpc| rpc.stop(StopRequest { id: id.into(), grace_period }).await)
+        self.call(async |mut rpc| rpc.stop(StopRequest { id: id.into(), grace_period, signal: 0 }).await)
             .map(|got| got.container.expect("the answer has a container"))
     }
 

@@ -263,7 +263,7 @@ impl Shim {
 pub fn end_containers(run_dir: &Path) {
     for id in std::fs::read_dir(run_dir.join("containers")).into_iter().flatten().flatten() {
         if let Ok(shim) = Seqpacket::connect(&id.path().join("shim.sock")) {
-            let stop = ShimCall::Stop(executor_core::protocol::Stop { grace_ms: 0 });
+            let stop = ShimCall::Stop(executor_core::protocol::Stop { grace_ms: 0, signal: 0 });
             let _ = shim.send(&ShimRequest { sequence: 1, call: Some(stop) }.encode_to_vec(), &[]);
             let mut buffer = vec![0; PACKET_MAX];
             while let Ok(Some(_)) = shim.recv(&mut buffer) {}

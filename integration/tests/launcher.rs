@@ -168,7 +168,7 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
             let init = launcher.record(&id).unwrap().prepared.unwrap().init.pid;
             wait::until("sleep is executed", || (host::status(init, "Name")? == "sleep").then_some(()));
         }
-        shim.ask(ShimCall::Stop(Stop { grace_ms }));
+        shim.ask(ShimCall::Stop(Stop { grace_ms, signal: 0 }));
         shim.reach(State::Completed).unwrap();
         let record = launcher.exit(&id);
         assert_eq!((record.exit, record.container.stopped), (exit, true), "{script}");
@@ -289,7 +289,7 @@ fn sockets_that_a_daemon_passed_do_not_stop_a_shim() {
     for (client, _) in &clients {
         client.send(&[ToShim::Window as u8], &[]).unwrap(); // makes the shim use every socket
     }
-    shim.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
+    shim.ask(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 }));
     shim.reach(State::Completed).unwrap();
     assert_eq!(launcher.exit("awake").exit, Some(Exit::Signal(9)));
 }

@@ -105,7 +105,7 @@ fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
     let mut launcher = Launcher::start(&[]);
     let shim = start(&launcher, "alone");
     launcher.kill();
-    shim.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
+    shim.ask(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 }));
     shim.reach(State::Completed).unwrap();
     let exit = launcher.exit("alone");
     assert_eq!((exit.exit, exit.wipe.unwrap().by.as_str()), (Some(Exit::Signal(9)), "shim"));

@@ -44,6 +44,9 @@ pub(crate) struct ExecArgs {
     /// File with variables, a NAME=VALUE or NAME a line, as with `run`; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
+    /// Add the variables that the container's process was started with, if it was run with --keep-env; those of --env win
+    #[arg(long)]
+    pub(crate) container_env: bool,
     /// Id of the container, or a unique beginning of it
     pub(crate) id: String,
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
@@ -69,6 +72,7 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
         window: args.tty.then(terminal::window).flatten(),
         stdin: args.interactive,
         detached: args.detach,
+        container_environment: args.container_env,
     };
     let mut executed = session.client.exec(start).await.doing(&doing)?;
     let _raw = (args.tty && args.interactive).then(Raw::enter).transpose()?;

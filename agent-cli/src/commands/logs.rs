@@ -22,6 +22,9 @@ pub(crate) struct LogsArgs {
     /// Number of lines to print from the end of the present log; `all` for all of them
     #[arg(long, short = 'n', value_name = "LINES", value_parser = units::lines, default_value = "all", allow_hyphen_values = true)]
     pub(crate) tail: units::Lines,
+    /// Print entries from this number on, as --json shows them: 1 is the first one
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "tail")]
+    pub(crate) from: Option<u64>,
     /// Write the time in front of each line
     #[arg(long, short)]
     pub(crate) timestamps: bool,
@@ -36,8 +39,14 @@ pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failur
         printer = printer.with_times();
     }
     let since = args.since.map(timestamp);
-    let tail = args.tail.0;
-    let request = StreamLogsRequest { id: args.id, follow: args.follow, since, tail, ..StreamLogsRequest::default() };
+    let request = StreamLogsRequest {
+        id: args.id,
+        follow: args.follow,
+        since,
+        tail: args.tail.0,
+        from_sequence: args.from,
+        ..StreamLogsRequest::default()
+    };
     follow(&session.client, request, &mut printer).await?;
     Ok(0)
 }

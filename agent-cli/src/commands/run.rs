@@ -15,6 +15,7 @@ mod host_options;
 mod isolation;
 mod logging;
 mod lower;
+mod message;
 mod network;
 mod outputs;
 mod program;

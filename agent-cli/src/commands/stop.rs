@@ -1,12 +1,14 @@
-//! `stop ID...`: SIGTERM, the grace period, SIGKILL; comes back when it is over.
+//! `stop ID...`: the stop signal, the grace period, SIGKILL; comes back when it is over.
 
 use std::time::Duration;
 
 use clap::Args;
 
-use crate::container::{ask_to_stop, completed};
+use crate::container::completed;
 use crate::failure::Failure;
 use crate::session::Session;
+use crate::signals;
+use crate::status::Doing as _;
 use crate::units;
 
 #[derive(Debug, Args)]
@@ -14,6 +16,9 @@ pub(crate) struct StopArgs {
     /// Grace period, instead of the container's own: 0s, 500ms, 1m30s; 10 are ten seconds
     #[arg(long, short = 't', visible_aliases = ["time", "timeout"], value_name = "DURATION", value_parser = units::grace)]
     pub(crate) grace: Option<Duration>,
+    /// Signal in place of the container's own stop signal: TERM, SIGINT, 3
+    #[arg(long, short, value_name = "SIGNAL", value_parser = signals::parse)]
+    pub(crate) signal: Option<u32>,
     /// Return at once, without waiting for the end
     #[arg(long)]
     pub(crate) no_wait: bool,
@@ -23,9 +28,9 @@ pub(crate) struct StopArgs {
 }
 
 pub(super) async fn stop(session: &Session, args: StopArgs) -> Result<u8, Failure> {
-    let StopArgs { grace, no_wait, ids } = args;
+    let StopArgs { grace, signal, no_wait, ids } = args;
     let stopped = session.each(ids, move |client, id| async move {
-        let stopping = ask_to_stop(&client, &id, grace).await?;
+        let stopping = client.stop_with(&id, grace, signal.unwrap_or(0)).await.doing(&format!("stop {id}"))?;
         if no_wait { Ok(stopping) } else { completed(&client, &id).await }
     });
     session.report(stopped.await).await.map(|_| 0)

@@ -12,6 +12,7 @@ use executor_client::v1::{
 };
 
 use super::human::{self, age, bytes, ending, time, wire_span};
+use super::stats::seconds;
 use super::steps;
 use super::style::{Role, Style};
 use super::table::Table;
@@ -89,6 +90,9 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         _ => asked.to_owned(),
     };
     table.pair("user", user);
+    if !spec.extra_groups.is_empty() {
+        table.pair("added groups", spec.extra_groups.join(", "));
+    }
     if let Some(last) = container.id_range_start.checked_add(ID_RANGE - 1).filter(|_| container.id_range_start != 0) {
         table.pair("ids on the host", format!("{} to {last}", container.id_range_start));
     }
@@ -106,6 +110,9 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     logging(&mut table, spec);
     if spec.suppress_log_output {
         table.pair("output", "is not kept");
+    }
+    if let Some(message) = &spec.termination_message {
+        table.pair("message about its end", format!("{} (at most {})", message.path, bytes(message.bytes_max.into())));
     }
     if let Some(outputs) = &spec.outputs {
         let of =
@@ -155,6 +162,9 @@ fn secrets(table: &mut Table, spec: &ContainerSpec) {
     if !spec.secret_argument_indices.is_empty() {
         let indices: Vec<String> = spec.secret_argument_indices.iter().map(u32::to_string).collect();
         table.pair("secret arguments", format!("{} (counted from 0)", indices.join(", ")));
+    }
+    if spec.keep_environment {
+        table.pair("environment kept", "until the container ends");
     }
     if !spec.runtime_token_path.is_empty() {
         table.pair("runtime token", spec.runtime_token_path.clone());
@@ -257,12 +267,23 @@ fn result_of(container: &Container, result: &Ending) -> Table {
     if let Some(failure) = &result.failure {
         table.row([("failure".into(), Role::Faint), (failure.message.clone(), Role::Bad)]);
     }
+    for line in result.termination_message.lines() {
+        table.pair("message", line);
+    }
     if result.output_incomplete {
         table.row([("log".into(), Role::Faint), (human::OUTPUT_INCOMPLETE.into(), Role::Bad)]);
     }
     if let Some(outputs) = &result.outputs {
         let role = if outputs.failure.is_empty() { Role::Plain } else { Role::Bad };
         table.row([("outputs".into(), Role::Faint), (human::outputs(outputs), role)]);
+    }
+    if let Some(usage) = &result.usage {
+        if let Some(cpu) = usage.cpu {
+            table.pair("processor time", seconds(cpu.total_ns));
+        }
+        if let Some(most) = usage.memory.and_then(|memory| memory.max_bytes) {
+            table.pair("most memory", bytes(most));
+        }
     }
     if let Some(timings) = &result.timings {
         for (name, duration) in [

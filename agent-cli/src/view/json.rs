@@ -20,6 +20,7 @@ mod schema;
 mod secrets;
 mod steps;
 mod surroundings;
+mod usage;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -41,6 +42,7 @@ pub(crate) use networks::Egress;
 pub(crate) use outputs::{Archived, Copied, Cp};
 pub(crate) use refusal::Refusal;
 pub(crate) use secrets::Secrets;
+pub(crate) use usage::ContainerStats;
 
 /// An object of `logs --json`.
 #[derive(Serialize)]

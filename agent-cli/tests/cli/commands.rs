@@ -51,6 +51,23 @@ fn inspect_wait_and_what_is_not_there() {
 }
 
 #[test]
+fn stats_print_one_reading_or_follow() {
+    let fake = with_three();
+    let text = run(&fake, &["stats", "--no-stream", "a"]);
+    let rows: Vec<Vec<String>> =
+        text.out().lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+    assert_eq!((text.status, rows.len(), &*rows[1][0], &*rows[1][3]), (Some(0), 2, "a", "1.500"), "{}", text.out());
+    let json = run(&fake, &["stats", "--no-stream", "--json", "a", "b"]).json();
+    assert_eq!((json.as_array().unwrap().len(), &json[1]["usage"]["cpu"]["total_ns"]), (2, &1_500_000_000_u64.into()));
+    // The fake gives two readings, the first one in two messages.
+    let followed = run(&fake, &["stats", "a"]);
+    assert_eq!((followed.status, followed.out().matches("running").count()), (Some(0), 2), "{}", followed.out());
+    assert!(!followed.out().contains('\u{1b}'), "nothing is cleared in a pipe");
+    let refused = run(&fake, &["stats", "--no-stream", "nope"]);
+    assert!(refused.status == Some(125) && refused.err().contains("no container nope"), "{}", refused.err());
+}
+
+#[test]
 fn logs_tell_streams_apart() {
     let fake = with_three();
     fake.shared.log_at("a", 1, LogStream::Stdout, b"out\n");
@@ -77,7 +94,8 @@ fn stop_waits_for_the_end() {
         1
     );
     fake.shared.state().ignores_term = true;
-    let program = run(&fake, &["stop", "b", "--no-wait"]);
+    let program = run(&fake, &["stop", "b", "--no-wait", "--signal", "USR1"]);
+    assert!(fake.count(|call| matches!(call, Call::Stop(stop) if stop.id == "b" && stop.signal == 10)) == 1);
     assert_eq!((program.status, program.out().as_str()), (Some(0), ""));
 }
 

@@ -134,6 +134,18 @@ impl Shared {
         }
     }
 
+    /// Counters of containers.
+    fn usage(&self, ids: &[String]) -> Result<Vec<ContainerStats>, Status> {
+        let one = |id: &String| {
+            let container = self.get(id)?;
+            let cpu = Some(CpuUsage { total_ns: 1_500_000_000, ..CpuUsage::default() });
+            let memory = Some(MemoryUsage { working_set_bytes: 3 << 20, ..MemoryUsage::default() });
+            let usage = Some(Usage { cpu, memory, ..Usage::default() });
+            Ok(ContainerStats { id: id.clone(), state: container.state, usage, limits: None })
+        };
+        ids.iter().map(one).collect()
+    }
+
     fn get(&self, id: &str) -> Result<Container, Status> {
         self.state().containers.get(id).cloned().ok_or_else(|| Status::not_found(format!("no container {id}")))
     }
@@ -300,6 +312,7 @@ type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl Executor for Service {
     type StreamLogsStream = Streamed<StreamLogsResponse>;
     type WatchEventsStream = Streamed<WatchEventsResponse>;
+    type WatchStatsStream = Streamed<WatchStatsResponse>;
     type GetOutputsStream = Streamed<GetOutputsResponse>;
     type ExecStream = Streamed<ExecResponse>;
     type AttachStream = Streamed<AttachResponse>;
@@ -570,6 +583,24 @@ impl Executor for Service {
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn stats(&self, request: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
+        let containers = self.0.usage(&request.into_inner().ids)?;
+        Ok(Response::new(StatsResponse { containers, next_page_token: String::new() }))
+    }
+
+    /// Two readings, the first one in two messages.
+    async fn watch_stats(
+        &self,
+        request: Request<WatchStatsRequest>,
+    ) -> Result<Response<Self::WatchStatsStream>, Status> {
+        let containers = self.0.usage(&request.into_inner().ids)?;
+        let part = |containers: &[ContainerStats], end_of_reading| {
+            Ok(WatchStatsResponse { containers: containers.to_vec(), end_of_reading })
+        };
+        let parts = vec![part(&containers, false), part(&[], true), part(&containers, true)];
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
     }
 
     async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {

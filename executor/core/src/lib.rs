@@ -35,6 +35,7 @@ pub mod steps;
 pub mod time;
 pub mod token;
 pub mod update;
+pub mod usage;
 pub mod users;
 pub mod validate;
 mod violation;

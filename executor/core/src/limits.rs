@@ -76,5 +76,9 @@ pub const PROCESSES_MAX: usize = 100;
 pub const ACTION_DEPTH_MAX: usize = 16;
 /// Longest timeout of an action.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Maximum number of supplementary groups that a request adds.
+pub const EXTRA_GROUPS_MAX: usize = 32;
+/// Maximum bytes that are kept of a process's message about its end.
+pub const TERMINATION_BYTES_MAX: u32 = 16_384;
 /// Longest message of an emit_progress action, in bytes.
 pub const PROGRESS_MESSAGE_MAX: usize = 4096;

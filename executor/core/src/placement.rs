@@ -40,7 +40,8 @@ pub enum Entry {
 /// Directory in the container with the generations of its secret files. It is in /dev, which is fresh in every
 /// container and where no file of a request may be.
 pub const GENERATIONS_DIR: &str = "/dev/executor-files";
-/// Directory in the container where the secrets of the steps of a tree of actions are mounted, below an empty directory.
+/// Directory in the container where the secrets of the steps of a tree of actions are mounted, and an environment that is kept, below
+/// an empty directory.
 pub const STEPS_DIR: &str = "/dev/executor-steps";
 /// The link, in the directory of a mount point's generations, to the one in force.
 pub const IN_FORCE: &str = "..data";
@@ -272,6 +273,31 @@ pub fn place<V: RootfsView>(
         }
     }
     if violations.is_empty() { Ok(points) } else { Err(PlacementError::Violations(violations)) }
+}
+
+/// Returns the mount point of a file that is mounted by itself, whatever is missing above it; or the reason why it cannot be
+/// there.
+///
+/// # Errors
+/// A look at the rootfs failed.
+pub fn place_file<V: RootfsView>(
+    path: &Path,
+    fresh: &[PathBuf],
+    view: &V,
+) -> Result<Result<MountPoint, String>, (PathBuf, V::Error)> {
+    let in_dev = path.starts_with("/dev"); // fresh in every container
+    let way = if in_dev { Ok(Ok(None)) } else { Look { fresh, view }.way(path) };
+    match way {
+        Ok(Err(why)) => Ok(Err(why)),
+        Ok(Ok(_)) => {
+            let in_fresh_mount = in_dev || fresh.iter().any(|mount| path.starts_with(mount));
+            Ok(Ok(MountPoint { target: path.to_owned(), content: Content::File(0), in_fresh_mount }))
+        }
+        Err(PlacementError::View(path, error)) => Err((path, error)),
+        Err(PlacementError::Violations(violations)) => {
+            Ok(Err(violations.first().map(|violation| violation.description.clone()).unwrap_or_default()))
+        }
+    }
 }
 
 /// Looks at what a container is going to have.

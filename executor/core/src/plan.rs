@@ -19,6 +19,7 @@ mod egress;
 mod host_options;
 mod logging;
 mod surroundings;
+mod termination;
 mod volumes;
 
 pub use actions::{Action, Actions, Messages};
@@ -32,6 +33,9 @@ pub use host_options::{Device, DevicePermissions, HostDevice, HostOptions, Ulimi
 pub use logging::{LogLimits, Logging};
 pub use surroundings::{
     DOCKER_SOCKET, ExtraHost, FRESH_OF_HOST, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs,
+};
+pub use termination::{
+    TERMINATION_BYTES_DEFAULT, TERMINATION_DEV_PREFIX, TERMINATION_PATH_DEFAULT, TerminationMessage,
 };
 pub use volumes::{EmptyVolume, HostVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeImage, VolumeSource};
 
@@ -362,6 +366,15 @@ pub struct Plan {
     /// Checks of the running container.
     #[serde(default)]
     pub checks: Option<Checks>,
+    /// Supplementary groups of every process, beside those of its user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_groups: Vec<Principal>,
+    /// True when the environment stays in the container's volume, for processes that are executed later.
+    #[serde(default)]
+    pub keep_environment: bool,
+    /// File for the process's message about its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_message: Option<TerminationMessage>,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
     /// Order in which they run, where there is more than a single run action.
@@ -380,6 +393,20 @@ impl Plan {
     /// The process of a single run action, whose end is the container's.
     pub fn main(&self) -> Option<&PlannedProcess> {
         self.processes.iter().find(|process| process.id == MAIN_PROCESS)
+    }
+
+    /// Tells whether its volume holds secrets that no process of the container sees: those of steps that wait, or its
+    /// environment.
+    pub fn has_hidden_secrets(&self) -> bool {
+        self.actions.is_some() || self.keep_environment
+    }
+
+    /// Index of the process whose environment counts as the container's.
+    pub fn first_process(&self) -> Option<usize> {
+        match &self.actions {
+            Some(actions) => actions.first_process(),
+            None => self.processes.iter().position(|process| process.id == MAIN_PROCESS),
+        }
     }
 
     /// The file that holds its runtime token.

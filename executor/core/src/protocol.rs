@@ -7,6 +7,7 @@
 
 use prost::{Message, Oneof};
 
+use crate::usage::Usage;
 use crate::violation::{Violation, ViolationReason};
 
 mod streams;
@@ -222,7 +223,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 130")]
     pub call: Option<ShimCall>,
 }
 
@@ -260,7 +261,14 @@ pub enum ShimCall {
     /// A socket for a check. Its descriptor accompanies the reply.
     #[prost(message, tag = "81")]
     MakeSocket(MakeSocket),
+    /// The counters of the container. They are in the answer.
+    #[prost(message, tag = "130")]
+    ReadUsage(ReadUsage),
 }
+
+/// Asks for the counters.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReadUsage {}
 
 /// Ends a container in time because its checks failed: its stop signal, then SIGKILL after its own grace period.
 #[derive(Clone, PartialEq, Message)]
@@ -316,6 +324,9 @@ pub struct Stop {
     /// Milliseconds until SIGKILL; 0 for SIGKILL at once.
     #[prost(uint64, tag = "1")]
     pub grace_ms: u64,
+    /// Signal in place of the container's own; 0 for that.
+    #[prost(int32, tag = "130")]
+    pub signal: i32,
 }
 
 /// Sends a signal.
@@ -336,7 +347,7 @@ pub struct ShimReport {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Content.
-    #[prost(oneof = "ShimNews", tags = "2, 3, 4")]
+    #[prost(oneof = "ShimNews", tags = "2, 3, 4, 130")]
     pub news: Option<ShimNews>,
 }
 
@@ -352,6 +363,9 @@ pub enum ShimNews {
     /// A request was carried out.
     #[prost(message, tag = "4")]
     Done(Done),
+    /// Answer to [`ReadUsage`].
+    #[prost(message, tag = "130")]
+    Usage(Usage),
 }
 
 /// A state was reached.

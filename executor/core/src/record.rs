@@ -17,6 +17,7 @@ use crate::lifecycle::State;
 use crate::placement::{Content, MountPoint, StepMount};
 use crate::plan::{Plan, PlannedFile, Principal};
 use crate::time::Timestamp;
+use crate::usage::Usage;
 use crate::users::ResolvedUser;
 
 mod step;
@@ -45,6 +46,9 @@ pub struct Prepared {
     pub init: ProcessIdentity,
     /// User of the process.
     pub user: ResolvedUser,
+    /// Supplementary groups that the request adds to those of every user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_groups: Vec<u32>,
     /// Mount points of its files.
     pub mounts: Vec<MountPoint>,
     /// Numbers of the groups that its files name.
@@ -270,6 +274,12 @@ pub struct ExitRecord {
     /// The last of the output may not be in the log: nobody took it.
     #[serde(default)]
     pub output_incomplete: bool,
+    /// Counters of the whole run; unset if the process never ran.
+    #[serde(default)]
+    pub usage: Option<Usage>,
+    /// Message that the process left about its end, masked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub termination_message: String,
     /// Time at which everything was done.
     pub finished_at: Timestamp,
 }

@@ -90,6 +90,37 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
     Ok(ResolvedUser { uid, gid, groups: extra, home: home.unwrap_or_else(|| "/".to_owned()).into() })
 }
 
+/// Resolves groups that are added to those of a user, by a group file.
+///
+/// # Errors
+/// Index and name of one that the file does not have.
+pub fn resolve_groups(groups: &[Principal], file: &[u8]) -> Result<Vec<u32>, (usize, UnknownPrincipal)> {
+    let number = |(index, group): (usize, &Principal)| match group {
+        Principal::Id(gid) => Ok(*gid),
+        Principal::Name(name) => gid_of(name, file).map_err(|unknown| (index, unknown)),
+    };
+    groups.iter().enumerate().map(number).collect()
+}
+
+impl ResolvedUser {
+    /// Adds supplementary groups, as many as a process can have.
+    pub fn join(&mut self, groups: &[u32]) {
+        self.groups.extend_from_slice(groups);
+        self.groups.sort_unstable();
+        self.groups.dedup();
+        if self.groups.len() > GROUPS_MAX {
+            // Those that were asked for come before those of an image that has more than the kernel takes.
+            let surplus = self.groups.len() - GROUPS_MAX;
+            let mut left = surplus;
+            self.groups.retain(|gid| {
+                let goes = left > 0 && !groups.contains(gid);
+                left -= usize::from(goes);
+                !goes
+            });
+        }
+    }
+}
+
 /// The number of a group, by a group file.
 ///
 /// # Errors
@@ -154,6 +185,21 @@ mod tests {
         is("short", 7, 8, &[4], "/");
         is("nohome", 9, 9, &[], "/");
         is("nul", 10, 10, &[], "/");
+    }
+
+    #[test]
+    fn groups_are_added() {
+        let names = [Principal::Id(7), Principal::Name("adm".into()), Principal::Id(4)];
+        let added = resolve_groups(&names, GROUP).unwrap();
+        assert_eq!(added, [7, 4, 4]);
+        let mut vcap = user("vcap:vcap").unwrap();
+        vcap.join(&added);
+        assert_eq!(vcap.groups, [4, 7]);
+        let missing = [Principal::Id(1), Principal::Name("x".into())];
+        assert_eq!(resolve_groups(&missing, GROUP), Err((1, UnknownPrincipal::Group("x".into()))));
+        let mut many = ResolvedUser { uid: 0, gid: 0, groups: (0..65_536).collect(), home: "/".into() };
+        many.join(&[70_000]);
+        assert_eq!((many.groups.len(), many.groups[0], many.groups.last()), (GROUPS_MAX, 1, Some(&70_000)));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod draft;
 mod egress;
 mod exec;
 mod files;
+mod groups;
 mod host_options;
 mod image;
 mod isolation;
@@ -22,6 +23,7 @@ mod policy;
 mod process;
 mod secrets;
 mod surroundings;
+mod termination;
 mod update;
 mod volumes;
 
@@ -125,6 +127,17 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     };
     let logging = logging::check(&draft.logging, policy, &mut report);
     let checks = draft.checks.as_ref().and_then(|asked| checks::check(asked, policy, &mut report));
+    checks::environment(checks.as_ref(), draft.keep_environment, &mut report);
+    let extra_groups = groups::check(&draft.extra_groups, draft.isolation.user_namespace, &mut report);
+    let termination_message = draft.termination_message.as_ref().map(|asked| {
+        let beside = termination::Beside {
+            files: &files,
+            file_directories: &file_directories,
+            tmpfs: &surroundings.tmpfs,
+            volumes: &volumes,
+        };
+        termination::message(asked, &beside, &mut report)
+    });
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
             id,
@@ -153,6 +166,9 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             actions: draft.actions.clone(),
             logging,
             checks,
+            extra_groups,
+            keep_environment: draft.keep_environment,
+            termination_message,
         }),
         _ => Err(report.0),
     }
@@ -184,6 +200,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let groups: Vec<Option<String>> = plan.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect();
     let directories: Vec<String> = plan.file_directories.iter().map(|path| path.display().to_string()).collect();
     let outputs = plan.outputs.as_ref().map(outputs::DraftTexts::of).transpose()?;
+    let extra_groups: Vec<String> = plan.extra_groups.iter().map(ToString::to_string).collect();
     files::check_token_is_last(plan)?;
     let rootfs = plan.rootfs.to_string();
     let draft = Draft {
@@ -234,6 +251,9 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),
         logging: logging::drafted(&plan.logging),
         checks: plan.checks.clone(),
+        extra_groups: extra_groups.iter().map(String::as_str).collect(),
+        keep_environment: plan.keep_environment,
+        termination_message: plan.termination_message.clone(),
         ..Draft::default()
     };
     check_form(plan, validate(&draft, policy)?)
@@ -276,7 +296,8 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let of_steps = actions::file_paths(&plan.processes);
     let volumes = plan.volumes.iter().flat_map(|volume| [&volume.path, &volume.sub_path]);
     let devices = plan.host_options.devices.iter().map(|device| &device.path);
-    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes).chain(devices);
+    let message = plan.termination_message.as_ref().map(|message| &message.path);
+    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes).chain(devices).chain(message);
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }
 

@@ -17,7 +17,7 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 28] = [
+const TABLE: [(&str, Callers); 30] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
     ("/executor.v1.Executor/List", Callers::Operators),
@@ -30,6 +30,8 @@ const TABLE: [(&str, Callers); 28] = [
     ("/executor.v1.Executor/Info", Callers::Operators),
     ("/executor.v1.Executor/UpdateFiles", Callers::Operators),
     ("/executor.v1.Executor/UpdateEgress", Callers::Operators),
+    ("/executor.v1.Executor/Stats", Callers::Operators),
+    ("/executor.v1.Executor/WatchStats", Callers::Operators),
     (GET_SECRETS, Callers::TokenHolders),
     ("/executor.v1.Executor/GetOutputs", Callers::Operators),
     ("/executor.v1.Images/Pull", Callers::Operators),

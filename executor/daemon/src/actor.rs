@@ -240,7 +240,7 @@ impl Actor {
                     let (id, why) = (self.handle.id(), refused.message);
                     tracing::error!(container = %id, "the container's shim refused a container that runs: {why}");
                 }
-                Ok(Some(ShimNews::Done(_))) => {}
+                Ok(Some(ShimNews::Done(_) | ShimNews::Usage(_))) => {}
                 Ok(None) => return Ok(FollowEnd::Lost),
                 Err(error) => {
                     tracing::warn!(container = %self.handle.id(), %error, "the connection to the container's shim broke");

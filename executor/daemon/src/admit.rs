@@ -275,7 +275,7 @@ async fn end(handles: Vec<Arc<Handle>>) {
     for handle in &handles {
         if let Some(link) = handle.shim() {
             tokio::spawn(async move {
-                let kill = executor_core::protocol::Stop { grace_ms: 0 };
+                let kill = executor_core::protocol::Stop { grace_ms: 0, signal: 0 };
                 let _ = link.call(executor_core::protocol::ShimCall::Stop(kill)).await;
             });
         }

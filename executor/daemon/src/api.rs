@@ -12,6 +12,7 @@ mod info;
 mod logs;
 mod outputs;
 mod secrets;
+mod stats;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,6 +167,20 @@ impl Executor for Service {
     ) -> Result<Response<v1::UpdateEgressResponse>, Status> {
         let facts = egress::update(&self.node, request.into_inner()).await?;
         Ok(Response::new(v1::UpdateEgressResponse { container: Some(convert::container(&facts)) }))
+    }
+
+    async fn stats(&self, request: Request<v1::StatsRequest>) -> Result<Response<v1::StatsResponse>, Status> {
+        Ok(Response::new(stats::get(&self.node, request.into_inner()).await?))
+    }
+
+    type WatchStatsStream = Answers<v1::WatchStatsResponse>;
+
+    async fn watch_stats(
+        &self,
+        request: Request<v1::WatchStatsRequest>,
+    ) -> Result<Response<Self::WatchStatsStream>, Status> {
+        let conversation = Conversation::of(request.extensions())?;
+        Ok(Response::new(stats::watch(&self.node, request.into_inner(), &conversation)?))
     }
 
     async fn get_secrets(

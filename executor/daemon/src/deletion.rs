@@ -38,7 +38,7 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
         node.launcher.session()?;
         if let Some(link) = handle.shim() {
             // A shim that is gone has no process any more.
-            match link.call(ShimCall::Stop(Stop { grace_ms: 0 })).await {
+            match link.call(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 })).await {
                 Ok(()) | Err(None) => {}
                 Err(Some(problem)) => return Err(problem),
             }

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use executor_core::limits::GRACE_MAX;
 use executor_core::plan::{
-    ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs, UserNamespace,
+    ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, TerminationMessage, Tmpfs,
+    UserNamespace,
 };
 use executor_core::validate::ViolationReason::{OutOfRange, UnknownValue};
 use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Violation};
@@ -100,6 +101,13 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         steps,
         logging: logging(request),
         checks,
+        extra_groups: request.extra_groups.iter().map(String::as_str).collect(),
+        keep_environment: request.keep_environment,
+        termination_message: request.termination_message.as_ref().map(|asked| TerminationMessage {
+            path: asked.path.clone().into(),
+            bytes_max: asked.bytes_max,
+            fallback_to_logs: asked.fallback_to_logs,
+        }),
     };
     Ok((draft, violations))
 }

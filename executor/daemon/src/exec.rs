@@ -15,7 +15,7 @@ use executor_core::protocol::{
     self, ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork, ExecNews, ExecOrder, ExecReport, LauncherAnswer, LauncherCall,
 };
 use executor_core::record::Exit;
-use executor_core::validate::{ExecDraft, validate_exec};
+use executor_core::validate::{ExecDraft, Violation, ViolationReason, validate_exec};
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
@@ -164,6 +164,12 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
     };
     validate_exec(&draft, &node.config.policy).map_err(Problem::invalid)?;
     let (handle, facts) = running(node, &request.id, "a process can be executed in")?;
+    if request.container_environment && !facts.plan.keep_environment {
+        let id = handle.id();
+        let why = format!("container {id} does not keep its environment: it was run without keep_environment");
+        let violation = Violation::new("start.container_environment", ViolationReason::Unsuitable.because(why));
+        return Err(Problem { kind: Kind::Precondition, ..Problem::invalid(vec![violation]) });
+    }
     let payload = Wiped(load(request, &facts).map_err(|error| exhausted(handle.id(), &error))?);
     let exec = protocol::Exec {
         container_id: request.id.clone(),
@@ -173,6 +179,7 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
         columns: window.columns,
         stdin: request.stdin,
         created_at: facts.created_at.0,
+        container_environment: request.container_environment,
     };
     let terminal = exec.terminal;
     drop(start);
@@ -286,6 +293,16 @@ fn stdio(terminal: bool, fds: Vec<OwnedFd>) -> std::io::Result<Stdio> {
     Ok(Stdio { terminal, stderr: next()?, input: next()?, stdout })
 }
 
+/// Tells whether the environment that a container keeps has a variable.
+fn is_inherited(name: &str, facts: &Facts) -> bool {
+    let first = facts.plan.first_process().and_then(|first| facts.plan.processes.get(first));
+    let listed = first.is_some_and(|process| {
+        process.environment_names.iter().chain(&process.secret_environment_names).any(|one| one == name)
+    });
+    // Every process has a PATH, and one with a terminal has TERM.
+    listed || name == "PATH" || (name == "TERM" && facts.plan.terminal)
+}
+
 /// Puts program, arguments and environment into a memory file.
 fn load(start: &v1::ExecStart, facts: &Facts) -> std::io::Result<MemFile> {
     let own_dir = facts.plan.main().map_or("/", |main| &main.dir);
@@ -296,7 +313,9 @@ fn load(start: &v1::ExecStart, facts: &Facts) -> std::io::Result<MemFile> {
     let joined: Vec<Zeroizing<String>> =
         variables.map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
-    let has = |name: &str| start.env.iter().any(|variable| variable.name == name);
+    // What the container's process has comes with its environment.
+    let inherits = |name: &str| start.container_environment && is_inherited(name, facts);
+    let has = |name: &str| start.env.iter().any(|variable| variable.name == name) || inherits(name);
     env.extend(payload::default_environment(has, start.terminal));
     let strings = ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
     memfiles::of_strings(PAYLOAD, &strings)

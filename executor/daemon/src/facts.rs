@@ -13,6 +13,7 @@ use executor_core::record::{
     ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
+use executor_core::usage::Usage;
 use serde::{Deserialize, Serialize};
 
 /// Facts of a container.
@@ -77,6 +78,12 @@ pub struct End {
     /// True when the last of the output may not be in the log.
     #[serde(default)]
     pub output_incomplete: bool,
+    /// Counters of the whole run.
+    #[serde(default)]
+    pub usage: Option<Usage>,
+    /// Message that the process left about its end.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub termination_message: String,
     /// Time of completion.
     pub finished_at: Timestamp,
     /// True when there is an exit record. Without one no process was left that could write it.
@@ -156,6 +163,8 @@ impl Facts {
             wipe: record.wipe,
             outputs: record.outputs,
             output_incomplete: record.output_incomplete,
+            usage: record.usage,
+            termination_message: record.termination_message,
             finished_at: record.finished_at,
             recorded: true,
         }));
@@ -172,6 +181,8 @@ impl Facts {
             wipe: None,
             outputs: None,
             output_incomplete: self.started_at.is_some(),
+            usage: None,
+            termination_message: String::new(),
             finished_at: now,
             recorded: false,
         }));

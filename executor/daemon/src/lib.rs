@@ -56,6 +56,7 @@ pub mod registry;
 pub mod retention;
 pub mod rotate;
 pub mod server;
+mod stats;
 pub mod tag;
 pub mod telemetry;
 pub mod wire;

@@ -9,7 +9,8 @@ use executor_proto::v1::{
     Action, Capabilities, Check, Checks, DeviceMount, Dns, DownloadAction, EgressRule, EmitProgressAction, EmptyVolume,
     EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, ImageVolume, Limits, LogLimits,
     NamedVolume, Outputs, PortMapping, PortRange, RunAction, RunRequest, SecretArgument, Sidecar, TcpCheck,
-    TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
+    TerminationMessage, TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind,
+    volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -70,6 +71,9 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         apparmor_profile,
         oom_score_adj,
         ulimits,
+        extra_groups,
+        keep_environment,
+        termination_message,
     } = request;
     let no_limits = Limits::default();
     let mut parts = Parts::default();
@@ -159,6 +163,15 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     for Ulimit { name, soft, hard } in ulimits {
         parts.text(name);
         parts.numbers(&[soft.cast_unsigned(), hard.cast_unsigned()]);
+    }
+    parts.texts(extra_groups);
+    parts.numbers(&[u64::from(*keep_environment)]);
+    match termination_message {
+        None => parts.numbers(&[]),
+        Some(TerminationMessage { path, bytes_max, fallback_to_logs }) => {
+            parts.numbers(&[u64::from(*bytes_max), u64::from(*fallback_to_logs)]);
+            parts.text(path);
+        }
     }
     let Parts { order, numbers } = &parts;
     key.tag(order.iter().map(|part| match part {
@@ -256,8 +269,8 @@ impl<'a> Parts<'a> {
                 }
                 statuses.iter().for_each(|status| self.numbers(&[u64::from(*status)]));
             }
-            Some(Kind::Exec(ExecCheck { path, args, dir, user })) => {
-                self.numbers(&[3]);
+            Some(Kind::Exec(ExecCheck { path, args, dir, user, container_environment })) => {
+                self.numbers(&[3, u64::from(*container_environment)]);
                 [path, dir, user].into_iter().for_each(|text| self.text(text));
                 self.texts(args);
             }
@@ -443,7 +456,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 136] = [
+        let changes: [Change; 999] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -525,6 +538,12 @@ mod tests {
             |r, _| r.stdin = true,
             |r, _| r.stop_signal = 2,
             |r, _| r.remove_when_completed = true,
+            |r, _| r.extra_groups.push("x".into()),
+            |r, _| r.keep_environment = true,
+            |r, _| r.termination_message = Some(TerminationMessage::default()),
+            |r, _| r.termination_message = Some(TerminationMessage { path: "/x".into(), ..Default::default() }),
+            |r, _| r.termination_message = Some(TerminationMessage { bytes_max: 1, ..Default::default() }),
+            |r, _| r.termination_message = Some(TerminationMessage { fallback_to_logs: true, ..Default::default() }),
             |r, _| r.shm_bytes = 1,
             |r, _| r.init = true,
             |r, _| r.sysctls = [("a".to_owned(), "b".to_owned())].into(),

@@ -3,6 +3,8 @@
 //! libcontainer makes them and sets the limits; this module joins, asks, kills and removes, by path alone. On a
 //! version 1 host a container has one directory in each hierarchy, all of the same relative path.
 
+mod usage;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;

@@ -111,7 +111,9 @@ impl Dirs {
     }
 
     fn allocate(&self, file: &File, record: &ContainerRecord) -> io::Result<()> {
-        let room = EXIT_ROOM + serde_json::to_vec(record)?.len() as u64;
+        // A character of a message takes up to six bytes in JSON.
+        let message = record.plan.termination_message.as_ref().map_or(0, |message| u64::from(message.bytes_max) * 6);
+        let room = EXIT_ROOM + message + serde_json::to_vec(record)?.len() as u64;
         rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, room)
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
             .map_err(|error| at(&self.state.join(EXIT_AHEAD), &error.into()))

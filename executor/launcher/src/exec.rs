@@ -26,6 +26,8 @@ use executor_core::protocol::{
 };
 use executor_core::spec;
 use executor_core::time::Timestamp;
+use executor_core::validate::Violation;
+use executor_secrets::volume::Stored;
 use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork, SignalEvents};
@@ -62,6 +64,8 @@ pub(crate) struct Order {
     /// To executord.
     pub(crate) session: Seqpacket,
     pub(crate) payload: MemFile,
+    /// Environment of the container's process, where the new one gets it. Read by that one alone.
+    pub(crate) environment: Option<Stored>,
 }
 
 /// Executes a process and looks after it to its end. Gives the exit status of the supervisor's own process.
@@ -130,8 +134,11 @@ fn try_to_begin(
     order: &Order,
     lifeline: &Seqpacket,
 ) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
-    let Order { id, exec, archive, session, payload } = order;
+    let Order { id, exec, archive, session, payload, environment } = order;
     let target = Target::find(host, id, Timestamp(exec.created_at))?;
+    if exec.container_environment && !(target.record.plan.keep_environment && environment.is_some()) {
+        return Err(no_environment(id).into());
+    }
     let user = target.user(host, &exec.user)?;
     let isolation = &target.record.plan.isolation;
     let held = spec::held(isolation, user.uid);
@@ -163,6 +170,7 @@ fn try_to_begin(
                 nofile: target.prepared.nofile,
                 terminal,
                 supervisor,
+                environment: environment.as_ref(),
                 archive: *archive,
                 secret_devices: &secret_devices,
                 mounts: &[],
@@ -176,6 +184,12 @@ fn try_to_begin(
     // The launcher can end it from now on, whatever becomes of this process.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
     helper.until_executed(process, ends)
+}
+
+/// Refuses the environment of a container that does not keep it.
+pub(crate) fn no_environment(id: &ContainerId) -> Refused {
+    let why = format!("container {id} does not keep its environment: it was run without keep_environment");
+    Refused::of_fields(Reason::Precondition, &[Violation::new("start.container_environment", why)])
 }
 
 /// The processes that make a process in a container, and what is said to and by them.

@@ -13,6 +13,7 @@ use executor_core::record::{
     ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
+use executor_core::usage::{NetworkUsage, Usage};
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 
@@ -70,6 +71,10 @@ pub(crate) struct Outcome {
     pub outputs: Option<OutputsRecord>,
     /// The last of the output may not be in the log.
     pub output_incomplete: bool,
+    /// Traffic of the container's own network.
+    pub network: Option<NetworkUsage>,
+    /// Message that the process left about its end.
+    pub termination_message: String,
     /// Time when the process ended.
     pub ended_at: Option<Timestamp>,
 }
@@ -112,10 +117,13 @@ impl Remains {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
         let oom_killed = host.hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
+        // Before the cgroup goes.
+        let usage = container.started_at.and_then(|_| host.hierarchies.usage(&self.cgroup));
+        let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, ..usage });
         // Files that nobody could reach any more went with their last holder: there is no receipt for that.
         let had_files = |prepared: &Prepared| !prepared.mounts.is_empty();
         let had_files = !container.plan.files.is_empty()
-            || container.plan.actions.is_some()
+            || container.plan.has_hidden_secrets()
             || container.prepared.as_ref().is_some_and(had_files);
         let out_of_reach = self.volumes.is_empty() && had_files;
         let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);
@@ -135,6 +143,8 @@ impl Remains {
             wipe,
             outputs: outcome.outputs,
             output_incomplete: outcome.output_incomplete,
+            usage,
+            termination_message: outcome.termination_message,
             finished_at: now(),
         };
         if let Err(error) = self.dirs.write_exit(&record) {

@@ -4,22 +4,28 @@
 //! The steps are taken within the container, without privilege. In go the payload and the descriptor over which a failure
 //! is told, which execve closes; nothing else that was inherited is left.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use executor_core::payload::{PATH_DEFAULT, ProcessPayload};
+use executor_core::payload::{self, PATH_DEFAULT, ProcessPayload};
 use executor_core::plan::HostOptions;
+use executor_secrets::volume::Stored;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, StringArray};
+
+use zeroize::Zeroizing;
 
 use crate::seccomp::Filter;
 use crate::{apparmor, ulimits};
 
 /// A program is expected to be executed, or its failure to be told, within this time.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
+/// Words of a failure to read the container's environment.
+const ENVIRONMENT: &str = "read the container's environment";
 /// Longest message of a failure.
 pub(crate) const FAILURE_MAX: usize = 8192;
 
@@ -61,19 +67,34 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Reads a payload. `home` is the user's, for where it says nothing.
+    /// Reads a payload. `home` is the user's, for where it says nothing. The variables of an environment that the container keeps
+    /// are added, but for those that the payload has.
     ///
     /// # Errors
-    /// A malformed payload.
-    pub(crate) fn read(payload: &MemFile, home: &Path) -> Result<Self, StartFailure> {
-        payload.read(|bytes| Self::of(bytes, home)).map_err(|error| StartFailure::new("map what to run", error))?
+    /// A malformed payload or environment.
+    pub(crate) fn read(payload: &MemFile, kept: Option<&Stored>, home: &Path) -> Result<Self, StartFailure> {
+        let environment = match kept {
+            None => None,
+            Some(kept) => {
+                let mut bytes = Zeroizing::new(vec![0; kept.len()]);
+                kept.read_into(&mut bytes).map_err(|error| StartFailure::new(ENVIRONMENT, error))?;
+                Some(bytes)
+            }
+        };
+        let environment = environment.as_ref().map(|bytes| payload::decode(bytes)).transpose();
+        let environment = environment
+            .map_err(|error| StartFailure::new(ENVIRONMENT, io::Error::other(error.to_string())))?
+            .unwrap_or_default();
+        payload
+            .read(|bytes| Self::of(bytes, &environment, home))
+            .map_err(|error| StartFailure::new("map what to run", error))?
     }
 
-    fn of(bytes: &[u8], home: &Path) -> Result<Self, StartFailure> {
+    fn of(bytes: &[u8], kept: &[&[u8]], home: &Path) -> Result<Self, StartFailure> {
         let malformed = |error: String| StartFailure::new("read what to run", io::Error::other(error));
         let payload = ProcessPayload::decode(bytes).map_err(|error| malformed(error.to_string()))?;
         let string = |bytes: &[u8]| CString::new(bytes).map_err(|error| malformed(error.to_string()));
-        let mut env = payload.env.clone();
+        let mut env = with_kept(&payload.env, kept);
         let home = [b"HOME=", home.as_os_str().as_encoded_bytes()].concat();
         if !env.iter().any(|pair| pair.starts_with(b"HOME=")) {
             env.push(&home);
@@ -153,6 +174,14 @@ pub(crate) fn confine(filter: &Filter) -> Result<(), StartFailure> {
     Ok(())
 }
 
+/// Returns an environment with the variables of another one that it does not have itself.
+fn with_kept<'a>(own: &[&'a [u8]], kept: &[&'a [u8]]) -> Vec<&'a [u8]> {
+    let name = |pair: &'a [u8]| pair.split(|byte| *byte == b'=').next().unwrap_or_default();
+    let names: BTreeSet<&[u8]> = own.iter().map(|pair| name(pair)).collect();
+    let kept = kept.iter().copied().filter(|pair| !names.contains(name(pair)));
+    own.iter().copied().chain(kept).collect()
+}
+
 /// Returns the paths that a program may be at: its own, or those in the directories of PATH where it has no slash.
 fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
     if program.contains(&b'/') {
@@ -166,6 +195,13 @@ fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_of_its_own_come_before_kept_ones() {
+        let merged = with_kept(&[b"A=1", b"PATH=/x"], &[b"PATH=/y", b"A=", b"AB=2=3", b"B"]);
+        assert_eq!(merged, [&b"A=1"[..], b"PATH=/x", b"AB=2=3", b"B"]);
+        assert_eq!(with_kept(&[b"A=1"], &[]), [b"A=1"]);
+    }
 
     #[test]
     fn a_name_is_looked_up_and_a_path_is_not() {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use executor_core::idmap::IdMap;
 use executor_core::placement::{
-    Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, for_step, place,
+    Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, for_step, place, place_file,
 };
 use executor_core::plan::{Plan, PlannedFile, PlannedProcess, Principal, Rootfs, UserRef};
 use executor_core::protocol::{Reason, Refused};
@@ -177,6 +177,31 @@ impl Tree {
         }
     }
 
+    /// Numbers of the supplementary groups that the plan adds, by the tree's own file.
+    ///
+    /// # Errors
+    /// A name that it does not have: a violation of the entry of `extra_groups`.
+    pub(crate) fn extra_groups(&self, plan: &Plan) -> Result<Vec<u32>, Refused> {
+        if plan.extra_groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let file = read_small(self.root.as_fd(), Path::new(GROUP_FILE))
+            .map_err(|error| failed(&format!("rootfs: {GROUP_FILE}"), &error))?;
+        let violation = |index: usize, why: String| {
+            Refused::of_fields(Reason::Precondition, &[Violation::new(format!("extra_groups[{index}]"), why)])
+        };
+        let groups = users::resolve_groups(&plan.extra_groups, &file)
+            .map_err(|(index, unknown)| violation(index, unknown.to_string()))?;
+        let highest = self.ids.highest();
+        match groups.iter().position(|gid| *gid > highest) {
+            Some(index) => {
+                let (asked, gid) = (&plan.extra_groups[index], groups[index]);
+                Err(violation(index, format!("`{asked}` has id {gid}; {highest} is the last of a user namespace")))
+            }
+            None => Ok(groups),
+        }
+    }
+
     /// Numbers of the groups that the plan's files name, by the tree's own file.
     ///
     /// # Errors
@@ -252,6 +277,44 @@ impl Tree {
             PlacementError::Violations(violations) => Refused::of_fields(Reason::Precondition, &violations),
             PlacementError::View(path, error) => failed(&format!("rootfs: {}", path.display()), &error),
         })
+    }
+
+    /// Decides where the file for a message about the end is mounted, and makes what it is mounted on; `mounts` are those of the
+    /// container's secret files.
+    ///
+    /// # Errors
+    /// A path that does not fit the tree: a violation of `termination_message.path`.
+    pub(crate) fn termination_message(
+        &self,
+        plan: &Plan,
+        mounts: &[MountPoint],
+        user: &ResolvedUser,
+    ) -> Result<Option<MountPoint>, Refused> {
+        let Some(message) = &plan.termination_message else { return Ok(None) };
+        let violation =
+            |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("termination_message.path", why)]);
+        let about = |path: &Path| format!("rootfs: {}", path.display());
+        let holds = |mount: &&MountPoint| {
+            matches!(mount.content, Content::Directory(_)) && message.path.starts_with(&mount.target)
+        };
+        if let Some(directory) = mounts.iter().find(holds) {
+            let (path, directory) = (message.path.display(), directory.target.display());
+            return Err(violation(format!("`{path}` is in {directory}, which holds secret files alone")));
+        }
+        let point = place_file(&message.path, &spec::fresh_mounts(plan), self)
+            .map_err(|(path, error)| failed(&about(&path), &error))?
+            .map_err(violation)?;
+        let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
+        if !point.in_fresh_mount {
+            make_target(self.root.as_fd(), &point, owner).map_err(|error| match error.kind() {
+                io::ErrorKind::ReadOnlyFilesystem => {
+                    let path = message.path.display();
+                    violation(format!("`{path}` cannot be made: the rootfs is read-only there"))
+                }
+                _ => failed(&about(&message.path), &error),
+            })?;
+        }
+        Ok(Some(point))
     }
 
     /// Makes what files are mounted on. All mount points are decided before any is made: one that is there is not one that the

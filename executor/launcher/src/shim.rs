@@ -30,6 +30,7 @@ mod host_options;
 mod inject;
 mod last;
 mod limits;
+mod message;
 mod names;
 mod outputs;
 mod pace;
@@ -40,6 +41,7 @@ mod steps;
 mod supervise;
 mod sysctls;
 mod update;
+mod usage;
 mod watch;
 
 use std::sync::Arc;
@@ -108,6 +110,9 @@ struct Ready {
     token: Option<TokenDigest>,
     /// Steps of a tree of actions, where it runs one.
     steps: Option<steps::Running>,
+    /// File for the process's message about its end.
+    message: Option<message::MessageFile>,
+    interfaces: usage::Interfaces,
     begun: Timestamp,
     generations: update::Generations,
 }
@@ -203,14 +208,28 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
         }
     };
     let ran = ready.record.started_at.is_some();
+    outcome.network = ready.interfaces.usage();
+    ready.interfaces = usage::Interfaces::default(); // the namespace is to go
+    let message = take_message(&mut ready);
     ready.record.state = State::Wiping;
     ready.record.exit = outcome.exit;
     save(&ready);
     control.reached(State::Wiping);
     let Ready { record, mut remains, log: output, watch, .. } = ready;
+    let log_path = output.path().to_owned();
     // The values that were masked are gone before a helper is forked, and before the end is told.
     let mut clients = output.end();
     drop(watch);
+    if let (Some(message), Some(planned)) = (message, &record.plan.termination_message) {
+        outcome.termination_message = if message::falls_back(planned, &message, outcome.exit) {
+            message::end_of_log(&log_path).unwrap_or_else(|error| {
+                log::line(Level::Warning, id.as_str(), format_args!("the end of the log was not read: {error}"));
+                String::new()
+            })
+        } else {
+            message
+        };
+    }
     let mut last = last::Last::new(&mut clients, record.plan.grace, stop_at);
     outcome.outputs = outputs
         .filter(|_| ran)
@@ -220,6 +239,20 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     let deliver = || last.deliver(control, signals);
     if remains.complete(host, record, outcome, deliver).is_some() {
         control.reached(State::Completed);
+    }
+}
+
+/// Takes the process's message about its end, masked.
+fn take_message(ready: &mut Ready) -> Option<String> {
+    let file = ready.message.take()?;
+    let planned = ready.record.plan.termination_message.as_ref()?;
+    match file.take() {
+        Ok(content) => Some(message::last_bytes(&ready.log.masked_bytes(&content), planned)),
+        Err(error) => {
+            let id = ready.record.plan.id.as_str();
+            log::line(Level::Warning, id, format_args!("the termination message was not read: {error}"));
+            Some(String::new())
+        }
     }
 }
 

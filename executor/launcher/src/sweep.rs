@@ -187,7 +187,15 @@ fn end(
     let run = record.started_at.filter(|_| this_boot).map(|at| now().since(at)).unwrap_or_default();
     let timings = Timings { prepare, run, ..Timings::default() };
     let output_incomplete = say_what_is_missing(record, &remains.dirs, this_boot);
-    Outcome { exit: exit.filter(|_| ran), failure, timings, outputs, output_incomplete, ended_at: Some(now()) }
+    Outcome {
+        exit: exit.filter(|_| ran),
+        failure,
+        timings,
+        outputs,
+        output_incomplete,
+        ended_at: Some(now()),
+        ..Outcome::default()
+    }
 }
 
 /// Returns what went wrong with a container that lost its shim; `exit` is that of its process, where it is known, and
@@ -465,6 +473,8 @@ mod tests {
             wipe: None,
             outputs: None,
             output_incomplete: false,
+            usage: None,
+            termination_message: String::new(),
             finished_at: Timestamp(4),
         };
         assert_eq!(found(), "never was", "no directory");

@@ -145,12 +145,18 @@ impl Redactor {
 
     /// Masks one text that is complete, such as an error message.
     pub fn text(&self, text: &str) -> String {
-        let mut out = Vec::with_capacity(text.len());
-        let mut stream = Stream::default();
-        stream.push(self, text.as_bytes(), &mut out);
-        stream.flush(self, &mut out);
         // A value that is no text may have been cut out of the middle of a character.
-        String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        String::from_utf8(self.masked(text.as_bytes()))
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    /// Masks bytes that are complete.
+    pub fn masked(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(bytes.len());
+        let mut stream = Stream::default();
+        stream.push(self, bytes, &mut out);
+        stream.flush(self, &mut out);
+        out
     }
 }
 

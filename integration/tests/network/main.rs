@@ -9,6 +9,7 @@ mod faulty;
 mod names;
 mod ports;
 mod readme;
+mod stats;
 mod ways_out;
 
 use executor_proto::v1::{self, Container, PortMapping, RunRequest};

@@ -9,6 +9,7 @@ use super::checks::CheckArgs;
 use super::host_options::HostArgs;
 use super::isolation::IsolationArgs;
 use super::logging::LoggingArgs;
+use super::message::MessageArgs;
 use super::network::NetworkArgs;
 use super::outputs::OutputArgs;
 use super::program::ImageOfRun;
@@ -125,6 +126,11 @@ pub(crate) struct RunArgs {
     /// host can read arguments (/proc/PID/cmdline): prefer --file.
     #[arg(help_heading = "Secrets", long = "secret-arg", value_name = "INDEX=SOURCE")]
     pub(crate) secret_args: Vec<String>,
+    /// Keep the environment that the process starts with in memory until the container ends, for `exec --container-env`
+    ///
+    /// It lies with the secret files, and is wiped with them.
+    #[arg(help_heading = "Secrets", long)]
+    pub(crate) keep_env: bool,
     /// Mask secrets in what the process writes
     #[arg(help_heading = "Secrets", long, value_enum, default_value_t = RedactArg::Auto)]
     pub(crate) redact: RedactArg,
@@ -157,6 +163,8 @@ pub(crate) struct RunArgs {
     pub(crate) volumes: VolumeArgs,
     #[command(flatten)]
     pub(crate) checks: CheckArgs,
+    #[command(flatten)]
+    pub(crate) message: MessageArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
 }

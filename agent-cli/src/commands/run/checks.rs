@@ -31,6 +31,9 @@ pub(crate) struct CheckArgs {
     /// The same as --readiness exec:COMMAND: as with docker, a failure shows, and does not end the container
     #[arg(long, value_name = "COMMAND")]
     health_cmd: Option<String>,
+    /// Give the programs of checks the environment of the container's process, secret variables included; implies --keep-env
+    #[arg(long)]
+    health_env: bool,
     /// Time between checks that do not give their own [default: 30s while a check passes, 2s while it does not]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_interval: Option<Duration>,
@@ -65,6 +68,9 @@ impl CheckArgs {
         let timeout = self.health_timeout.map(to_proto).transpose()?;
         let lists = [&mut checks.startup, &mut checks.liveness, &mut checks.readiness];
         for check in lists.into_iter().flatten() {
+            if let Some(Kind::Exec(exec)) = &mut check.kind {
+                exec.container_environment = self.health_env;
+            }
             check.interval = check.interval.or(interval);
             check.timeout = check.timeout.or(timeout);
         }
@@ -74,6 +80,7 @@ impl CheckArgs {
             }
         }
         checks.start_timeout = self.health_start_period.filter(|_| starts).map(to_proto).transpose()?;
+        request.keep_environment |= self.health_env;
         request.checks = Some(checks);
         Ok(())
     }

@@ -26,6 +26,9 @@ pub(crate) struct IsolationArgs {
     /// configuration allows that
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
+    /// Supplementary group of every process: a number, or a name in the container's /etc/group; may be repeated
+    #[arg(long, value_name = "GROUP", value_delimiter = ',')]
+    group_add: Vec<String>,
     /// All capabilities, no filter on system calls, nothing masked; where executord's configuration allows it
     #[arg(long)]
     privileged: bool,
@@ -70,6 +73,7 @@ impl IsolationArgs {
             UsernsArg::Own => UserNamespace::Own.into(),
             UsernsArg::Host => UserNamespace::Host.into(),
         };
+        request.extra_groups = self.group_add;
         request.privileged = self.privileged;
         request.read_only_rootfs = self.read_only;
         if let Some(path) = self.seccomp_profile {

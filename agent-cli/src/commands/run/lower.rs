@@ -88,6 +88,7 @@ pub(super) fn lower(
         remove_when_completed: args.rm && args.detach,
         // The last one of a name counts, as with docker.
         ulimits: ulimits.into_values().collect(),
+        keep_environment: args.keep_env,
         ..RunRequest::default()
     };
     if let Some(actions) = actions {
@@ -98,6 +99,7 @@ pub(super) fn lower(
     args.surroundings.apply(&mut request);
     args.volumes.apply(&mut request);
     args.checks.apply(&mut request)?;
+    args.message.apply(&mut request)?;
     args.isolation.apply(&mut request)?;
     args.host_options.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;

@@ -52,6 +52,7 @@ struct ExecCheck {
     args: Vec<String>,
     dir: String,
     user: String,
+    container_environment: bool,
 }
 
 #[derive(Serialize)]
@@ -96,7 +97,9 @@ impl From<&v1::Check> for Check {
             Some(Kind::Tcp(of)) => tcp = Some(TcpCheck { port: of.port }),
             Some(Kind::Exec(of)) => {
                 let (path, args) = (of.path.clone(), of.args.clone());
-                exec = Some(ExecCheck { path, args, dir: of.dir.clone(), user: of.user.clone() });
+                let container_environment = of.container_environment;
+                exec =
+                    Some(ExecCheck { path, args, dir: of.dir.clone(), user: of.user.clone(), container_environment });
             }
         }
         Self {

@@ -94,6 +94,19 @@ struct Spec {
     log_limits: LogLimits,
     log_tags: BTreeMap<String, String>,
     checks: Option<checks::Checks>,
+    extra_groups: Vec<String>,
+    /// Numbers of all supplementary groups.
+    group_ids: Vec<u32>,
+    keep_environment: bool,
+    termination_message: Option<TerminationMessage>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct TerminationMessage {
+    path: String,
+    bytes_max: u32,
+    fallback_to_logs: bool,
 }
 
 #[derive(Serialize)]
@@ -112,7 +125,7 @@ struct WritableFiles {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Limits {
+pub(super) struct Limits {
     memory_bytes: u64,
     pids: u64,
     cpu_millis: u64,
@@ -201,7 +214,6 @@ impl From<&v1::Container> for Rotated {
 
 impl From<&v1::ContainerSpec> for Spec {
     fn from(spec: &v1::ContainerSpec) -> Self {
-        let limits = spec.limits.clone().unwrap_or_default();
         Self {
             rootfs: spec.rootfs.clone(),
             path: spec.path.clone(),
@@ -211,18 +223,7 @@ impl From<&v1::ContainerSpec> for Spec {
             user: spec.user.clone(),
             uid: spec.uid,
             gid: spec.gid,
-            limits: Limits {
-                memory_bytes: limits.memory_bytes,
-                pids: limits.pids,
-                cpu_millis: limits.cpu_millis,
-                disk_bytes: limits.disk_bytes,
-                cpu_weight: limits.cpu_weight,
-                io_weight: limits.io_weight,
-                cpuset_cpus: limits.cpuset_cpus,
-                cpuset_mems: limits.cpuset_mems,
-                swap_bytes: limits.swap_bytes,
-                memory_reservation_bytes: limits.memory_reservation_bytes,
-            },
+            limits: Limits::from(spec.limits.clone().unwrap_or_default()),
             nofile: spec.nofile,
             isolation: spec.into(),
             network: network(spec.network),
@@ -247,6 +248,43 @@ impl From<&v1::ContainerSpec> for Spec {
             },
             log_tags: sorted(&spec.log_tags),
             checks: spec.checks.as_ref().map(checks::Checks::from),
+            extra_groups: spec.extra_groups.clone(),
+            group_ids: spec.group_ids.clone(),
+            keep_environment: spec.keep_environment,
+            termination_message: spec.termination_message.as_ref().map(|message| TerminationMessage {
+                path: message.path.clone(),
+                bytes_max: message.bytes_max,
+                fallback_to_logs: message.fallback_to_logs,
+            }),
+        }
+    }
+}
+
+impl From<v1::Limits> for Limits {
+    fn from(limits: v1::Limits) -> Self {
+        let v1::Limits {
+            memory_bytes,
+            pids,
+            cpu_millis,
+            disk_bytes,
+            cpu_weight,
+            io_weight,
+            cpuset_cpus,
+            cpuset_mems,
+            swap_bytes,
+            memory_reservation_bytes,
+        } = limits;
+        Self {
+            memory_bytes,
+            pids,
+            cpu_millis,
+            disk_bytes,
+            cpu_weight,
+            io_weight,
+            cpuset_cpus,
+            cpuset_mems,
+            swap_bytes,
+            memory_reservation_bytes,
         }
     }
 }

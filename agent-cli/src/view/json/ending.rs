@@ -3,6 +3,7 @@
 use executor_client::v1::{self, exit_status};
 use serde::Serialize;
 
+use super::usage::Usage;
 use super::{outputs, seconds, time};
 use crate::exit::Outcome;
 use crate::signals;
@@ -20,6 +21,10 @@ pub(crate) struct Ending {
     wipe: Option<Wipe>,
     outputs: Option<outputs::Summary>,
     output_incomplete: bool,
+    /// Counters of the whole run.
+    usage: Option<Usage>,
+    /// Message that the process left about its end.
+    termination_message: Option<String>,
 }
 
 /// End of the process: its exit code or a signal.
@@ -104,6 +109,8 @@ impl From<&v1::Result> for Ending {
             wipe: result.wipe.as_ref().map(Wipe::from),
             outputs: result.outputs.as_ref().map(outputs::Summary::from),
             output_incomplete: result.output_incomplete,
+            usage: result.usage.as_ref().map(Usage::from),
+            termination_message: Some(result.termination_message.clone()).filter(|message| !message.is_empty()),
         }
     }
 }

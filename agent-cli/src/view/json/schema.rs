@@ -13,8 +13,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CheckedBindings, Container, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, Rotated, Secrets,
-    ShownBindings,
+    CheckedBindings, Container, ContainerStats, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, Rotated,
+    Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::view::images;
@@ -28,6 +28,9 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("run", "the container, when it has ended; with --detach, when it runs", |g| g.subschema_for::<Container>()),
         ("ps", "one document", |g| g.subschema_for::<Vec<Container>>()),
         ("inspect", "one document", |g| g.subschema_for::<Container>()),
+        ("stats", "a line for each container and reading; with --no-stream one document, the list of them", |g| {
+            g.subschema_for::<ContainerStats>()
+        }),
         ("wait", "one document", |g| g.subschema_for::<Container>()),
         ("stop", "one document", |g| g.subschema_for::<Container>()),
         ("signal", "one document", |g| g.subschema_for::<Done>()),
@@ -102,7 +105,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 44] = [
+const SHOWN: [(&str, &str, &[&str]); 52] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -147,6 +150,14 @@ const SHOWN: [(&str, &str, &[&str]); 44] = [
     ("TcpCheck", "TcpCheck", &[]),
     ("ExecCheck", "ExecCheck", &[]),
     ("CheckStatus", "CheckStatus", &[]),
+    ("TerminationMessage", "TerminationMessage", &[]),
+    ("ContainerStats", "ContainerStats", &[]),
+    ("Usage", "Usage", &[]),
+    ("CpuUsage", "CpuUsage", &[]),
+    ("MemoryUsage", "MemoryUsage", &[]),
+    ("PidsUsage", "PidsUsage", &[]),
+    ("IoUsage", "IoUsage", &[]),
+    ("NetworkUsage", "NetworkUsage", &[]),
 ];
 
 /// Keys of a definition that are neither a field of the message, nor a duration of it in seconds, nor its own.

@@ -91,6 +91,9 @@ pub struct ExecProbe {
     pub dir: String,
     /// User; the container's own when empty.
     pub user: String,
+    /// True when it has the environment of the container's process.
+    #[serde(default)]
+    pub container_environment: bool,
 }
 
 impl Check {

@@ -41,6 +41,9 @@ pub struct Exec {
     /// Time of the container's admission, as in its launch, because the id may belong to another container by now.
     #[prost(uint64, tag = "7")]
     pub created_at: u64,
+    /// True when the process gets the environment of the container's own process, too.
+    #[prost(bool, tag = "130")]
+    pub container_environment: bool,
 }
 
 /// An argument of an [`Archive`]'s payload: a link at the end of its path is followed.

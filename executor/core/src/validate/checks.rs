@@ -85,6 +85,20 @@ pub(super) fn check(asked: &Checks, policy: &Policy, report: &mut Report) -> Opt
     any.then_some(Checks { startup, liveness, readiness, start_timeout })
 }
 
+/// Checks that programs have the environment of the container's process only where that is kept.
+pub(super) fn environment(checks: Option<&Checks>, is_kept: bool, report: &mut Report) {
+    let Some(checks) = checks.filter(|_| !is_kept) else { return };
+    let lists = [("startup", &checks.startup), ("liveness", &checks.liveness), ("readiness", &checks.readiness)];
+    for (name, list) in lists {
+        for (index, check) in list.iter().enumerate() {
+            if matches!(&check.probe, Probe::Exec(probe) if probe.container_environment) {
+                let field = format!("checks.{name}[{index}].exec.container_environment");
+                report.add(field, Conflict.because("requires keep_environment"));
+            }
+        }
+    }
+}
+
 fn or(asked: Duration, default: Duration) -> Duration {
     if asked.is_zero() { default } else { asked }
 }
@@ -207,7 +221,7 @@ fn headers(field: &str, headers: &[(String, String)], report: &mut Report) {
 }
 
 fn exec(field: &str, asked: &ExecProbe, policy: &Policy, report: &mut Report) {
-    let ExecProbe { path, args, dir, user } = asked;
+    let ExecProbe { path, args, dir, user, container_environment: _ } = asked;
     let bytes = [path, dir, user].into_iter().chain(args).map(String::len).sum::<usize>();
     if args.len() > ARGS_MAX {
         report.add(format!("{field}.args"), TooMany.because(format!("has {} entries; at most {ARGS_MAX}", args.len())));
@@ -297,7 +311,13 @@ mod tests {
             ],
             statuses: vec![199, 200, 200, 600],
         };
-        let exec = ExecProbe { path: "a\0".into(), dir: "x".into(), user: "a/b".into(), args: vec!["\0".into()] };
+        let exec = ExecProbe {
+            path: "a\0".into(),
+            dir: "x".into(),
+            user: "a/b".into(),
+            args: vec!["\0".into()],
+            container_environment: false,
+        };
         let slow = Check { interval: ms(499), timeout: ms(60_001), initial_delay: SPAN_MAX + ms(1), ..tcp(1) };
         let counts = Check { healthy_threshold: 101, unhealthy_threshold: 101, ..tcp(0) };
         let asked = Checks {

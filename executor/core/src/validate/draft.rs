@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::plan::{
-    Actions, Checks, Connectivity, HostOptions, Isolation, Network, PlannedImage, Redaction, Surroundings, Volume,
+    Actions, Checks, Connectivity, HostOptions, Isolation, Network, PlannedImage, Redaction, Surroundings,
+    TerminationMessage, Volume,
 };
 
 /// A request as it came, borrowed.
@@ -100,6 +101,12 @@ pub struct Draft<'a> {
     pub logging: DraftLogging,
     /// Checks as requested; zeros for defaults.
     pub checks: Option<Checks>,
+    /// Supplementary groups, by number or name.
+    pub extra_groups: Vec<&'a str>,
+    /// Keep the environment.
+    pub keep_environment: bool,
+    /// File for a message about the end, as requested; empty and 0 for defaults.
+    pub termination_message: Option<TerminationMessage>,
 }
 
 impl<'a> Draft<'a> {

@@ -1,7 +1,7 @@
 use super::*;
 
 mod host;
-use crate::plan::{OutputSource, PlannedOutputs};
+use crate::plan::{OutputSource, PlannedOutputs, TerminationMessage};
 
 fn draft<'a>() -> Draft<'a> {
     Draft { id: "c1", path: "/bin/true", ..Draft::default() }
@@ -338,4 +338,34 @@ fn what_a_process_may_write_among_its_files() {
     assert_eq!(asked(0, 0, Vec::new()).unwrap_err()[0].field, "writable_files");
     let declared = Draft { writable_files: Some(0), file_directories: vec!["/run/scratch"], ..draft() };
     validate(&declared, &Policy::default()).unwrap();
+}
+
+/// Groups, a kept environment and the file for a message, as a compromised daemon would send them.
+#[test]
+fn what_a_scheduler_asks_for_is_judged_again() {
+    let message = TerminationMessage { path: "".into(), bytes_max: 0, fallback_to_logs: true };
+    let asked =
+        Draft { extra_groups: vec!["4", "adm"], keep_environment: true, termination_message: Some(message), ..draft() };
+    let plan = validate(&asked, &Policy::default()).unwrap();
+    let planned = plan.termination_message.as_ref().unwrap();
+    assert_eq!((planned.path.to_str(), planned.bytes_max), (Some("/dev/termination-log"), 4096));
+    assert!(plan.keep_environment && plan.extra_groups.len() == 2);
+    recheck(&plan, &Policy::default()).unwrap();
+    fn message_of(plan: &mut Plan) -> &mut TerminationMessage {
+        plan.termination_message.as_mut().unwrap()
+    }
+    let forged: [fn(&mut Plan); 7] = [
+        |plan| plan.extra_groups = vec![Principal::Name("a/b".into())],
+        |plan| plan.extra_groups = vec![Principal::Id(RANGE)],
+        |plan| plan.extra_groups = (0..33).map(Principal::Id).collect(),
+        |plan| message_of(plan).path = "/dev/null".into(),
+        |plan| message_of(plan).path = "".into(),
+        |plan| message_of(plan).bytes_max = 0,
+        |plan| message_of(plan).bytes_max = 1 << 20,
+    ];
+    for (index, forge) in forged.iter().enumerate() {
+        let mut plan = plan.clone();
+        forge(&mut plan);
+        assert!(recheck(&plan, &Policy::default()).is_err(), "{index}");
+    }
 }

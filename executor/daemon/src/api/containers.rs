@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_core::limits::SIGNAL_MAX;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{ShimCall, Signal, Stop};
-use executor_core::validate::ViolationReason;
+use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
 use prost::Message as _;
 
@@ -97,7 +98,15 @@ pub(super) async fn wait(node: &Arc<Node>, id: &str) -> Result<v1::Container, Pr
 
 pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v1::Container, Problem> {
     let grace = draft::duration("grace_period", request.grace_period.as_ref());
-    let grace = grace.map_err(|violation| Problem::invalid(vec![violation]))?;
+    let signal = i32::try_from(request.signal).ok().filter(|_| request.signal <= SIGNAL_MAX);
+    let out_of_range = || {
+        let why = format!("is {}; 1 to {SIGNAL_MAX} are allowed, or 0", request.signal);
+        Violation::new("signal", ViolationReason::OutOfRange.because(why))
+    };
+    let (grace, signal) = match (grace, signal.ok_or_else(out_of_range)) {
+        (Ok(grace), Ok(signal)) => (grace, signal),
+        (grace, signal) => return Err(Problem::invalid(grace.err().into_iter().chain(signal.err()).collect())),
+    };
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
     // In `wiping` outputs may still be captured, and the last of the output be waited for, which a stop cuts short.
@@ -106,7 +115,7 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     {
         let grace = grace.unwrap_or(facts.plan.grace);
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        match link.call(ShimCall::Stop(Stop { grace_ms })).await {
+        match link.call(ShimCall::Stop(Stop { grace_ms, signal })).await {
             // A shim that is gone has nothing left to stop.
             Ok(()) | Err(None) => {}
             Err(Some(problem)) => return Err(problem),

@@ -1,10 +1,11 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod checks;
 mod host_options;
+mod usage;
 mod volumes;
 
 use std::collections::HashMap;
-mod checks;
 
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use executor_core::plan::{
 };
 use executor_core::record::{Exit, FailureKind, StepRecord, StepState, VolumeKind, WIPE_METHOD, WipeRecord};
 use executor_core::time::Timestamp;
+use executor_core::usage::Usage;
 use executor_proto::v1;
 
 use crate::draft;
@@ -86,18 +88,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         user: plan.user.to_string(),
         uid: prepared.map(|prepared| prepared.user.uid),
         gid: prepared.map(|prepared| prepared.user.gid),
-        limits: Some(v1::Limits {
-            memory_bytes: plan.limits.memory_bytes,
-            pids: plan.limits.pids,
-            cpu_millis: plan.limits.cpu_millis,
-            disk_bytes: plan.limits.disk_bytes,
-            cpu_weight: plan.limits.cpu_weight,
-            io_weight: plan.limits.io_weight,
-            cpuset_cpus: plan.host_options.cpus.clone(),
-            cpuset_mems: plan.host_options.memory_nodes.clone(),
-            swap_bytes: plan.limits.swap_bytes,
-            memory_reservation_bytes: plan.limits.memory_reservation_bytes,
-        }),
+        limits: Some(limits(plan)),
         nofile: prepared.map_or(plan.limits.nofile, |prepared| prepared.nofile),
         network: match plan.network {
             Network::None => v1::Network::None,
@@ -162,6 +153,29 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         apparmor_profile: plan.host_options.apparmor_profile.clone(),
         oom_score_adj: plan.host_options.oom_score_adj,
         ulimits: plan.host_options.ulimits.iter().map(host_options::ulimit).collect(),
+        extra_groups: plan.extra_groups.iter().map(ToString::to_string).collect(),
+        keep_environment: plan.keep_environment,
+        termination_message: plan.termination_message.as_ref().map(|message| v1::TerminationMessage {
+            path: message.path.display().to_string(),
+            bytes_max: message.bytes_max,
+            fallback_to_logs: message.fallback_to_logs,
+        }),
+        group_ids: prepared.map(|prepared| prepared.user.groups.clone()).unwrap_or_default(),
+    }
+}
+
+fn limits(plan: &Plan) -> v1::Limits {
+    v1::Limits {
+        memory_bytes: plan.limits.memory_bytes,
+        pids: plan.limits.pids,
+        cpu_millis: plan.limits.cpu_millis,
+        disk_bytes: plan.limits.disk_bytes,
+        cpu_weight: plan.limits.cpu_weight,
+        io_weight: plan.limits.io_weight,
+        cpuset_cpus: plan.host_options.cpus.clone(),
+        cpuset_mems: plan.host_options.memory_nodes.clone(),
+        swap_bytes: plan.limits.swap_bytes,
+        memory_reservation_bytes: plan.limits.memory_reservation_bytes,
     }
 }
 
@@ -306,6 +320,8 @@ fn result(end: &End) -> v1::Result {
             failure: outputs.failure.clone().unwrap_or_default(),
         }),
         output_incomplete: end.output_incomplete,
+        usage: end.usage.as_ref().map(usage::message),
+        termination_message: end.termination_message.clone(),
     }
 }
 
@@ -355,6 +371,16 @@ fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
         pid: u32::try_from(step.pid).unwrap_or(0),
         program: process.map(|process| process.path.clone()).unwrap_or_default(),
         files: files.iter().map(|file| file.path.display().to_string()).collect(),
+    }
+}
+
+/// Makes the message of a container's counters.
+pub(crate) fn stats(facts: &Facts, counted: Option<&Usage>) -> v1::ContainerStats {
+    v1::ContainerStats {
+        id: facts.plan.id.to_string(),
+        state: state(facts.state).into(),
+        usage: counted.map(usage::message),
+        limits: Some(limits(&facts.plan)),
     }
 }
 

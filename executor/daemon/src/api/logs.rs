@@ -7,7 +7,7 @@ use std::sync::Arc;
 use executor_core::lifecycle::State;
 use executor_core::logline::Entry;
 use executor_core::time::Timestamp;
-use executor_core::validate::ViolationReason;
+use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
 
 use super::{StreamError, convert};
@@ -28,7 +28,16 @@ pub(super) fn stream(
 ) -> Result<Answers<v1::StreamLogsResponse>, Problem> {
     let handle = node.find(&request.id)?;
     let since = request.since.as_ref().map(since).transpose()?;
-    let selection = Selection { since, offset: request.offset, log_bytes_max: node.config.log_bytes_max };
+    let violations = from_sequence(request);
+    if !violations.is_empty() {
+        return Err(Problem::invalid(violations));
+    }
+    let selection = Selection {
+        since,
+        offset: request.offset,
+        from_sequence: request.from_sequence.unwrap_or(1),
+        log_bytes_max: node.config.log_bytes_max,
+    };
     let (sender, answers) = conversation.answers();
     let (node, follow, tail) = (Arc::clone(node), request.follow, request.tail);
     tokio::spawn(async move {
@@ -54,6 +63,8 @@ pub(super) fn stream(
 struct Selection {
     since: Option<Timestamp>,
     offset: Option<u64>,
+    /// Number of the first entry.
+    from_sequence: u64,
     log_bytes_max: u64,
 }
 
@@ -69,9 +80,13 @@ impl Selection {
         match item {
             // A client that selects new entries does not miss those before the oldest kept one.
             Item::Gap(from, ..) if from.entries == 0 && self.since.is_some() && self.offset.is_none() => None,
-            Item::Gap(_, to, _) if to.bytes < offset => None,
+            Item::Gap(_, to, _) if to.bytes < offset || to.entries < self.from_sequence => None,
             Item::Gap(from, to, missing) => {
                 let mut gap = convert::log_gap(*from, *to, *missing, self.log_bytes_max);
+                if let Some(told) = gap.gap.as_mut().filter(|_| from.entries + 1 < self.from_sequence) {
+                    // How many of the bytes belong to the entries before is not known.
+                    (told.dropped_bytes, told.dropped_entries) = (0, to.entries - (self.from_sequence - 1));
+                }
                 if let Some(told) = gap.gap.as_mut().filter(|_| from.bytes < offset) {
                     // Entries that are selected in part are not counted.
                     (told.dropped_bytes, told.dropped_entries, gap.offset) = (to.bytes - offset, 0, offset);
@@ -79,6 +94,7 @@ impl Selection {
                 gap.gap.is_some_and(|told| told.dropped_bytes > 0 || told.dropped_entries > 0).then_some(gap)
             }
             Item::Entry(entry, _) if self.since.is_some_and(|since| entry.time < since) => None,
+            Item::Entry(_, before) if before.entries + 1 < self.from_sequence => None,
             Item::Entry(entry, before) => {
                 let end = before.bytes + entry.output_bytes();
                 // The executor's own entries have no bytes: those at the offset itself are selected.
@@ -172,17 +188,21 @@ impl Log {
         if over { log.ended() } else { Ok(()) }
     }
 
-    /// Checks the offset at the end of a log that is complete.
+    /// Checks where the selection begins, at the end of a log that is complete.
     fn ended(&self) -> Result<(), StreamError> {
-        let (end, directory) = (self.reader.place().bytes, self.reader.directory());
-        match self.selection.offset {
-            Some(offset) if offset > end => {
-                let id = directory.file_name().unwrap_or_default().display();
-                let message = format!("offset is {offset}, but the log of container {id} ends at {end}");
-                Err(StreamError::Problem(Problem::new(Kind::OutOfRange, message)))
+        let (end, directory) = (self.reader.place(), self.reader.directory());
+        let id = directory.file_name().unwrap_or_default().display();
+        let message = match self.selection {
+            Selection { offset: Some(offset), .. } if offset > end.bytes => {
+                format!("offset is {offset}, but the log of container {id} ends at {}", end.bytes)
             }
-            _ => Ok(()),
-        }
+            // The next number is that of a client that has read everything.
+            Selection { from_sequence, .. } if from_sequence > end.entries.saturating_add(1) => {
+                format!("from_sequence is {from_sequence}, but the log of container {id} has {} entries", end.entries)
+            }
+            _ => return Ok(()),
+        };
+        Err(StreamError::Problem(Problem::new(Kind::OutOfRange, message)))
     }
 
     /// Sends entries until the container is completed.
@@ -233,6 +253,24 @@ async fn changed(changes: &mut Option<Subscription>) {
         Some(changes) => changes.changed().await,
         None => std::future::pending().await,
     }
+}
+
+/// Checks the number of the first entry, and what is selected beside it.
+fn from_sequence(request: &v1::StreamLogsRequest) -> Vec<Violation> {
+    let Some(number) = request.from_sequence else { return Vec::new() };
+    let field = "from_sequence";
+    let mut violations = Vec::new();
+    if number == 0 {
+        violations
+            .push(Violation::new(field, ViolationReason::OutOfRange.because("is 0; entries are numbered from 1")));
+    }
+    for (other, is_set) in [("offset", request.offset.is_some()), ("tail", request.tail.is_some())] {
+        if is_set {
+            let why = format!("cannot be set together with {other}");
+            violations.push(Violation::new(field, ViolationReason::Conflict.because(why)));
+        }
+    }
+    violations
 }
 
 fn since(time: &prost_types::Timestamp) -> Result<Timestamp, Problem> {

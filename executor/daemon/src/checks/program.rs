@@ -33,6 +33,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         args: probe.args.clone(),
         dir: probe.dir.clone(),
         user: probe.user.clone(),
+        container_environment: probe.container_environment,
         ..v1::ExecStart::default()
     });
     let failed = |why: String| Made::of(Outcome::Failed(format!("`{}` {why}", probe.path)));

@@ -3,7 +3,8 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use executor_core::protocol::{Refused, ShimCall, ShimNews, ShimReport, ShimRequest};
+use executor_core::protocol::{ReadUsage, Refused, ShimCall, ShimNews, ShimReport, ShimRequest};
+use executor_core::usage::Usage;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message as _;
 
@@ -14,7 +15,16 @@ use crate::problem::{Kind, Problem};
 #[derive(Debug)]
 pub struct ShimLink {
     packets: Packets,
-    calls: PendingCalls<Result<Option<OwnedFd>, Refused>>,
+    calls: PendingCalls<Result<Answer, Refused>>,
+}
+
+/// What an answer brings.
+#[derive(Debug)]
+enum Answer {
+    /// A descriptor, if any.
+    Done(Option<OwnedFd>),
+    /// Counters.
+    Usage(Usage),
 }
 
 impl ShimLink {
@@ -43,11 +53,29 @@ impl ShimLink {
         call: ShimCall,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Option<OwnedFd>, Option<Refused>> {
+        match self.ask(call, fds).await? {
+            Answer::Done(fd) => Ok(fd),
+            Answer::Usage(_) => Err(Some(unexpected())),
+        }
+    }
+
+    /// Returns the container's counters.
+    ///
+    /// # Errors
+    /// As [`ShimLink::call_with_fds`].
+    pub(crate) async fn usage(&self) -> Result<Usage, Option<Refused>> {
+        match self.ask(ShimCall::ReadUsage(ReadUsage {}), &[]).await? {
+            Answer::Usage(usage) => Ok(usage),
+            Answer::Done(_) => Err(Some(unexpected())),
+        }
+    }
+
+    async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<Answer, Option<Refused>> {
         let (sequence, answer) = self.calls.register().ok_or(None)?;
         let request = ShimRequest { sequence, call: Some(call) };
         self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| None)?;
         match answer.await {
-            Ok(Ok(fd)) => Ok(fd),
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(refused)) => Err(Some(refused)),
             Err(_) => Err(None),
         }
@@ -69,17 +97,12 @@ impl ShimLink {
                         let why = Problem::of_system("the answer of the container's shim", &error).message;
                         Refused::new(executor_core::protocol::Reason::Exhausted, why)
                     };
-                    self.calls.answer(sequence, fd.map_err(missing));
+                    self.calls.answer(sequence, fd.map(Answer::Done).map_err(missing));
                 }
+                (sequence, Some(ShimNews::Usage(usage))) => self.calls.answer(sequence, Ok(Answer::Usage(usage))),
                 (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
                 // An answer of a newer shim.
-                (sequence, _) => {
-                    let unknown = Refused::new(
-                        executor_core::protocol::Reason::Internal,
-                        "the container's shim gave an unexpected answer",
-                    );
-                    self.calls.answer(sequence, Err(unknown));
-                }
+                (sequence, _) => self.calls.answer(sequence, Err(unexpected())),
             }
         }
     }
@@ -88,6 +111,11 @@ impl ShimLink {
     pub fn close(&self) {
         self.calls.close();
     }
+}
+
+/// Refuses an answer to another call.
+fn unexpected() -> Refused {
+    Refused::new(executor_core::protocol::Reason::Internal, "the container's shim gave an unexpected answer")
 }
 
 /// Makes the problem of a call that finds no shim any more.

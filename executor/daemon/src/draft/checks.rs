@@ -45,6 +45,7 @@ fn one(field: &str, check: &v1::Check, violations: &mut Vec<Violation>) -> Check
             args: exec.args.clone(),
             dir: exec.dir.clone(),
             user: exec.user.clone(),
+            container_environment: exec.container_environment,
         }),
     };
     let mut time =

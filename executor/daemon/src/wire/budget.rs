@@ -30,18 +30,20 @@ const STALLED: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Methods with one answer that can be large.
-const LARGE_ANSWERS: [&str; 5] = [
+const LARGE_ANSWERS: [&str; 6] = [
     "/executor.v1.Executor/List",
     "/executor.v1.Executor/Get",
+    "/executor.v1.Executor/Stats",
     "/executor.v1.Executor/GetSecrets",
     "/executor.v1.Images/List",
     "/executor.v1.Images/Inspect",
 ];
 
 /// Methods with streams of answers.
-const STREAM_ANSWERS: [&str; 6] = [
+const STREAM_ANSWERS: [&str; 7] = [
     "/executor.v1.Executor/StreamLogs",
     "/executor.v1.Executor/WatchEvents",
+    "/executor.v1.Executor/WatchStats",
     "/executor.v1.Executor/GetOutputs",
     "/executor.v1.Executor/Exec",
     "/executor.v1.Executor/Attach",

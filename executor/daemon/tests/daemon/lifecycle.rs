@@ -302,13 +302,16 @@ async fn stop_signal_and_delete() {
     let refused = client.delete(delete(false)).await.unwrap_err();
     assert!(refused.code() == Code::FailedPrecondition && refused.message().contains("running"), "{refused:?}");
 
-    let grace =
-        |seconds| v1::StopRequest { id: "a".into(), grace_period: Some(prost_types::Duration { seconds, nanos: 0 }) };
+    let grace = |seconds| v1::StopRequest {
+        id: "a".into(),
+        grace_period: Some(prost_types::Duration { seconds, nanos: 0 }),
+        signal: 0,
+    };
     assert_eq!(client.stop(grace(-1)).await.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(client.stop(grace(4000)).await.unwrap_err().code(), Code::InvalidArgument);
     let stopping = tokio::spawn({
         let mut client = client.clone();
-        async move { client.stop(v1::StopRequest { id: "a".into(), grace_period: None }).await }
+        async move { client.stop(v1::StopRequest { id: "a".into(), grace_period: None, signal: 0 }).await }
     });
     assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 10_000), "the plan's own grace");
     shim.reached(State::Stopping);
@@ -333,7 +336,8 @@ async fn stop_signal_and_delete() {
     let (shim, _) = node.run(request("b")).await;
     shim.exits(0);
     wait(&mut client, "b").await;
-    let stopped = client.stop(v1::StopRequest { id: "b".into(), grace_period: None }).await.unwrap().into_inner();
+    let stopped =
+        client.stop(v1::StopRequest { id: "b".into(), grace_period: None, signal: 0 }).await.unwrap().into_inner();
     assert_eq!(stopped.container.unwrap().state(), v1::State::Completed);
     let signal = v1::SignalRequest { id: "b".into(), signal: 9, process_id: String::new() };
     assert_eq!(client.signal(signal).await.unwrap_err().code(), Code::FailedPrecondition);

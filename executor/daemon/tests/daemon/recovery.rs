@@ -211,7 +211,7 @@ async fn the_end_of_a_daemon() {
     });
     let (node, status) = ended.await.unwrap();
     assert!(status.success());
-    let stop = executor_core::protocol::Stop { grace_ms: 0 };
+    let stop = executor_core::protocol::Stop { grace_ms: 0, signal: 0 };
     assert_eq!(killed.await.unwrap(), executor_core::protocol::ShimCall::Stop(stop));
     assert_eq!(node.launcher.calls(), ["shutdown"]);
 }

@@ -99,9 +99,11 @@ impl Target {
             read_small(self.root.as_fd(), Path::new(path))
                 .map_err(|error| failed(&format!("container: {path}"), &error))
         };
-        users::resolve(&user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
+        let mut user = users::resolve(&user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
             Refused::of_fields(Reason::Precondition, &[Violation::new("start.user", unknown.to_string())])
-        })
+        })?;
+        user.join(&self.prepared.extra_groups);
+        Ok(user)
     }
 
     /// Returns the credentials of a process of this user: those that the container's own processes have.

@@ -13,6 +13,7 @@ use std::path::Path;
 use executor_core::limits::CORE_FILE_MAX;
 use executor_core::placement::MountPoint;
 use executor_core::protocol::ArchiveWork;
+use executor_secrets::volume::Stored;
 use executor_sys::entry;
 use executor_sys::memfile::MemFile;
 use executor_sys::privileges::Credentials;
@@ -55,6 +56,8 @@ pub(crate) struct Entrant<'a> {
     /// The size of its terminal, where it gets one.
     pub(crate) terminal: Option<Window>,
     pub(crate) supervisor: u32,
+    /// Environment of the container's process, where this one gets it.
+    pub(crate) environment: Option<&'a Stored>,
     /// Set where files are copied and nothing is executed.
     pub(crate) archive: Option<ArchiveWork>,
     /// File systems of the container's secret files.
@@ -102,8 +105,11 @@ impl Entrant<'_> {
             .map_err(|error| ("limits", error.into()))?;
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(|error| ("standard input", error))?;
         let views = self.mounts.iter().map(|(_, view)| *view);
-        let kept: Vec<BorrowedFd<'_>> =
-            [socket.as_fd(), payload.as_fd(), init.as_fd()].into_iter().chain(views).collect();
+        let kept: Vec<BorrowedFd<'_>> = [socket.as_fd(), payload.as_fd(), init.as_fd()]
+            .into_iter()
+            .chain(views)
+            .chain(self.environment.map(Stored::as_fd))
+            .collect();
         process::close_all_but(&kept).map_err(|error| ("close descriptors", error))?;
         let mut what = "enter the container";
         let within = || {
@@ -120,7 +126,8 @@ impl Entrant<'_> {
 
     /// Runs the second process. Returns only with a failure.
     fn execute(&self, socket: &Seqpacket, payload: &MemFile) -> Result<Infallible, StartFailure> {
-        process::close_all_but(&[socket.as_fd(), payload.as_fd()])
+        let kept = [socket.as_fd(), payload.as_fd()].into_iter().chain(self.environment.map(Stored::as_fd));
+        process::close_all_but(&kept.collect::<Vec<_>>())
             .map_err(|error| StartFailure::new("close descriptors", error))?;
         // Asked for first: a supervisor that is gone before says no `go`.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
@@ -133,7 +140,7 @@ impl Entrant<'_> {
             rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?;
             return Asked::read(work, payload)?.carry_out(socket, self.filter, self.secret_devices);
         }
-        let program = Program::read(payload, self.home)?;
+        let program = Program::read(payload, self.environment, self.home)?;
         match self.terminal {
             Some(window) => {
                 self.take_terminal(socket, window).map_err(|error| StartFailure::new("open a terminal", error))?;

@@ -9,6 +9,8 @@ use executor_core::payload::BYTES_MAX;
 use executor_core::protocol::{
     Archive, ArchiveWork, Done, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, LauncherAnswer, Reason, Refused,
 };
+use executor_core::time::Timestamp;
+use executor_secrets::volume::Stored;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
 use executor_sys::ready::is_readable;
@@ -81,6 +83,7 @@ impl Server {
             );
             return Err(Refused::new(Reason::Exhausted, why));
         }
+        let environment = exec.container_environment.then(|| self.environment(&id, exec.created_at)).transpose()?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
         let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("supervisor", &error))?;
@@ -89,7 +92,7 @@ impl Server {
             Fork::Child => {
                 drop((lifeline, room));
                 self.abandon();
-                let order = exec::Order { id, exec, archive, session, payload };
+                let order = exec::Order { id, exec, archive, session, payload, environment };
                 process::exit_now(exec::run(&self.host, &self.filter, order, &theirs))
             }
         };
@@ -97,6 +100,17 @@ impl Server {
         let pidfd = process::pidfd(pid).map_err(|error| failed("supervisor", &error))?;
         self.execs.push(Supervisor { container: id, pid, pidfd, lifeline: Some(lifeline), process: None });
         Ok(LauncherAnswer::Done(Done {}))
+    }
+
+    /// Opens the environment that a container keeps, by the launcher's handle of its volume. It is not read here.
+    fn environment(&mut self, id: &ContainerId, created_at: u64) -> Result<Stored, Refused> {
+        self.hear_shims();
+        let shim = self.shims.get(id).filter(|shim| shim.created_at == Timestamp(created_at));
+        let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| exec::no_environment(id))?;
+        volume.environment().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => exec::no_environment(id),
+            _ => failed("environment", &error),
+        })
     }
 
     /// Takes supervisors that have ended. One that was killed leaves its process to be ended.

@@ -11,6 +11,7 @@ use executor_core::protocol::{
     Attach, Done, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, Reason, Refused, ShimCall, ShimNews,
     ShimReport, ShimRequest, Signal, Stop, state_number,
 };
+use executor_core::usage::Usage;
 use executor_secrets::volume::Volume;
 use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
@@ -70,21 +71,27 @@ pub(super) enum Command {
     EndUnhealthy(EndUnhealthy),
     /// Answer with a socket in its network namespace.
     MakeSocket(MakeSocket),
+    /// Answer with its counters.
+    ReadUsage,
 }
 
-/// Descriptor that an answer carries.
+/// What an answer carries.
 pub(super) enum Carried {
     /// Secrets, which are wiped if the answer does not arrive.
     Secrets(MemFile),
     /// A socket.
     Socket(OwnedFd),
+    /// Counters.
+    Usage(Usage),
 }
 
-impl AsFd for Carried {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl Carried {
+    /// Returns the descriptor.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Secrets(file) => file.as_fd(),
-            Self::Socket(socket) => socket.as_fd(),
+            Self::Secrets(file) => Some(file.as_fd()),
+            Self::Socket(socket) => Some(socket.as_fd()),
+            Self::Usage(_) => None,
         }
     }
 }
@@ -210,11 +217,12 @@ impl Control {
     /// Answers a command. A memory file of secrets is the peer's to wipe, if it comes to the peer.
     pub(super) fn answer(&mut self, to: &Answer, result: Result<Option<Carried>, Refused>) {
         let (news, carried) = match result {
+            Ok(Some(Carried::Usage(usage))) => (ShimNews::Usage(usage), None),
             Ok(carried) => (ShimNews::Done(Done {}), carried),
             Err(refused) => (ShimNews::Refused(refused), None),
         };
         let report = ShimReport { sequence: to.sequence, news: Some(news) }.encode_to_vec();
-        let fds: Vec<BorrowedFd<'_>> = carried.iter().map(AsFd::as_fd).collect();
+        let fds: Vec<BorrowedFd<'_>> = carried.iter().filter_map(Carried::fd).collect();
         let connection = self.connections.get(to.connection);
         // One that is gone asks again.
         let sent = connection.is_some_and(|peer| !peer.gone && peer.socket.send(&report, &fds).is_ok());
@@ -264,6 +272,7 @@ impl Control {
             Some(ShimCall::EndUnhealthy(asked)) => Command::EndUnhealthy(asked),
             Some(ShimCall::MakeSocket(asked)) => Command::MakeSocket(asked),
             Some(ShimCall::Signal(signal)) => Command::Signal(signal),
+            Some(ShimCall::ReadUsage(_)) => Command::ReadUsage,
             Some(ShimCall::Share(_)) => {
                 self.share_with(connection, request.sequence);
                 return None;

@@ -70,7 +70,7 @@ impl Init {
             if self.terminal {
                 self.take_terminal().map_err(|error| StartFailure::new("open a terminal", error))?;
             }
-            Program::read(&payload, &self.user.home)
+            Program::read(&payload, None, &self.user.home)
         });
         match program {
             Ok(program) => program.execute(self.socket.as_fd(), &self.filter, &self.options),

@@ -33,6 +33,7 @@ use executor_sys::process;
 use rustix::fs::{Mode, OFlags};
 
 use super::helper::{self, Failed, NotDone};
+use super::message::Placing;
 use super::sysctls::{self, Settings};
 use crate::devices;
 use crate::host::Host;
@@ -55,6 +56,8 @@ pub(super) struct Injection<'a> {
     /// Map of its users and groups to the host's.
     pub(super) id_map: IdMap,
     pub(super) volume: Option<&'a Volume>,
+    /// File for a message about the end.
+    pub(super) message: Option<Placing<'a>>,
     pub(super) process: &'a MemFile,
     pub(super) files: &'a MemFile,
     /// A directory in the shim's namespace where the volume can be attached on kernels that need that.
@@ -95,7 +98,8 @@ impl Injection<'_> {
     /// Does it, in a helper. Gives the digest of the runtime token, where there is one.
     pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
-        let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty() && self.devices.is_empty();
+        let nothing =
+            !plan.terminal && plan.surroundings.sysctls.is_empty() && self.devices.is_empty() && self.message.is_none();
         if self.volume.is_none() && plan.network == Network::Host && nothing {
             return Ok(None);
         }
@@ -143,10 +147,13 @@ impl Injection<'_> {
             [] => Vec::new(),
             nodes => devices::make(nodes, self.staging).map_err(|error| Failed("device nodes".into(), error))?,
         };
+        let message = self.message.as_ref().map(|placing| placing.file.view(self.staging)).transpose();
+        let message = message.map_err(|error| Failed("termination message".into(), error))?;
         let settings = Settings::of(self.plan)?;
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
         let network = self.plan.network != Network::Host;
-        let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || !devices.is_empty();
+        let placed = !devices.is_empty() || message.is_some();
+        let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
         process::enter_namespaces(init.as_fd(), mount, network).map_err(|error| Failed("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
             process::enter_ipc(init.as_fd()).map_err(|error| Failed("namespace of IPC".into(), error))?;
@@ -181,6 +188,11 @@ impl Injection<'_> {
             place_view(mount, view.as_fd(), owner)
                 .map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
         }
+        if let (Some(view), Some(Placing { point, .. })) = (message, &self.message) {
+            let owner = (self.prepared.user.uid, self.prepared.user.gid);
+            place_view(point, view.as_fd(), owner)
+                .map_err(|error| Failed(format!("mount at {}", point.target.display()), error))?;
+        }
         if !runtime.is_empty() {
             open_dir(Path::new("/"))
                 .and_then(|root| runtime::place(root.as_fd(), &runtime))
@@ -211,11 +223,16 @@ impl Injection<'_> {
                     let filled = self.fill_steps(volume, values.unwrap_or_default(), of_steps, pass);
                     return filled.map_err(|error| Failed("secrets of the steps".into(), error));
                 }
+                if self.plan.keep_environment {
+                    let kept = self.keep_environment(volume, values.unwrap_or_default());
+                    kept.map_err(|error| Failed("environment".into(), error))?;
+                }
+                let values = values.filter(|_| keeps_inputs(self.plan));
                 let kept = values.map_or(Ok(()), |values| self.keep(volume, values, own));
                 kept.map_err(|error| Failed("secret inputs".into(), error))
             })
         };
-        if keeps_inputs(self.plan) || self.plan.actions.is_some() {
+        if keeps_inputs(self.plan) || self.plan.has_hidden_secrets() {
             let written = self.process.read(|values| write(Some(values)));
             written.map_err(|error| Failed("secret inputs".into(), error))??;
         } else {
@@ -237,6 +254,11 @@ impl Injection<'_> {
             return Err(malformed("payloads and plan do not fit one another"));
         }
         let steps = volume.make_steps()?;
+        if self.plan.keep_environment {
+            let first = self.plan.first_process().and_then(|first| payloads.get(first));
+            let first = ProcessPayload::decode(first.ok_or(io::ErrorKind::InvalidData)?).map_err(malformed)?;
+            volume.keep_environment(steps.as_fd(), &first.env)?;
+        }
         let all = self.plan.processes.iter().zip(&self.prepared.steps).zip(payloads);
         for (index, ((process, PreparedStep { user, mounts, .. }), payload)) in all.enumerate() {
             let (own, rest) = contents.split_at(process.files.len());
@@ -249,6 +271,12 @@ impl Injection<'_> {
             volume.fill_step(steps.as_fd(), &secrets, pass)?;
         }
         Ok(())
+    }
+
+    /// Keeps the environment of the one process.
+    fn keep_environment(&self, volume: &Volume, process: &[u8]) -> io::Result<()> {
+        let process = ProcessPayload::decode(process).map_err(malformed)?;
+        volume.keep_environment(volume.make_steps()?.as_fd(), &process.env)
     }
 
     /// Keeps the secret arguments and variables, and the files that the process may change.
@@ -267,7 +295,7 @@ impl Injection<'_> {
                 inputs: keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?,
                 mounts: volume.views(&self.prepared.mounts, self.plan.layout())?,
                 generations: volume.generations_view(&self.prepared.mounts, self.plan.layout())?,
-                steps: self.plan.actions.is_some().then(|| volume.steps_views()).transpose()?,
+                steps: self.plan.has_hidden_secrets().then(|| volume.steps_views()).transpose()?,
             })
         };
         let views = match views() {
@@ -289,7 +317,7 @@ struct Views {
     generations: Option<OwnedFd>,
     /// Of the inputs that the container may ask for, where there are any.
     inputs: Option<OwnedFd>,
-    /// Of the secrets of steps, and of what covers them, where there are any.
+    /// Of the secrets of steps or the environment, and of what covers them, where there are any.
     steps: Option<[OwnedFd; 2]>,
 }
 

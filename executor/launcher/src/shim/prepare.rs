@@ -38,7 +38,9 @@ use zeroize::Zeroizing;
 
 use super::control::Control;
 use super::executor::InitRole;
+use super::message::{MessageFile, Placing};
 use super::steps::Running;
+use super::usage::Interfaces;
 use super::watch::Watch;
 use super::{Ready, create, host_options, inject, limits, names, stdio, update};
 use crate::dirs::Dirs;
@@ -86,7 +88,7 @@ pub(super) fn prepare(
     };
     let id = request.id.as_str();
     match admitted.build(host, filter, &mut site, control) {
-        Ok(Built { record, container, ports, log, token, watch, steps }) => Ok(Ready {
+        Ok(Built { record, container, ports, log, token, watch, steps, message, interfaces }) => Ok(Ready {
             record,
             remains: site.remains,
             container,
@@ -95,6 +97,8 @@ pub(super) fn prepare(
             watch,
             token,
             steps,
+            message,
+            interfaces,
             begun: request.begun,
             generations: update::Generations::default(),
         }),
@@ -222,8 +226,11 @@ struct Assembled {
     recorded: Recorded,
     tree: Tree,
     user: Arc<ResolvedUser>,
+    extra_groups: Vec<u32>,
     file_groups: BTreeMap<String, u32>,
     mounts: Vec<MountPoint>,
+    /// Mount point of the file for a message about the end.
+    message: Option<MountPoint>,
     steps: Vec<PreparedStep>,
     /// Warnings of limits on its disk that cannot be enforced.
     unheld: Vec<String>,
@@ -239,12 +246,15 @@ struct Waiting {
     ports: Option<network::Reserved>,
     prepared: Prepared,
     devices: Vec<DeviceNode>,
+    message: Option<MountPoint>,
 }
 
 /// Stage 5: its secret files are in place.
 struct Injected {
     waiting: Waiting,
     token: Option<TokenDigest>,
+    message: Option<MessageFile>,
+    interfaces: Interfaces,
 }
 
 /// Stage 6: a container that can be started.
@@ -256,6 +266,8 @@ struct Built {
     token: Option<TokenDigest>,
     watch: Watch,
     steps: Option<Running>,
+    message: Option<MessageFile>,
+    interfaces: Interfaces,
 }
 
 impl Admitted {
@@ -296,8 +308,12 @@ impl Recorded {
             Some(first) => format!("{}.run.user", plan.processes[first].id),
             None => "action.run.user".to_owned(),
         };
-        let user = Arc::new(tree.resolve_user(&plan.user, &field)?);
-        let users = tree.step_users(plan)?;
+        let extra_groups = tree.extra_groups(plan)?;
+        let mut user = tree.resolve_user(&plan.user, &field)?;
+        user.join(&extra_groups);
+        let user = Arc::new(user);
+        let mut users = tree.step_users(plan)?;
+        users.iter_mut().for_each(|user| user.join(&extra_groups));
         let file_groups = tree.file_groups(plan)?;
         unheld.extend(tree.mount_volumes(host, plan, (&self.dirs, &self.ids), &user, project)?);
         if plan.token_file().is_some() {
@@ -310,14 +326,15 @@ impl Recorded {
         for (process, step) in plan.processes.iter().zip(&steps) {
             tree.make_targets(step.mounts.iter().map(|mount| &mount.point), &process.files, &step.user)?;
         }
-        Ok(Assembled { recorded: self, tree, user, file_groups, mounts, steps, unheld })
+        let message = tree.termination_message(plan, &mounts, &user)?;
+        Ok(Assembled { recorded: self, tree, user, extra_groups, file_groups, mounts, message, steps, unheld })
     }
 }
 
 impl Assembled {
     fn create(self, host: &Host, filter: &Arc<Filter>, site: &mut Site) -> Result<Waiting, Refused> {
-        let Self { recorded: Recorded { record, dirs, ids, mut log }, tree, user, file_groups, mounts, steps, unheld } =
-            self;
+        let Self { recorded, tree, user, extra_groups, file_groups, mounts, message, steps, unheld } = self;
+        let Recorded { record, dirs, ids, mut log } = recorded;
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
         let devices = host_options::check(host, &record.plan, &mut warnings)?;
@@ -362,6 +379,7 @@ impl Assembled {
         let prepared = Prepared {
             init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
             user: (*user).clone(),
+            extra_groups,
             mounts,
             file_groups,
             volume: None,
@@ -371,12 +389,13 @@ impl Assembled {
             steps,
             at: now(),
         };
-        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared, devices })
+        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared, devices, message })
     }
 }
 
 impl Waiting {
     fn inject(mut self, host: &Host, site: &mut Site, control: &mut Control) -> Result<Injected, Refused> {
+        let message = self.message_file(host)?;
         let volume = self.volume(host, site, control)?;
         self.prepared.volume = volume.as_ref().map(Volume::kind);
         site.remains.volumes.extend(volume);
@@ -388,6 +407,7 @@ impl Waiting {
             prepared: &self.prepared,
             id_map: self.id_map,
             volume: site.remains.volumes.first(),
+            message: message.as_ref().zip(self.message.as_ref()).map(|(file, point)| Placing { file, point }),
             process: &site.remains.inputs[0],
             files: &site.remains.inputs[1],
             staging: &self.dirs.run.join("bundle"),
@@ -400,18 +420,30 @@ impl Waiting {
             let room = VolumeSize { bytes: bytes_max.next_multiple_of(host.page), inodes: WRITABLE_ENTRIES };
             volume.leave_room(room).map_err(|error| failed("secret file system", &error))?;
         }
-        Ok(Injected { waiting: self, token })
+        let interfaces = Interfaces::of(&self.record.plan, self.container.pid());
+        Ok(Injected { waiting: self, token, message, interfaces })
+    }
+
+    /// Makes the file for a message about the end, where there is to be one.
+    fn message_file(&self, host: &Host) -> Result<Option<MessageFile>, Refused> {
+        let user = &self.prepared.user;
+        let owner = (self.id_map.host(user.uid), self.id_map.host(user.gid));
+        let file = self.message.as_ref().map(|_| MessageFile::create(owner, host.noswap));
+        file.transpose().map_err(|error| failed("termination message", &error))
     }
 
     /// Makes the file system of the secret files, where there are any, and gives the launcher its handle.
     fn volume(&self, host: &Host, site: &Site, control: &mut Control) -> Result<Option<Volume>, Refused> {
         let plan = &self.record.plan;
-        if self.prepared.mounts.is_empty() && plan.actions.is_none() {
+        if self.prepared.mounts.is_empty() && !plan.has_hidden_secrets() {
             return Ok(None);
         }
         let mut size = placement::volume_size(&plan.files, host.page);
         if inject::keeps_inputs(plan) {
             // Their number and their names are known, their sizes are not: together they are less than the payload.
+            size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
+        }
+        if plan.keep_environment {
             size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
         }
         let mut files = plan.files.len();
@@ -430,7 +462,8 @@ impl Waiting {
 
 impl Injected {
     fn finish(self, host: &Host, filter: &Arc<Filter>, site: &Site, control: &mut Control) -> Result<Built, Refused> {
-        let Self { waiting: Waiting { mut record, dirs, mut log, container, ports, mut prepared, .. }, token } = self;
+        let Self { waiting, token, message, interfaces } = self;
+        let Waiting { mut record, dirs, mut log, container, ports, mut prepared, .. } = waiting;
         let [process, files] = &site.remains.inputs[..] else {
             return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
         };
@@ -455,7 +488,7 @@ impl Injected {
         record.state = State::Created;
         dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
         control.reached(State::Created);
-        Ok(Built { record, container, ports, log, token, watch, steps })
+        Ok(Built { record, container, ports, log, token, watch, steps, message, interfaces })
     }
 }
 

@@ -286,6 +286,7 @@ impl Service<'_> {
                     nofile: step.nofile,
                     terminal: None,
                     supervisor: starter,
+                    environment: None,
                     archive: None,
                     secret_devices: &[],
                     mounts: &points,

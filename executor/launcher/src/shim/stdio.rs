@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -267,6 +267,16 @@ impl Log {
     /// Masks words that are not on their way to the log.
     pub(super) fn masked(&self, words: &str) -> String {
         self.redactor.text(words)
+    }
+
+    /// Masks bytes that are not on their way to the log.
+    pub(super) fn masked_bytes(&self, bytes: &[u8]) -> Vec<u8> {
+        self.redactor.masked(bytes)
+    }
+
+    /// Returns the path of the log's newest file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns when something that is held back is due.

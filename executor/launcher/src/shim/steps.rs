@@ -39,8 +39,10 @@ pub(super) struct Running {
     processes: BTreeMap<usize, Process>,
     /// Times of steps.
     timers: Vec<(Instant, usize)>,
-    /// Time from SIGTERM to SIGKILL.
+    /// Time from the stop signal to SIGKILL.
     grace: Duration,
+    /// Signal that cancelled processes get.
+    stop_signal: i32,
     /// Processes of the container that the kernel killed for want of memory, as far as they are told.
     oom_kills: u64,
 }
@@ -78,6 +80,7 @@ impl Running {
             processes: BTreeMap::new(),
             timers: Vec::new(),
             grace: record.plan.grace,
+            stop_signal: record.plan.stop_signal.cast_signed(),
             oom_kills: 0,
         })
     }
@@ -216,9 +219,10 @@ impl Ready {
         }
     }
 
-    /// Cancels the tree. A second time can only shorten the time that the processes have.
-    pub(super) fn cancel_steps(&mut self, host: &Host, grace: Duration) {
+    /// Cancels the tree, with a signal at the first time. A second time can only shorten the time that the processes have.
+    pub(super) fn cancel_steps(&mut self, host: &Host, grace: Duration, signal: Option<i32>) {
         let Some(running) = &mut self.steps else { return };
+        running.stop_signal = signal.unwrap_or(running.stop_signal);
         running.grace = grace;
         let at = Instant::now() + grace;
         for process in running.processes.values_mut() {
@@ -267,11 +271,10 @@ impl Running {
                 Err(error) => return self.not_started(index, &plain(&error), site),
             },
             Order::Cancel(index) => {
-                let signal = site.record.plan.stop_signal.cast_signed();
                 if let Some(process) = self.processes.get_mut(&index) {
                     process.cancelled = true;
                     if process.runs {
-                        process.end_by(signal, self.grace);
+                        process.end_by(self.stop_signal, self.grace);
                     }
                 }
             }

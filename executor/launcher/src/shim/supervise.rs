@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use executor_core::lifecycle::State;
+use executor_core::limits::SIGNAL_MAX;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
 use executor_core::record::{Exit, Failure, StepRecord};
@@ -12,7 +13,7 @@ use executor_sys::process::{self, SignalEvents};
 
 use super::control::{Carried, Command, Control};
 use super::steps::Running;
-use super::{Ready, checks, disclosure, egress, save, update};
+use super::{Ready, checks, disclosure, egress, save, update, usage};
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -69,7 +70,7 @@ pub(super) fn until_the_end(
                 if signal == libc::SIGTERM || signal == libc::SIGINT {
                     // Somebody ends the shim itself: the machine is going down. Its container ends in order.
                     let grace = ready.record.plan.grace;
-                    stop(host, ready, control, grace, &mut kill_at);
+                    stop(host, ready, control, (grace, 0), &mut kill_at);
                 }
             }
             // None but init is left for later: what the starter of steps leaves behind when it is killed becomes the shim's, and
@@ -178,23 +179,29 @@ fn carry_out(
             disclosure::answer(&asked, ready.token.as_ref(), &ready.record, volume)
                 .map(|file| Some(Carried::Secrets(file)))
         }
+        Command::ReadUsage => {
+            let usage = usage::read(host, &ready.record.cgroup, &ready.interfaces);
+            let gone = || Refused::new(Reason::Precondition, "the container's cgroup is gone: it is ending");
+            usage.map(|usage| Some(Carried::Usage(usage))).ok_or_else(gone)
+        }
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
         Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
         Command::EndUnhealthy(asked) => {
             if checks::end(&asked, ready)? {
                 let grace = ready.record.plan.grace;
-                end(host, ready, control, grace, kill_at);
+                end(host, ready, control, (grace, 0), kill_at);
             }
             Ok(None)
         }
         Command::Stop(asked) => {
-            stop(host, ready, control, Duration::from_millis(asked.grace_ms), kill_at);
+            if asked.signal != 0 {
+                is_signal(asked.signal)?;
+            }
+            stop(host, ready, control, (Duration::from_millis(asked.grace_ms), asked.signal), kill_at);
             Ok(None)
         }
         Command::Signal(Signal { process_id, signal }) => {
-            if !(1..=64).contains(&signal) {
-                return Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")));
-            }
+            is_signal(signal)?;
             signal_process(ready, &process_id, signal)?;
             Ok(None)
         }
@@ -218,14 +225,29 @@ fn carry_out(
     }
 }
 
-/// Stops the container for a client.
-fn stop(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, kill_at: &mut Option<Instant>) {
-    ready.record.stopped |= ready.record.state < State::Stopping;
-    end(host, ready, control, grace, kill_at);
+/// Checks the number of a signal.
+fn is_signal(signal: i32) -> Result<(), Refused> {
+    if u32::try_from(signal).is_ok_and(|number| (1..=SIGNAL_MAX).contains(&number)) {
+        return Ok(());
+    }
+    Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and {SIGNAL_MAX}")))
 }
 
-/// The container's stop signal now, SIGKILL later. A second stop can only shorten the first one's grace.
-fn end(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, kill_at: &mut Option<Instant>) {
+/// Stops the container for a client.
+fn stop(host: &Host, ready: &mut Ready, control: &mut Control, by: (Duration, i32), kill_at: &mut Option<Instant>) {
+    ready.record.stopped |= ready.record.state < State::Stopping;
+    end(host, ready, control, by, kill_at);
+}
+
+/// A signal now, the container's own stop signal where it is 0; SIGKILL after the grace period. A second stop sends no signal, and
+/// can only shorten the first one's grace.
+fn end(
+    host: &Host,
+    ready: &mut Ready,
+    control: &mut Control,
+    (grace, signal): (Duration, i32),
+    kill_at: &mut Option<Instant>,
+) {
     let at = Instant::now() + grace;
     *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
     let first = ready.record.state < State::Stopping;
@@ -234,9 +256,9 @@ fn end(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, k
         save(ready);
         control.reached(State::Stopping);
     }
-    ready.cancel_steps(host, grace);
+    let asked = if signal == 0 { ready.record.plan.stop_signal.cast_signed() } else { signal };
+    ready.cancel_steps(host, grace, first.then_some(asked));
     if first && !grace.is_zero() && ready.steps.is_none() {
-        let asked = ready.record.plan.stop_signal.cast_signed();
         signal_init(ready, if is_kept_from_init(host, ready, asked) { libc::SIGKILL } else { asked });
     }
 }

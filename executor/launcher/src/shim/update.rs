@@ -461,6 +461,7 @@ mod tests {
         let prepared = Prepared {
             init: shim.clone(),
             user,
+            extra_groups: Vec::new(),
             mounts: vec![
                 point("/etc/cf-service-bindings", Content::Directory(directory)),
                 point("/etc/key", Content::File(2)),

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Handles on the volume of a container whose init still lives. Empty where there is none, or it cannot be reached:
 /// then the memory goes, unwritten, with the container's namespace, and the exit record has no receipt.
 pub(super) fn volumes(host: &Host, record: &ContainerRecord) -> Vec<Volume> {
-    let has_files = |prepared: &&Prepared| !prepared.mounts.is_empty() || record.plan.actions.is_some();
+    let has_files = |prepared: &&Prepared| !prepared.mounts.is_empty() || record.plan.has_hidden_secrets();
     let Some(prepared) = record.prepared.as_ref().filter(has_files) else {
         return Vec::new();
     };

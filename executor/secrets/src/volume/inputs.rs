@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::payload;
@@ -115,6 +115,11 @@ impl Stored {
         self.length
     }
 
+    /// Its descriptor, which a process that is to read it inherits.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// Tells whether there are no inputs.
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -127,8 +132,8 @@ impl Stored {
     ///
     /// # Panics
     /// The place has another size: the caller's own mistake.
-    pub fn read_into(mut self, place: &mut [u8]) -> io::Result<()> {
+    pub fn read_into(&self, place: &mut [u8]) -> io::Result<()> {
         assert_eq!(place.len(), self.length);
-        self.file.read_exact(place)
+        (&self.file).read_exact(place)
     }
 }

@@ -1,18 +1,21 @@
-//! Secrets of the steps of a tree of actions: each waits in the volume until its step begins, and is wiped when that ends.
+//! Secrets that no process of the container sees: those of the steps of a tree of actions, each of which waits in the volume until
+//! its step begins and is wiped when that ends, and an environment that is kept for processes that are executed later.
 //!
 //! ```text
 //! /steps/3/payload      arguments and environment of process 3, until it runs (0600, root)
 //! /steps/3/0/db/user    its files, mount point 0: read-only views of these are in the process's own mount namespace
 //! /steps/3/1            mount point 1, a single file
+//! /steps/environment    environment of the container's process, until the container ends (0600, root)
 //! /steps/cover          an empty directory, mounted over the view of /steps in the container
 //! ```
 //! They are here and not in memory files of their own, because whoever finishes a container wipes the volume: the shim, the
 //! launcher, or a later launcher that finds the container alone.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use executor_core::payload;
 use executor_core::placement::{Content, StepMount};
 use executor_core::plan::FILE_MODE;
 
@@ -27,6 +30,7 @@ use super::{
 const STEPS: &str = "steps";
 const COVER: &str = "cover";
 const PAYLOAD: &str = "payload";
+const ENVIRONMENT: &str = "environment";
 
 /// Secrets of a step.
 pub struct StepSecrets<'a> {
@@ -89,6 +93,30 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// Keeps an environment in the directory of all steps, as a payload of its strings. The pages are charged to the cgroup of the
+    /// calling process.
+    ///
+    /// # Errors
+    /// No room: in the volume, or in the cgroup's memory limit.
+    pub fn keep_environment(&self, steps: BorrowedFd<'_>, strings: &[&[u8]]) -> io::Result<()> {
+        let mut file = write_file(steps, ENVIRONMENT.as_ref(), &[], ROOT, Access { mode: FILE_MODE, gid: ROOT })?;
+        // Piece by piece, so that they are nowhere else on their way.
+        file.write_all(&payload::head(strings.len()))?;
+        for string in strings {
+            file.write_all(&payload::prefix(string.len()))?;
+            file.write_all(string)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the environment that is kept.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn environment(&self) -> io::Result<Stored> {
+        self.open(&Path::new(STEPS).join(ENVIRONMENT))
     }
 
     /// Returns the payload of a process, until it is wiped.

@@ -36,6 +36,7 @@ fn check(check: &Check) -> v1::Check {
             args: exec.args.clone(),
             dir: exec.dir.clone(),
             user: exec.user.clone(),
+            container_environment: exec.container_environment,
         }),
     };
     v1::Check {

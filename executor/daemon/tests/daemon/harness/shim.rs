@@ -163,6 +163,8 @@ impl FakeShim {
             wipe: Some(wipe),
             outputs: None,
             output_incomplete: false,
+            usage: None,
+            termination_message: String::new(),
             finished_at: now(),
         };
         write(&self.shared.state_dir().join("exit.json"), &record);
@@ -369,6 +371,7 @@ fn identity() -> ProcessIdentity {
 
 fn prepared() -> Prepared {
     Prepared {
+        extra_groups: Vec::new(),
         init: identity(),
         user: ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/root".into() },
         mounts: Vec::new(),

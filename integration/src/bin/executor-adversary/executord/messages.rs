@@ -65,7 +65,7 @@ fn launch(id: &str) -> LauncherCall {
 
 /// Ends the container that a connection leads to, and waits for it.
 fn end(shim: &Seqpacket) {
-    let stop = ShimRequest { sequence: 1, call: Some(ShimCall::Stop(Stop { grace_ms: 0 })) };
+    let stop = ShimRequest { sequence: 1, call: Some(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 })) };
     let _ = shim.send(&stop.encode_to_vec(), &[]);
     let mut buffer = vec![0; PACKET_MAX];
     while let Ok(Some(_)) = shim.recv(&mut buffer) {}
@@ -207,7 +207,7 @@ fn running(launcher: &Launcher, id: &str) -> anyhow::Result<Shim> {
 /// Stops a container and returns the time that took; `None` if it took longer than [`IN_TIME`].
 fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     let begun = Instant::now();
-    shim.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
+    shim.ask(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 }));
     let exit = launcher.state_dir().join("containers").join(id).join("exit.json");
     while begun.elapsed() < IN_TIME {
         if exit.exists() {

@@ -1,0 +1,42 @@
+//! Options of `run` about the message that a process leaves about its end.
+
+use clap::Args;
+use executor_client::v1::{RunRequest, TerminationMessage};
+
+use crate::failure::Failure;
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Container")]
+pub(crate) struct MessageArgs {
+    /// File in which the process can leave a message about its end, which `inspect` shows: /dev/termination-log without PATH
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    termination_message: Option<Option<String>>,
+    /// Bytes of the message that are kept, from its end: 1 to 16384 [default: 4096]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    termination_message_max: Option<u32>,
+    /// Take the end of the log, at most 80 lines and 2048 bytes, when the process fails and leaves no message
+    #[arg(long)]
+    termination_message_from_logs: bool,
+}
+
+impl MessageArgs {
+    /// Puts them into a request.
+    ///
+    /// # Errors
+    /// The others are there without the file.
+    pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
+        let Some(path) = self.termination_message else {
+            if self.termination_message_max.is_some() || self.termination_message_from_logs {
+                let why = "--termination-message-max and --termination-message-from-logs need --termination-message";
+                return Err(Failure::Usage(why.into()));
+            }
+            return Ok(());
+        };
+        request.termination_message = Some(TerminationMessage {
+            path: path.unwrap_or_default(),
+            bytes_max: self.termination_message_max.unwrap_or(0),
+            fallback_to_logs: self.termination_message_from_logs,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! `stats [ID...]`: what containers use of the node, as a table that is written anew.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use clap::Args;
+use executor_client::v1::{StatsRequest, WatchStatsRequest};
+
+use crate::failure::Failure;
+use crate::ids;
+use crate::request::to_proto;
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::units;
+use crate::view::{json, stats};
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Print one reading instead of following the containers
+    #[arg(long)]
+    pub(crate) no_stream: bool,
+    /// Time between two readings, 1s to 1h
+    #[arg(long, value_name = "DURATION", value_parser = units::grace, default_value = "1s", conflicts_with = "no_stream")]
+    pub(crate) interval: Duration,
+    /// Show containers with this label only; with all of the labels when repeated
+    #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Ids of the containers, or unique beginnings of them [default: every container that runs]
+    #[arg(value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}
+
+const DOING: &str = "stats";
+/// Places the cursor at the top left, and clears the screen.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+pub(super) async fn stats(session: &Session, args: StatsArgs) -> Result<u8, Failure> {
+    let mut ids = Vec::with_capacity(args.ids.len());
+    for id in args.ids {
+        // What no container begins with stays as it is: executord says so.
+        ids.push(ids::whole(&session.client, &id).await?.unwrap_or(id));
+    }
+    let labels = args.labels.into_iter().collect();
+    if args.no_stream {
+        let request = StatsRequest { ids, labels, ..StatsRequest::default() };
+        let readings = session.client.stats(request).await.doing(DOING)?;
+        let document: Vec<_> = readings.iter().map(json::ContainerStats::from).collect();
+        session.print(&document, || stats::table(&readings, &[], session.style)).await;
+        return Ok(0);
+    }
+    let request = WatchStatsRequest { ids, labels, interval: Some(to_proto(args.interval)?) };
+    let mut watch = session.client.watch_stats(request);
+    let mut before = Vec::new();
+    while let Some(readings) = watch.next().await.doing(DOING)? {
+        if session.json {
+            for one in &readings {
+                session.output.text(json::line(&json::ContainerStats::from(one))).await;
+            }
+        } else {
+            let screen = if std::io::stdout().is_terminal() { CLEAR } else { "" };
+            session.output.text(format!("{screen}{}", stats::table(&readings, &before, session.style))).await;
+        }
+        before = readings;
+    }
+    Ok(0)
+}

@@ -1,0 +1,151 @@
+//! Counters of a container.
+
+use executor_client::v1;
+use serde::Serialize;
+
+use super::container::Limits;
+use super::time;
+use crate::view::human::state;
+
+/// A document of `stats`.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct ContainerStats {
+    id: String,
+    state: String,
+    usage: Option<Usage>,
+    limits: Option<Limits>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Usage {
+    time: Option<String>,
+    cpu: Option<CpuUsage>,
+    memory: Option<MemoryUsage>,
+    pids: Option<PidsUsage>,
+    io: Option<IoUsage>,
+    network: Option<NetworkUsage>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CpuUsage {
+    total_ns: u64,
+    user_ns: u64,
+    system_ns: u64,
+    periods: u64,
+    throttled_periods: u64,
+    throttled_ns: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct MemoryUsage {
+    usage_bytes: u64,
+    max_bytes: Option<u64>,
+    rss_bytes: u64,
+    cache_bytes: u64,
+    swap_bytes: Option<u64>,
+    kernel_bytes: Option<u64>,
+    kernel_max_bytes: Option<u64>,
+    working_set_bytes: u64,
+    oom_kills: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PidsUsage {
+    current: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct IoUsage {
+    read_bytes: u64,
+    written_bytes: u64,
+    reads: u64,
+    writes: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct NetworkUsage {
+    received_bytes: u64,
+    received_packets: u64,
+    received_errors: u64,
+    received_dropped: u64,
+    sent_bytes: u64,
+    sent_packets: u64,
+    sent_errors: u64,
+    sent_dropped: u64,
+}
+
+impl From<&v1::ContainerStats> for ContainerStats {
+    fn from(stats: &v1::ContainerStats) -> Self {
+        Self {
+            id: stats.id.clone(),
+            state: state(stats.state),
+            usage: stats.usage.as_ref().map(Usage::from),
+            limits: stats.limits.clone().map(Limits::from),
+        }
+    }
+}
+
+impl From<&v1::Usage> for Usage {
+    fn from(usage: &v1::Usage) -> Self {
+        Self {
+            time: time(usage.time.as_ref()),
+            cpu: usage.cpu.map(CpuUsage::from),
+            memory: usage.memory.map(MemoryUsage::from),
+            pids: usage.pids.map(|pids| PidsUsage { current: pids.current }),
+            io: usage.io.map(IoUsage::from),
+            network: usage.network.map(NetworkUsage::from),
+        }
+    }
+}
+
+impl From<v1::CpuUsage> for CpuUsage {
+    fn from(cpu: v1::CpuUsage) -> Self {
+        let v1::CpuUsage { total_ns, user_ns, system_ns, periods, throttled_periods, throttled_ns } = cpu;
+        Self { total_ns, user_ns, system_ns, periods, throttled_periods, throttled_ns }
+    }
+}
+
+impl From<v1::MemoryUsage> for MemoryUsage {
+    fn from(memory: v1::MemoryUsage) -> Self {
+        Self {
+            usage_bytes: memory.usage_bytes,
+            max_bytes: memory.max_bytes,
+            rss_bytes: memory.rss_bytes,
+            cache_bytes: memory.cache_bytes,
+            swap_bytes: memory.swap_bytes,
+            kernel_bytes: memory.kernel_bytes,
+            kernel_max_bytes: memory.kernel_max_bytes,
+            working_set_bytes: memory.working_set_bytes,
+            oom_kills: memory.oom_kills,
+        }
+    }
+}
+
+impl From<v1::IoUsage> for IoUsage {
+    fn from(io: v1::IoUsage) -> Self {
+        let v1::IoUsage { read_bytes, written_bytes, reads, writes } = io;
+        Self { read_bytes, written_bytes, reads, writes }
+    }
+}
+
+impl From<v1::NetworkUsage> for NetworkUsage {
+    fn from(network: v1::NetworkUsage) -> Self {
+        Self {
+            received_bytes: network.received_bytes,
+            received_packets: network.received_packets,
+            received_errors: network.received_errors,
+            received_dropped: network.received_dropped,
+            sent_bytes: network.sent_bytes,
+            sent_packets: network.sent_packets,
+            sent_errors: network.sent_errors,
+            sent_dropped: network.sent_dropped,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Counters of containers, over restarts of executord.
+
+use executor_proto::v1::{ContainerStats, StatsRequest, WatchStatsRequest};
+use tokio::time::Instant;
+use tonic::Streaming;
+
+use crate::connect::Client;
+use crate::error::Error;
+use crate::retry::{Patience, is_away, is_lost};
+
+/// Readings of counters as they come.
+pub struct Stats {
+    client: Client,
+    request: WatchStatsRequest,
+    patience: Patience,
+    stream: Option<Streaming<executor_proto::v1::WatchStatsResponse>>,
+}
+
+impl Client {
+    /// Reads the counters of containers, all pages of them.
+    ///
+    /// # Errors
+    /// There is no such container.
+    pub async fn stats(&self, request: StatsRequest) -> Result<Vec<ContainerStats>, Error> {
+        let (mut request, mut all) = (request, Vec::new());
+        loop {
+            let page = self.patiently(is_lost, |mut rpc| {
+                let request = request.clone();
+                async move { rpc.stats(request).await }
+            });
+            let page = page.await?;
+            all.extend(page.containers);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    /// Reads the counters of containers again and again, until those that are named have ended.
+    pub fn watch_stats(&self, request: WatchStatsRequest) -> Stats {
+        Stats { client: self.clone(), request, patience: self.patience(), stream: None }
+    }
+}
+
+impl Stats {
+    /// The next reading; `None` when all named containers have ended. One that was cut off when executord was restarted is made
+    /// again.
+    ///
+    /// # Errors
+    /// There is no such container; executord is away for too long.
+    pub async fn next(&mut self) -> Result<Option<Vec<ContainerStats>>, Error> {
+        loop {
+            let begun = Instant::now();
+            let broken = match self.reading().await {
+                Ok(reading) => {
+                    self.patience.heard();
+                    return Ok(reading);
+                }
+                Err(status) => status,
+            };
+            self.stream = None;
+            self.client.await_return(&mut self.patience, begun, &broken, is_away).await?;
+        }
+    }
+
+    async fn reading(&mut self) -> Result<Option<Vec<ContainerStats>>, tonic::Status> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => none.insert(self.client.rpc().watch_stats(self.request.clone()).await?.into_inner()),
+        };
+        let mut reading = Vec::new();
+        while let Some(part) = stream.message().await? {
+            reading.extend(part.containers);
+            if part.end_of_reading {
+                return Ok(Some(reading));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,288 @@
+//! Counters of what a container has used: what a shim answers, what an exit record keeps.
+//!
+//! The kernel counts them in the container's cgroup and its network namespace. What the host's kernel does not count is
+//! unset.
+
+use prost::Message;
+use serde::{Deserialize, Serialize};
+
+/// Counters of a container.
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct Usage {
+    /// Time of the reading, in nanoseconds since the epoch.
+    #[prost(uint64, tag = "1")]
+    pub at: u64,
+    /// Processors.
+    #[prost(message, required, tag = "2")]
+    pub cpu: CpuUsage,
+    /// Memory.
+    #[prost(message, required, tag = "3")]
+    pub memory: MemoryUsage,
+    /// Processes and threads.
+    #[prost(uint64, optional, tag = "4")]
+    pub pids: Option<u64>,
+    /// Disks.
+    #[prost(message, optional, tag = "5")]
+    pub io: Option<IoUsage>,
+    /// The container's own network, where it has one.
+    #[prost(message, optional, tag = "6")]
+    pub network: Option<NetworkUsage>,
+}
+
+/// Processor time, in nanoseconds, and the limit on it.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct CpuUsage {
+    /// All of it.
+    #[prost(uint64, tag = "1")]
+    pub total: u64,
+    /// In user mode.
+    #[prost(uint64, tag = "2")]
+    pub user: u64,
+    /// In the kernel.
+    #[prost(uint64, tag = "3")]
+    pub system: u64,
+    /// Periods of the limit in which the container ran.
+    #[prost(uint64, tag = "4")]
+    pub periods: u64,
+    /// Periods in which the limit was reached.
+    #[prost(uint64, tag = "5")]
+    pub throttled_periods: u64,
+    /// Time for which it had to wait then.
+    #[prost(uint64, tag = "6")]
+    pub throttled: u64,
+}
+
+/// Memory, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct MemoryUsage {
+    /// In use, page cache included.
+    #[prost(uint64, tag = "1")]
+    pub usage: u64,
+    /// Largest `usage` so far.
+    #[prost(uint64, optional, tag = "2")]
+    pub max: Option<u64>,
+    /// Anonymous memory.
+    #[prost(uint64, tag = "3")]
+    pub rss: u64,
+    /// Page cache.
+    #[prost(uint64, tag = "4")]
+    pub cache: u64,
+    /// Swap.
+    #[prost(uint64, optional, tag = "5")]
+    pub swap: Option<u64>,
+    /// Memory of the kernel on behalf of the container.
+    #[prost(uint64, optional, tag = "6")]
+    pub kernel: Option<u64>,
+    /// Largest `kernel` so far.
+    #[prost(uint64, optional, tag = "7")]
+    pub kernel_max: Option<u64>,
+    /// `usage` without page cache that is not in active use.
+    #[prost(uint64, tag = "8")]
+    pub working_set: u64,
+    /// Processes that the kernel killed because the limit was reached.
+    #[prost(uint64, tag = "9")]
+    pub oom_kills: u64,
+}
+
+/// Transfers from and to disks.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct IoUsage {
+    /// Bytes read.
+    #[prost(uint64, tag = "1")]
+    pub read_bytes: u64,
+    /// Bytes written.
+    #[prost(uint64, tag = "2")]
+    pub written_bytes: u64,
+    /// Reads.
+    #[prost(uint64, tag = "3")]
+    pub reads: u64,
+    /// Writes.
+    #[prost(uint64, tag = "4")]
+    pub writes: u64,
+}
+
+/// Traffic of one direction.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    /// Packets.
+    #[prost(uint64, tag = "2")]
+    pub packets: u64,
+    /// Packets with an error.
+    #[prost(uint64, tag = "3")]
+    pub errors: u64,
+    /// Packets that were dropped.
+    #[prost(uint64, tag = "4")]
+    pub dropped: u64,
+}
+
+/// Traffic of a network, without loopback.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct NetworkUsage {
+    /// Received by the container.
+    #[prost(message, required, tag = "1")]
+    pub received: Traffic,
+    /// Sent by the container.
+    #[prost(message, required, tag = "2")]
+    pub sent: Traffic,
+}
+
+/// Returns the number behind a name, in lines of `NAME NUMBER`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|number| number.trim().parse().ok())
+}
+
+impl CpuUsage {
+    /// Reads cgroup v2's cpu.stat.
+    pub fn of_v2(stat: &str) -> Self {
+        const MICROSECOND: u64 = 1000;
+        let number = |name: &str| field(stat, name).unwrap_or(0);
+        let time = |name: &str| number(name).saturating_mul(MICROSECOND);
+        Self {
+            total: time("usage_usec"),
+            user: time("user_usec"),
+            system: time("system_usec"),
+            periods: number("nr_periods"),
+            throttled_periods: number("nr_throttled"),
+            throttled: time("throttled_usec"),
+        }
+    }
+
+    /// Takes the limit's counters of cgroup v1's cpu.stat, in which times are nanoseconds.
+    pub fn with_limit_of_v1(self, stat: &str) -> Self {
+        let number = |name: &str| field(stat, name).unwrap_or(0);
+        Self {
+            periods: number("nr_periods"),
+            throttled_periods: number("nr_throttled"),
+            throttled: number("throttled_time"),
+            ..self
+        }
+    }
+}
+
+impl MemoryUsage {
+    /// Reads a memory.stat of cgroup v2 for a cgroup that uses this many bytes.
+    pub fn of_v2(usage: u64, stat: &str) -> Self {
+        let number = |name: &str| field(stat, name);
+        Self {
+            usage,
+            rss: number("anon").unwrap_or(0),
+            cache: number("file").unwrap_or(0),
+            kernel: number("kernel"),
+            working_set: usage.saturating_sub(number("inactive_file").unwrap_or(0)),
+            ..Self::default()
+        }
+    }
+
+    /// Reads a memory.stat of cgroup v1 likewise.
+    pub fn of_v1(usage: u64, stat: &str) -> Self {
+        let number = |name: &str| field(stat, name);
+        Self {
+            usage,
+            rss: number("total_rss").unwrap_or(0),
+            cache: number("total_cache").unwrap_or(0),
+            swap: number("total_swap"),
+            working_set: usage.saturating_sub(number("total_inactive_file").unwrap_or(0)),
+            ..Self::default()
+        }
+    }
+}
+
+impl IoUsage {
+    /// Reads cgroup v2's io.stat: the sum over all devices.
+    pub fn of_v2(stat: &str) -> Self {
+        let sum = |name: &str| {
+            let values = stat.split_whitespace().filter_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+            values.filter_map(|number| number.parse::<u64>().ok()).fold(0, u64::saturating_add)
+        };
+        Self { read_bytes: sum("rbytes"), written_bytes: sum("wbytes"), reads: sum("rios"), writes: sum("wios") }
+    }
+}
+
+impl NetworkUsage {
+    /// Reads a /proc/PID/net/dev: the sum over all interfaces but loopback.
+    pub fn of_devices(table: &str) -> Self {
+        let mut all = Self::default();
+        for (name, counters) in table.lines().filter_map(|line| line.split_once(':')) {
+            if name.trim() == "lo" {
+                continue;
+            }
+            let numbers: Vec<u64> = counters.split_whitespace().map_while(|number| number.parse().ok()).collect();
+            let [bytes, packets, errors, dropped, _, _, _, _, sent @ ..] = &numbers[..] else { continue };
+            all.received.add([bytes, packets, errors, dropped]);
+            if let [bytes, packets, errors, dropped, ..] = sent {
+                all.sent.add([bytes, packets, errors, dropped]);
+            }
+        }
+        all
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, [bytes, packets, errors, dropped]: [&u64; 4]) {
+        self.bytes = self.bytes.saturating_add(*bytes);
+        self.packets = self.packets.saturating_add(*packets);
+        self.errors = self.errors.saturating_add(*errors);
+        self.dropped = self.dropped.saturating_add(*dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_of_both_versions_is_in_nanoseconds() {
+        let v2 = "usage_usec 5000\nuser_usec 3000\nsystem_usec 2000\nnr_periods 9\nnr_throttled 4\nthrottled_usec 7\n";
+        let expected = CpuUsage {
+            total: 5_000_000,
+            user: 3_000_000,
+            system: 2_000_000,
+            periods: 9,
+            throttled_periods: 4,
+            throttled: 7000,
+        };
+        assert_eq!(CpuUsage::of_v2(v2), expected);
+        assert_eq!(CpuUsage::of_v2("usage_usec x\n"), CpuUsage::default());
+        assert_eq!(CpuUsage::of_v2("usage_usec 18446744073709551615\n").total, u64::MAX);
+        let v1 = CpuUsage { total: 5, ..CpuUsage::default() };
+        let v1 = v1.with_limit_of_v1("nr_periods 9\nnr_throttled 4\nthrottled_time 7000\n");
+        assert_eq!(v1, CpuUsage { total: 5, periods: 9, throttled_periods: 4, throttled: 7000, ..CpuUsage::default() });
+    }
+
+    #[test]
+    fn memory_of_both_versions() {
+        let v2 = MemoryUsage::of_v2(100, "anon 40\nfile 50\nkernel 10\ninactive_file 30\nfile_mapped 5\n");
+        let expected =
+            MemoryUsage { usage: 100, rss: 40, cache: 50, kernel: Some(10), working_set: 70, ..MemoryUsage::default() };
+        assert_eq!(v2, expected);
+        let v1 = "cache 1\nrss 2\ntotal_cache 50\ntotal_rss 40\ntotal_swap 3\ntotal_inactive_file 300\n";
+        let expected =
+            MemoryUsage { usage: 100, rss: 40, cache: 50, swap: Some(3), working_set: 0, ..MemoryUsage::default() };
+        assert_eq!(MemoryUsage::of_v1(100, v1), expected);
+    }
+
+    #[test]
+    fn disks_and_networks_are_summed() {
+        let io = "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=9 dios=9\n8:16 rbytes=10 wbytes=20 rios=30 wios=40\nx\n";
+        assert_eq!(IoUsage::of_v2(io), IoUsage { read_bytes: 11, written_bytes: 22, reads: 33, writes: 44 });
+        let table = "Inter-|   Receive                                                |  Transmit\n \
+             face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
+             lo:  900      9    0    0    0     0          0         0      900       9    0    0    0     0       0          0\n  \
+             eth0:  100      2    1    3    0     0          0         0      200       4    5    6    0     0       0          0\n  \
+             eth1:1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  bad: 1 2\n";
+        let traffic = |bytes, packets, errors, dropped| Traffic { bytes, packets, errors, dropped };
+        let expected = NetworkUsage { received: traffic(101, 3, 1, 3), sent: traffic(201, 5, 5, 6) };
+        assert_eq!(NetworkUsage::of_devices(table), expected);
+    }
+
+    #[test]
+    fn counters_come_back_from_messages_and_records() {
+        let usage = Usage { at: 1, pids: Some(2), io: Some(IoUsage::default()), ..Usage::default() };
+        assert_eq!(Usage::decode(&*usage.encode_to_vec()).unwrap(), usage);
+        assert_eq!(serde_json::from_str::<Usage>(&serde_json::to_string(&usage).unwrap()).unwrap(), usage);
+    }
+}

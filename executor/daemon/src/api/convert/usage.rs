@@ -1,0 +1,66 @@
+//! Messages of counters.
+
+use executor_core::time::Timestamp;
+use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, NetworkUsage, Traffic, Usage};
+use executor_proto::v1;
+
+use super::timestamp;
+
+/// Makes the message of a container's counters.
+pub(super) fn message(usage: &Usage) -> v1::Usage {
+    let Usage { at, cpu, memory, pids, io, network } = usage;
+    v1::Usage {
+        time: Some(timestamp(Timestamp(*at))),
+        cpu: Some(of_cpu(cpu)),
+        memory: Some(of_memory(memory)),
+        pids: pids.map(|current| v1::PidsUsage { current }),
+        io: io.map(|IoUsage { read_bytes, written_bytes, reads, writes }| v1::IoUsage {
+            read_bytes,
+            written_bytes,
+            reads,
+            writes,
+        }),
+        network: network.map(of_network),
+    }
+}
+
+fn of_cpu(cpu: &CpuUsage) -> v1::CpuUsage {
+    let CpuUsage { total, user, system, periods, throttled_periods, throttled } = *cpu;
+    v1::CpuUsage {
+        total_ns: total,
+        user_ns: user,
+        system_ns: system,
+        periods,
+        throttled_periods,
+        throttled_ns: throttled,
+    }
+}
+
+fn of_memory(memory: &MemoryUsage) -> v1::MemoryUsage {
+    let MemoryUsage { usage, max, rss, cache, swap, kernel, kernel_max, working_set, oom_kills } = *memory;
+    v1::MemoryUsage {
+        usage_bytes: usage,
+        max_bytes: max,
+        rss_bytes: rss,
+        cache_bytes: cache,
+        swap_bytes: swap,
+        kernel_bytes: kernel,
+        kernel_max_bytes: kernel_max,
+        working_set_bytes: working_set,
+        oom_kills,
+    }
+}
+
+fn of_network(NetworkUsage { received, sent }: NetworkUsage) -> v1::NetworkUsage {
+    let Traffic { bytes, packets, errors, dropped } = received;
+    v1::NetworkUsage {
+        received_bytes: bytes,
+        received_packets: packets,
+        received_errors: errors,
+        received_dropped: dropped,
+        sent_bytes: sent.bytes,
+        sent_packets: sent.packets,
+        sent_errors: sent.errors,
+        sent_dropped: sent.dropped,
+    }
+}

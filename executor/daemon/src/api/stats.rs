@@ -1,0 +1,131 @@
+//! Stats and WatchStats: counters of containers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::ident::ContainerId;
+use executor_core::validate::Violation;
+use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, TooMany};
+use executor_proto::v1;
+use tokio::time::Instant;
+
+use super::convert;
+use crate::draft;
+use crate::facts::Facts;
+use crate::node::Node;
+use crate::problem::Problem;
+use crate::stats::{self, Chosen, Reading};
+use crate::wire::conversation::{Answers, Conversation, Outlet};
+
+/// Maximum number of ids in a request, and of containers on a page.
+const MOST: usize = 1000;
+/// Containers in a message of a stream.
+const IN_MESSAGE: usize = 100;
+/// Shortest time between two readings, and the default.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Longest time between two readings.
+const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+
+type Sender = Outlet<v1::WatchStatsResponse>;
+
+pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v1::StatsResponse, Problem> {
+    let mut violations = too_many(&request.ids);
+    let after = match &*request.page_token {
+        "" => None,
+        token => token.parse::<ContainerId>().map(Some).unwrap_or_else(|_| {
+            let why = InvalidFormat.because("unknown page token: use the next_page_token of an earlier page");
+            violations.push(Violation::new("page_token", why));
+            None
+        }),
+    };
+    let most = if request.page_size == 0 { MOST } else { request.page_size as usize };
+    if most > MOST {
+        violations.push(Violation::new("page_size", OutOfRange.because(format!("is {most}; at most {MOST}"))));
+    }
+    if !violations.is_empty() {
+        return Err(Problem::invalid(violations));
+    }
+    let chosen = Chosen::of(node, &request.ids)?;
+    let (page, more) = chosen.page(node, after.as_ref(), most, |facts| has(facts, &request.labels));
+    let next_page_token = page.last().filter(|_| more).map(|last| last.id().to_string()).unwrap_or_default();
+    Ok(v1::StatsResponse { containers: messages(&stats::read(page).await), next_page_token })
+}
+
+pub(super) fn watch(
+    node: &Arc<Node>,
+    request: v1::WatchStatsRequest,
+    conversation: &Conversation,
+) -> Result<Answers<v1::WatchStatsResponse>, Problem> {
+    let mut violations = too_many(&request.ids);
+    let interval = match draft::duration("interval", request.interval.as_ref()) {
+        Ok(interval) => interval.unwrap_or(INTERVAL_MIN),
+        Err(violation) => {
+            violations.push(violation);
+            INTERVAL_MIN
+        }
+    };
+    if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
+        let why = format!("is {interval:?}; {INTERVAL_MIN:?} to {INTERVAL_MAX:?} is allowed");
+        violations.push(Violation::new("interval", OutOfRange.because(why)));
+    }
+    if !violations.is_empty() {
+        return Err(Problem::invalid(violations));
+    }
+    let chosen = Chosen::of(node, &request.ids)?;
+    let (sender, answers) = conversation.answers();
+    tokio::spawn(follow(Arc::clone(node), chosen, request.labels, interval, sender));
+    Ok(answers)
+}
+
+async fn follow(node: Arc<Node>, chosen: Chosen, labels: HashMap<String, String>, interval: Duration, sender: Sender) {
+    let mut due = Instant::now();
+    loop {
+        // Seen before the reading, which has their final counters then.
+        let is_last = chosen.is_over();
+        let (handles, _) = chosen.page(&node, None, usize::MAX, |facts| has(facts, &labels));
+        let readings = tokio::select! {
+            readings = stats::read(handles) => readings,
+            () = sender.closed() => return,
+        };
+        let mut rest = &messages(&readings)[..];
+        loop {
+            let (some, later) = rest.split_at(rest.len().min(IN_MESSAGE));
+            rest = later;
+            let message = v1::WatchStatsResponse { containers: some.to_vec(), end_of_reading: rest.is_empty() };
+            if sender.send(Ok(message)).await.is_err() {
+                return;
+            }
+            if rest.is_empty() {
+                break;
+            }
+        }
+        if is_last {
+            return;
+        }
+        // A reading that took longer than the interval is not made up for.
+        due = (due + interval).max(Instant::now());
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {}
+            () = chosen.over() => {}
+            () = sender.closed() => return,
+            () = node.until_stopping() => {
+                let _ = sender.send(Err(Problem::stopping().into())).await;
+                return;
+            }
+        }
+    }
+}
+
+fn too_many(ids: &[String]) -> Vec<Violation> {
+    let why = || TooMany.because(format!("has {} entries; at most {MOST}", ids.len()));
+    (ids.len() > MOST).then(|| Violation::new("ids", why())).into_iter().collect()
+}
+
+fn has(facts: &Facts, labels: &HashMap<String, String>) -> bool {
+    labels.iter().all(|(name, value)| facts.plan.labels.get(name) == Some(value))
+}
+
+fn messages(readings: &[Reading]) -> Vec<v1::ContainerStats> {
+    readings.iter().map(|(facts, usage)| convert::stats(facts, usage.as_ref())).collect()
+}

@@ -1,0 +1,148 @@
+//! Counters of a container's cgroup, of both versions.
+//!
+//! A file that is missing, or says something else, leaves its counter unset or 0: counters are told as far as they are there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, Usage};
+
+use super::Hierarchies;
+
+impl Hierarchies {
+    /// Reads the counters of a cgroup; `None` where there is no such cgroup.
+    pub(crate) fn usage(&self, path: &Path) -> Option<Usage> {
+        let mut usage = match self {
+            Self::V1 { .. } => self.usage_of_v1(path)?,
+            Self::V2 { mount } => usage_of_v2(&mount.join(path))?,
+        };
+        usage.memory.oom_kills = self.oom_kills(path);
+        Some(usage)
+    }
+
+    fn usage_of_v1(&self, path: &Path) -> Option<Usage> {
+        let memory = Files(self.memory_dir(path));
+        let used = memory.number("memory.usage_in_bytes")?;
+        let memory = MemoryUsage {
+            max: memory.number("memory.max_usage_in_bytes"),
+            kernel: memory.number("memory.kmem.usage_in_bytes"),
+            kernel_max: memory.number("memory.kmem.max_usage_in_bytes"),
+            ..MemoryUsage::of_v1(used, &memory.text("memory.stat"))
+        };
+        let controller = |name: &str| self.controller_dir(name, path).map(Files);
+        let cpu = controller("cpuacct").map_or_else(CpuUsage::default, |files| CpuUsage {
+            total: files.number("cpuacct.usage").unwrap_or(0),
+            user: files.number("cpuacct.usage_user").unwrap_or(0),
+            system: files.number("cpuacct.usage_sys").unwrap_or(0),
+            ..CpuUsage::default()
+        });
+        let cpu = match controller("cpu") {
+            Some(files) => cpu.with_limit_of_v1(&files.text("cpu.stat")),
+            None => cpu,
+        };
+        let pids = controller("pids").and_then(|files| files.number("pids.current"));
+        Some(Usage { cpu, memory, pids, ..Usage::default() })
+    }
+
+    /// Returns the directory of a cgroup in the hierarchy of a controller of version 1.
+    fn controller_dir(&self, name: &str, path: &Path) -> Option<PathBuf> {
+        let Self::V1 { mounts, .. } = self else { return None };
+        let has = |mount: &&PathBuf| {
+            mount
+                .file_name()
+                .and_then(|names| names.to_str())
+                .is_some_and(|names| names.split(',').any(|one| one == name))
+        };
+        mounts.iter().find(has).map(|mount| mount.join(path))
+    }
+}
+
+fn usage_of_v2(dir: &Path) -> Option<Usage> {
+    let files = Files(dir.to_owned());
+    let used = files.number("memory.current")?;
+    let memory = MemoryUsage {
+        max: files.number("memory.peak"),
+        swap: files.number("memory.swap.current"),
+        ..MemoryUsage::of_v2(used, &files.text("memory.stat"))
+    };
+    let io = fs::read_to_string(dir.join("io.stat")).ok();
+    Some(Usage {
+        cpu: CpuUsage::of_v2(&files.text("cpu.stat")),
+        memory,
+        pids: files.number("pids.current"),
+        io: io.map(|stat| IoUsage::of_v2(&stat)),
+        ..Usage::default()
+    })
+}
+
+/// The files of a cgroup's directory.
+struct Files(PathBuf);
+
+impl Files {
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.text(name).trim().parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(dir).unwrap();
+        files.iter().for_each(|(name, text)| fs::write(dir.join(name), text).unwrap());
+    }
+
+    #[test]
+    fn counters_of_version_2() {
+        let dir = tempfile::tempdir().unwrap();
+        let v2 = Hierarchies::V2 { mount: dir.path().into() };
+        assert_eq!(v2.usage(Path::new("c")), None, "no such cgroup");
+        let files = [
+            ("memory.current", "100\n"),
+            ("memory.peak", "200\n"),
+            ("memory.stat", "anon 40\nfile 50\n"),
+            ("memory.events", "oom_kill 2\n"),
+            ("cpu.stat", "usage_usec 5\n"),
+            ("pids.current", "3\n"),
+            ("io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4\n"),
+        ];
+        write(&dir.path().join("c"), &files);
+        let usage = v2.usage(Path::new("c")).unwrap();
+        assert_eq!((usage.memory.usage, usage.memory.max, usage.memory.swap), (100, Some(200), None));
+        assert_eq!((usage.memory.oom_kills, usage.cpu.total, usage.pids), (2, 5000, Some(3)));
+        assert_eq!(usage.io.map(|io| io.writes), Some(4));
+    }
+
+    #[test]
+    fn counters_of_version_1_are_in_several_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts: Vec<PathBuf> = ["cpu,cpuacct", "memory", "pids"].iter().map(|name| dir.path().join(name)).collect();
+        let v1 = Hierarchies::V1 { hybrid: false, memory: mounts[1].clone(), mounts: mounts.clone() };
+        assert_eq!(v1.usage(Path::new("c")), None, "no such cgroup");
+        let cpu = [
+            ("cpuacct.usage", "9\n"),
+            ("cpuacct.usage_user", "5\n"),
+            ("cpuacct.usage_sys", "4\n"),
+            ("cpu.stat", "nr_periods 2\nnr_throttled 1\nthrottled_time 7\n"),
+        ];
+        write(&mounts[0].join("c"), &cpu);
+        let memory = [
+            ("memory.usage_in_bytes", "100\n"),
+            ("memory.max_usage_in_bytes", "200\n"),
+            ("memory.stat", "total_rss 40\ntotal_cache 50\n"),
+            ("memory.oom_control", "oom_kill 1\n"),
+        ];
+        write(&mounts[1].join("c"), &memory);
+        write(&mounts[2].join("c"), &[("pids.current", "3\n")]);
+        let usage = v1.usage(Path::new("c")).unwrap();
+        let expected = CpuUsage { total: 9, user: 5, system: 4, periods: 2, throttled_periods: 1, throttled: 7 };
+        assert_eq!((usage.cpu, usage.pids, usage.io), (expected, Some(3), None));
+        assert_eq!((usage.memory.usage, usage.memory.max, usage.memory.oom_kills), (100, Some(200), 1));
+        assert_eq!((usage.memory.rss, usage.memory.kernel), (40, None));
+    }
+}

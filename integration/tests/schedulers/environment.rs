@@ -1,0 +1,153 @@
+//! The environment of a container's process, for processes that are executed later.
+
+use executor_proto::v1::{
+    Action, Check, Checks, EnvironmentVariable, ExecCheck, ExecStart, RunAction, RunRequest, SerialAction, check,
+};
+use integration::cli;
+use integration::daemon::{Daemon, kill};
+use integration::request::{RequestBuilder as _, sh, sleeper};
+use integration::streams::{executed, script, start};
+use integration::wait;
+use tonic::Code;
+
+const SECRET: &str = "canary-of-an-environment-52e1";
+
+fn keeping(request: RunRequest) -> RunRequest {
+    RunRequest { keep_environment: true, ..request }
+}
+
+fn with_container_env(start: ExecStart) -> ExecStart {
+    ExecStart { container_environment: true, ..start }
+}
+
+fn printed(daemon: &Daemon, id: &str) -> String {
+    executed(&daemon.api, with_container_env(script(id, "echo $OPEN,$PW,$SHARED"))).unwrap().text()
+}
+
+#[test]
+fn a_process_has_it_when_asked_for() {
+    let daemon = Daemon::start();
+    let request = sleeper("c").env("OPEN", "seen").env("TZ", "a").secret_env("PW", SECRET).user("1000:1000");
+    daemon.api.started(keeping(request));
+    assert!(daemon.api.get("c").unwrap().spec.unwrap().keep_environment);
+    assert_eq!(printed(&daemon, "c"), format!("seen,{SECRET},\n"));
+    // Nothing without asking for it: the control.
+    assert_eq!(executed(&daemon.api, script("c", "echo $OPEN,$PW")).unwrap().text(), ",\n");
+    // Its own variables win, each name is there once, and HOME is its user's.
+    let own = EnvironmentVariable { name: "OPEN".into(), value: "own".into() };
+    let env = ExecStart { env: vec![own], user: "root".into(), ..start("c", "/usr/bin/env", &[]) };
+    let told = executed(&daemon.api, with_container_env(env)).unwrap().text();
+    let mut lines: Vec<&str> = told.lines().collect();
+    lines.sort_unstable();
+    let names: Vec<&str> = lines.iter().filter_map(|line| line.split('=').next()).collect();
+    assert_eq!(names, ["HOME", "OPEN", "PATH", "PW", "TZ"], "{told}");
+    assert!(lines.contains(&"OPEN=own") && lines.contains(&"HOME=/root"), "{told}");
+    let output = cli::run(&daemon.socket(), &["exec", "--container-env", "c", "--", "/bin/sh", "-c", "echo $PW"]);
+    assert_eq!(output.stdout, format!("{SECRET}\n"));
+}
+
+#[test]
+fn a_container_that_does_not_keep_it_says_so() {
+    let daemon = Daemon::start();
+    // With secret files, so that it has a volume.
+    daemon.api.started(sleeper("c").secret_env("PW", SECRET).file("key", b"x"));
+    let told = executed(&daemon.api, with_container_env(script("c", "env"))).err().unwrap();
+    assert_eq!(told.code(), Code::FailedPrecondition);
+    assert!(told.message().contains("start.container_environment") && told.message().contains("keep_environment"));
+    let probe = ExecCheck { path: "/bin/true".into(), container_environment: true, ..ExecCheck::default() };
+    let check = Check { kind: Some(check::Kind::Exec(probe)), ..Check::default() };
+    let checks = Some(Checks { readiness: vec![check], ..Checks::default() });
+    let told = daemon.api.run(RunRequest { checks: checks.clone(), ..sleeper("checked") }).unwrap_err();
+    let field = "checks.readiness[0].exec.container_environment";
+    assert!(told.code() == Code::InvalidArgument && told.message().contains(field), "{told}");
+}
+
+/// The program of a check sees it, and without asking for it does not: the control is not ready.
+#[test]
+fn checks_have_it_when_asked_for() {
+    let daemon = Daemon::start();
+    for (id, asked) in [("with", true), ("without", false)] {
+        let probe = ExecCheck {
+            path: "/bin/sh".into(),
+            args: vec!["-c".into(), "test -n \"$PW\"".into()],
+            container_environment: asked,
+            ..ExecCheck::default()
+        };
+        let check = Check { kind: Some(check::Kind::Exec(probe)), ..Check::default() };
+        let checks = Some(Checks { readiness: vec![check], ..Checks::default() });
+        daemon.api.started(keeping(RunRequest { checks, ..sleeper(id).secret_env("PW", SECRET) }));
+        wait::until("the check was made", || {
+            let container = daemon.api.get(id).unwrap();
+            let made = container.check_statuses.iter().any(|status| status.checked_at.is_some());
+            made.then(|| assert_eq!(container.ready, asked, "{id}"))
+        });
+    }
+}
+
+/// Of a tree it is that of the first process of its action, with the variables of all.
+#[test]
+fn a_tree_has_that_of_its_first_process() {
+    let daemon = Daemon::start();
+    let variable = |name: &str, value: &str| EnvironmentVariable { name: name.into(), value: value.into() };
+    let run = |open: &str| Action {
+        run: Some(RunAction {
+            path: "/bin/sleep".into(),
+            args: vec!["100000".into()],
+            env: vec![variable("OPEN", open)],
+            secret_environment: vec![variable("PW", SECRET)],
+            ..RunAction::default()
+        }),
+        ..Action::default()
+    };
+    let serial = SerialAction { actions: vec![run("first"), run("second")], ..SerialAction::default() };
+    let request = RunRequest {
+        action: Some(Action { serial: Some(serial), ..Action::default() }),
+        environment: vec![variable("SHARED", "all")],
+        ..RunRequest::default()
+    };
+    daemon.api.started(keeping(request.id("tree").memory(64 << 20)));
+    assert_eq!(printed(&daemon, "tree"), format!("first,{SECRET},all\n"));
+}
+
+/// The container keeps it whoever of the executor's processes is killed, and it is wiped at the end by whoever is left.
+#[test]
+fn it_outlives_executord_and_the_launcher() {
+    let mut daemon = Daemon::start();
+    daemon.api.started(keeping(sleeper("c").env("OPEN", "seen").secret_env("PW", SECRET)));
+    let restart = |daemon: &mut Daemon, with_launcher: bool| {
+        let launcher = daemon.launcher().filter(|_| with_launcher);
+        daemon.kill();
+        if let Some(launcher) = launcher {
+            kill(launcher, 9);
+            wait::until("the launcher has ended", || integration::daemon::has_ended(launcher).then_some(()));
+        }
+        daemon.start_again();
+    };
+    for with_launcher in [false, true] {
+        restart(&mut daemon, with_launcher);
+        assert_eq!(printed(&daemon, "c"), format!("seen,{SECRET},\n"), "launcher killed: {with_launcher}");
+    }
+    // Shim and launcher killed: the next launcher finds the memory through the container.
+    let shim = daemon.record("c").shim.pid;
+    let launcher = daemon.launcher().unwrap();
+    daemon.kill();
+    kill(launcher, 19);
+    kill(shim, 9);
+    kill(launcher, 9);
+    wait::until("the launcher has ended", || integration::daemon::has_ended(launcher).then_some(()));
+    daemon.start_again();
+    let wipe = daemon.api.wait("c").unwrap().result.unwrap().wipe.expect("a receipt");
+    assert!(wipe.verified && wipe.files == 1 && wipe.bytes > SECRET.len() as u64, "{wipe:?}");
+}
+
+/// No process of the container reaches where it lies, whoever it runs as.
+#[test]
+fn the_container_does_not_see_it() {
+    let daemon = Daemon::start();
+    let look = "ls -A /dev/executor-steps; cat /dev/executor-steps/* 2>/dev/null; \
+                umount /dev/executor-steps 2>/dev/null && echo unmounted; ls -A /dev/executor-steps; echo done";
+    for (id, user) in [("root", "root"), ("user", "1000:1000")] {
+        daemon.api.run_to_end(keeping(sh(look).id(id).user(user).secret_env("PW", SECRET).unmasked()));
+        assert_eq!(daemon.api.output(id).text(), "done\n", "{id}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Supplementary groups that a request adds.
+
+use executor_proto::v1::{Action, ExecStart, RunAction, RunRequest, SerialAction};
+use integration::api::exit;
+use integration::daemon::Daemon;
+use integration::request::{RequestBuilder as _, sh, sleeper};
+use integration::streams::{executed, script};
+use tonic::Code;
+
+fn with_groups(request: RunRequest, groups: &[&str]) -> RunRequest {
+    RunRequest { extra_groups: groups.iter().map(|group| (*group).into()).collect(), ..request }
+}
+
+fn sorted(text: &str) -> Vec<u32> {
+    let mut groups: Vec<u32> = text.split_whitespace().map(|gid| gid.parse().unwrap()).collect();
+    groups.sort_unstable();
+    groups
+}
+
+/// Numbers and names, for the container's process and for those that are executed in it, whoever they run as. The control
+/// is a container without them.
+#[test]
+fn every_process_has_them() {
+    let daemon = Daemon::start();
+    for (id, groups, expected) in [("with", &["4242", "vcap"][..], vec![1, 1000, 4242]), ("without", &[], vec![1])] {
+        let request = with_groups(sh("id -G; sleep 100000").id(id).user("1:1"), groups);
+        daemon.api.started(request);
+        let mut log = daemon.api.follow(id);
+        let line = log.message().unwrap().unwrap();
+        assert_eq!(sorted(&String::from_utf8(line.data).unwrap()), expected, "{id}");
+        let spec = daemon.api.get(id).unwrap().spec.unwrap();
+        assert_eq!((spec.extra_groups.len(), spec.group_ids.len()), (groups.len(), groups.len()));
+        let own = executed(&daemon.api, script(id, "id -G")).unwrap().text();
+        assert_eq!(sorted(&own), expected, "{id}");
+        let other = ExecStart { user: "7:8".into(), ..script(id, "id -G") };
+        let has = sorted(&executed(&daemon.api, other).unwrap().text()).contains(&4242);
+        assert_eq!(has, !groups.is_empty(), "{id}");
+    }
+}
+
+#[test]
+fn the_processes_of_a_tree_have_them() {
+    let daemon = Daemon::start();
+    let run = |user: &str| Action {
+        run: Some(RunAction {
+            path: "/bin/sh".into(),
+            args: vec!["-c".into(), "id -G | tr ' ' '\\n' | grep -x 4242".into()],
+            user: user.into(),
+            ..RunAction::default()
+        }),
+        ..Action::default()
+    };
+    let serial = SerialAction { actions: vec![run("root"), run("vcap")], ..SerialAction::default() };
+    let action = Some(Action { serial: Some(serial), ..Action::default() });
+    let tree = |groups| with_groups(RunRequest { action: action.clone(), ..RunRequest::default() }, groups);
+    assert_eq!(exit(&daemon.api.run_to_end(tree(&["4242"]).id("with").memory(64 << 20))), Ok(0));
+    assert_eq!(exit(&daemon.api.run_to_end(tree(&[]).id("without").memory(64 << 20))), Ok(1), "the control");
+}
+
+#[test]
+fn what_cannot_be_is_refused_entry_by_entry() {
+    let daemon = Daemon::start();
+    let refused = |groups: &[&str]| daemon.api.run(with_groups(sleeper("c"), groups)).unwrap_err();
+    let told = refused(&["a/b", "1", "1", "65536"]);
+    assert_eq!(told.code(), Code::InvalidArgument);
+    for entry in ["extra_groups[0]", "extra_groups[2]", "extra_groups[3]"] {
+        assert!(told.message().contains(entry), "{told}");
+    }
+    let many: Vec<String> = (0..33).map(|gid| gid.to_string()).collect();
+    let told = refused(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(told.message().contains("has 33 entries; at most 32"), "{told}");
+    let told = refused(&["1", "nosuchgroup"]);
+    assert_eq!(told.code(), Code::FailedPrecondition);
+    assert!(told.message().contains("extra_groups[1]") && told.message().contains("nosuchgroup"), "{told}");
+    assert!(daemon.api.ids().is_empty());
+}
