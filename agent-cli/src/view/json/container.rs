@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::ending::Ending;
 use super::steps::Step;
+use super::usage::Limits;
 use super::{checks, isolation, networks, outputs, seconds, sorted, surroundings, time};
 use crate::view::human::{mount_kind, network, state, word};
 
@@ -119,17 +120,6 @@ struct LogLimits {
 struct WritableFiles {
     /// Most bytes beyond the files of the request.
     bytes_max: u64,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Limits {
-    memory_bytes: u64,
-    pids: u64,
-    cpu_millis: u64,
-    disk_bytes: u64,
-    cpu_weight: u32,
-    io_weight: u32,
 }
 
 #[derive(Serialize)]
@@ -250,13 +240,6 @@ impl From<&v1::ContainerSpec> for Spec {
                 fallback_to_logs: message.fallback_to_logs,
             }),
         }
-    }
-}
-
-impl From<v1::Limits> for Limits {
-    fn from(limits: v1::Limits) -> Self {
-        let v1::Limits { memory_bytes, pids, cpu_millis, disk_bytes, cpu_weight, io_weight } = limits;
-        Self { memory_bytes, pids, cpu_millis, disk_bytes, cpu_weight, io_weight }
     }
 }
 
