@@ -353,6 +353,7 @@ pub struct ShimReport {
 
 /// Contents of a shim's report.
 #[derive(Clone, PartialEq, Oneof)]
+#[allow(clippy::large_enum_variant)] // one at a time, on its way
 pub enum ShimNews {
     /// The container is in this state now; its record on disk says more. Told on connecting, and at each change.
     #[prost(message, tag = "2")]

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::ending::Ending;
 use super::steps::Step;
+use super::usage::Limits;
 use super::{checks, host_options, isolation, networks, outputs, seconds, sorted, surroundings, time};
 use crate::view::human::{mount_kind, network, state, word};
 
@@ -121,21 +122,6 @@ struct LogLimits {
 struct WritableFiles {
     /// Most bytes beyond the files of the request.
     bytes_max: u64,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Limits {
-    memory_bytes: u64,
-    pids: u64,
-    cpu_millis: u64,
-    disk_bytes: u64,
-    cpu_weight: u32,
-    io_weight: u32,
-    cpuset_cpus: String,
-    cpuset_mems: String,
-    swap_bytes: Option<i64>,
-    memory_reservation_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -256,35 +242,6 @@ impl From<&v1::ContainerSpec> for Spec {
                 bytes_max: message.bytes_max,
                 fallback_to_logs: message.fallback_to_logs,
             }),
-        }
-    }
-}
-
-impl From<v1::Limits> for Limits {
-    fn from(limits: v1::Limits) -> Self {
-        let v1::Limits {
-            memory_bytes,
-            pids,
-            cpu_millis,
-            disk_bytes,
-            cpu_weight,
-            io_weight,
-            cpuset_cpus,
-            cpuset_mems,
-            swap_bytes,
-            memory_reservation_bytes,
-        } = limits;
-        Self {
-            memory_bytes,
-            pids,
-            cpu_millis,
-            disk_bytes,
-            cpu_weight,
-            io_weight,
-            cpuset_cpus,
-            cpuset_mems,
-            swap_bytes,
-            memory_reservation_bytes,
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Counters of a container.
+//! Counters of a container, and the limits that they are compared with.
 
 use executor_client::v1;
 use serde::Serialize;
 
-use super::container::Limits;
 use super::time;
 use crate::view::human::state;
 
@@ -15,6 +14,21 @@ pub(crate) struct ContainerStats {
     state: String,
     usage: Option<Usage>,
     limits: Option<Limits>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Limits {
+    memory_bytes: u64,
+    pids: u64,
+    cpu_millis: u64,
+    disk_bytes: u64,
+    cpu_weight: u32,
+    io_weight: u32,
+    cpuset_cpus: String,
+    cpuset_mems: String,
+    swap_bytes: Option<i64>,
+    memory_reservation_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -101,6 +115,35 @@ impl From<&v1::Usage> for Usage {
             pids: usage.pids.map(|pids| PidsUsage { current: pids.current }),
             io: usage.io.map(IoUsage::from),
             network: usage.network.map(NetworkUsage::from),
+        }
+    }
+}
+
+impl From<v1::Limits> for Limits {
+    fn from(limits: v1::Limits) -> Self {
+        let v1::Limits {
+            memory_bytes,
+            pids,
+            cpu_millis,
+            disk_bytes,
+            cpu_weight,
+            io_weight,
+            cpuset_cpus,
+            cpuset_mems,
+            swap_bytes,
+            memory_reservation_bytes,
+        } = limits;
+        Self {
+            memory_bytes,
+            pids,
+            cpu_millis,
+            disk_bytes,
+            cpu_weight,
+            io_weight,
+            cpuset_cpus,
+            cpuset_mems,
+            swap_bytes,
+            memory_reservation_bytes,
         }
     }
 }

@@ -20,6 +20,7 @@ pub struct ShimLink {
 
 /// What an answer brings.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one at a time, on its way
 enum Answer {
     /// A descriptor, if any.
     Done(Option<OwnedFd>),

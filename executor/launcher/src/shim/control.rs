@@ -76,6 +76,7 @@ pub(super) enum Command {
 }
 
 /// What an answer carries.
+#[allow(clippy::large_enum_variant)] // one at a time, on its way
 pub(super) enum Carried {
     /// Secrets, which are wiped if the answer does not arrive.
     Secrets(MemFile),
