@@ -161,6 +161,7 @@ fn a_privileged_container_has_nothing_hidden() {
         socket_limit: false,
         user_namespace: None,
         docker_socket: None,
+        devices: &[],
     };
     let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
     assert_eq!(spec["process"]["capabilities"]["effective"].as_array().unwrap().len(), 41);
