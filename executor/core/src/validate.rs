@@ -45,7 +45,7 @@ use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, R
 pub use connectivity::validate_egress;
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
-pub use host_options::{ULIMITS, check_apparmor_profiles, check_host_devices};
+pub use host_options::{ULIMITS, check_apparmor_profiles, check_host_devices, check_ulimits_max};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};

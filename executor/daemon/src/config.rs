@@ -12,7 +12,8 @@ use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, Bytes, LauncherSettings, Unusable};
 use executor_core::validate::{
-    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_volumes, validate,
+    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_volumes, check_ulimits_max,
+    validate,
 };
 use serde::Deserialize;
 
@@ -297,7 +298,7 @@ impl Check {
         check_apparmor_profiles(profiles)
             .map_err(|why| self.fault("apparmor.profiles", &format!("{profiles:?}"), &why))?;
         let maximums = format!("{:?}", policy.ulimits_max);
-        policy.check_ulimits_max().map_err(|why| self.fault("policy.ulimits_max", &maximums, &why))?;
+        check_ulimits_max(policy).map_err(|why| self.fault("policy.ulimits_max", &maximums, &why))?;
         let (score, most) = (policy.oom_score_adj_min, OOM_SCORE_MAX);
         if !(-most..=most).contains(&score) {
             return Err(self.fault("policy.oom_score_adj_min", &score, &format!("must be -{most} to {most}")));

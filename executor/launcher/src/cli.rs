@@ -6,7 +6,9 @@ use clap::Parser;
 use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, LauncherSettings, Unusable};
-use executor_core::validate::{Policy, check_apparmor_profiles, check_host_devices, check_host_volumes};
+use executor_core::validate::{
+    Policy, check_apparmor_profiles, check_host_devices, check_host_volumes, check_ulimits_max,
+};
 use serde::Deserialize;
 
 /// Default path of the configuration.
@@ -109,7 +111,7 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     config.policy.devices = std::mem::take(&mut config.devices);
     check_apparmor_profiles(&config.apparmor.profiles).map_err(fault("apparmor.profiles"))?;
     config.policy.apparmor_profiles = std::mem::take(&mut config.apparmor.profiles);
-    config.policy.check_ulimits_max().map_err(fault("policy.ulimits_max"))?;
+    check_ulimits_max(&config.policy).map_err(fault("policy.ulimits_max"))?;
     config.launcher.check().map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))
     })?;

@@ -72,8 +72,8 @@ fn check_spec(container: &Container, rootfs: &Rootfs) {
     assert_eq!((&*spec.rootfs, &*spec.path, spec.argument_count), (&*rootfs.reference(), "/bin/sleep", 1));
     assert_eq!((&*spec.dir, &*spec.user, spec.uid, spec.gid), ("/srv", "app:web", Some(1234), Some(80)));
     assert_eq!(spec.environment_names, ["TOKEN"]);
-    assert_eq!(spec.limits.unwrap().memory_bytes, 32 << 20);
-    assert_eq!((spec.limits.unwrap().pids, spec.nofile), (1024, 16_384));
+    assert_eq!(spec.limits.as_ref().unwrap().memory_bytes, 32 << 20);
+    assert_eq!((spec.limits.as_ref().unwrap().pids, spec.nofile), (1024, 16_384));
     assert_eq!(spec.grace_period.unwrap(), prost_types::Duration { seconds: 1, nanos: 500_000_000 });
     assert_eq!((spec.network(), spec.labels["app"].as_str(), &*spec.log_source), (Network::None, "web", "APP"));
 }

@@ -54,7 +54,7 @@ impl Attacks {
         facts["scratch"] = "/tmp".into();
         facts["init"] = 1.into();
         let request = program("/usr/bin/python3", &["-c", &self.script, &facts.to_string()]).id(id);
-        let request = RunRequest { limits: Some(self.limits), ..request };
+        let request = RunRequest { limits: Some(self.limits.clone()), ..request };
         let request = request
             .action(|run| run.resource_limits = Some(ResourceLimits { nofile: Some(NOFILE), ..Default::default() }));
         self.secrets.iter().fold(request, |request, (path, content)| request.file(path, content))
@@ -92,7 +92,7 @@ impl Attacks {
                 self.tried(daemon, RunRequest { capabilities, user_namespace, ..request })
             }
             Unguarded::Unlimited => {
-                let limits = Limits { memory_bytes: 256 << 20, pids: 4096, ..self.limits };
+                let limits = Limits { memory_bytes: 256 << 20, pids: 4096, ..self.limits.clone() };
                 let request = RunRequest { limits: Some(limits), ..request };
                 self.tried(daemon, request.action(|run| run.resource_limits = None))
             }

@@ -26,7 +26,7 @@ impl DeviceNode {
     /// Returns the permission bits of the node, which are everybody's in the container.
     pub fn mode(&self) -> u32 {
         let (read, write) = (u32::from(self.permissions.read), u32::from(self.permissions.write));
-        read * 0o444 | write * 0o222
+        (read * 0o444) | (write * 0o222)
     }
 }
 

@@ -268,8 +268,8 @@ pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
 ///
 /// # Errors
 /// The first one that cannot be.
-pub(super) fn check_ulimits_max<'a>(maximums: impl Iterator<Item = (&'a String, &'a i64)>) -> Result<(), String> {
-    for (name, most) in maximums {
+pub fn check_ulimits_max(policy: &Policy) -> Result<(), String> {
+    for (name, most) in &policy.ulimits_max {
         if name == "core" || !ULIMITS.contains(&&**name) {
             let others: Vec<&str> = ULIMITS.into_iter().filter(|name| *name != "core").collect();
             return Err(format!("{:?} is not a limit that can be raised; {} are", shorten(name), others.join(", ")));

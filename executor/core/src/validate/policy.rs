@@ -138,14 +138,6 @@ impl Policy {
     pub fn userns_pool(&self) -> Result<Pool, String> {
         Pool::new(self.userns_pool_start, self.userns_pool_ranges)
     }
-
-    /// Checks the highest limits of processes.
-    ///
-    /// # Errors
-    /// The first one that cannot be.
-    pub fn check_ulimits_max(&self) -> Result<(), String> {
-        super::host_options::check_ulimits_max(self.ulimits_max.iter())
-    }
 }
 
 impl Default for Policy {

@@ -241,7 +241,7 @@ fn the_lists_of_the_operator() {
         assert!(check_apparmor_profiles(&[bad.to_owned()]).is_err(), "{bad:?}");
     }
     let check = |name: &str, most: i64| {
-        Policy { ulimits_max: [(name.to_owned(), most)].into(), ..Policy::default() }.check_ulimits_max()
+        check_ulimits_max(&Policy { ulimits_max: [(name.to_owned(), most)].into(), ..Policy::default() })
     };
     assert_eq!([check("memlock", -1), check("nproc", 0)], [Ok(()), Ok(())]);
     for (name, most) in [("core", 1), ("nofile", 1), ("x", 1), ("memlock", -2)] {
