@@ -72,3 +72,9 @@ pub const ACTION_DEPTH_MAX: usize = 16;
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Longest message of an emit_progress action, in bytes.
 pub const PROGRESS_MESSAGE_MAX: usize = 4096;
+/// Maximum number of restarts that a policy can limit itself to.
+pub const RESTARTS_MAX: u32 = 1_000_000;
+/// Shortest pause before a restart that is not the first one in a row.
+pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
+/// Longest pause before a restart.
+pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(3600);

@@ -19,8 +19,10 @@ use crate::plan::{Plan, PlannedFile, Principal};
 use crate::time::Timestamp;
 use crate::users::ResolvedUser;
 
+mod restart;
 mod step;
 
+pub use restart::{LastEnd, RestartRecord};
 pub use step::{StepRecord, StepState};
 
 /// Largest record that is read, in bytes.
@@ -149,6 +151,9 @@ pub struct ContainerRecord {
     /// Reason for which the container is being ended because of its checks.
     #[serde(default)]
     pub unhealthy: Option<String>,
+    /// Restarts, where it has a restart policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<RestartRecord>,
 }
 
 impl ContainerRecord {

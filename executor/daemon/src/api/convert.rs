@@ -1,9 +1,10 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod checks;
+mod restarts;
 mod volumes;
 
 use std::collections::HashMap;
-mod checks;
 
 use std::time::Duration;
 
@@ -58,6 +59,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         ready: facts.is_ready(),
         check_statuses: checks::statuses(facts.health.as_deref()),
         startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
+        restart: facts.restarts.as_ref().filter(|_| facts.started_at.is_some()).map(restarts::status),
     }
 }
 
@@ -152,6 +154,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         log_tags: plan.logging.tags.clone().into_iter().collect(),
         egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
         checks: plan.checks.as_ref().map(checks::checks),
+        restart_policy: plan.restart().map(restarts::policy),
     }
 }
 
@@ -371,12 +374,14 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::Ready => Kind::Ready,
             EventKind::NotReady => Kind::NotReady,
             EventKind::Unhealthy => Kind::Unhealthy,
+            EventKind::Restarting => Kind::Restarting,
         }
         .into(),
         result: event.end.as_deref().map(result),
         files_generation: if let EventKind::FilesUpdated(generation) = event.kind { generation } else { 0 },
         step: event.step.as_deref().map(|one| step(one, None)),
         egress_generation: if let EventKind::EgressUpdated(generation) = event.kind { generation } else { 0 },
+        restart: event.restarts.as_deref().map(restarts::status),
     }
 }
 

@@ -182,6 +182,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
         unhealthy: None,
+        restarts: None,
     };
     Ok(Admitted { record, dirs, ids })
 }
@@ -351,6 +352,10 @@ impl Assembled {
         names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
         drop(tree); // not before: see `Tree`
         host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;
+        if let Some(actions) = &record.plan.actions {
+            let parts = host.hierarchies.make_parts(&record.cgroup, &actions.sidecar_limits);
+            parts.map_err(|error| failed("cgroups of the sidecars", &error))?;
+        }
         let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
         let prepared = Prepared {
             init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
@@ -435,6 +440,7 @@ impl Injected {
             ),
         };
         record.steps = steps.as_ref().map(Running::records).unwrap_or_default();
+        record.restarts = steps.as_ref().and_then(Running::restarts).cloned();
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
             .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
             .map_err(|error| failed("secrets to be masked", &error))?;
