@@ -17,6 +17,7 @@ mod lower;
 mod network;
 mod outputs;
 mod program;
+mod restart;
 mod streams;
 mod surroundings;
 mod volumes;

@@ -11,6 +11,7 @@ use super::logging::LoggingArgs;
 use super::network::NetworkArgs;
 use super::outputs::OutputArgs;
 use super::program::ImageOfRun;
+use super::restart::RestartArgs;
 use super::streams::StreamArgs;
 use super::surroundings::SurroundingsArgs;
 use super::volumes::VolumeArgs;
@@ -152,6 +153,8 @@ pub(crate) struct RunArgs {
     pub(crate) volumes: VolumeArgs,
     #[command(flatten)]
     pub(crate) checks: CheckArgs,
+    #[command(flatten)]
+    pub(crate) restart: RestartArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
 }

@@ -115,18 +115,31 @@ impl Steps {
     /// True when a process has ended and will not run again: nobody needs its secrets any more.
     pub fn is_done(&self, process: usize) -> bool {
         let Some(step) = self.step_of(process) else { return true };
-        let is_over = !matches!(self.steps[step].record.state, StepState::Pending | StepState::Running);
-        is_over && self.is_last_run(process)
+        match self.restart_above(step) {
+            // One that a later run did not come to is pending.
+            Some(above) if self.has_ended(above) => true,
+            _ => self.has_ended(step) && self.is_last_run(process),
+        }
     }
 
     /// True when a process does not run again after its end.
     pub fn is_last_run(&self, process: usize) -> bool {
-        let Some(step) = self.step_of(process) else { return true };
+        let above = self.step_of(process).and_then(|step| self.restart_above(step));
+        let may_restart = |index: usize| {
+            let over = matches!(&self.steps[index].role, Role::Restart(restarts) if restarts.over);
+            !over && !self.has_ended(index) && !self.steps[index].cancelled
+        };
+        !above.is_some_and(may_restart)
+    }
+
+    fn has_ended(&self, step: usize) -> bool {
+        !matches!(self.steps[step].record.state, StepState::Pending | StepState::Running)
+    }
+
+    /// Returns the step above this one that has it run again.
+    fn restart_above(&self, step: usize) -> Option<usize> {
         let mut above = std::iter::successors(self.steps[step].parent, |index| self.steps[*index].parent);
-        !above.any(|index| {
-            let may_restart = matches!(&self.steps[index].role, Role::Restart(restarts) if !restarts.over);
-            may_restart && self.is_running(index) && !self.steps[index].cancelled
-        })
+        above.find(|index| matches!(self.steps[*index].role, Role::Restart(_)))
     }
 
     /// Goes on after the end of a run.
