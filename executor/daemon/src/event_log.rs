@@ -78,10 +78,13 @@ impl EventLog {
             let before = before.get(index).unwrap_or(&pending);
             // At one time, ends come before what they start, and of several the innermost first.
             let (outermost, innermost) = (1 + index as i64, -(1 + index as i64));
-            // One that runs again has begun anew, whatever of its earlier end was seen.
-            let is_new = |now: Option<Timestamp>, before: Option<Timestamp>| now.filter(|_| now != before);
-            changed.extend(is_new(step.started_at, before.started_at).map(|at| (at, outermost, step)));
-            changed.extend(is_new(step.finished_at, before.finished_at).map(|at| (at, innermost, step)));
+            // One that runs again has begun anew, whatever of its earlier end was seen. The start of a run may be set twice: when it
+            // was ordered, and when its process is there.
+            let began_before = before.started_at.is_some() && before.finished_at.is_none() && before.pid == 0;
+            let started = step.started_at.filter(|_| step.started_at != before.started_at && !began_before);
+            let finished = step.finished_at.filter(|_| step.finished_at != before.finished_at);
+            changed.extend(started.map(|at| (at, outermost, step)));
+            changed.extend(finished.map(|at| (at, innermost, step)));
         }
         changed.sort_by_key(|(at, order, _)| (*at, *order));
         for (at, order, step) in changed {
