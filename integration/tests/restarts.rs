@@ -98,7 +98,7 @@ fn a_failed_run_begins_again_with_its_secrets() {
     assert_eq!(told.last_reason, "Exited with status 3");
     let wipe = ending(&ended).wipe.clone().unwrap();
     assert!((wipe.files, wipe.verified) == (1, true), "{wipe:?}");
-    let spec = ended.spec.clone().unwrap();
+    let spec = ended.spec.unwrap();
     assert_eq!((&*spec.path, spec.restart_policy.unwrap().max_delay), ("/bin/sh", millis(300_000)));
     assert!(!daemon.api.run(request.clone()).unwrap().created, "the same request is the same container");
     let other = restarted(request, policy(Mode::OnFailure, 6, 100));

@@ -55,6 +55,14 @@ pub struct Position {
     fresh: bool,
 }
 
+/// What an event tells besides its kind.
+#[derive(Default)]
+struct About {
+    end: Option<Arc<End>>,
+    step: Option<Arc<StepRecord>>,
+    restarts: Option<Arc<RestartRecord>>,
+}
+
 impl EventLog {
     /// Continues the log of the ledger. Keeps at most `most` events.
     pub fn new(kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
@@ -67,7 +75,7 @@ impl EventLog {
 
     /// Logs an event.
     pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<End>>, time: Timestamp) {
-        self.append_with(container, kind, (end, None, None), time);
+        self.append_about(container, kind, About { end, ..About::default() }, time);
     }
 
     /// Appends events of the steps of a tree of actions that have started or ended since `before`, in the order of their times.
@@ -90,7 +98,8 @@ impl EventLog {
         for (at, order, step) in changed {
             let ended = order < 0;
             let kind = if ended { EventKind::StepEnded } else { EventKind::StepStarted };
-            self.append_with(container, kind, (None, Some(Arc::new(step.clone())), None), at);
+            let step = Some(Arc::new(step.clone()));
+            self.append_about(container, kind, About { step, ..About::default() }, at);
         }
     }
 
@@ -99,17 +108,12 @@ impl EventLog {
         let Some(last) = now.and_then(|now| now.last.as_ref()) else { return };
         if before.and_then(|before| before.last.as_ref()) != Some(last) {
             let (kind, restarts) = (EventKind::Restarting, now.cloned().map(Arc::new));
-            self.append_with(container, kind, (None, None, restarts), last.finished_at);
+            self.append_about(container, kind, About { restarts, ..About::default() }, last.finished_at);
         }
     }
 
-    fn append_with(
-        &self,
-        container: &ContainerId,
-        kind: EventKind,
-        (end, step, restarts): (Option<Arc<End>>, Option<Arc<StepRecord>>, Option<Arc<RestartRecord>>),
-        time: Timestamp,
-    ) {
+    fn append_about(&self, container: &ContainerId, kind: EventKind, about: About, time: Timestamp) {
+        let About { end, step, restarts } = about;
         let mut inner = locked(&self.inner);
         if inner.closed {
             return;

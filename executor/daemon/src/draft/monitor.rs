@@ -89,12 +89,12 @@ fn read<'a>(
         Ok((_, Set::Timeout(asked))) => {
             let limit = timeout_of(path, asked, violations).min(limit);
             let path = format!("{path}.timeout.action");
-            return match &asked.action {
+            let why = Required.because("is not set: set one action, such as `run`");
+            match &asked.action {
                 Some(action) => read(&path, action, limit, depth + 1, programs, violations),
-                None => {
-                    violations.push(Violation::new(path, Required.because("is not set: set one action, such as `run`")))
-                }
-            };
+                None => violations.push(Violation::new(path, why)),
+            }
+            return;
         }
         Ok((name, Set::Parallel(parallel))) => (name, &parallel.actions),
         Ok((name, Set::Serial(serial))) => (name, &serial.actions),
