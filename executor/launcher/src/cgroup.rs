@@ -472,6 +472,43 @@ mod tests {
     }
 
     #[test]
+    fn parts_have_limits_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |mount: &str| dir.path().join(mount);
+        let v1 = Hierarchies::V1 { hybrid: false, memory: of("memory"), mounts: vec![of("memory"), of("pids")] };
+        let v2 = Hierarchies::V2 { mount: of("v2") };
+        let write = |file: &str, text: &str| fs::write(of(file), text).unwrap();
+        let read = |file: &str| fs::read_to_string(of(file)).unwrap();
+        ["memory/c", "pids/c", "v2/c"].into_iter().for_each(|cgroup| fs::create_dir_all(of(cgroup)).unwrap());
+        write("v2/c/cgroup.procs", "7\n");
+        let limits = BTreeMap::from([(1, SidecarLimits { memory_bytes: 64, pids: 3 })]);
+        let container = Path::new("c");
+        v1.make_parts(container, &limits).unwrap();
+        v2.make_parts(container, &limits).unwrap();
+        v2.make_parts(container, &BTreeMap::new()).unwrap();
+        assert_eq!(read("memory/c/sidecar-1/memory.limit_in_bytes") + &read("pids/c/sidecar-1/pids.max"), "643");
+        assert_eq!(read("v2/c/sidecar-1/memory.max") + &read("v2/c/sidecar-1/pids.max"), "643");
+        assert_eq!(read("v2/c/sidecar-1/memory.swap.max"), "0");
+        assert_eq!(read("v2/c/rest/cgroup.procs") + &read("v2/c/cgroup.subtree_control"), "7+memory +pids");
+        // Processes are found in all parts; kills are those of one part, or of all.
+        write("v2/c/cgroup.procs", "");
+        write("v2/c/sidecar-1/cgroup.procs", "9\n");
+        let mut pids = v2.pids(container);
+        pids.sort_unstable();
+        assert_eq!(pids, [7, 9]);
+        write("v2/c/memory.events", "oom_kill 5\n");
+        write("v2/c/rest/memory.events", "oom_kill 2\n");
+        write("memory/c/memory.oom_control", "oom_kill 2\n");
+        write("memory/c/sidecar-1/memory.oom_control", "oom_kill 3\n");
+        for hierarchies in [v1, v2] {
+            assert_eq!((hierarchies.oom_kills(container), hierarchies.own_oom_kills(container)), (5, 2));
+        }
+        // Whoever joins a container's cgroup comes into the part for what no other has.
+        enter(&of("v2/c")).unwrap();
+        assert_eq!((read("v2/c/rest/cgroup.procs"), read("v2/c/cgroup.procs")), ("0".into(), String::new()));
+    }
+
+    #[test]
     fn what_files_of_a_cgroup_tell() {
         let dir = tempfile::tempdir().unwrap();
         let v2 = Hierarchies::V2 { mount: dir.path().into() };
