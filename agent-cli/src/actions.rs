@@ -1,7 +1,7 @@
 //! Trees of actions from a file: `run --action FILE` and `action check FILE`.
 //!
 //! The file is YAML or JSON, in the protobuf JSON mapping of the interface: an `executor.v1.Action`, or a document with `action`
-//! and, beside it, `setup`, `sidecars`, `environment` and `log_source` of a RunRequest. Contents of files are base64, as that
+//! and, beside it, `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and `log_source` of a RunRequest. Contents of files are base64, as that
 //! mapping has it. What is wrong with a tree is told here with its path; what else executord refuses it says itself.
 
 use std::io::Read as _;
@@ -18,7 +18,7 @@ use crate::text::plain;
 /// Largest file, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
 /// Fields of a RunRequest that a file may set.
-const FIELDS: [&str; 5] = ["action", "environment", "log_source", "setup", "sidecars"];
+const FIELDS: [&str; 7] = ["action", "environment", "log_source", "monitor", "restart_policy", "setup", "sidecars"];
 
 /// Reads the actions of a file.
 ///

@@ -78,6 +78,9 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
         "log_limits.lines_per_second" => "--log-lines",
         "log_tags" => "--log-tag",
         "hostname" => "--hostname",
+        "restart_policy" | "restart_policy.mode" | "restart_policy.max_retries" => "--restart",
+        "restart_policy.min_delay" => "--restart-delay",
+        "restart_policy.max_delay" => "--restart-delay-max",
         "dns.servers" => "--dns",
         "dns.searches" => "--dns-search",
         "dns.options" => "--dns-option",
@@ -115,7 +118,8 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
 }
 
 /// Fields that executord's words name, and the flags that set them.
-const WORDS: [(&str, &str); 4] = [
+const WORDS: [(&str, &str); 5] = [
+    ("MODE_ON_FAILURE", "on-failure"),
     ("`stdin`", "--interactive"),
     ("`terminal`", "--tty"),
     ("`privileged`", "--privileged"),
@@ -201,6 +205,7 @@ mod tests {
             ("limits.disk_bytes", "--disk"),
             ("egress_rules[1].destinations[0]", "--egress-rules (number 2)"),
             ("log_tags[a]", "--log-tag a"),
+            ("restart_policy.min_delay", "--restart-delay"),
             ("start.window.rows", "the terminal's window"),
             ("new.field[1]", "new.field[1]"),
         ];

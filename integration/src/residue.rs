@@ -18,6 +18,9 @@ use crate::daemon::Daemon;
 use crate::request::{RequestBuilder, program};
 use crate::{footprint, wait};
 
+/// What a process does that is restarted before everything else: it fails the first time.
+const FAILS_ONCE: &str = "[ -e /tmp/again ] || { echo >/tmp/again; exit 1; }; ";
+
 /// Directory of the secrets, which no image has.
 const DIR: &str = "/etc/executor-residue";
 const TOKEN: &str = "/etc/executor-residue/token";
@@ -66,6 +69,7 @@ pub struct ContainerSecrets {
     writes: bool,
     /// The process is a step of a tree of actions.
     is_step: bool,
+    is_restarted: bool,
 }
 
 fn canaries(sizes: &[usize]) -> Vec<Canary> {
@@ -77,7 +81,8 @@ impl ContainerSecrets {
     pub fn new(id: &str) -> Self {
         let [files, variables, arguments] = [FILES, STRINGS, STRINGS].map(|sizes| canaries(&sizes));
         let needles = Needles::new().expect("randomness");
-        let mut batch = Self { id: id.into(), files, variables, arguments, needles, writes: false, is_step: false };
+        let (writes, is_step, is_restarted) = (false, false, false);
+        let mut batch = Self { id: id.into(), files, variables, arguments, needles, writes, is_step, is_restarted };
         let kinds = [("file", &batch.files), ("variable", &batch.variables), ("argument", &batch.arguments)];
         for (kind, canaries) in kinds {
             add(&mut batch.needles, kind, canaries);
@@ -100,6 +105,11 @@ impl ContainerSecrets {
         Self { is_step: true, ..Self::new(id) }
     }
 
+    /// Creates secrets for a container whose process fails at first, and runs once more by its restart policy.
+    pub fn restarted(id: &str) -> Self {
+        Self { is_restarted: true, ..Self::new(id) }
+    }
+
     /// Returns whether the process is a step of a tree of actions, whose variables and arguments are not kept.
     pub fn is_step(&self) -> bool {
         self.is_step
@@ -118,6 +128,7 @@ impl ContainerSecrets {
         } else {
             SCRIPT.into()
         };
+        let script = if self.is_restarted { format!("{FAILS_ONCE}{script}") } else { script };
         let request = program(path, &[&["-c", &*script, "sh"], &secrets[..]].concat());
         let mut request = request.id(&self.id).action(|run| {
             for (canary, size) in self.variables.iter().zip(STRINGS) {
@@ -136,6 +147,10 @@ impl ContainerSecrets {
             let actions = request.action.take().into_iter().chain(after).collect();
             let serial = v1::SerialAction { actions, ..v1::SerialAction::default() };
             request.action = Some(v1::Action { serial: Some(serial), ..v1::Action::default() });
+        }
+        if self.is_restarted {
+            let mode = v1::restart_policy::Mode::OnFailure.into();
+            request.restart_policy = Some(v1::RestartPolicy { mode, max_retries: 1, ..v1::RestartPolicy::default() });
         }
         request
     }

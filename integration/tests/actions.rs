@@ -178,8 +178,8 @@ fn failures_are_told_as_diego_does() {
 fn a_sidecar_ends_with_the_main_action() {
     let daemon = Daemon::start();
     let mut request = tree("side", sh("sleep 0.2; echo main"));
-    request.sidecars =
-        vec![Sidecar { action: Some(sh("trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done")) }];
+    let action = Some(sh("trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done"));
+    request.sidecars = vec![Sidecar { action, ..Sidecar::default() }];
     let container = daemon.api.run_to_end(request);
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
     assert_eq!(step(&container, "sidecars[0].action").state(), step::State::Cancelled);

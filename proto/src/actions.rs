@@ -48,8 +48,14 @@ impl RunRequest {
     /// Does something with every run action, in the order of [`RunRequest::runs`].
     pub fn for_each_run(&mut self, mut act: impl FnMut(&mut RunAction)) {
         let sidecars = self.sidecars.iter_mut().filter_map(|sidecar| sidecar.action.as_mut());
-        let mut waiting: Vec<&mut Action> = self.setup.iter_mut().chain(&mut self.action).chain(sidecars).collect();
-        waiting.reverse();
+        self.setup.iter_mut().chain(&mut self.action).chain(sidecars).for_each(|action| action.for_each_run(&mut act));
+    }
+}
+
+impl Action {
+    /// Does something with every run action in it.
+    pub fn for_each_run(&mut self, mut act: impl FnMut(&mut RunAction)) {
+        let mut waiting = vec![self];
         while let Some(action) = waiting.pop() {
             let Action { download: _, upload: _, run, timeout, emit_progress, r#try, parallel, serial, codependent } =
                 action;

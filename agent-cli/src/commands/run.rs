@@ -19,6 +19,7 @@ mod message;
 mod network;
 mod outputs;
 mod program;
+mod restart;
 mod streams;
 mod surroundings;
 mod volumes;

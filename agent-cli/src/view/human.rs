@@ -102,8 +102,13 @@ pub(crate) fn state(state: i32) -> String {
 }
 
 /// A container's state, with its health where it has checks: `running (not ready)`.
+///
+/// One whose restart is waited for says so: `running (restart 4 waits)`.
 pub(crate) fn state_with_health(container: &Container) -> String {
     let state = state(container.state);
+    if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
+        return format!("{state} (restart {} waits)", restart.count + 1);
+    }
     health(container).map_or_else(|| state.clone(), |health| format!("{state} ({health})"))
 }
 
@@ -276,7 +281,11 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     let kind = event_kind(event.kind);
     let role = match event.kind() {
         event::Kind::Running | event::Kind::Ready => Role::Good,
-        event::Kind::NotReady | event::Kind::Unhealthy | event::Kind::Stopping | event::Kind::Wiping => Role::Attention,
+        event::Kind::NotReady
+        | event::Kind::Unhealthy
+        | event::Kind::Restarting
+        | event::Kind::Stopping
+        | event::Kind::Wiping => Role::Attention,
         event::Kind::Completed | event::Kind::Deleted => Role::Faint,
         _ => Role::Plain,
     };
@@ -291,6 +300,9 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     }
     if event.egress_generation > 0 {
         line.push_str(&format!("  generation {}", event.egress_generation));
+    }
+    if let Some(restart) = &event.restart {
+        line.push_str(&format!("  {}", plain(&restart.last_reason)));
     }
     if let Some(result) = &event.result {
         let how = match Outcome::of(Some(result)) {

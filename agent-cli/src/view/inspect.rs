@@ -7,6 +7,7 @@ mod network;
 
 use std::time::SystemTime;
 
+use executor_client::v1::restart_policy::Mode;
 use executor_client::v1::{
     self, Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt,
 };
@@ -76,7 +77,8 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         1 => " with 1 argument".into(),
         count => format!(" with {count} arguments"),
     };
-    if container.steps.is_empty() {
+    // Of one program alone, restarted or not.
+    if container.steps.is_empty() || !spec.path.is_empty() {
         table.pair("command", format!("{}{arguments}", spec.path));
     }
     table.pair("rootfs", spec.rootfs.clone());
@@ -129,12 +131,34 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
             table.pair(name, ago(at.as_ref()));
         }
     }
+    restarts(&mut table, container, spec, now);
     if container.files_generation > 0 {
         let replaced = container.files_updated_at.as_ref();
         let when = replaced.map_or_else(|| "as they were given".into(), |at| format!("replaced {}", ago(Some(at))));
         table.pair("files", format!("generation {}, {when}", container.files_generation));
     }
     table
+}
+
+/// The restart policy and what it did, where there is one.
+fn restarts(table: &mut Table, container: &Container, spec: &ContainerSpec, now: SystemTime) {
+    let Some(policy) = &spec.restart_policy else { return };
+    let name = match (policy.mode(), policy.max_retries) {
+        (Mode::Always, _) => "always".to_owned(),
+        (Mode::OnFailure, 0) => "on failure".to_owned(),
+        (Mode::OnFailure, 1) => "on failure, once".to_owned(),
+        (Mode::OnFailure, most) => format!("on failure, {most} times"),
+        (Mode::No, _) => "no".to_owned(),
+    };
+    let delays = [policy.min_delay, policy.max_delay].map(|delay| delay.map_or_else(|| "-".into(), wire_span));
+    table.pair("restart policy", format!("{name}, after {} to {}", delays[0], delays[1]));
+    let Some(status) = &container.restart else { return };
+    let next = status.next_start_at.as_ref().map(|at| format!(", the next one at {}", time(Some(at))));
+    table.pair("restarts", format!("{}{}", status.count, next.unwrap_or_default()));
+    if status.last_finished_at.is_some() {
+        let (finished, reason) = (status.last_finished_at.as_ref(), &status.last_reason);
+        table.pair("last end", format!("{reason}, {} ({} ago)", time(finished), age(finished, now)));
+    }
 }
 
 /// Limits and tags of the log, where there are any.

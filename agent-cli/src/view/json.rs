@@ -15,6 +15,7 @@ mod isolation;
 mod networks;
 mod outputs;
 mod refusal;
+mod restarts;
 #[cfg(test)]
 mod schema;
 mod secrets;
@@ -90,6 +91,8 @@ pub(crate) struct Event {
     step: Option<steps::Step>,
     /// Number of times that the egress was replaced; with `egress_updated` alone.
     egress_generation: Option<u64>,
+    /// Restarts; with `restarting` alone.
+    restart: Option<restarts::RestartStatus>,
     /// Events before this one are lost to this caller: they are no longer kept.
     gap: bool,
 }
@@ -207,6 +210,7 @@ impl From<&v1::WatchEventsResponse> for Event {
             files_generation: event.map(|event| event.files_generation).filter(|generation| *generation > 0),
             step: event.and_then(|event| event.step.as_ref()).map(steps::Step::from),
             egress_generation: event.map(|event| event.egress_generation).filter(|generation| *generation > 0),
+            restart: event.and_then(|event| event.restart.as_ref()).map(restarts::RestartStatus::from),
             gap: response.gap,
         }
     }

@@ -99,6 +99,7 @@ impl Shared {
             result,
             files_generation: 0,
             step: None,
+            restart: None,
             egress_generation: 0,
         });
         drop(state);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Pauses of one series of attempts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
     longest: Duration,

@@ -82,3 +82,9 @@ pub const EXTRA_GROUPS_MAX: usize = 32;
 pub const TERMINATION_BYTES_MAX: u32 = 16_384;
 /// Longest message of an emit_progress action, in bytes.
 pub const PROGRESS_MESSAGE_MAX: usize = 4096;
+/// Maximum number of restarts that a policy can limit itself to.
+pub const RESTARTS_MAX: u32 = 1_000_000;
+/// Shortest pause before a restart that is not the first one in a row.
+pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
+/// Longest pause before a restart.
+pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(3600);

@@ -18,11 +18,12 @@ mod connectivity;
 mod egress;
 mod host_options;
 mod logging;
+mod restart;
 mod surroundings;
 mod termination;
 mod volumes;
 
-pub use actions::{Action, Actions, Messages};
+pub use actions::{Action, Actions, Messages, SidecarLimits};
 pub use checks::{
     Check, Checks, ExecProbe, HEALTHY_DEFAULT, HttpProbe, INTERVAL_HEALTHY, INTERVAL_UNHEALTHY, Probe,
     START_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT, UNHEALTHY_DEFAULT,
@@ -31,6 +32,7 @@ pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
 pub use host_options::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
 pub use logging::{LogLimits, Logging};
+pub use restart::{RESTART_DELAY_MAX_DEFAULT, RESTART_DELAY_MIN_DEFAULT, RestartMode, RestartPolicy};
 pub use surroundings::{
     DOCKER_SOCKET, ExtraHost, FRESH_OF_HOST, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs,
 };
@@ -390,9 +392,18 @@ fn sigterm() -> u32 {
 }
 
 impl Plan {
-    /// The process of a single run action, whose end is the container's.
+    /// The process of a single run action, whose end is the container's, or after which its restart policy decides.
     pub fn main(&self) -> Option<&PlannedProcess> {
-        self.processes.iter().find(|process| process.id == MAIN_PROCESS)
+        match &self.actions {
+            Some(actions) if actions.is_lone_run() => self.processes.first(),
+            Some(_) => None,
+            None => self.processes.iter().find(|process| process.id == MAIN_PROCESS),
+        }
+    }
+
+    /// The restart policy.
+    pub fn restart(&self) -> Option<&RestartPolicy> {
+        self.actions.as_ref()?.restart.as_ref()
     }
 
     /// Tells whether its volume holds secrets that no process of the container sees: those of steps that wait, or its

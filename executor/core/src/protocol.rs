@@ -280,6 +280,9 @@ pub struct EndUnhealthy {
     /// [`CHECK_OUTPUT_MAX`] bytes.
     #[prost(string, tag = "2")]
     pub output: String,
+    /// Number of the run that was checked: that of the restarts before it.
+    #[prost(uint64, tag = "120")]
+    pub run: u64,
 }
 
 /// Asks for a TCP socket in the container's network namespace, unconnected. Only for a container with checks that connect.

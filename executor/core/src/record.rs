@@ -20,8 +20,10 @@ use crate::time::Timestamp;
 use crate::usage::Usage;
 use crate::users::ResolvedUser;
 
+mod restart;
 mod step;
 
+pub use restart::{LastEnd, RestartRecord};
 pub use step::{StepRecord, StepState};
 
 /// Largest record that is read, in bytes.
@@ -153,6 +155,9 @@ pub struct ContainerRecord {
     /// Reason for which the container is being ended because of its checks.
     #[serde(default)]
     pub unhealthy: Option<String>,
+    /// Restarts, where it has a restart policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<RestartRecord>,
 }
 
 impl ContainerRecord {

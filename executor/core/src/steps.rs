@@ -14,13 +14,18 @@
 //! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
 //! | emit_progress | with its action | that of its action |
 //!
-//! Sidecars and the main action are like codependent actions, but one that ends well is no error.
+//! Sidecars and the main action are like codependent actions, but one that ends well is no error. With a restart policy they begin
+//! again after their end ([`restart`]); setup does not.
+
+mod restart;
 
 use std::time::Duration;
 
 use crate::plan::{Action, Actions, Messages, PlannedProcess};
 use crate::record::{Exit, StepRecord, StepState};
 use crate::time::Timestamp;
+pub use restart::AskedAgain;
+use restart::Restarts;
 
 /// How a process ended, or why there was none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +50,11 @@ pub enum Order {
     Start(usize),
     /// End the process with this index: SIGTERM, and SIGKILL after the grace period.
     Cancel(usize),
-    /// Call [`Steps::expired`] for this step after a time.
-    Expire(usize, Duration),
+    /// Call [`Steps::expired`] with this after a time.
+    Expire(Timer, Duration),
+    /// Kill what the processes that have ended left behind in the container, and write this line of the executor's own to the
+    /// log.
+    Clear(String),
     /// Write a line to the log.
     Say {
         /// Source of the line.
@@ -56,6 +64,13 @@ pub enum Order {
         /// Text, without a newline.
         text: String,
     },
+}
+
+/// A time that a step waits for. It means nothing to a later run of the same step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timer {
+    step: usize,
+    run: u64,
 }
 
 /// Error of a step, with the exit status of the process that it comes from.
@@ -140,6 +155,7 @@ enum Role {
         expired: bool,
     },
     Progress(Messages),
+    Restart(Box<Restarts>),
 }
 
 #[derive(Debug)]
@@ -152,6 +168,8 @@ struct Step {
     error: Option<StepError>,
     /// Errors of codependent steps below it, in the order in which they happened.
     errors: Vec<StepError>,
+    /// Number of earlier runs, where a restart policy has it run again.
+    run: u64,
 }
 
 /// The steps of a container.
@@ -171,8 +189,13 @@ impl Steps {
         let root = steps.add("", "", Role::Serial, None);
         let mut below = root;
         for (path, action) in actions.roots() {
-            if path == "action" && !actions.sidecars.is_empty() {
-                below = steps.add("", "", Role::Codependent { fails_on_exit: false }, Some(root));
+            if path == "action" {
+                if let Some(policy) = &actions.restart {
+                    below = steps.add("", "", Role::Restart(Box::new(Restarts::new(policy))), Some(below));
+                }
+                if !actions.sidecars.is_empty() {
+                    below = steps.add("", "", Role::Codependent { fails_on_exit: false }, Some(below));
+                }
             }
             steps.grow(&path, action, processes, below);
         }
@@ -203,12 +226,16 @@ impl Steps {
     }
 
     /// The time of a step has come.
-    pub fn expired(&mut self, step: usize) -> Vec<Order> {
-        if self.is_running(step)
-            && let Role::Timeout { expired, .. } = &mut self.steps[step].role
-        {
-            *expired = true;
-            self.cancel_children(step);
+    pub fn expired(&mut self, Timer { step, run }: Timer, now: Timestamp) -> Vec<Order> {
+        if self.is_running(step) && self.steps[step].run == run {
+            match &mut self.steps[step].role {
+                Role::Timeout { expired, .. } => {
+                    *expired = true;
+                    self.cancel_children(step, now);
+                }
+                Role::Restart(_) => self.run_again(step, now),
+                _ => {}
+            }
         }
         std::mem::take(&mut self.orders)
     }
@@ -219,7 +246,7 @@ impl Steps {
             self.steps[ROOT].cancelled = true;
             self.finish(ROOT, Some(StepError::of(Why::Cancelled)), now);
         } else {
-            self.cancel_step(ROOT);
+            self.cancel_step(ROOT, now);
         }
         std::mem::take(&mut self.orders)
     }
@@ -256,7 +283,7 @@ impl Steps {
     fn add(&mut self, path: &str, kind: &str, role: Role, parent: Option<usize>) -> usize {
         let record = StepRecord { path: path.to_owned(), kind: kind.to_owned(), ..StepRecord::default() };
         let (children, errors) = (Vec::new(), Vec::new());
-        self.steps.push(Step { record, role, parent, children, cancelled: false, error: None, errors });
+        self.steps.push(Step { record, role, parent, children, cancelled: false, error: None, errors, run: 0 });
         let index = self.steps.len() - 1;
         if let Some(parent) = parent {
             self.steps[parent].children.push(index);
@@ -299,11 +326,17 @@ impl Steps {
         step.record.started_at = Some(now);
         match &step.role {
             Role::Run(process) => return self.orders.push(Order::Start(*process)),
-            Role::Timeout { after, .. } => self.orders.push(Order::Expire(index, *after)),
+            Role::Timeout { after, .. } => {
+                self.orders.push(Order::Expire(Timer { step: index, run: step.run }, *after));
+            }
             Role::Progress(messages) => say(&mut self.orders, messages, false, &messages.start),
-            Role::Serial | Role::Parallel | Role::Codependent { .. } | Role::Try => {}
+            Role::Serial | Role::Parallel | Role::Codependent { .. } | Role::Try | Role::Restart(_) => {}
         }
         let at_once = matches!(step.role, Role::Parallel | Role::Codependent { .. });
+        if let (Role::Restart(_), [child]) = (&step.role, &step.children[..]) {
+            let child = *child;
+            return self.start_run(index, child, now);
+        }
         let count = if at_once { step.children.len() } else { step.children.len().min(1) };
         let children = step.children[..count].to_vec();
         for child in children {
@@ -311,20 +344,21 @@ impl Steps {
         }
     }
 
-    fn cancel_step(&mut self, index: usize) {
+    fn cancel_step(&mut self, index: usize, now: Timestamp) {
         if !self.is_running(index) || self.steps[index].cancelled {
             return;
         }
         self.steps[index].cancelled = true;
-        match self.steps[index].role {
-            Role::Run(process) => self.orders.push(Order::Cancel(process)),
-            _ => self.cancel_children(index),
+        match &self.steps[index].role {
+            Role::Run(process) => self.orders.push(Order::Cancel(*process)),
+            Role::Restart(restarts) if restarts.waits() => self.end_wait(index, now),
+            _ => self.cancel_children(index, now),
         }
     }
 
-    fn cancel_children(&mut self, index: usize) {
+    fn cancel_children(&mut self, index: usize, now: Timestamp) {
         for child in self.steps[index].children.clone() {
-            self.cancel_step(child);
+            self.cancel_step(child, now);
         }
     }
 
@@ -396,7 +430,7 @@ impl Steps {
                 let error = error.or_else(|| fails_on_exit.then(exited));
                 self.steps[index].errors.extend(error);
                 // The first end cancels the others; what is cancelled already is passed over.
-                self.cancel_children(index);
+                self.cancel_children(index, now);
                 if !self.has_running_child(index) {
                     let errors = std::mem::take(&mut self.steps[index].errors);
                     self.finish(index, several(errors), now);
@@ -422,6 +456,7 @@ impl Steps {
                 say(&mut self.orders, messages, error.is_some(), &text);
                 self.finish(index, error, now);
             }
+            Role::Restart(_) => self.run_ended(index, error, now),
         }
     }
 

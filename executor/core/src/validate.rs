@@ -116,7 +116,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     }
     let (user, processes) = match (&draft.actions, &main) {
         (Some(actions), _) => {
-            let processes = actions::check(actions, draft, &files, policy, &mut report);
+            let processes = actions::check(actions, draft, (&files, &limits), policy, &mut report);
             let first = actions.first_process().and_then(|first| processes.get(first)?.user.clone());
             (first, processes)
         }

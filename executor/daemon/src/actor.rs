@@ -18,7 +18,7 @@ use executor_core::backoff::Backoff;
 use executor_core::checks::Change;
 use executor_core::lifecycle::{State, advance};
 use executor_core::protocol::{self, EndUnhealthy, LauncherAnswer, LauncherCall, ShimCall, ShimNews};
-use executor_core::record::{Exit, FailureKind, StepRecord};
+use executor_core::record::{Exit, FailureKind, RestartRecord, StepRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 
@@ -254,6 +254,7 @@ impl Actor {
     /// reports, so that a process that ran for a moment only is still seen to have run.
     fn reached(&mut self, reported: State) {
         let steps = std::mem::take(&mut self.facts.steps);
+        let restarts = self.facts.restarts.clone();
         let (generation, egress) = (self.facts.files_generation, self.facts.egress_generation);
         match records::live(&self.node.config.paths, self.handle.id()) {
             Ok(Some(record)) => self.facts.update(record),
@@ -266,7 +267,7 @@ impl Actor {
             }
         }
         self.advance(reported);
-        self.steps_changed(&steps);
+        self.steps_changed(&steps, restarts.as_ref());
         if generation > 0 && self.facts.files_generation > generation {
             self.files_updated();
         }
@@ -283,10 +284,12 @@ impl Actor {
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
-    /// Reports steps of a tree of actions that have started or ended since `before`.
-    fn steps_changed(&self, before: &[StepRecord]) {
-        if self.facts.steps != before {
-            self.node.events.append_steps(self.handle.id(), before, &self.facts.steps);
+    /// Reports steps of a tree of actions that have started or ended since `before`, and restarts.
+    fn steps_changed(&self, before: &[StepRecord], restarts: Option<&RestartRecord>) {
+        if self.facts.steps != before || self.facts.restarts.as_ref() != restarts {
+            let (id, events) = (self.handle.id(), &self.node.events);
+            events.append_restart(id, restarts, self.facts.restarts.as_ref());
+            events.append_steps(id, before, &self.facts.steps);
             self.node.ledger.put(Arc::new(self.facts.clone()));
         }
     }
@@ -313,9 +316,10 @@ impl Actor {
         }
         if let Some(Change::End(reason)) = change {
             let (link, id) = (Arc::clone(link), id.clone());
+            let run = self.facts.run().map_or(0, |(run, _)| run);
             // The answer comes by way of this task. Without it the connection is lost, and checks begin again with the next.
             tokio::spawn(async move {
-                let end = EndUnhealthy { reason, output: output.to_string() };
+                let end = EndUnhealthy { reason, output: output.to_string(), run };
                 if let Err(Some(problem)) = link.call(ShimCall::EndUnhealthy(end)).await {
                     tracing::error!(container = %id, "the container that is not healthy was not ended: {problem}");
                 }
@@ -337,8 +341,9 @@ impl Actor {
             Ok(None) => false,
             Ok(Some(record)) => {
                 let steps = std::mem::take(&mut self.facts.steps);
+                let restarts = self.facts.restarts.clone();
                 self.facts.conclude(record);
-                self.steps_changed(&steps);
+                self.steps_changed(&steps, restarts.as_ref());
                 self.complete();
                 true
             }
@@ -395,9 +400,10 @@ impl Actor {
         if self.facts.state >= State::Running {
             self.wipe_unconfirmed();
         }
-        if self.facts.state != State::Running {
-            self.checking = None;
-        } else if self.checking.is_none() {
+        let run = self.facts.run().filter(|_| self.facts.state == State::Running).map(|(run, _)| run);
+        // A run that was restarted is checked anew, from its own start on.
+        self.checking.take_if(|checking| Some(checking.run()) != run);
+        if run.is_some() && self.checking.is_none() {
             self.checking = Checking::begin(&self.node, &self.handle, &self.facts);
         }
         let facts = Arc::new(self.facts.clone());

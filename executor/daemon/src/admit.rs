@@ -136,10 +136,12 @@ pub fn plan_request(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, P
 fn plan_without_image(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
     let (mut draft, violations) = draft::of(request)?;
     draft.image = Some(images::placeholder(request));
-    if draft.actions.is_none() && draft.path.is_empty() {
-        draft.path = "/";
+    // The program of a single run action may be the image's.
+    if request.single_run().is_some() {
+        let paths = std::iter::once(&mut draft.path).chain(draft.steps.iter_mut().map(|step| &mut step.path));
+        paths.filter(|path| path.is_empty()).for_each(|path| *path = "/");
     }
-    validated(&draft, violations, policy)
+    validated(request, &draft, violations, policy)
 }
 
 /// Turns the problem into a denial where the only violation is an image that the operator's policy refuses.
@@ -153,7 +155,7 @@ fn denied_image(problem: Problem, reference: &ImageReference, node: &Node) -> Pr
 fn plan_with_image(request: &v1::RunRequest, policy: &Policy, image: Option<PlannedImage>) -> Result<Plan, Problem> {
     let (mut draft, violations) = draft::of(request)?;
     draft.image = image;
-    validated(&draft, violations, policy)
+    validated(request, &draft, violations, policy)
 }
 
 /// Puts the resolved images of a plan's volumes, in their order, into the places of the placeholders.
@@ -167,11 +169,17 @@ fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, policy: &Policy)
     Ok(plan)
 }
 
-fn validated(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) -> Result<Plan, Problem> {
+fn validated(
+    request: &v1::RunRequest,
+    draft: &Draft<'_>,
+    mut violations: Vec<Violation>,
+    policy: &Policy,
+) -> Result<Plan, Problem> {
     match validate(draft, policy) {
         Ok(plan) if violations.is_empty() => Ok(plan),
         Ok(_) => Err(Problem::invalid(violations)),
-        Err(found) => {
+        Err(mut found) => {
+            request.monitor.iter().for_each(|monitor| draft::rename_monitor(monitor, &mut found));
             violations.extend(found);
             Err(Problem::invalid(violations))
         }
@@ -193,11 +201,9 @@ fn same_container(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool),
 /// Puts plan and secrets into memory files, and makes the connection for the shim.
 fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<LaunchPayload> {
     let (ours, theirs) = Seqpacket::pair()?;
-    let process = process_payload(request)?;
-    let of_steps = match plan.actions {
-        Some(_) => request.runs(),
-        None => Vec::new(),
-    };
+    let process = process_payload(plan, request)?;
+    // The files of a single run action are the container's, also where it is restarted.
+    let of_steps = if request.single_run().is_some() { Vec::new() } else { request.runs() };
     let of_steps = of_steps.into_iter().flat_map(|run| &run.volume_mounted_files);
     let files = draft::files(request).map(|(_, file)| file).chain(of_steps).map(|file| file.content.as_slice());
     let plan = memfiles::of_json("executor-plan", plan)?;
@@ -206,8 +212,8 @@ fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<LaunchPayload>
 }
 
 /// Puts what a single run action runs into a memory file; of a tree, the payloads of all processes, one after the other.
-fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
-    if let Some(run) = request.single_run() {
+fn process_payload(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<MemFile> {
+    if let Some(run) = request.single_run().filter(|_| plan.actions.is_none()) {
         return with_payload(run, request, |strings| memfiles::of_strings("executor-process", strings));
     }
     let mut payloads = Vec::new();
@@ -244,19 +250,23 @@ fn with_payload<T>(run: &v1::RunAction, request: &v1::RunRequest, use_them: impl
 
 /// Overwrites the secrets in a request.
 fn wipe(request: &mut v1::RunRequest) {
-    request.for_each_run(|run| {
-        run.args.zeroize();
-        let v1::RunAction { env, secret_environment, secret_arguments, .. } = run;
-        env.iter_mut().chain(secret_environment).for_each(|variable| variable.value.zeroize());
-        secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
-        run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
-    });
+    request.for_each_run(wipe_run);
+    // Those of a monitor have no place for secrets, and are refused with any.
+    request.monitor.iter_mut().for_each(|monitor| monitor.for_each_run(wipe_run));
     request.environment.iter_mut().for_each(|variable| variable.value.zeroize());
     request.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
     if let Some(credentials) = request.registry_credentials.as_mut() {
         credentials.password.zeroize();
         credentials.identity_token.zeroize();
     }
+}
+
+fn wipe_run(run: &mut v1::RunAction) {
+    run.args.zeroize();
+    let v1::RunAction { env, secret_environment, secret_arguments, .. } = run;
+    env.iter_mut().chain(secret_environment).for_each(|variable| variable.value.zeroize());
+    secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
+    run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
 }
 
 /// Kills all containers of an ephemeral daemon that stops, and waits until they have ended.

@@ -36,6 +36,8 @@ const SOCKET_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct Checking {
     reports: mpsc::Receiver<CheckReport>,
     task: AbortHandle,
+    /// Number of the run that is checked.
+    run: u64,
 }
 
 /// What a check, or the passing of time, has brought.
@@ -72,7 +74,7 @@ impl Drop for Checking {
 impl Checking {
     /// Begins with the checks of a container that runs; `None` if it has none.
     pub(crate) fn begin(node: &Arc<Node>, handle: &Arc<Handle>, facts: &Facts) -> Option<Self> {
-        let started_at = facts.started_at.filter(|_| facts.plan.checks.is_some())?;
+        let (run, started_at) = facts.run().filter(|_| facts.plan.checks.is_some())?;
         let (sender, reports) = mpsc::channel(1);
         let target = Target {
             node: Arc::clone(node),
@@ -87,7 +89,12 @@ impl Checking {
             // The receiver is gone when the container ends.
             let _ = target.watch(checks, kept.as_deref(), &sender).await;
         });
-        Some(Self { reports, task: task.abort_handle() })
+        Some(Self { reports, task: task.abort_handle(), run })
+    }
+
+    /// Returns the number of the run that is checked.
+    pub(crate) fn run(&self) -> u64 {
+        self.run
     }
 
     /// Waits for the next report; for ever once the container is to be ended.

@@ -5,6 +5,7 @@ mod checks;
 mod connectivity;
 mod egress;
 mod host_options;
+mod monitor;
 mod volumes;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,6 +26,8 @@ use crate::problem::Problem;
 /// The run action of a tree's draft: its processes have fields of their own.
 static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
 
+pub(crate) use monitor::rename as rename_monitor;
+
 pub(crate) use egress::{message as egress_message, rules as egress_rules};
 
 /// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
@@ -37,7 +40,9 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     // A single run action is not a tree: its fields are the draft's own.
     let single = request.single_run();
     let (tree, steps) = match single {
-        Some(_) => (None, Vec::new()),
+        Some(run) => {
+            actions::of_lone(request, run, &mut violations).map(|(tree, steps)| (Some(tree), steps)).unwrap_or_default()
+        }
         None => actions::of(request, &mut violations)?,
     };
     let is_missing = single.is_none() && tree.is_none();
@@ -53,6 +58,10 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     let surroundings = surroundings(request, &mut violations);
     let volumes = volumes::of(request, &mut violations);
     let checks = request.checks.as_ref().map(|asked| checks::of(asked, &mut violations));
+    let checks = match &request.monitor {
+        Some(monitor) => Some(monitor::add(monitor, request.keep_environment, checks, &mut violations)),
+        None => checks,
+    };
     let limits = request.limits.clone().unwrap_or_default();
     let draft = Draft {
         id: &request.id,

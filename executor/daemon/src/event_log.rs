@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use executor_core::ident::ContainerId;
-use executor_core::record::StepRecord;
+use executor_core::record::{RestartRecord, StepRecord};
 use executor_core::time::Timestamp;
 use tokio::sync::watch;
 
@@ -55,6 +55,14 @@ pub struct Position {
     fresh: bool,
 }
 
+/// What an event tells besides its kind.
+#[derive(Default)]
+struct About {
+    end: Option<Arc<End>>,
+    step: Option<Arc<StepRecord>>,
+    restarts: Option<Arc<RestartRecord>>,
+}
+
 impl EventLog {
     /// Continues the log of the ledger. Keeps at most `most` events.
     pub fn new(kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
@@ -67,7 +75,7 @@ impl EventLog {
 
     /// Logs an event.
     pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<End>>, time: Timestamp) {
-        self.append_with(container, kind, end, None, time);
+        self.append_about(container, kind, About { end, ..About::default() }, time);
     }
 
     /// Appends events of the steps of a tree of actions that have started or ended since `before`, in the order of their times.
@@ -78,32 +86,41 @@ impl EventLog {
             let before = before.get(index).unwrap_or(&pending);
             // At one time, ends come before what they start, and of several the innermost first.
             let (outermost, innermost) = (1 + index as i64, -(1 + index as i64));
-            changed.extend(step.started_at.filter(|_| before.started_at.is_none()).map(|at| (at, outermost, step)));
-            changed.extend(step.finished_at.filter(|_| before.finished_at.is_none()).map(|at| (at, innermost, step)));
+            // One that runs again has begun anew, whatever of its earlier end was seen. The start of a run may be set twice: when it
+            // was ordered, and when its process is there.
+            let began_before = before.started_at.is_some() && before.finished_at.is_none() && before.pid == 0;
+            let started = step.started_at.filter(|_| step.started_at != before.started_at && !began_before);
+            let finished = step.finished_at.filter(|_| step.finished_at != before.finished_at);
+            changed.extend(started.map(|at| (at, outermost, step)));
+            changed.extend(finished.map(|at| (at, innermost, step)));
         }
         changed.sort_by_key(|(at, order, _)| (*at, *order));
         for (at, order, step) in changed {
             let ended = order < 0;
             let kind = if ended { EventKind::StepEnded } else { EventKind::StepStarted };
-            self.append_with(container, kind, None, Some(Arc::new(step.clone())), at);
+            let step = Some(Arc::new(step.clone()));
+            self.append_about(container, kind, About { step, ..About::default() }, at);
         }
     }
 
-    fn append_with(
-        &self,
-        container: &ContainerId,
-        kind: EventKind,
-        end: Option<Arc<End>>,
-        step: Option<Arc<StepRecord>>,
-        time: Timestamp,
-    ) {
+    /// Appends the event of an end that a restart follows, if there was one since `before`.
+    pub fn append_restart(&self, container: &ContainerId, before: Option<&RestartRecord>, now: Option<&RestartRecord>) {
+        let Some(last) = now.and_then(|now| now.last.as_ref()) else { return };
+        if before.and_then(|before| before.last.as_ref()) != Some(last) {
+            let (kind, restarts) = (EventKind::Restarting, now.cloned().map(Arc::new));
+            self.append_about(container, kind, About { restarts, ..About::default() }, last.finished_at);
+        }
+    }
+
+    fn append_about(&self, container: &ContainerId, kind: EventKind, about: About, time: Timestamp) {
+        let About { end, step, restarts } = about;
         let mut inner = locked(&self.inner);
         if inner.closed {
             return;
         }
         let cursor = inner.next;
         inner.next += 1;
-        let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end, step });
+        let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end, step, restarts });
         inner.ring.push_back(Arc::clone(&event));
         if inner.ring.len() > self.most {
             inner.ring.pop_front();

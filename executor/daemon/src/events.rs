@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
-use executor_core::record::StepRecord;
+use executor_core::record::{RestartRecord, StepRecord};
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,8 @@ pub enum EventKind {
     NotReady,
     /// The container is being ended because of its checks.
     Unhealthy,
+    /// The container's action has ended, and begins again.
+    Restarting,
 }
 
 /// An event of a container.
@@ -51,6 +53,9 @@ pub struct Event {
     /// The step that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Arc<StepRecord>>,
+    /// The restarts, with `restarting`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<Arc<RestartRecord>>,
 }
 
 /// Events that the ledger has at a start.

@@ -10,7 +10,8 @@ use executor_core::checks::Health;
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::record::{
-    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
+    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, RestartRecord, StepRecord,
+    Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
 use executor_core::usage::Usage;
@@ -53,6 +54,9 @@ pub struct Facts {
     /// Results of its checks; unset before the first one, and without checks.
     #[serde(default)]
     pub health: Option<Arc<Health>>,
+    /// Restarts, as in the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<RestartRecord>,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -109,6 +113,7 @@ impl Facts {
             steps: Vec::new(),
             egress_generation: 0,
             health: None,
+            restarts: None,
             end: None,
         }
     }
@@ -131,6 +136,7 @@ impl Facts {
             steps: record.steps,
             egress_generation: record.egress_generation,
             health: None,
+            restarts: record.restarts,
             end: None,
         }
     }
@@ -149,6 +155,19 @@ impl Facts {
         self.prepared = record.prepared;
         self.started_at = record.started_at;
         self.stopped = record.stopped;
+        // What was found out about an earlier run says nothing about this one.
+        if run_of(self.restarts.as_ref()) != run_of(record.restarts.as_ref()) {
+            self.health = None;
+        }
+        self.restarts = record.restarts;
+    }
+
+    /// Returns the number of the present run, from 0, and when it began; `None` while a restart is waited for, and before the start.
+    pub fn run(&self) -> Option<(u64, Timestamp)> {
+        match &self.restarts {
+            None => Some((0, self.started_at?)),
+            Some(restarts) => run_of(Some(restarts)).zip(restarts.started_at),
+        }
     }
 
     /// Takes over the exit record.
@@ -187,12 +206,13 @@ impl Facts {
             recorded: false,
         }));
         self.steps.iter_mut().for_each(StepRecord::lose);
+        self.restarts.iter_mut().for_each(|restarts| restarts.next_at = None);
     }
 
     /// True when the container can serve, as far as its checks say.
     pub fn is_ready(&self) -> bool {
         let healthy = self.health.as_ref().map_or(self.plan.checks.is_none(), |health| health.ready);
-        self.state == State::Running && healthy
+        self.state == State::Running && self.run().is_some() && healthy
     }
 
     /// True when Run can answer: the process ran, or certainly never will.
@@ -212,4 +232,9 @@ impl Facts {
     pub fn completed_for(&self, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.end.as_ref()?.finished_at))
     }
+}
+
+/// Number of the present run of a container with a restart policy; `None` while the next one is waited for.
+fn run_of(restarts: Option<&RestartRecord>) -> Option<u64> {
+    restarts.map_or(Some(0), |restarts| restarts.next_at.is_none().then_some(restarts.count))
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
-use executor_core::record::{ContainerRecord, StepRecord};
+use executor_core::record::{ContainerRecord, RestartRecord, StepRecord};
 use executor_sys::seqpacket::Seqpacket;
 use tokio::time::timeout;
 
@@ -34,9 +34,10 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
     deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
     let mut known: BTreeMap<ContainerId, Facts> =
         remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
-    // Steps of which events tell already.
-    let reported: BTreeMap<ContainerId, Vec<StepRecord>> =
-        known.iter().map(|(id, facts)| (id.clone(), facts.steps.clone())).collect();
+    // Steps and restarts of which events tell already.
+    let told = |facts: &Facts| (facts.steps.clone(), facts.restarts.clone());
+    let reported: BTreeMap<ContainerId, (Vec<StepRecord>, Option<RestartRecord>)> =
+        known.iter().map(|(id, facts)| (id.clone(), told(facts))).collect();
     for id in containers(&node.config.paths.kept_containers()) {
         if let Some(record) = read_exit_record(node, &id) {
             merge(&mut known, record);
@@ -53,7 +54,8 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
             completed += 1;
             let _ = node.registry.adopt(facts);
         } else {
-            let reported = reported.get(&facts.plan.id).map_or(&[][..], Vec::as_slice);
+            let reported = reported.get(&facts.plan.id);
+            let reported = reported.map_or((&[][..], None), |(steps, restarts)| (&steps[..], restarts.as_ref()));
             open.extend(resume(node, facts, reported));
         }
     }
@@ -69,9 +71,14 @@ fn was_deleted(node: &Node, facts: &Facts) -> bool {
 }
 
 /// Registers a container that is not completed, and starts its task.
-fn resume(node: &Arc<Node>, facts: Facts, reported: &[StepRecord]) -> Option<Arc<Handle>> {
+fn resume(
+    node: &Arc<Node>,
+    facts: Facts,
+    (reported, restarts): (&[StepRecord], Option<&RestartRecord>),
+) -> Option<Arc<Handle>> {
     let handle = node.registry.adopt(facts.clone())?;
     node.events.append_steps(&facts.plan.id, reported, &facts.steps);
+    node.events.append_restart(&facts.plan.id, restarts, facts.restarts.as_ref());
     node.ledger.put(Arc::new(facts.clone()));
     let link = Seqpacket::connect(&node.config.paths.shim_socket(handle.id())).and_then(ShimLink::new);
     let (id, state, shim) = (handle.id(), facts.state.name(), link.is_ok());
@@ -123,10 +130,14 @@ async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
         ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()
     };
     for id in unknown(&node.config.paths.kept_containers()) {
-        open.extend(read_exit_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record), &[])));
+        open.extend(
+            read_exit_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record), (&[], None))),
+        );
     }
     for id in unknown(&node.config.paths.live_containers()) {
-        open.extend(read_live_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record), &[])));
+        open.extend(
+            read_live_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record), (&[], None))),
+        );
     }
     node.found.send_replace(true);
     let all = async {

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use executor_proto::v1::{
     Action, Capabilities, Check, Checks, DeviceMount, Dns, DownloadAction, EgressRule, EmitProgressAction, EmptyVolume,
     EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, ImageVolume, Limits, LogLimits,
-    NamedVolume, Outputs, PortMapping, PortRange, RunAction, RunRequest, SecretArgument, Sidecar, TcpCheck,
-    TerminationMessage, TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind,
+    NamedVolume, Outputs, PortMapping, PortRange, RestartPolicy, RunAction, RunRequest, SecretArgument, Sidecar,
+    TcpCheck, TerminationMessage, TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind,
     volume_mount::Source,
 };
 use executor_secrets::TagKey;
@@ -74,6 +74,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         extra_groups,
         keep_environment,
         termination_message,
+        restart_policy,
+        monitor,
     } = request;
     let no_limits = Limits::default();
     let mut parts = Parts::default();
@@ -134,8 +136,9 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     parts.action(setup.as_ref());
     parts.action(action.as_ref());
     parts.numbers(&[sidecars.len() as u64]);
-    for Sidecar { action } in sidecars {
+    for Sidecar { action, disk_mb, memory_mb, pids } in sidecars {
         parts.action(action.as_ref());
+        parts.numbers(&[u64::from(disk_mb.cast_unsigned()), u64::from(memory_mb.cast_unsigned()), *pids]);
     }
     let LogLimits { bytes_per_second, lines_per_second } = log_limits.unwrap_or_default();
     for limit in [bytes_per_second, lines_per_second] {
@@ -173,6 +176,14 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
             parts.text(path);
         }
     }
+    match restart_policy {
+        None => parts.numbers(&[]),
+        Some(RestartPolicy { mode, max_retries, min_delay, max_delay }) => {
+            parts.numbers(&[u64::from(mode.cast_unsigned()), u64::from(*max_retries)]);
+            [min_delay, max_delay].into_iter().for_each(|delay| parts.duration(delay.as_ref()));
+        }
+    }
+    parts.action(monitor.as_ref());
     let Parts { order, numbers } = &parts;
     key.tag(order.iter().map(|part| match part {
         Part::Bytes(bytes) => bytes,
@@ -456,7 +467,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 142] = [
+        let changes: [Change; 151] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -570,7 +581,16 @@ mod tests {
             |r, _| r.setup = Some(Action::default()),
             |r, a| r.setup = Some(Action { run: Some(a.clone()), ..Action::default() }),
             |r, _| r.sidecars.push(Sidecar::default()),
-            |r, _| r.sidecars.push(Sidecar { action: Some(Action::default()) }),
+            |r, _| r.sidecars.push(Sidecar { action: Some(Action::default()), ..Default::default() }),
+            |r, _| r.sidecars.push(Sidecar { disk_mb: 1, ..Default::default() }),
+            |r, _| r.sidecars.push(Sidecar { memory_mb: 1, ..Default::default() }),
+            |r, _| r.sidecars.push(Sidecar { pids: 1, ..Default::default() }),
+            |r, _| r.restart_policy = Some(RestartPolicy::default()),
+            |r, _| r.restart_policy = Some(RestartPolicy { mode: 1, ..Default::default() }),
+            |r, _| r.restart_policy = Some(RestartPolicy { max_retries: 1, ..Default::default() }),
+            |r, _| r.restart_policy = Some(RestartPolicy { min_delay: Some(Default::default()), ..Default::default() }),
+            |r, _| r.restart_policy = Some(RestartPolicy { max_delay: Some(Default::default()), ..Default::default() }),
+            |r, _| r.monitor = Some(Action::default()),
             |r, _| r.setup = Some(Action { serial: Some(SerialAction::default()), ..Action::default() }),
             |r, _| r.setup = Some(Action { parallel: Some(ParallelAction::default()), ..Action::default() }),
             |r, _| r.setup = Some(Action { codependent: Some(CodependentAction::default()), ..Action::default() }),

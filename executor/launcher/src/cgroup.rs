@@ -5,12 +5,13 @@
 
 mod usage;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use executor_core::plan::SidecarLimits;
 use executor_sys::mountinfo::{self, Mount};
 
 /// Directory that cgroup file systems are mounted in.
@@ -18,6 +19,15 @@ pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 hierarchies that containers use. Others are taken out of the launcher's mount namespace, because
 /// libcontainer makes, joins and removes a cgroup in every one that it sees.
 const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
+
+/// Part of a container's cgroup on version 2 where all processes are that no other part has: there only a cgroup without
+/// processes of its own can have parts with limits.
+const REST: &str = "rest";
+
+/// Returns the cgroup of a sidecar that has limits of its own, below its container's.
+pub(crate) fn part_of(container: &Path, sidecar: usize) -> PathBuf {
+    container.join(format!("sidecar-{sidecar}"))
+}
 
 /// The mounted hierarchies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +147,68 @@ impl Hierarchies {
     /// Moves the calling process into a cgroup's memory accounting: pages that it touches from now on are the
     /// container's.
     pub(crate) fn join_memory(&self, path: &Path) -> io::Result<()> {
-        fs::write(self.memory_dir(path).join("cgroup.procs"), "0")
+        enter(&self.memory_dir(path))
+    }
+
+    /// Makes parts of a container's cgroup for sidecars with limits of their own.
+    ///
+    /// # Errors
+    /// A controller is missing.
+    pub(crate) fn make_parts(&self, path: &Path, sidecars: &BTreeMap<usize, SidecarLimits>) -> io::Result<()> {
+        if sidecars.is_empty() {
+            return Ok(());
+        }
+        if let Self::V2 { mount } = self {
+            let container = mount.join(path);
+            fs::create_dir(container.join(REST))?;
+            for pid in self.pids(path) {
+                fs::write(container.join(REST).join("cgroup.procs"), pid.to_string())?;
+            }
+            fs::write(container.join("cgroup.subtree_control"), "+memory +pids")?;
+        }
+        for (sidecar, limits) in sidecars {
+            self.make_part(&part_of(path, *sidecar), limits)?;
+        }
+        Ok(())
+    }
+
+    fn make_part(&self, path: &Path, limits: &SidecarLimits) -> io::Result<()> {
+        let SidecarLimits { memory_bytes, pids } = limits;
+        let memory = self.memory_dir(path);
+        if *memory_bytes > 0 {
+            fs::create_dir_all(&memory)?;
+            let bytes = memory_bytes.to_string();
+            match self {
+                Self::V1 { .. } => {
+                    fs::write(memory.join("memory.limit_in_bytes"), &bytes)?;
+                    if self.swap_limit() {
+                        fs::write(memory.join("memory.memsw.limit_in_bytes"), &bytes)?;
+                    }
+                }
+                Self::V2 { .. } => {
+                    fs::write(memory.join("memory.max"), &bytes)?;
+                    self.limit_swap(path, None)?;
+                }
+            }
+        }
+        if *pids > 0 {
+            let dir = match self {
+                Self::V1 { mounts, .. } => {
+                    let has = |mount: &&PathBuf| mount.file_name().is_some_and(|name| name == "pids");
+                    let missing = || io::Error::other("no pids cgroup hierarchy is mounted");
+                    mounts.iter().find(has).ok_or_else(missing)?.join(path)
+                }
+                Self::V2 { .. } => memory,
+            };
+            fs::create_dir_all(&dir)?;
+            fs::write(dir.join("pids.max"), pids.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Moves the calling process, which is in the container's cgroup, into one of its parts.
+    pub(crate) fn join_part(&self, path: &Path) -> io::Result<()> {
+        self.dirs(path).filter(|dir| dir.exists()).try_for_each(|dir| fs::write(dir.join("cgroup.procs"), "0"))
     }
 
     /// Makes a cgroup that has no limits, only to know which processes are in it. [`Self::join_memory`] enters it.
@@ -147,7 +218,7 @@ impl Hierarchies {
 
     /// Moves the calling process into a cgroup of every hierarchy: its limits hold from now on, and its end is this one's.
     pub(crate) fn join(&self, path: &Path) -> io::Result<()> {
-        self.dirs(path).try_for_each(|dir| fs::write(dir.join("cgroup.procs"), "0"))
+        self.dirs(path).try_for_each(|dir| enter(&dir))
     }
 
     /// Limits the swap of a cgroup, where that is the launcher's to do: to none where nothing is asked for, and to any where
@@ -166,8 +237,25 @@ impl Hierarchies {
         }
     }
 
-    /// Returns how many processes the kernel killed in the cgroup because its memory limit was reached.
+    /// Returns how many processes the kernel killed in the cgroup and its parts because a memory limit was reached.
     pub(crate) fn oom_kills(&self, path: &Path) -> u64 {
+        let of_parts = match self {
+            Self::V1 { .. } => {
+                parts(&self.memory_dir(path)).iter().filter_map(|part| Some(path.join(part.file_name()?))).collect()
+            }
+            Self::V2 { .. } => Vec::new(), // counted with the cgroup above
+        };
+        self.kills_told(path) + of_parts.iter().map(|part| self.kills_told(part)).sum::<u64>()
+    }
+
+    /// Returns the same without the parts of the cgroup.
+    pub(crate) fn own_oom_kills(&self, path: &Path) -> u64 {
+        let rest = path.join(REST);
+        let has_rest = matches!(self, Self::V2 { .. }) && self.memory_dir(&rest).exists();
+        self.kills_told(if has_rest { &rest } else { path })
+    }
+
+    fn kills_told(&self, path: &Path) -> u64 {
         let file = match self {
             Self::V1 { .. } => "memory.oom_control",
             Self::V2 { .. } => "memory.events",
@@ -190,10 +278,35 @@ impl Hierarchies {
         Some(limit.saturating_sub(usage.saturating_sub(page_cache(&stat, prefix))))
     }
 
-    /// Pids of the processes in a cgroup.
+    /// Pids of the processes in a cgroup and in those below it.
     pub(crate) fn pids(&self, path: &Path) -> Vec<i32> {
-        let procs = fs::read_to_string(self.memory_dir(path).join("cgroup.procs")).unwrap_or_default();
-        procs.lines().filter_map(|line| line.parse().ok()).collect()
+        let mut pids = Vec::new();
+        let mut waiting = vec![self.memory_dir(path)];
+        while let Some(dir) = waiting.pop() {
+            let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            pids.extend(procs.lines().filter_map(|line| line.parse::<i32>().ok()));
+            waiting.extend(parts(&dir));
+        }
+        pids
+    }
+
+    /// Kills what is in a cgroup but one process, and stays until nothing else is.
+    ///
+    /// # Errors
+    /// A process that cannot die within `patience`.
+    pub(crate) fn kill_all_but(&self, kept: i32, path: &Path, patience: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let others: Vec<i32> = self.pids(path).into_iter().filter(|pid| *pid != kept).collect();
+            if others.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
+            }
+            others.into_iter().for_each(kill);
+            std::thread::sleep(Duration::from_millis(1)); // a dying process does not tell when it is gone
+        }
     }
 
     /// Kills what is in a cgroup and stays until nothing is.
@@ -256,19 +369,33 @@ pub(crate) fn remove_dir(dir: &Path, patience: Duration) -> io::Result<()> {
 /// Kills the processes of one directory, removes cgroups that were made below it, and gives the kernel time.
 fn empty(dir: &Path) {
     let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-    for pid in procs.lines().filter_map(|line| line.parse().ok()) {
-        if let Ok(pidfd) = executor_sys::process::pidfd(pid) {
-            let _ = executor_sys::process::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), libc::SIGKILL);
-        }
-    }
-    for below in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
-            empty(&below.path());
-            let _ = fs::remove_dir(below.path());
-        }
+    procs.lines().filter_map(|line| line.parse().ok()).for_each(kill);
+    for part in parts(dir) {
+        empty(&part);
+        let _ = fs::remove_dir(part);
     }
     // Neither version 1 nor a dying process tells when a cgroup becomes removable: it is asked again.
     std::thread::sleep(Duration::from_millis(1));
+}
+
+/// Moves the calling process into a directory's cgroup: where that has parts, into the one for what no other part has.
+fn enter(dir: &Path) -> io::Result<()> {
+    match fs::write(dir.join(REST).join("cgroup.procs"), "0") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::write(dir.join("cgroup.procs"), "0"),
+        entered => entered,
+    }
+}
+
+/// Returns the cgroups right below one.
+fn parts(dir: &Path) -> Vec<PathBuf> {
+    let below = fs::read_dir(dir).into_iter().flatten().flatten();
+    below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+}
+
+fn kill(pid: i32) {
+    if let Ok(pidfd) = executor_sys::process::pidfd(pid) {
+        let _ = executor_sys::process::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), libc::SIGKILL);
+    }
 }
 
 /// Returns whether a host has no swap, by its /proc/meminfo.
@@ -365,6 +492,43 @@ mod tests {
             v2.limit_swap(Path::new(""), bytes).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), written);
         }
+    }
+
+    #[test]
+    fn parts_have_limits_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |mount: &str| dir.path().join(mount);
+        let v1 = Hierarchies::V1 { hybrid: false, memory: of("memory"), mounts: vec![of("memory"), of("pids")] };
+        let v2 = Hierarchies::V2 { mount: of("v2") };
+        let write = |file: &str, text: &str| fs::write(of(file), text).unwrap();
+        let read = |file: &str| fs::read_to_string(of(file)).unwrap();
+        ["memory/c", "pids/c", "v2/c"].into_iter().for_each(|cgroup| fs::create_dir_all(of(cgroup)).unwrap());
+        write("v2/c/cgroup.procs", "7\n");
+        let limits = BTreeMap::from([(1, SidecarLimits { memory_bytes: 64, pids: 3 })]);
+        let container = Path::new("c");
+        v1.make_parts(container, &limits).unwrap();
+        v2.make_parts(container, &limits).unwrap();
+        v2.make_parts(container, &BTreeMap::new()).unwrap();
+        assert_eq!(read("memory/c/sidecar-1/memory.limit_in_bytes") + &read("pids/c/sidecar-1/pids.max"), "643");
+        assert_eq!(read("v2/c/sidecar-1/memory.max") + &read("v2/c/sidecar-1/pids.max"), "643");
+        assert_eq!(read("v2/c/sidecar-1/memory.swap.max"), "0");
+        assert_eq!(read("v2/c/rest/cgroup.procs") + &read("v2/c/cgroup.subtree_control"), "7+memory +pids");
+        // Processes are found in all parts; kills are those of one part, or of all.
+        write("v2/c/cgroup.procs", "");
+        write("v2/c/sidecar-1/cgroup.procs", "9\n");
+        let mut pids = v2.pids(container);
+        pids.sort_unstable();
+        assert_eq!(pids, [7, 9]);
+        write("v2/c/memory.events", "oom_kill 5\n");
+        write("v2/c/rest/memory.events", "oom_kill 2\n");
+        write("memory/c/memory.oom_control", "oom_kill 2\n");
+        write("memory/c/sidecar-1/memory.oom_control", "oom_kill 3\n");
+        for hierarchies in [v1, v2] {
+            assert_eq!((hierarchies.oom_kills(container), hierarchies.own_oom_kills(container)), (5, 2));
+        }
+        // Whoever joins a container's cgroup comes into the part for what no other has.
+        enter(&of("v2/c")).unwrap();
+        assert_eq!((read("v2/c/rest/cgroup.procs"), read("v2/c/cgroup.procs")), ("0".into(), String::new()));
     }
 
     #[test]

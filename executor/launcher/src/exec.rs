@@ -174,6 +174,7 @@ fn try_to_begin(
                 archive: *archive,
                 secret_devices: &secret_devices,
                 mounts: &[],
+                part: None,
             };
             entrant.run(&theirs, &stdio, payload)
         }

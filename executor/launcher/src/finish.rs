@@ -132,6 +132,7 @@ impl Remains {
         last();
         let mut container = container;
         container.steps.iter_mut().for_each(StepRecord::lose);
+        container.restarts.iter_mut().for_each(|restarts| restarts.next_at = None);
         let unhealthy = container.unhealthy.clone();
         let unhealthy = unhealthy.map(|message| Failure { kind: FailureKind::Unhealthy, message, errno: 0 });
         let record = ExitRecord {

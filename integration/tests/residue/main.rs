@@ -93,14 +93,15 @@ fn is_clean(report: &Report, when: &str) {
     assert!(report.processes >= 1 && report.files > 3, "{when}: {report:?}");
 }
 
-/// Ends a running container whose files were replaced, changed by its own process, left as they were, or are those of a step;
-/// then nothing is left.
+/// Ends a running container whose files were replaced, changed by its own process, left as they were, or are those of a step, or
+/// whose process was restarted; then nothing is left.
 fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
-    for kind in ["given", "rotated", "written", "step"] {
+    for kind in ["given", "rotated", "written", "step", "restart"] {
         let id = format!("{name}-{kind}");
         let batch = match kind {
             "written" => ContainerSecrets::writing(&id),
             "step" => ContainerSecrets::of_step(&id),
+            "restart" => ContainerSecrets::restarted(&id),
             _ => ContainerSecrets::new(&id),
         };
         let mut running = Running::of(daemon, batch);

@@ -13,6 +13,7 @@ use super::message::MessageArgs;
 use super::network::NetworkArgs;
 use super::outputs::OutputArgs;
 use super::program::ImageOfRun;
+use super::restart::RestartArgs;
 use super::streams::StreamArgs;
 use super::surroundings::SurroundingsArgs;
 use super::volumes::VolumeArgs;
@@ -165,6 +166,8 @@ pub(crate) struct RunArgs {
     pub(crate) checks: CheckArgs,
     #[command(flatten)]
     pub(crate) message: MessageArgs,
+    #[command(flatten)]
+    pub(crate) restart: RestartArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
 }

@@ -100,6 +100,7 @@ pub(super) fn lower(
     args.volumes.apply(&mut request);
     args.checks.apply(&mut request)?;
     args.message.apply(&mut request)?;
+    args.restart.apply(&mut request)?;
     args.isolation.apply(&mut request)?;
     args.host_options.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
@@ -112,6 +113,7 @@ fn carry_out(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     let run = request.action.take().and_then(|action| action.run).unwrap_or_default();
     (request.setup, request.action) = (actions.setup.take(), actions.action.take());
     request.sidecars = std::mem::take(&mut actions.sidecars);
+    (request.restart_policy, request.monitor) = (actions.restart_policy.take(), actions.monitor.take());
     request.environment = std::mem::take(&mut actions.environment);
     // A variable of the command line wins, as it does over one of a file.
     request.environment.retain(|shared| run.env.iter().all(|own| own.name != shared.name));

@@ -151,6 +151,7 @@ fn info_and_events() {
         result: Some(signaled(9)),
         files_generation: 0,
         step: None,
+        restart: None,
         egress_generation: 0,
     };
     assert_eq!(event(&completed, Style::PLAIN), "       7  1970-01-01T00:00:05.000Z  completed      web-1  SIGKILL\n");

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::ending::Ending;
 use super::steps::Step;
 use super::usage::Limits;
-use super::{checks, host_options, isolation, networks, outputs, seconds, sorted, surroundings, time};
+use super::{checks, host_options, isolation, networks, outputs, restarts, seconds, sorted, surroundings, time};
 use crate::view::human::{mount_kind, network, state, word};
 
 #[derive(Serialize)]
@@ -39,6 +39,8 @@ pub(crate) struct Container {
     result: Option<Ending>,
     /// Actions of a tree, each before those below it; empty where a single program runs.
     steps: Vec<Step>,
+    /// Restarts; null without a restart policy.
+    restart: Option<restarts::RestartStatus>,
 }
 
 #[derive(Serialize)]
@@ -95,6 +97,7 @@ struct Spec {
     log_limits: LogLimits,
     log_tags: BTreeMap<String, String>,
     checks: Option<checks::Checks>,
+    restart_policy: Option<restarts::RestartPolicy>,
     extra_groups: Vec<String>,
     /// Numbers of all supplementary groups.
     group_ids: Vec<u32>,
@@ -178,6 +181,7 @@ impl From<&v1::Container> for Container {
             startup_passed: container.startup_passed,
             result: container.result.as_ref().map(Ending::from),
             steps: container.steps.iter().map(Step::from).collect(),
+            restart: container.restart.as_ref().map(restarts::RestartStatus::from),
         }
     }
 }
@@ -234,6 +238,7 @@ impl From<&v1::ContainerSpec> for Spec {
             },
             log_tags: sorted(&spec.log_tags),
             checks: spec.checks.as_ref().map(checks::Checks::from),
+            restart_policy: spec.restart_policy.as_ref().map(restarts::RestartPolicy::from),
             extra_groups: spec.extra_groups.clone(),
             group_ids: spec.group_ids.clone(),
             keep_environment: spec.keep_environment,

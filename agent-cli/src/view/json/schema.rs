@@ -105,7 +105,9 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 52] = [
+const SHOWN: [(&str, &str, &[&str]); 54] = [
+    ("RestartPolicy", "RestartPolicy", &[]),
+    ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),

@@ -3,9 +3,12 @@
 //! The leaves are processes of the plan, by their index; everything else says in which order they run, and what the
 //! failure of one means for the others. A container with a single run action has no tree.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use super::RestartPolicy;
 
 /// Actions of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +21,21 @@ pub struct Actions {
     /// Actions beside the main one. When one of them, or the main action, ends, the others are cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Action>,
+    /// Policy by which `action` and the sidecars begin again after an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<RestartPolicy>,
+    /// Limits of sidecars that have some of their own, by their indices.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sidecar_limits: BTreeMap<usize, SidecarLimits>,
+}
+
+/// Limits of a sidecar, below those of its container; 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SidecarLimits {
+    /// Bytes of memory, swap included.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
 }
 
 /// An action.
@@ -116,6 +134,22 @@ impl Actions {
         }
     }
 
+    /// True when there is nothing but one run action: the tree is one for its restart policy's sake.
+    pub fn is_lone_run(&self) -> bool {
+        self.setup.is_none() && self.sidecars.is_empty() && matches!(self.action, Action::Run(_))
+    }
+
+    /// Returns the index of the sidecar with limits of its own that a process belongs to.
+    pub fn limited_sidecar_of(&self, process: usize) -> Option<usize> {
+        let has = |sidecar: &&usize| {
+            let mut found = false;
+            let action = self.sidecars.get(**sidecar);
+            action.inspect(|action| action.visit("", &mut |_, action| found |= *action == Action::Run(process)));
+            found
+        };
+        self.sidecar_limits.keys().find(has).copied()
+    }
+
     /// Returns the index of the first process of the main action: its user owns the container's files.
     pub fn first_process(&self) -> Option<usize> {
         let mut first = None;
@@ -139,6 +173,8 @@ mod tests {
             setup: Some(Action::Try(Box::new(Action::Run(0)))),
             action: Action::Serial(vec![Action::Run(1), timeout]),
             sidecars: vec![Action::Run(3)],
+            restart: None,
+            sidecar_limits: BTreeMap::from([(0, SidecarLimits { memory_bytes: 1 << 20, pids: 0 })]),
         };
         let mut seen = Vec::new();
         actions.visit(|path, action| seen.push(format!("{path} {}", action.kind())));
@@ -153,6 +189,7 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(actions.first_process(), Some(1));
+        assert_eq!([2, 3].map(|process| actions.limited_sidecar_of(process)), [None, Some(0)]);
         let json = serde_json::to_string(&actions).unwrap();
         assert_eq!(serde_json::from_str::<Actions>(&json).unwrap(), actions);
     }

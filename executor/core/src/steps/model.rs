@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::plan::MAIN_PROCESS;
+use crate::plan::{MAIN_PROCESS, RestartMode, RestartPolicy};
 
 /// A generator of pseudo-random numbers (xorshift64*).
 struct Random(u64);
@@ -67,12 +67,20 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
 struct End {
     at: u64,
     error: Option<StepError>,
-    /// Start and end of each process that was started.
-    ran: BTreeMap<usize, (u64, u64)>,
+    /// Start and end of each process that was started, in each of its runs.
+    ran: Runs,
 }
 
+/// Start and end of processes, by their indices and the numbers of their runs.
+type Runs = BTreeMap<(usize, usize), (u64, u64)>;
+
+/// What each process does, in the first runs; others are like these.
+type Behaviours = [[Behaviour; 4]];
+
 struct Reference<'a> {
-    behaviours: &'a [Behaviour],
+    behaviours: &'a Behaviours,
+    /// Number of the run under the restart policy.
+    run: std::cell::Cell<usize>,
 }
 
 impl Reference<'_> {
@@ -80,7 +88,8 @@ impl Reference<'_> {
         let cancelled_by = |at: u64| cancel.is_some_and(|cancel| cancel < at);
         match action {
             Action::Run(index) => {
-                let Behaviour { lasts, code, lingers, starts } = self.behaviours[*index];
+                let run = self.run.get();
+                let Behaviour { lasts, code, lingers, starts } = self.behaviours[*index][run % 4];
                 let by_itself = start + if starts { lasts } else { 2 };
                 let at = cancel.map_or(by_itself, |cancel| by_itself.min(cancel.max(start) + lingers));
                 let error = match () {
@@ -93,7 +102,7 @@ impl Reference<'_> {
                 End {
                     at,
                     error: error.map(|why| StepError { why, exit }),
-                    ran: BTreeMap::from([(*index, (start, at))]),
+                    ran: BTreeMap::from([((*index, run), (start, at))]),
                 }
             }
             Action::Serial(actions) => {
@@ -156,53 +165,99 @@ impl Reference<'_> {
                 return end;
             }
         }
-        let main = if actions.sidecars.is_empty() {
-            self.eval(&actions.action, end.at, cancel)
-        } else {
-            let all: Vec<Action> = std::iter::once(&actions.action).chain(&actions.sidecars).cloned().collect();
-            self.codependent(&all, end.at, cancel, false)
-        };
-        end.ran.extend(main.ran.clone());
-        End { ran: end.ran, ..main }
+        let mut earlier = Pauses::default();
+        loop {
+            let main = if actions.sidecars.is_empty() {
+                self.eval(&actions.action, end.at, cancel)
+            } else {
+                let all: Vec<Action> = std::iter::once(&actions.action).chain(&actions.sidecars).cloned().collect();
+                self.codependent(&all, end.at, cancel, false)
+            };
+            end.ran.extend(main.ran.clone());
+            let started = std::mem::replace(&mut end.at, main.at);
+            end.error = main.error;
+            let failed = end.error.as_ref().is_some_and(|error| !error.is_cancellation());
+            let again = match actions.restart.as_ref().map(|policy| policy.mode) {
+                None => false,
+                Some(RestartMode::Always) => true,
+                Some(RestartMode::OnFailure(most)) => failed && self.run.get() < most.unwrap() as usize,
+            };
+            let cancelled = |at: u64| cancel.is_some_and(|cancel| cancel < at);
+            let (Some(policy), true, false) = (&actions.restart, again, cancelled(end.at)) else { return end };
+            let pause = earlier.after(policy, end.at - started);
+            if cancelled(end.at + pause) {
+                let exit = if failed { end.error.and_then(|error| error.exit) } else { Some(Exit::Code(0)) };
+                return End { at: cancel.unwrap(), error: Some(StepError { why: Why::Cancelled, exit }), ran: end.ran };
+            }
+            end.at += pause;
+            self.run.set(self.run.get() + 1);
+        }
     }
+}
+
+/// Pauses before restarts, by the ends in a row.
+#[derive(Default)]
+struct Pauses(u32);
+
+impl Pauses {
+    fn after(&mut self, policy: &RestartPolicy, ran: u64) -> u64 {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap();
+        if ran >= 2 * millis(policy.delay_max) {
+            self.0 = 0;
+        }
+        self.0 += 1;
+        if self.0 == 1 { 0 } else { (millis(policy.delay_min) << (self.0 - 2)).min(millis(policy.delay_max)) }
+    }
+}
+
+/// A time of the model, in milliseconds.
+fn at(millis: u64) -> Timestamp {
+    Timestamp(millis * 1_000_000)
 }
 
 /// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Cancel,
-    Expired(usize),
+    Expired(Timer),
     Ended(usize),
 }
 
 /// Carries the steps out on a clock of its own. Returns when each process ran.
-fn carry_out(steps: &mut Steps, behaviours: &[Behaviour], cancel: Option<u64>) -> BTreeMap<usize, (u64, u64)> {
-    let mut ran = BTreeMap::new();
+fn carry_out(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> Runs {
+    let mut ran = Runs::new();
     let mut agenda: BTreeMap<(u64, Due), ()> = cancel.map(|at| ((at, Due::Cancel), ())).into_iter().collect();
     let mut now = 0;
-    let mut orders = steps.begin(Timestamp(0));
+    let mut orders = steps.begin(at(0));
     loop {
+        let run_of = |steps: &Steps, process: usize| {
+            let restarts = steps.restarts().filter(|_| !is_setup(steps, process));
+            restarts.map_or(0, |restarts| restarts.count as usize)
+        };
         for order in orders.drain(..) {
             match order {
                 Order::Start(process) => {
-                    let Behaviour { lasts, starts, .. } = behaviours[process];
+                    let run = run_of(steps, process);
+                    let Behaviour { lasts, starts, .. } = behaviours[process][run % 4];
                     let at = now + if starts { lasts } else { 2 };
-                    assert!(ran.insert(process, (now, at)).is_none(), "process {process} was started twice");
+                    let twice = ran.insert((process, run), (now, at)).is_some();
+                    assert!(!twice && !steps.is_done(process), "process {process} was started twice");
                     agenda.insert((at, Due::Ended(process)), ());
                 }
                 Order::Cancel(process) => {
-                    let (_, end) = ran.get_mut(&process).unwrap();
-                    let sooner = now + behaviours[process].lingers;
+                    let run = run_of(steps, process);
+                    let (_, end) = ran.get_mut(&(process, run)).unwrap();
+                    let sooner = now + behaviours[process][run % 4].lingers;
                     if sooner < *end {
                         agenda.remove(&(*end, Due::Ended(process)));
                         *end = sooner;
                         agenda.insert((sooner, Due::Ended(process)), ());
                     }
                 }
-                Order::Expire(step, after) => {
-                    agenda.insert((now + u64::try_from(after.as_millis()).unwrap(), Due::Expired(step)), ());
+                Order::Expire(timer, after) => {
+                    agenda.insert((now + u64::try_from(after.as_millis()).unwrap(), Due::Expired(timer)), ());
                 }
-                Order::Say { .. } => {}
+                Order::Say { .. } | Order::Clear(_) => {}
             }
         }
         if steps.conclusion().is_some() {
@@ -211,16 +266,21 @@ fn carry_out(steps: &mut Steps, behaviours: &[Behaviour], cancel: Option<u64>) -
         let ((at, due), ()) = agenda.pop_first().expect("something is due while the tree has not ended");
         now = at;
         orders = match due {
-            Due::Cancel => steps.cancel(Timestamp(now)),
-            Due::Expired(step) => steps.expired(step),
+            Due::Cancel => steps.cancel(self::at(now)),
+            Due::Expired(timer) => steps.expired(timer, self::at(now)),
             Due::Ended(process) => {
-                let Behaviour { code, starts, .. } = behaviours[process];
+                let Behaviour { code, starts, .. } = behaviours[process][run_of(steps, process) % 4];
                 let exited = RunEnd::Exited { exit: Exit::Code(code), out_of_memory: false, killed: false };
                 let end = if starts { exited } else { RunEnd::NotStarted("exec".into()) };
-                steps.ended(process, end, Timestamp(now))
+                steps.ended(process, end, self::at(now))
             }
         };
     }
+}
+
+/// A process of the action that runs once.
+fn is_setup(steps: &Steps, process: usize) -> bool {
+    steps.step_of(process).is_some_and(|step| steps.steps[step].record.path.starts_with("setup"))
 }
 
 fn process() -> PlannedProcess {
@@ -245,20 +305,28 @@ fn random_trees_end_as_the_reference_says() {
         let action = tree(&mut random, 60);
         let sidecars =
             if random.below(4) == 0 { vec![tree(&mut random, 10), tree(&mut random, 10)] } else { Vec::new() };
-        let actions = Actions { setup, action, sidecars };
+        let modes = [RestartMode::Always, RestartMode::OnFailure(Some(1 + random.below(6) as u32))];
+        let restart = (random.below(3) == 0).then(|| RestartPolicy {
+            mode: modes[random.below(2) as usize],
+            // Odd, as the times of steps are.
+            delay_min: Duration::from_millis(2 * random.below(800) + 1),
+            delay_max: Duration::from_millis(2 * random.below(3000) + 1601),
+        });
+        let for_ever = restart.as_ref().is_some_and(|policy| policy.mode == RestartMode::Always);
+        let actions = Actions { setup, action, sidecars, restart, sidecar_limits: BTreeMap::new() };
         // Multiples of 4 with a remainder of their own each, so that no two processes end at the same time.
-        let behaviours: Vec<Behaviour> = (0..runs)
-            .map(|index| Behaviour {
-                lasts: 4 + 2 * (random.below(1 << 20) * 512 + index as u64) % (1 << 13),
-                code: if random.below(3) == 0 { 1 + i32::try_from(random.below(200)).unwrap() } else { 0 },
-                lingers: 2 * (random.below(1 << 10) * 256 + index as u64 + 1),
-                starts: random.below(12) != 0,
-            })
-            .collect();
-        let cancel = (random.below(3) == 0).then(|| 2 * random.below(2000) + 1);
+        let mut behaviour = |index: usize| Behaviour {
+            lasts: 4 + 2 * (random.below(1 << 20) * 512 + index as u64) % (1 << 13),
+            code: if random.below(3) == 0 { 1 + i32::try_from(random.below(200)).unwrap() } else { 0 },
+            lingers: 2 * (random.below(1 << 10) * 256 + index as u64 + 1),
+            starts: random.below(12) != 0,
+        };
+        let behaviours: Vec<[Behaviour; 4]> = (0..runs).map(|index| [(); 4].map(|()| behaviour(index))).collect();
+        let cancel =
+            (for_ever || random.below(3) == 0).then(|| 2 * random.below(2000 + 30_000 * u64::from(for_ever)) + 1);
         let mut steps = Steps::new(&actions, &vec![process(); runs]);
         let ran = carry_out(&mut steps, &behaviours, cancel);
-        let expected = Reference { behaviours: &behaviours }.all(&actions, cancel);
+        let expected = Reference { behaviours: &behaviours, run: Default::default() }.all(&actions, cancel);
         // Where two things happen at the same time their order is open, and so is what follows.
         let mut ends: Vec<u64> = ran.values().map(|(_, end)| *end).collect();
         ends.sort_unstable();
@@ -273,9 +341,13 @@ fn random_trees_end_as_the_reference_says() {
         assert_eq!(running, 0, "seed {seed}");
         let conclusion = steps.conclusion().unwrap();
         assert_eq!(conclusion.failure.is_some(), error.as_ref().is_some_and(|error| !error.is_cancellation()));
+        if steps.restarts().is_some_and(|restarts| restarts.count > 1) {
+            *kinds.entry("restarted").or_insert(0) += 1;
+        }
+        assert!((0..runs).all(|process| ran.keys().all(|(index, _)| *index != process) || steps.is_done(process)));
         *kinds.entry(if conclusion.failure.is_some() { "failed" } else { "other" }).or_insert(0) += 1;
     }
     // The comparison is of both kinds of ends, and few trees are passed over.
-    assert!(kinds["failed"] > 500 && kinds["other"] > 500, "{kinds:?}");
+    assert!(kinds["failed"] > 500 && kinds["other"] > 500 && kinds["restarted"] > 100, "{kinds:?}");
     assert!(kinds.get("tie").copied().unwrap_or(0) < 2_500, "{kinds:?}");
 }

@@ -1,6 +1,9 @@
 //! Single cases, with the words that users see.
 
+use std::collections::BTreeMap;
+
 use super::*;
+use crate::plan::{RestartMode, RestartPolicy};
 
 fn process(log_source: &str) -> PlannedProcess {
     serde_json::from_value(serde_json::json!({
@@ -10,8 +13,12 @@ fn process(log_source: &str) -> PlannedProcess {
     .unwrap()
 }
 
+fn of(setup: Option<Action>, action: Action, sidecars: Vec<Action>) -> Actions {
+    Actions { setup, action, sidecars, restart: None, sidecar_limits: BTreeMap::new() }
+}
+
 fn steps(action: Action, runs: usize) -> Steps {
-    let actions = Actions { setup: None, action, sidecars: Vec::new() };
+    let actions = of(None, action, Vec::new());
     Steps::new(&actions, &vec![process("APP"); runs])
 }
 
@@ -44,8 +51,8 @@ fn a_timeout_cancels_and_says_so() {
     let begun = steps.begin(NOW);
     let [Order::Expire(step, after), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
     assert_eq!(after, Duration::from_secs(30));
-    assert_eq!(steps.expired(step), [Order::Cancel(0)]);
-    assert_eq!(steps.expired(step), [], "once");
+    assert_eq!(steps.expired(step, NOW), [Order::Cancel(0)]);
+    assert_eq!(steps.expired(step, NOW), [], "once");
     assert_eq!(steps.ended(0, exited(143), NOW), []);
     assert_eq!(steps.conclusion(), conclusion(Some(143), Some("exceeded 30s timeout")));
 }
@@ -61,7 +68,7 @@ fn codependent_actions_end_together() {
 
 #[test]
 fn an_end_of_a_sidecar_without_an_error_is_none() {
-    let actions = Actions { setup: Some(Action::Run(0)), action: Action::Run(1), sidecars: vec![Action::Run(2)] };
+    let actions = of(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]);
     let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")]);
     assert_eq!(steps.begin(NOW), [Order::Start(0)]);
     assert_eq!(steps.ended(0, exited(0), NOW), [Order::Start(1), Order::Start(2)]);
@@ -130,4 +137,134 @@ fn durations_are_written_as_in_go() {
     ] {
         assert_eq!(go_duration(Duration::from_millis(millis)), text);
     }
+}
+
+fn restarting(mode: RestartMode, action: Action, runs: usize) -> Steps {
+    let restart = Some(RestartPolicy { mode, delay_min: Duration::from_secs(10), delay_max: Duration::from_secs(300) });
+    let actions = Actions { restart, ..of(None, action, Vec::new()) };
+    Steps::new(&actions, &vec![process(""); runs])
+}
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp(seconds * 1_000_000_000)
+}
+
+/// Takes the orders of an end that a restart follows: what the log says, and the pause.
+fn pause(orders: &[Order]) -> (String, Timer, u64) {
+    let [Order::Clear(text), Order::Expire(timer, pause)] = orders else { panic!("{orders:?}") };
+    (text.clone(), *timer, pause.as_secs())
+}
+
+#[test]
+fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
+    let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
+    assert_eq!(steps.begin(at(0)), [Order::Start(0)]);
+    let mut now = 0;
+    let mut texts = Vec::new();
+    for (ran, code) in [(1, 3), (2, 0), (3, 3), (3, 3), (3, 3), (3, 3), (3, 3), (599, 3), (600, 3), (1, 3)] {
+        now += ran;
+        let (text, timer, waits) = pause(&steps.ended(0, exited(code), at(now)));
+        assert_eq!(steps.restarts().unwrap().next_at, Some(at(now + waits)));
+        assert!(!steps.is_done(0) && steps.conclusion().is_none());
+        now += waits;
+        texts.push(text);
+        assert_eq!(steps.expired(timer, at(now)), [Order::Start(0)]);
+        assert_eq!(steps.expired(timer, at(now)), [], "once");
+    }
+    let words = ["now", "in 10s", "in 20s", "in 40s", "in 1m20s", "in 2m40s", "in 5m0s", "in 5m0s", "now", "in 10s"];
+    for (index, (text, words)) in texts.iter().zip(words).enumerate() {
+        let status = if index == 1 { 0 } else { 3 };
+        assert_eq!(*text, format!("restarting {words}: Exited with status {status}"));
+    }
+    let restarts = steps.restarts().unwrap();
+    assert_eq!((restarts.count, restarts.started_at, restarts.next_at), (10, Some(at(now)), None));
+}
+
+#[test]
+fn failures_are_restarted_as_often_as_the_policy_says() {
+    let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
+    steps.begin(at(0));
+    let (_, timer, _) = pause(&steps.ended(0, RunEnd::NotStarted("exec /nope: No such file".into()), at(1)));
+    let last = steps.restarts().unwrap().last.clone().unwrap();
+    assert_eq!((last.exit, &*last.reason, last.finished_at), (None, "exec /nope: No such file", at(1)));
+    steps.expired(timer, at(1));
+    assert_eq!(steps.ended(0, exited(5), at(2)), []);
+    assert!(steps.is_done(0));
+    assert_eq!(steps.conclusion(), conclusion(Some(5), Some("Exited with status 5")));
+    let mut well = restarting(RestartMode::OnFailure(None), Action::Run(0), 1);
+    well.begin(at(0));
+    assert_eq!(well.ended(0, exited(0), at(1)), []);
+    assert_eq!(well.conclusion(), conclusion(Some(0), None));
+}
+
+#[test]
+fn a_stop_ends_the_policy_also_in_a_pause() {
+    let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
+    steps.begin(at(0));
+    let (_, timer, _) = pause(&steps.ended(0, exited(7), at(1)));
+    assert_eq!(steps.cancel(at(1)), []);
+    assert!(steps.is_done(0));
+    assert_eq!(steps.expired(timer, at(1)), []);
+    assert_eq!(steps.conclusion(), conclusion(Some(7), None));
+    assert_eq!(steps.restarts().unwrap().next_at, None);
+    let mut running = restarting(RestartMode::Always, Action::Run(0), 1);
+    running.begin(at(0));
+    assert_eq!(running.cancel(at(1)), [Order::Cancel(0)]);
+    assert_eq!(running.ended(0, exited(143), at(2)), []);
+    assert_eq!(running.conclusion(), conclusion(Some(143), None));
+    let mut lost = restarting(RestartMode::Always, Action::Run(0), 1);
+    lost.begin(at(0));
+    pause(&lost.ended(0, exited(7), at(1)));
+    lost.forbid_restarts(at(1));
+    assert_eq!(lost.conclusion(), conclusion(Some(7), Some("Exited with status 7")));
+}
+
+#[test]
+fn a_timeout_of_an_earlier_run_does_not_reach_a_later_one() {
+    let action = Action::Timeout { action: Box::new(Action::Run(0)), after: Duration::from_secs(30) };
+    let mut steps = restarting(RestartMode::Always, action, 1);
+    let begun = steps.begin(at(0));
+    let [Order::Expire(first, _), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
+    let (_, timer, _) = pause(&steps.ended(0, exited(0), at(20)));
+    let begun = steps.expired(timer, at(20));
+    let [Order::Expire(second, _), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
+    assert_eq!(steps.expired(first, at(30)), []);
+    assert_eq!(steps.expired(second, at(50)), [Order::Cancel(0)]);
+    let (text, ..) = pause(&steps.ended(0, exited(143), at(51)));
+    assert_eq!(text, "restarting in 10s: exceeded 30s timeout");
+}
+
+#[test]
+fn an_unhealthy_run_begins_again_as_far_as_the_policy_permits() {
+    let why = || "Instance became unhealthy: no answer".to_owned();
+    let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
+    steps.begin(at(0));
+    assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::Follows(vec![Order::Cancel(0)]));
+    assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::IsEnding);
+    let (text, timer, _) = pause(&steps.ended(0, exited(0), at(6)));
+    assert_eq!(text, "restarting now: Instance became unhealthy: no answer");
+    assert_eq!(steps.expired(timer, at(6)), [Order::Start(0)]);
+    assert_eq!(steps.run_again_for(why(), at(7)), AskedAgain::NotPermitted, "once only");
+    let mut without = self::steps(Action::Run(0), 1);
+    without.begin(at(0));
+    assert_eq!(without.run_again_for(why(), at(1)), AskedAgain::NotPermitted);
+}
+
+#[test]
+fn setup_is_not_repeated_and_sidecars_are() {
+    let restart = Some(RestartPolicy {
+        mode: RestartMode::Always,
+        delay_min: Duration::from_secs(1),
+        delay_max: Duration::from_secs(1),
+    });
+    let actions = Actions { restart, ..of(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]) };
+    let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")]);
+    assert_eq!(steps.begin(at(0)), [Order::Start(0)]);
+    assert!(steps.is_last_run(0) && !steps.is_last_run(1));
+    assert_eq!(steps.ended(0, exited(0), at(1)), [Order::Start(1), Order::Start(2)]);
+    assert!(steps.is_done(0));
+    assert_eq!(steps.ended(2, exited(9), at(2)), [Order::Cancel(1)]);
+    let (text, timer, _) = pause(&steps.ended(1, exited(143), at(3)));
+    assert_eq!(text, "restarting now: SIDE: Exited with status 9");
+    assert_eq!(steps.expired(timer, at(3)), [Order::Start(1), Order::Start(2)]);
 }

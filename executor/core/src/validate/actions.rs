@@ -1,24 +1,34 @@
 //! Trees of actions: their shape, and each of their processes.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::ViolationReason::{Conflict, InvalidCharacter, OutOfRange, Required, TooLong, TooMany};
 use super::{
     Draft, Policy, Report, Violation, files, log_source_fault, nofile, parse_user, process, secrets, user_fits,
 };
-use crate::limits::{ACTION_DEPTH_MAX, ACTIONS_MAX, PROCESSES_MAX, PROGRESS_MESSAGE_MAX, TIMEOUT_MAX};
-use crate::plan::{Action, Actions, Messages, PlannedFile, PlannedProcess};
+use crate::limits::{
+    ACTION_DEPTH_MAX, ACTIONS_MAX, MEMORY_MIN, PIDS_MIN, PROCESSES_MAX, PROGRESS_MESSAGE_MAX, RESTART_DELAY_MAX,
+    RESTART_DELAY_MIN, RESTARTS_MAX, TIMEOUT_MAX,
+};
+use crate::plan::{
+    Action, Actions, Limits, Messages, PlannedFile, PlannedProcess, RestartMode, RestartPolicy, SidecarLimits,
+};
 
-/// Checks a tree and its processes. `own` are the files of the container itself.
+/// Checks a tree and its processes. `own` are the files of the container itself, `limits` are those of the container.
 pub(super) fn check(
     actions: &Actions,
     draft: &Draft<'_>,
-    own: &[PlannedFile],
+    (own, limits): (&[PlannedFile], &Limits),
     policy: &Policy,
     report: &mut Report,
 ) -> Vec<PlannedProcess> {
     shape(actions, draft.steps.len(), report);
     alone(draft, report);
+    actions.restart.iter().for_each(|asked| restart(asked, report));
+    for (index, asked) in &actions.sidecar_limits {
+        sidecar_limits(*index, asked, actions.sidecars.len(), limits, report);
+    }
     let paths = processes(actions);
     let mut planned = Vec::with_capacity(draft.steps.len());
     for (step, id) in draft.steps.iter().zip(&paths) {
@@ -91,6 +101,47 @@ fn shape(actions: &Actions, processes: usize, report: &mut Report) {
     }
 }
 
+/// Checks a restart policy.
+fn restart(asked: &RestartPolicy, report: &mut Report) {
+    let RestartPolicy { mode, delay_min, delay_max } = asked;
+    if let RestartMode::OnFailure(Some(most)) = mode
+        && !(1..=RESTARTS_MAX).contains(most)
+    {
+        let why = format!("is {most}; 1 to {RESTARTS_MAX} is allowed, or 0 for no limit");
+        report.add("restart_policy.max_retries", OutOfRange.because(why));
+    }
+    let mut delay = |name: &str, is: Duration, least: Duration| {
+        let fits = (least..=RESTART_DELAY_MAX).contains(&is);
+        if !fits {
+            let why = format!("is {is:?}; {least:?} to {RESTART_DELAY_MAX:?} is allowed");
+            report.add(format!("restart_policy.{name}"), OutOfRange.because(why));
+        }
+        fits
+    };
+    if delay("min_delay", *delay_min, RESTART_DELAY_MIN) {
+        delay("max_delay", *delay_max, *delay_min);
+    }
+}
+
+/// Checks the limits of a sidecar: within those of its container, which hold for all of it.
+fn sidecar_limits(index: usize, asked: &SidecarLimits, sidecars: usize, limits: &Limits, report: &mut Report) {
+    let SidecarLimits { memory_bytes, pids } = *asked;
+    if index >= sidecars || (memory_bytes, pids) == (0, 0) {
+        report.add("sidecars", "has limits of a sidecar that is not there, or that are none");
+        return;
+    }
+    const MB: u64 = 1 << 20;
+    if memory_bytes != 0 && !(MEMORY_MIN..=limits.memory_bytes).contains(&memory_bytes) {
+        let (least, most) = (MEMORY_MIN.div_ceil(MB), limits.memory_bytes / MB);
+        let why = format!("is {}; {least} to {most}, the container's limit, is allowed, or 0", memory_bytes / MB);
+        report.add(format!("sidecars[{index}].memory_mb"), OutOfRange.because(why));
+    }
+    if pids != 0 && !(PIDS_MIN..=limits.pids).contains(&pids) {
+        let why = format!("is {pids}; {PIDS_MIN} to {}, the container's limit, is allowed, or 0", limits.pids);
+        report.add(format!("sidecars[{index}].pids"), OutOfRange.because(why));
+    }
+}
+
 fn progress(path: &str, messages: &Messages, report: &mut Report) {
     let Messages { start, success, failure_prefix, log_source } = messages;
     let parent = format!("{path}.emit_progress");
@@ -114,7 +165,8 @@ fn alone(draft: &Draft<'_>, report: &mut Report) {
     let settings =
         [("terminal", draft.terminal), ("stdin", draft.stdin), ("writable_files", draft.writable_files.is_some())];
     for (field, _) in settings.into_iter().filter(|(_, is_set)| *is_set) {
-        report.add(field, Conflict.because("needs a single `run` action, without setup and sidecars"));
+        report
+            .add(field, Conflict.because("needs a single `run` action, without setup, sidecars and a restart policy"));
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod checks;
 mod host_options;
+mod restarts;
 mod usage;
 mod volumes;
 
@@ -62,6 +63,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         ready: facts.is_ready(),
         check_statuses: checks::statuses(facts.health.as_deref()),
         startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
+        restart: facts.restarts.as_ref().filter(|_| facts.started_at.is_some()).map(restarts::status),
     }
 }
 
@@ -149,6 +151,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         log_tags: plan.logging.tags.clone().into_iter().collect(),
         egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
         checks: plan.checks.as_ref().map(checks::checks),
+        restart_policy: plan.restart().map(restarts::policy),
         devices: plan.host_options.devices.iter().map(host_options::device).collect(),
         apparmor_profile: plan.host_options.apparmor_profile.clone(),
         oom_score_adj: plan.host_options.oom_score_adj,
@@ -407,12 +410,14 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::Ready => Kind::Ready,
             EventKind::NotReady => Kind::NotReady,
             EventKind::Unhealthy => Kind::Unhealthy,
+            EventKind::Restarting => Kind::Restarting,
         }
         .into(),
         result: event.end.as_deref().map(result),
         files_generation: if let EventKind::FilesUpdated(generation) = event.kind { generation } else { 0 },
         step: event.step.as_deref().map(|one| step(one, None)),
         egress_generation: if let EventKind::EgressUpdated(generation) = event.kind { generation } else { 0 },
+        restart: event.restarts.as_deref().map(restarts::status),
     }
 }
 

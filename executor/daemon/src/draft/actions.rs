@@ -1,24 +1,28 @@
 //! Trees of actions: from the messages of a request to the tree and the processes of a draft.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use executor_core::limits::ACTION_DEPTH_MAX;
-use executor_core::plan::{self, Actions, Messages};
-use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Required, TooMany};
+use executor_core::plan::{
+    self, Actions, Messages, RESTART_DELAY_MAX_DEFAULT, RESTART_DELAY_MIN_DEFAULT, RestartMode, RestartPolicy,
+    SidecarLimits,
+};
+use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Required, TooMany, UnknownValue};
 use executor_core::validate::{DraftStep, Violation};
 use executor_proto::v1::{
-    Action, CodependentAction, EmitProgressAction, ParallelAction, RunAction, RunRequest, SerialAction, TimeoutAction,
-    TryAction,
+    self as v1, Action, CodependentAction, EmitProgressAction, ParallelAction, RunAction, RunRequest, SerialAction,
+    Sidecar, TimeoutAction, TryAction,
 };
 
-use super::{file, variables};
+use super::{duration, file, variables};
 use crate::problem::{Kind, Problem};
 
 /// Maximum number of sidecars.
 const SIDECARS_MAX: usize = 16;
 
 /// One kind of action that is set.
-enum Set<'a> {
+pub(super) enum Set<'a> {
     Run(&'a RunAction),
     Timeout(&'a TimeoutAction),
     EmitProgress(&'a EmitProgressAction),
@@ -31,7 +35,7 @@ enum Set<'a> {
 }
 
 /// Returns the action that is set, with its name; all names where there is not exactly one.
-fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'static str>> {
+pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'static str>> {
     let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
     let all = [
         ("download", download.as_ref().map(|_| Set::Other("download"))),
@@ -77,8 +81,76 @@ pub(super) fn of<'a>(
         let path = format!("sidecars[{index}].action");
         sidecars.extend(reading.action(&path, sidecar.action.as_ref(), source, 1)?);
     }
-    let actions = action.map(|action| Actions { setup, action, sidecars });
-    Ok((actions, reading.steps))
+    let steps = reading.steps;
+    let restart = restart(request.restart_policy.as_ref(), violations);
+    let sidecar_limits = sidecar_limits(&request.sidecars, violations);
+    let actions = action.map(|action| Actions { setup, action, sidecars, restart, sidecar_limits });
+    Ok((actions, steps))
+}
+
+/// Makes the tree of a single run action that has a restart policy: its files are those of the container.
+pub(super) fn of_lone<'a>(
+    request: &'a RunRequest,
+    run: &'a RunAction,
+    violations: &mut Vec<Violation>,
+) -> Option<(Actions, Vec<DraftStep<'a>>)> {
+    let restart = restart(request.restart_policy.as_ref(), violations)?;
+    let source = if run.log_source.is_empty() { &request.log_source } else { &run.log_source };
+    let step = DraftStep { files: Vec::new(), ..step("action.run".to_owned(), run, source) };
+    let action = plan::Action::Run(0);
+    let (setup, sidecars, sidecar_limits) = (None, Vec::new(), BTreeMap::new());
+    Some((Actions { setup, action, sidecars, restart: Some(restart), sidecar_limits }, vec![step]))
+}
+
+/// Reads a restart policy; `None` where there is none. Defaults are filled in.
+fn restart(asked: Option<&v1::RestartPolicy>, violations: &mut Vec<Violation>) -> Option<RestartPolicy> {
+    let asked = asked?;
+    let mut delay = |name: &str, delay: Option<&prost_types::Duration>, default: Duration| {
+        duration(&format!("restart_policy.{name}"), delay)
+            .unwrap_or_else(|violation| {
+                violations.push(violation);
+                None
+            })
+            .unwrap_or(default)
+    };
+    let delay_min = delay("min_delay", asked.min_delay.as_ref(), RESTART_DELAY_MIN_DEFAULT);
+    let delay_max = delay("max_delay", asked.max_delay.as_ref(), RESTART_DELAY_MAX_DEFAULT.max(delay_min));
+    let mode = match asked.mode {
+        0 => None,
+        1 => Some(RestartMode::OnFailure(Some(asked.max_retries).filter(|most| *most > 0))),
+        2 => Some(RestartMode::Always),
+        number => {
+            let why = format!("is {number}; 0 (no), 1 (on failure) and 2 (always) are allowed");
+            violations.push(Violation::new("restart_policy.mode", UnknownValue.because(why)));
+            None
+        }
+    };
+    if asked.max_retries > 0 && asked.mode != 1 {
+        let why = format!("is {}; it must be 0 unless the mode is MODE_ON_FAILURE", asked.max_retries);
+        violations.push(Violation::new("restart_policy.max_retries", Conflict.because(why)));
+    }
+    Some(RestartPolicy { mode: mode?, delay_min, delay_max })
+}
+
+/// Reads the limits of sidecars that have some of their own.
+fn sidecar_limits(sidecars: &[Sidecar], violations: &mut Vec<Violation>) -> BTreeMap<usize, SidecarLimits> {
+    let mut all = BTreeMap::new();
+    for (index, Sidecar { action: _, disk_mb, memory_mb, pids }) in sidecars.iter().enumerate().take(SIDECARS_MAX) {
+        if *disk_mb != 0 {
+            let why = format!("is {disk_mb}; it must be 0: the container's disk has one limit, limits.disk_bytes");
+            violations.push(Violation::new(format!("sidecars[{index}].disk_mb"), Conflict.because(why)));
+        }
+        let Ok(memory_mb) = u64::try_from(*memory_mb) else {
+            let why = OutOfRange.because(format!("is {memory_mb}; it must be 0 or more"));
+            violations.push(Violation::new(format!("sidecars[{index}].memory_mb"), why));
+            continue;
+        };
+        let limits = SidecarLimits { memory_bytes: memory_mb << 20, pids: *pids };
+        if limits != SidecarLimits::default() {
+            all.insert(index, limits);
+        }
+    }
+    all
 }
 
 impl<'a> Reading<'a, '_> {
@@ -135,7 +207,7 @@ impl<'a> Reading<'a, '_> {
                 action.map(|action| plan::Action::Try(Box::new(action)))
             }
             Set::Timeout(timeout) => {
-                let after = self.timeout(path, timeout);
+                let after = timeout_of(path, timeout, self.violations);
                 let path = format!("{path}.timeout.action");
                 let action = self.action(&path, timeout.action.as_deref(), inherited(&timeout.log_source), below)?;
                 action.map(|action| plan::Action::Timeout { action: Box::new(action), after })
@@ -172,21 +244,21 @@ impl<'a> Reading<'a, '_> {
         self.violations.push(Violation::new(path, Required.because("is not set: set one action, such as `run`")));
         Ok(None)
     }
+}
 
-    /// The timeout; one that is negative is a violation, and taken for a valid one.
-    fn timeout(&mut self, path: &str, timeout: &TimeoutAction) -> Duration {
-        #[expect(deprecated, reason = "older clients of a BBS set it")]
-        let nanos = timeout.deprecated_timeout_ns;
-        let (field, value, duration) = match timeout.timeout_ms {
-            0 => ("deprecated_timeout_ns", nanos, u64::try_from(nanos).map(Duration::from_nanos)),
-            millis => ("timeout_ms", millis, u64::try_from(millis).map(Duration::from_millis)),
-        };
-        duration.unwrap_or_else(|_| {
-            let why = OutOfRange.because(format!("is {value}; it must be more than 0"));
-            self.violations.push(Violation::new(format!("{path}.timeout.{field}"), why));
-            Duration::from_millis(1)
-        })
-    }
+/// Returns the time of a timeout; one that is negative is a violation, and taken for a valid one.
+pub(super) fn timeout_of(path: &str, timeout: &TimeoutAction, violations: &mut Vec<Violation>) -> Duration {
+    #[expect(deprecated, reason = "older clients of a BBS set it")]
+    let nanos = timeout.deprecated_timeout_ns;
+    let (field, value, duration) = match timeout.timeout_ms {
+        0 => ("deprecated_timeout_ns", nanos, u64::try_from(nanos).map(Duration::from_nanos)),
+        millis => ("timeout_ms", millis, u64::try_from(millis).map(Duration::from_millis)),
+    };
+    duration.unwrap_or_else(|_| {
+        let why = OutOfRange.because(format!("is {value}; it must be more than 0"));
+        violations.push(Violation::new(format!("{path}.timeout.{field}"), why));
+        Duration::from_millis(1)
+    })
 }
 
 /// Makes the draft of a process.
@@ -227,7 +299,7 @@ mod tests {
         let request = RunRequest {
             setup: Some(run("a")),
             action: Some(serial(vec![run("b"), timeout, run("d")])),
-            sidecars: vec![executor_proto::v1::Sidecar { action: Some(run("e")) }],
+            sidecars: vec![Sidecar { action: Some(run("e")), ..Default::default() }],
             log_source: "APP".into(),
             ..Default::default()
         };

@@ -21,6 +21,7 @@ fn event(cursor: u64) -> Arc<Event> {
         kind: EventKind::Reached(State::Running),
         end: None,
         step: None,
+        restarts: None,
     })
 }
 

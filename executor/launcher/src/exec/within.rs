@@ -64,6 +64,8 @@ pub(crate) struct Entrant<'a> {
     pub(crate) secret_devices: &'a [u64],
     /// Views of secret files that this process alone sees, and their places.
     pub(crate) mounts: &'a [(&'a MountPoint, BorrowedFd<'a>)],
+    /// Part of the container's cgroup with limits of its own.
+    pub(crate) part: Option<&'a Path>,
 }
 
 impl Entrant<'_> {
@@ -99,6 +101,9 @@ impl Entrant<'_> {
             cpusets.join(&record.cgroup).map_err(|error| ("cpuset", error))?;
         }
         ulimits::raise(&options.ulimits).map_err(|(_, error)| ("ulimits", error))?;
+        if let Some(part) = self.part {
+            self.host.hierarchies.join_part(part).map_err(|error| ("cgroup of the sidecar", error))?;
+        }
         std::fs::write("/proc/self/oom_score_adj", oom_score_adj.trim()).map_err(|error| ("oom_score_adj", error))?;
         setrlimit(Resource::RLIMIT_NOFILE, self.nofile, self.nofile)
             .and_then(|()| setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX))

@@ -11,6 +11,7 @@ use executor_sys::netsocket::tcp_socket_of;
 use super::Ready;
 use super::control::Carried;
 use crate::errors::failed;
+use crate::host::Host;
 
 /// Makes a socket for a check. A container without checks that connect has no use for one, and executord gets none.
 pub(super) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<Carried, Refused> {
@@ -21,9 +22,10 @@ pub(super) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<Carried, Refus
     socket.map(Carried::Socket).map_err(|error| failed("socket for a check", &error))
 }
 
-/// Takes the reason of a container's end into its log and its record. `false` of a container that is ending already.
-pub(super) fn end(asked: &EndUnhealthy, ready: &mut Ready) -> Result<bool, Refused> {
-    let EndUnhealthy { reason, output } = asked;
+/// Takes the reason of a container's end into its log and its record. `false` of a container that is ending already, and of one
+/// whose restart policy has its action begin again.
+pub(super) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
+    let EndUnhealthy { reason, output, run } = asked;
     if ready.record.plan.checks.is_none() {
         return Err(Refused::new(Reason::Denied, "the container has no checks"));
     }
@@ -34,12 +36,19 @@ pub(super) fn end(asked: &EndUnhealthy, ready: &mut Ready) -> Result<bool, Refus
     if ready.record.state != State::Running {
         return Ok(false);
     }
+    if ready.record.restarts.as_ref().is_some_and(|restarts| restarts.count != *run) {
+        return Ok(false); // the run that was checked has ended
+    }
     let main = ready.record.plan.main();
     let keeps_output = !main.is_some_and(|main| main.suppress_log_output);
     ready.log.own_words(reason);
     if keeps_output && !output.is_empty() {
         ready.log.own_words(output);
     }
-    ready.record.unhealthy = Some(ready.log.masked(reason));
+    let reason = ready.log.masked(reason);
+    if ready.run_again_for(host, &reason) {
+        return Ok(false);
+    }
+    ready.record.unhealthy = Some(reason);
     Ok(true)
 }

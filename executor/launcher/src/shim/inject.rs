@@ -220,7 +220,12 @@ impl Injection<'_> {
                 let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, self.plan.layout(), pass);
                 filled.map_err(|error| Failed("secret files".into(), error))?;
                 if self.plan.actions.is_some() {
-                    let filled = self.fill_steps(volume, values.unwrap_or_default(), of_steps, pass);
+                    let payloads = payload::decode(values.unwrap_or_default()).map_err(malformed);
+                    let filled = payloads.and_then(|payloads| {
+                        self.fill_steps(volume, &payloads, of_steps, pass)?;
+                        let lone = payloads.first().filter(|_| keeps_inputs(self.plan));
+                        lone.map_or(Ok(()), |payload| self.keep(volume, payload, own))
+                    });
                     return filled.map_err(|error| Failed("secrets of the steps".into(), error));
                 }
                 if self.plan.keep_environment {
@@ -245,11 +250,10 @@ impl Injection<'_> {
     fn fill_steps(
         &self,
         volume: &Volume,
-        payloads: &[u8],
+        payloads: &[&[u8]],
         mut contents: &[&[u8]],
         pass: &mut Pass<'_>,
     ) -> io::Result<()> {
-        let payloads = payload::decode(payloads).map_err(malformed)?;
         if payloads.len() != self.plan.processes.len() {
             return Err(malformed("payloads and plan do not fit one another"));
         }

@@ -187,6 +187,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
         unhealthy: None,
+        restarts: None,
     };
     Ok(Admitted { record, dirs, ids })
 }
@@ -375,6 +376,10 @@ impl Assembled {
         drop(tree); // not before: see `Tree`
         let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);
         swap.map_err(|error| failed("memory.swap.max", &error))?;
+        if let Some(actions) = &record.plan.actions {
+            let parts = host.hierarchies.make_parts(&record.cgroup, &actions.sidecar_limits);
+            parts.map_err(|error| failed("cgroups of the sidecars", &error))?;
+        }
         let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
         let prepared = Prepared {
             init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
@@ -476,6 +481,7 @@ impl Injected {
             ),
         };
         record.steps = steps.as_ref().map(Running::records).unwrap_or_default();
+        record.restarts = steps.as_ref().and_then(Running::restarts).cloned();
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
             .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
             .map_err(|error| failed("secrets to be masked", &error))?;

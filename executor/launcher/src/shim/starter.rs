@@ -27,6 +27,7 @@ use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::part_of;
 use crate::exec::{Entrant, GO, Target, made_pid};
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -266,7 +267,10 @@ impl Service<'_> {
         };
         let payload = MemFile::from_fd(payload, BYTES_MAX as u64).map_err(told("payload"))?;
         let step = self.target.prepared.steps.get(process).ok_or("an order for an unknown process")?;
-        let isolation = &self.target.record.plan.isolation;
+        let record = &self.target.record;
+        let sidecar = record.plan.actions.as_ref().and_then(|actions| actions.limited_sidecar_of(process));
+        let part = sidecar.map(|sidecar| part_of(&record.cgroup, sidecar));
+        let isolation = &record.plan.isolation;
         let held = spec::held(isolation, step.user.uid);
         let (filter, _) = Filter::of(self.filter, isolation, &held).map_err(|refused| refused.message)?;
         let credentials = Target::credentials(&step.user, &held).map_err(told("capabilities"))?;
@@ -290,6 +294,7 @@ impl Service<'_> {
                     archive: None,
                     secret_devices: &[],
                     mounts: &points,
+                    part: part.as_deref(),
                 };
                 entrant.run(&theirs, &[stdin, stdout, stderr], &payload)
             }

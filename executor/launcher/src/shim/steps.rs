@@ -2,18 +2,22 @@
 //!
 //! A step's arguments, environment and files wait in the container's volume. When it begins, the shim copies its payload into a
 //! memory file for the process that starts it ([`super::starter`]), with views of its files that only the new process sees. What
-//! waited is wiped as soon as the program runs, the files when it has ended, before anybody is told of the end.
+//! waited is wiped as soon as the program runs, the files when it has ended, before anybody is told of the end. Where a restart
+//! policy may have the process run again, all of that stays until its last end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use executor_core::logline::Stream;
 use executor_core::plan::{Actions, PlannedProcess};
-use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep, StepRecord};
-use executor_core::steps::{Order, RunEnd, Steps};
+use executor_core::record::{
+    ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep, RestartRecord, StepRecord,
+};
+use executor_core::steps::{AskedAgain, Order, RunEnd, Steps, Timer};
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
@@ -21,6 +25,7 @@ use executor_sys::process;
 use super::starter::{News, Starter};
 use super::stdio::Log;
 use super::{Ready, save};
+use crate::cgroup::part_of;
 use crate::errors::plain;
 use crate::finish::{SHIM, now};
 use crate::host::Host;
@@ -30,6 +35,9 @@ use crate::seccomp::Filter;
 /// Why a step is not started when nobody is there to start it.
 const NO_STARTER: &str = "the process that starts the steps has ended";
 
+/// Time that processes that are left behind before a restart may take to end after SIGKILL.
+const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(2);
+
 /// The steps of a container that runs.
 pub(super) struct Running {
     steps: Steps,
@@ -37,14 +45,16 @@ pub(super) struct Running {
     starter: Option<Starter>,
     /// Processes that were ordered and have not ended, by their indices.
     processes: BTreeMap<usize, Process>,
+    /// Processes that have ended, and whose secrets are still there.
+    ended: BTreeSet<usize>,
     /// Times of steps.
-    timers: Vec<(Instant, usize)>,
+    timers: Vec<(Instant, Timer)>,
     /// Time from the stop signal to SIGKILL.
     grace: Duration,
     /// Signal that cancelled processes get.
     stop_signal: i32,
-    /// Processes of the container that the kernel killed for want of memory, as far as they are told.
-    oom_kills: u64,
+    /// Processes that the kernel killed for want of memory, as far as they are told, by their cgroups.
+    oom_kills: BTreeMap<PathBuf, u64>,
 }
 
 /// A process of a step.
@@ -78,16 +88,22 @@ impl Running {
             steps: Steps::new(actions, &record.plan.processes),
             starter: Some(Starter::fork(host, filter, record, prepared, init)?),
             processes: BTreeMap::new(),
+            ended: BTreeSet::new(),
             timers: Vec::new(),
             grace: record.plan.grace,
             stop_signal: record.plan.stop_signal.cast_signed(),
-            oom_kills: 0,
+            oom_kills: BTreeMap::new(),
         })
     }
 
     /// Returns the records of all steps.
     pub(super) fn records(&self) -> Vec<StepRecord> {
         self.steps.records()
+    }
+
+    /// Returns the record of restarts, where there is a restart policy.
+    pub(super) fn restarts(&self) -> Option<&RestartRecord> {
+        self.steps.restarts()
     }
 
     /// Descriptor on which news come.
@@ -196,6 +212,10 @@ impl Ready {
 
     /// Ends the steps for the record: their processes are gone, and nobody tells how they ended.
     pub(super) fn abandon_steps(&mut self, host: &Host) {
+        self.drive(host, |running, _| {
+            running.steps.forbid_restarts(now());
+            Vec::new()
+        });
         while let Some(process) = self.steps.as_ref().and_then(|running| running.processes.keys().next().copied()) {
             self.drive(host, |running, site| running.ended(process, Exit::Signal(libc::SIGKILL), site));
         }
@@ -203,7 +223,7 @@ impl Ready {
 
     /// Does what is due.
     pub(super) fn attend_steps(&mut self, host: &Host) {
-        let now = Instant::now();
+        let (now, at) = (Instant::now(), now());
         let Some(running) = &mut self.steps else { return };
         for process in running.processes.values_mut().filter(|process| process.kill_at.is_some_and(|at| at <= now)) {
             // Once it is in the container; one that is being made is killed when it is.
@@ -214,9 +234,20 @@ impl Ready {
         }
         let (due, later) = running.timers.drain(..).partition::<Vec<_>, _>(|(at, _)| *at <= now);
         running.timers = later;
-        for (_, step) in due {
-            self.drive(host, |running, _| running.steps.expired(step));
+        for (_, timer) in due {
+            self.drive(host, |running, _| running.steps.expired(timer, at));
         }
+    }
+
+    /// Ends the present run as a failure for this reason, to begin again. `false` where the restart policy permits no further run.
+    pub(super) fn run_again_for(&mut self, host: &Host, reason: &str) -> bool {
+        let mut permitted = false;
+        self.drive(host, |running, _| {
+            let asked = running.steps.run_again_for(reason.to_owned(), now());
+            permitted = asked != AskedAgain::NotPermitted;
+            if let AskedAgain::Follows(orders) = asked { orders } else { Vec::new() }
+        });
+        permitted
     }
 
     /// Cancels the tree, with a signal at the first time. A second time can only shorten the time that the processes have.
@@ -242,12 +273,14 @@ impl Ready {
             wiped: &mut self.remains.rotated.wiped,
         };
         let mut orders = happen(running, &mut site);
+        running.wipe_done(&mut site);
         while !orders.is_empty() {
             orders = orders.into_iter().flat_map(|order| running.obey(order, &mut site)).collect();
+            running.wipe_done(&mut site);
         }
-        let steps = running.steps.records();
-        if steps != self.record.steps {
-            self.record.steps = steps;
+        let (steps, restarts) = (running.steps.records(), running.steps.restarts().cloned());
+        if steps != self.record.steps || restarts != self.record.restarts {
+            (self.record.steps, self.record.restarts) = (steps, restarts);
             save(self);
         }
     }
@@ -278,7 +311,15 @@ impl Running {
                     }
                 }
             }
-            Order::Expire(step, after) => self.timers.push((Instant::now() + after, step)),
+            Order::Expire(timer, after) => self.timers.push((Instant::now() + after, timer)),
+            Order::Clear(text) => {
+                site.log.own_words(&text);
+                let (record, hierarchies) = (site.record, &site.host.hierarchies);
+                let init = record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
+                if let Err(error) = hierarchies.kill_all_but(init, &record.cgroup, LEFTOVERS_PATIENCE) {
+                    log::line(Level::Warning, record.plan.id.as_str(), format_args!("before a restart: {error}"));
+                }
+            }
             Order::Say { log_source, failed, text } => {
                 let stream = if failed { Stream::Stderr } else { Stream::Stdout };
                 site.log.say(stream, &log_source, &text);
@@ -324,8 +365,11 @@ impl Running {
                 Vec::new()
             }
             News::Started { process: index } => {
-                self.forget_payload(index, site);
-                let (signal, grace) = (site.record.plan.stop_signal.cast_signed(), self.grace);
+                self.forget_copy(index, site);
+                if self.steps.is_last_run(index) {
+                    Self::forget_payload(index, site);
+                }
+                let (signal, grace) = (self.stop_signal, self.grace);
                 if let Some(process) = self.processes.get_mut(&index) {
                     process.runs = true;
                     let pid = process.pid.as_ref().map_or(0, |(pid, _)| *pid);
@@ -343,29 +387,47 @@ impl Running {
     }
 
     fn ended(&mut self, index: usize, exit: Exit, site: &mut Site<'_>) -> Vec<Order> {
-        self.forget_payload(index, site);
+        self.forget_copy(index, site);
         let killed = self.processes.remove(&index).is_some_and(|process| process.killed);
         site.log.drain(index);
-        self.wipe_files(index, site);
-        let oom_kills = site.host.hierarchies.oom_kills(&site.record.cgroup);
-        let out_of_memory = oom_kills > std::mem::replace(&mut self.oom_kills, oom_kills);
+        self.ended.insert(index);
+        let actions = site.record.plan.actions.as_ref();
+        let sidecar = actions.and_then(|actions| actions.limited_sidecar_of(index));
+        let cgroup =
+            sidecar.map_or_else(|| site.record.cgroup.clone(), |sidecar| part_of(&site.record.cgroup, sidecar));
+        let oom_kills = site.host.hierarchies.own_oom_kills(&cgroup);
+        let out_of_memory = oom_kills > self.oom_kills.insert(cgroup, oom_kills).unwrap_or(0);
         self.steps.ended(index, RunEnd::Exited { exit, out_of_memory, killed }, now())
     }
 
     fn not_started(&mut self, index: usize, why: &str, site: &mut Site<'_>) -> Vec<Order> {
-        self.forget_payload(index, site);
+        self.forget_copy(index, site);
         self.processes.remove(&index);
-        self.wipe_files(index, site);
+        self.ended.insert(index);
         site.log.own_words(why);
         let why = site.log.masked(why);
         self.steps.ended(index, RunEnd::NotStarted(why), now())
     }
 
-    /// Wipes the payload of a process: the copy for the starter, and what waited.
-    fn forget_payload(&mut self, index: usize, site: &Site<'_>) {
+    /// Wipes the secrets of processes that have ended for good.
+    fn wipe_done(&mut self, site: &mut Site<'_>) {
+        let (done, ended) = std::mem::take(&mut self.ended).into_iter().partition(|index| self.steps.is_done(*index));
+        self.ended = ended;
+        for index in done {
+            Self::forget_payload(index, site);
+            self.wipe_files(index, site);
+        }
+    }
+
+    /// Wipes the copy of a payload that was made for the starter.
+    fn forget_copy(&mut self, index: usize, site: &Site<'_>) {
         if let Some(payload) = self.processes.get_mut(&index).and_then(|process| process.payload.take()) {
             wipe(&payload, site.record);
         }
+    }
+
+    /// Wipes the payload of a process that waits in the volume.
+    fn forget_payload(index: usize, site: &Site<'_>) {
         if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step_payload(index)) {
             let id = site.record.plan.id.as_str();
             log::line(Level::Error, id, format_args!("a start payload was not wiped: {error}"));

@@ -7,7 +7,7 @@ use executor_core::lifecycle::State;
 use executor_core::limits::SIGNAL_MAX;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
-use executor_core::record::{Exit, Failure, StepRecord};
+use executor_core::record::{Exit, Failure, RestartRecord, StepRecord};
 use executor_sys::events::Events;
 use executor_sys::process::{self, SignalEvents};
 
@@ -60,7 +60,7 @@ pub(super) fn until_the_end(
 ) -> (End, Option<Instant>) {
     let mut kill_at: Option<Instant> = None;
     let mut stop_at: Option<Instant> = None;
-    let (mut ending, mut late, mut told) = (false, false, Vec::new());
+    let (mut ending, mut late, mut told) = (false, false, (Vec::new(), None));
     ready.begin_steps(host);
     loop {
         let events = wait(ready, control, signals, kill_at);
@@ -187,7 +187,7 @@ fn carry_out(
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
         Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
         Command::EndUnhealthy(asked) => {
-            if checks::end(&asked, ready)? {
+            if checks::end(&asked, host, ready)? {
                 let grace = ready.record.plan.grace;
                 end(host, ready, control, (grace, 0), kill_at);
             }
@@ -313,10 +313,10 @@ fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
     if found { Ok(()) } else { Err(Refused::new(Reason::NotFound, why())) }
 }
 
-/// Has the daemon read the record when a step has begun or ended.
-fn tell_of_steps(ready: &Ready, control: &mut Control, told: &mut Vec<StepRecord>) {
-    if ready.record.steps != *told {
-        told.clone_from(&ready.record.steps);
+/// Has the daemon read the record when a step has begun or ended, or a restart is waited for.
+fn tell_of_steps(ready: &Ready, control: &mut Control, told: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
+    if (&ready.record.steps, &ready.record.restarts) != (&told.0, &told.1) {
+        *told = (ready.record.steps.clone(), ready.record.restarts.clone());
         control.reached(ready.record.state);
     }
 }

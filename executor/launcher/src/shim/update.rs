@@ -493,6 +493,7 @@ mod tests {
             steps: Vec::new(),
             egress_generation: 0,
             unhealthy: None,
+            restarts: None,
         }
     }
 

@@ -92,6 +92,7 @@ impl FakeShim {
             id_range_start: None,
             steps: Vec::new(),
             unhealthy: None,
+            restarts: None,
         };
         let (asked, calls) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
