@@ -18,6 +18,7 @@ mod connectivity;
 mod egress;
 mod logging;
 mod surroundings;
+mod transfers;
 mod volumes;
 
 pub use actions::{Action, Actions, Messages};
@@ -31,6 +32,7 @@ pub use logging::{LogLimits, Logging};
 pub use surroundings::{
     DOCKER_SOCKET, ExtraHost, FRESH_OF_HOST, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs,
 };
+pub use transfers::{Checksum, ChecksumAlgorithm, Direction, PlannedTransfer};
 pub use volumes::{EmptyVolume, HostVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeImage, VolumeSource};
 
 /// Source of a container's root file system.
@@ -353,6 +355,9 @@ pub struct Plan {
     pub checks: Option<Checks>,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
+    /// Downloads and uploads of the tree of actions, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<PlannedTransfer>,
     /// Order in which they run, where there is more than a single run action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actions: Option<Actions>,

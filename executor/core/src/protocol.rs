@@ -31,6 +31,8 @@ pub const EGRESS_FDS: [&str; 1] = ["update"];
 pub const UNHEALTHY_REASON_MAX: usize = 1024;
 /// Maximum bytes of a check's output in an [`EndUnhealthy`].
 pub const CHECK_OUTPUT_MAX: usize = 2048;
+/// Descriptor of the answer to a [`ReadTransfer`]: a memory file with the URL.
+pub const TRANSFER_FDS: [&str; 1] = ["url"];
 /// Largest plan, in bytes of JSON.
 pub const PLAN_MAX: u64 = 16 << 20;
 
@@ -222,7 +224,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 100, 101")]
     pub call: Option<ShimCall>,
 }
 
@@ -260,6 +262,34 @@ pub enum ShimCall {
     /// A socket for a check. Its descriptor accompanies the reply.
     #[prost(message, tag = "81")]
     MakeSocket(MakeSocket),
+    /// The URL of a transfer that has begun. A memory file accompanies the reply.
+    #[prost(message, tag = "100")]
+    ReadTransfer(ReadTransfer),
+    /// The end of a transfer that executord has carried out.
+    #[prost(message, tag = "101")]
+    EndTransfer(EndTransfer),
+}
+
+/// Asks for the URL of a transfer, which is given out while the transfer's step runs.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReadTransfer {
+    /// Index of the transfer in the plan.
+    #[prost(uint32, tag = "1")]
+    pub transfer: u32,
+}
+
+/// Tells the end of a transfer.
+#[derive(Clone, PartialEq, Message)]
+pub struct EndTransfer {
+    /// Index of the transfer in the plan.
+    #[prost(uint32, tag = "1")]
+    pub transfer: u32,
+    /// Why it failed: at most [`TRANSFER_REASON_MAX`](crate::limits::TRANSFER_REASON_MAX) bytes on one line. Empty after success.
+    #[prost(string, tag = "2")]
+    pub error: String,
+    /// Bytes that were transferred.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
 }
 
 /// Ends a container in time because its checks failed: its stop signal, then SIGKILL after its own grace period.

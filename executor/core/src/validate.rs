@@ -21,6 +21,7 @@ mod policy;
 mod process;
 mod secrets;
 mod surroundings;
+mod transfers;
 mod update;
 mod volumes;
 
@@ -33,17 +34,18 @@ use crate::idmap::RANGE;
 use crate::image::BadReference;
 use crate::limits::{DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, NOFILE_MIN, PATH_MAX, PIDS_MIN, SIGNAL_MAX};
 use crate::plan::{
-    Limits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Rootfs, SIGTERM,
-    UserNamespace, UserRef,
+    Limits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedFile, PlannedProcess, PlannedTransfer, Principal, Rootfs,
+    SIGTERM, UserNamespace, UserRef,
 };
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
 pub use connectivity::validate_egress;
-pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep};
+pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
+pub use transfers::check_url;
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 pub use volumes::{VOLUMES_MAX, check_host_volumes};
 
@@ -120,6 +122,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             (main_user, main.collect())
         }
     };
+    let transfers = transfers::check(draft, policy, &mut report);
     let logging = logging::check(&draft.logging, policy, &mut report);
     let checks = draft.checks.as_ref().and_then(|asked| checks::check(asked, policy, &mut report));
     match (id, rootfs, user) {
@@ -146,6 +149,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             remove_when_completed: draft.remove_when_completed,
             processes,
+            transfers,
             actions: draft.actions.clone(),
             logging,
             checks,
@@ -166,7 +170,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
             None
         }
         None => {
-            let main = plan.main().filter(|_| plan.processes.len() == 1);
+            let main = plan.main().filter(|_| plan.processes.len() == 1 && plan.transfers.is_empty());
             let main = main.ok_or_else(|| vec![Violation::new("action", "must have exactly one process")])?;
             secrets::recheck("action.run", main)?;
             Some(main)
@@ -174,6 +178,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     };
     let steps = plan.actions.iter().flat_map(|_| &plan.processes).map(StepTexts::of).collect::<Vec<_>>();
     let user = plan.user.to_string();
+    let transfer_users: Vec<String> = plan.transfers.iter().map(|transfer| transfer.user.to_string()).collect();
     // Below the root for relative paths a path counts as the relative one: never more than the daemon counted.
     let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
@@ -225,6 +230,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         remove_when_completed: plan.remove_when_completed,
         actions: plan.actions.clone(),
         steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),
+        transfers: plan.transfers.iter().zip(&transfer_users).map(|(transfer, user)| drafted(transfer, user)).collect(),
         logging: logging::drafted(&plan.logging),
         checks: plan.checks.clone(),
         ..Draft::default()
@@ -312,6 +318,22 @@ impl<'a> StepTexts<'a> {
                 .collect(),
             ..DraftStep::default()
         }
+    }
+}
+
+/// The draft of a planned transfer, without the URL that no plan has.
+fn drafted<'a>(transfer: &'a PlannedTransfer, user: &'a str) -> DraftTransfer<'a> {
+    let checksum = transfer.checksum.as_ref();
+    DraftTransfer {
+        id: transfer.id.clone(),
+        direction: transfer.direction,
+        artifact: &transfer.artifact,
+        url: None,
+        path: &transfer.path,
+        user,
+        log_source: &transfer.log_source,
+        checksum: checksum.map_or(("", ""), |checksum| (checksum.algorithm.name(), &checksum.value)),
+        cache_key: &transfer.cache_key,
     }
 }
 

@@ -57,7 +57,12 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
         }
         _ => {
             *runs += 1;
-            Action::Run(*runs - 1)
+            let index = *runs - 1;
+            match random.below(8) {
+                0 => Action::Download(index),
+                1 => Action::Upload(index),
+                _ => Action::Run(index),
+            }
         }
     }
 }
@@ -79,17 +84,21 @@ impl Reference<'_> {
     fn eval(&self, action: &Action, start: u64, cancel: Option<u64>) -> End {
         let cancelled_by = |at: u64| cancel.is_some_and(|cancel| cancel < at);
         match action {
-            Action::Run(index) => {
+            Action::Run(index) | Action::Download(index) | Action::Upload(index) => {
+                let is_run = matches!(action, Action::Run(_));
                 let Behaviour { lasts, code, lingers, starts } = self.behaviours[*index];
                 let by_itself = start + if starts { lasts } else { 2 };
                 let at = cancel.map_or(by_itself, |cancel| by_itself.min(cancel.max(start) + lingers));
                 let error = match () {
                     () if cancelled_by(at) => Some(Why::Cancelled),
+                    () if !is_run && (!starts || code != 0) => {
+                        Some(Why::Told(format!("Failed to {}: lost", action.kind())))
+                    }
                     () if !starts => Some(Why::Plain("exec".into())),
                     () if code != 0 => Some(Why::Told(format!("Exited with status {code}"))),
                     () => None,
                 };
-                let exit = starts.then_some(Exit::Code(code));
+                let exit = (is_run && starts).then_some(Exit::Code(code));
                 End {
                     at,
                     error: error.map(|why| StepError { why, exit }),
@@ -184,13 +193,13 @@ fn carry_out(steps: &mut Steps, behaviours: &[Behaviour], cancel: Option<u64>) -
     loop {
         for order in orders.drain(..) {
             match order {
-                Order::Start(process) => {
+                Order::Start(process) | Order::Transfer(process) => {
                     let Behaviour { lasts, starts, .. } = behaviours[process];
                     let at = now + if starts { lasts } else { 2 };
                     assert!(ran.insert(process, (now, at)).is_none(), "process {process} was started twice");
                     agenda.insert((at, Due::Ended(process)), ());
                 }
-                Order::Cancel(process) => {
+                Order::Cancel(process) | Order::CancelTransfer(process) => {
                     let (_, end) = ran.get_mut(&process).unwrap();
                     let sooner = now + behaviours[process].lingers;
                     if sooner < *end {
@@ -217,7 +226,11 @@ fn carry_out(steps: &mut Steps, behaviours: &[Behaviour], cancel: Option<u64>) -
                 let Behaviour { code, starts, .. } = behaviours[process];
                 let exited = RunEnd::Exited { exit: Exit::Code(code), out_of_memory: false, killed: false };
                 let end = if starts { exited } else { RunEnd::NotStarted("exec".into()) };
-                steps.ended(process, end, Timestamp(now))
+                let lost = if starts && code == 0 { TransferEnd::Done(1) } else { TransferEnd::Failed("lost".into()) };
+                match steps.is_transferring(process) {
+                    true => steps.transferred(process, lost, Timestamp(now)),
+                    false => steps.ended(process, end, Timestamp(now)),
+                }
             }
         };
     }
@@ -256,7 +269,7 @@ fn random_trees_end_as_the_reference_says() {
             })
             .collect();
         let cancel = (random.below(3) == 0).then(|| 2 * random.below(2000) + 1);
-        let mut steps = Steps::new(&actions, &vec![process(); runs]);
+        let mut steps = Steps::new(&actions, &vec![process(); runs], &[]);
         let ran = carry_out(&mut steps, &behaviours, cancel);
         let expected = Reference { behaviours: &behaviours }.all(&actions, cancel);
         // Where two things happen at the same time their order is open, and so is what follows.
