@@ -12,9 +12,9 @@ use crate::violation::{Violation, ViolationReason};
 mod streams;
 
 pub use streams::{
-    ARCHIVE_FOLLOW, ARCHIVE_STAT, ATTACH_FDS, ATTACHED_PACKET_MAX, Archive, ArchiveDone, ArchiveStat, ArchiveWork,
-    Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder, ExecReport, FromShim, NotExecuted,
-    Started, ToShim, position_of, position_packet,
+    ARCHIVE_DOWNLOAD, ARCHIVE_FOLLOW, ARCHIVE_STAT, ATTACH_FDS, ATTACHED_PACKET_MAX, Archive, ArchiveDone, ArchiveStat,
+    ArchiveWork, Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder, ExecReport, FromShim,
+    NotExecuted, Started, ToShim, position_of, position_packet,
 };
 
 /// Version of these messages. Both sides refuse a peer of another major version.

@@ -38,6 +38,7 @@ mod stdio;
 mod steps;
 mod supervise;
 mod sysctls;
+mod transfers;
 mod update;
 mod watch;
 

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
-    Attach, Done, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, Reason, Refused, ShimCall, ShimNews,
-    ShimReport, ShimRequest, Signal, Stop, state_number,
+    Attach, Done, EndTransfer, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, ReadTransfer, Reason,
+    Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
 };
 use executor_secrets::volume::Volume;
 use executor_sys::events::Events;
@@ -70,6 +70,10 @@ pub(super) enum Command {
     EndUnhealthy(EndUnhealthy),
     /// Answer with a socket in its network namespace.
     MakeSocket(MakeSocket),
+    /// Answer with the URL of a transfer.
+    ReadTransfer(ReadTransfer),
+    /// Go on after the end of a transfer.
+    EndTransfer(EndTransfer),
 }
 
 /// Descriptor that an answer carries.
@@ -263,6 +267,8 @@ impl Control {
             Some(ShimCall::Stop(stop)) => Command::Stop(stop),
             Some(ShimCall::EndUnhealthy(asked)) => Command::EndUnhealthy(asked),
             Some(ShimCall::MakeSocket(asked)) => Command::MakeSocket(asked),
+            Some(ShimCall::ReadTransfer(asked)) => Command::ReadTransfer(asked),
+            Some(ShimCall::EndTransfer(asked)) => Command::EndTransfer(asked),
             Some(ShimCall::Signal(signal)) => Command::Signal(signal),
             Some(ShimCall::Share(_)) => {
                 self.share_with(connection, request.sequence);

@@ -23,7 +23,7 @@ use executor_core::plan::{Layout, Network, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{Prepared, PreparedStep};
 use executor_core::token::RUNTIME_DIR;
-use executor_core::validate::Violation;
+use executor_core::validate::{Violation, check_url};
 use executor_secrets::volume::{Access, Owner, Pass, StepSecrets, Volume};
 use executor_secrets::{Token, TokenDigest};
 use executor_sys::memfile::MemFile;
@@ -220,10 +220,18 @@ impl Injection<'_> {
         pass: &mut Pass<'_>,
     ) -> io::Result<()> {
         let payloads = payload::decode(payloads).map_err(malformed)?;
-        if payloads.len() != self.plan.processes.len() {
+        if payloads.len() != self.plan.processes.len() + self.plan.transfers.len() {
             return Err(malformed("payloads and plan do not fit one another"));
         }
         let steps = volume.make_steps()?;
+        let (payloads, urls) = payloads.split_at(self.plan.processes.len());
+        for (index, url) in urls.iter().enumerate() {
+            std::str::from_utf8(url)
+                .ok()
+                .filter(|url| check_url(url).is_ok())
+                .ok_or_else(|| malformed("URL of a transfer"))?;
+            volume.fill_transfer(steps.as_fd(), self.plan.processes.len() + index, url)?;
+        }
         let all = self.plan.processes.iter().zip(&self.prepared.steps).zip(payloads);
         for (index, ((process, PreparedStep { user, mounts, .. }), payload)) in all.enumerate() {
             let (own, rest) = contents.split_at(process.files.len());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use executor_core::logline::Stream;
 use executor_core::plan::{Actions, PlannedProcess};
 use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep, StepRecord};
-use executor_core::steps::{Order, RunEnd, Steps};
+use executor_core::steps::{Order, RunEnd, Steps, TransferEnd};
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
@@ -73,7 +73,7 @@ impl Running {
         init: BorrowedFd<'_>,
     ) -> io::Result<Self> {
         Ok(Self {
-            steps: Steps::new(actions, &record.plan.processes),
+            steps: Steps::new(actions, &record.plan.processes, &record.plan.transfers),
             starter: Some(Starter::fork(host, filter, record, prepared, init)?),
             processes: BTreeMap::new(),
             timers: Vec::new(),
@@ -196,6 +196,13 @@ impl Ready {
         while let Some(process) = self.steps.as_ref().and_then(|running| running.processes.keys().next().copied()) {
             self.drive(host, |running, site| running.ended(process, Exit::Signal(libc::SIGKILL), site));
         }
+        let transfers = 0..self.record.plan.transfers.len();
+        let runs =
+            |ready: &Self, index: &usize| ready.steps.as_ref().is_some_and(|steps| steps.is_transferring(*index));
+        while let Some(transfer) = transfers.clone().find(|index| runs(self, index)) {
+            let end = TransferEnd::Failed("the container has ended".into());
+            self.end_transfer(host, transfer, end);
+        }
     }
 
     /// Does what is due.
@@ -225,6 +232,11 @@ impl Ready {
             process.kill_at = process.kill_at.map(|earlier| earlier.min(at));
         }
         self.drive(host, |running, _| running.steps.cancel(now()));
+    }
+
+    /// A transfer has ended, or was given up.
+    pub(super) fn end_transfer(&mut self, host: &Host, transfer: usize, end: TransferEnd) {
+        self.drive(host, |running, site| running.transferred(transfer, end, site));
     }
 
     /// Has something happen to the steps, and carries out what follows.
@@ -275,6 +287,10 @@ impl Running {
                     }
                 }
             }
+            // executord sees it in the record, and begins.
+            Order::Transfer(_) => {}
+            // It sees that likewise, and gives up what it does.
+            Order::CancelTransfer(transfer) => return self.transferred(transfer, TransferEnd::Cancelled, site),
             Order::Expire(step, after) => self.timers.push((Instant::now() + after, step)),
             Order::Say { log_source, failed, text } => {
                 let stream = if failed { Stream::Stderr } else { Stream::Stdout };
@@ -282,6 +298,28 @@ impl Running {
             }
         }
         Vec::new()
+    }
+
+    /// Returns whether a transfer has begun and not ended.
+    pub(super) fn is_transferring(&self, transfer: usize) -> bool {
+        self.steps.is_transferring(transfer)
+    }
+
+    /// Wipes the URL of a transfer that has ended, and goes on.
+    fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &Site<'_>) -> Vec<Order> {
+        if !self.is_transferring(transfer) {
+            return Vec::new();
+        }
+        let number = site.record.plan.processes.len() + transfer;
+        if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step(number, &mut Receipt::default())) {
+            let id = site.record.plan.id.as_str();
+            log::line(Level::Error, id, format_args!("the URL of a transfer was not wiped: {error}"));
+        }
+        let end = match end {
+            TransferEnd::Failed(why) => TransferEnd::Failed(site.log.masked(&why)),
+            end => end,
+        };
+        self.steps.transferred(transfer, end, now())
     }
 
     /// Orders a process. Gives the copy of its payload, to be wiped when it runs.

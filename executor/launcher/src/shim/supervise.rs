@@ -12,7 +12,7 @@ use executor_sys::process::{self, SignalEvents};
 
 use super::control::{Carried, Command, Control};
 use super::steps::Running;
-use super::{Ready, checks, disclosure, egress, save, update};
+use super::{Ready, checks, disclosure, egress, save, transfers, update};
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -180,6 +180,8 @@ fn carry_out(
         }
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
         Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
+        Command::ReadTransfer(asked) => transfers::url(&asked, ready).map(|file| Some(Carried::Secrets(file))),
+        Command::EndTransfer(asked) => transfers::end(host, asked, ready).map(|()| None),
         Command::EndUnhealthy(asked) => {
             if checks::end(&asked, ready)? {
                 let grace = ready.record.plan.grace;
