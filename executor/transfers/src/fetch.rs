@@ -18,28 +18,41 @@ use crate::remote::{self, Url, client, lists, plain, refused, told};
 pub(crate) fn fetch(fetch: &Fetch, url: &Url, file: File) -> Result<Report, Failure> {
     remote::run(async {
         let client = client(&fetch.rules);
-        let (origin, answer) = follow(&client, fetch, url).await?;
+        let place = place(url);
+        let known = Some(&fetch.known).filter(|known| known.can_be_asked() && known.place == place);
+        let (origin, answer) = follow(&client, fetch, known, url).await?;
         match answer.status {
             StatusCode::OK => {}
-            StatusCode::NOT_MODIFIED if fetch.known != Validators::default() => return Ok(Report::NotModified),
+            StatusCode::NOT_MODIFIED if known.is_some() => return Ok(Report::NotModified),
             status => return Err(refused(&origin, status)),
         }
         let text = |name: HeaderName| Some(answer.headers.get(name)?.to_str().ok()?.to_owned());
-        let validators = Validators { etag: text(ETAG), last_modified: text(LAST_MODIFIED) };
+        let validators = Validators { etag: text(ETAG), last_modified: text(LAST_MODIFIED), place };
         keep(&fetch.rules, &origin, answer, file).await?;
         Ok(Report::Fetched { validators })
     })
 }
 
+/// Returns the digest of a URL without its query.
+fn place(url: &Url) -> String {
+    let path = url.path.split('?').next().unwrap_or_default();
+    crate::key_digest(&Zeroizing::new(format!("{}{path}", url.origin)))
+}
+
 /// Asks, and follows redirects. The addresses of each host are judged.
-async fn follow(client: &Client, fetch: &Fetch, url: &Url) -> Result<(Origin, Answer), Failure> {
+async fn follow(
+    client: &Client,
+    fetch: &Fetch,
+    known: Option<&Validators>,
+    url: &Url,
+) -> Result<(Origin, Answer), Failure> {
     let lists = lists(&fetch.rules);
     let (mut origin, mut path) = (url.origin.clone(), url.path.clone());
     for _ in 0..=fetch.rules.redirects_max {
         let mut headers =
             vec![(ACCEPT, HeaderValue::from_static("*/*")), (ACCEPT_ENCODING, HeaderValue::from_static("identity"))];
-        let known = [(IF_NONE_MATCH, &fetch.known.etag), (IF_MODIFIED_SINCE, &fetch.known.last_modified)];
-        for (name, value) in known {
+        let conditions = known.map(|known| [(IF_NONE_MATCH, &known.etag), (IF_MODIFIED_SINCE, &known.last_modified)]);
+        for (name, value) in conditions.into_iter().flatten() {
             headers.extend(
                 value.as_deref().and_then(|value| HeaderValue::from_str(value).ok()).map(|value| (name, value)),
             );

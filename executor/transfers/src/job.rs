@@ -49,6 +49,15 @@ pub struct Validators {
     pub etag: Option<String>,
     /// `Last-Modified` of the answer.
     pub last_modified: Option<String>,
+    /// Digest of the URL without its query: another server cannot say of a copy that it is the present one.
+    pub place: String,
+}
+
+impl Validators {
+    /// Returns whether a server can be asked about the copy.
+    pub fn can_be_asked(&self) -> bool {
+        self.etag.is_some() || self.last_modified.is_some()
+    }
 }
 
 /// Fetches a URL.

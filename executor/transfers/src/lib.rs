@@ -30,6 +30,7 @@ use executor_sys::memfile::MemFile;
 use executor_sys::process;
 use executor_sys::seqpacket::Seqpacket;
 use rustix::process::{Resource, Rlimit, setrlimit};
+use sha2::{Digest as _, Sha256};
 
 use job::{Failure, Job, PACKET_MAX, Report};
 
@@ -119,6 +120,11 @@ fn bounded(report: Report) -> Report {
         }
         report => report,
     }
+}
+
+/// Returns the digest of a key, hexadecimal: a name for a file.
+pub fn key_digest(key: &str) -> String {
+    hex::encode(Sha256::digest(key))
 }
 
 /// Makes one line of a reason: no control characters, no more bytes than a reason may have.

@@ -2,10 +2,10 @@
 
 use std::io::{Cursor, Write as _};
 
+use ::zip::write::SimpleFileOptions;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
-use zip::write::SimpleFileOptions;
 
 use super::*;
 use crate::job::{Report, Unpack};
@@ -39,7 +39,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn zip_of(path: &str, content: &[u8], mode: u32) -> Vec<u8> {
-    let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    let mut archive = ::zip::ZipWriter::new(Cursor::new(Vec::new()));
     archive.start_file(path, SimpleFileOptions::default().unix_permissions(mode)).unwrap();
     archive.write_all(content).unwrap();
     archive.finish().unwrap().into_inner()
