@@ -152,6 +152,18 @@ fn faults(request: &RunRequest) -> Vec<String> {
         {
             faults.push(format!("{path}.run.path: is empty; it must name the program to run"));
         }
+        let transfers = [
+            ("download", action.download.as_ref().map(|one| (&one.from, "URL", &one.to, "path in the container"))),
+            ("upload", action.upload.as_ref().map(|one| (&one.from, "path in the container", &one.to, "URL"))),
+        ];
+        for (kind, ends) in transfers {
+            let Some((from, what_from, to, what_to)) = ends else { continue };
+            for (end, value, what) in [("from", from, what_from), ("to", to, what_to)] {
+                if value.is_empty() {
+                    faults.push(format!("{path}.{kind}.{end}: is empty; it must be a {what}"));
+                }
+            }
+        }
         let lists = [
             ("parallel", action.parallel.as_ref().map(|list| list.actions.is_empty())),
             ("serial", action.serial.as_ref().map(|list| list.actions.is_empty())),

@@ -97,11 +97,7 @@ impl WebServer {
     }
 }
 
-fn serve(
-    stream: TcpStream,
-    shared: &Shared,
-    answer: &dyn Fn(usize, &WebRequest) -> WebAnswer,
-) -> std::io::Result<()> {
+fn serve(stream: TcpStream, shared: &Shared, answer: &dyn Fn(usize, &WebRequest) -> WebAnswer) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let request = read(&mut reader)?;
     let number = {

@@ -119,7 +119,10 @@ fn failures_are_told_without_the_url() {
         "/missing" => WebAnswer::Full("404 Not Found", Vec::new(), b"secret-body".to_vec()),
         "/loop" => WebAnswer::Full("307 Temporary Redirect", vec![("location", "/loop?sig=canary".into())], Vec::new()),
         "/near" => {
-            let near = format!("http://127.0.0.2:{}/x?sig=canary", request.header("host").unwrap().rsplit(':').next().unwrap());
+            let near = format!(
+                "http://127.0.0.2:{}/x?sig=canary",
+                request.header("host").unwrap().rsplit(':').next().unwrap()
+            );
             WebAnswer::Full("302 Found", vec![("location", near)], Vec::new())
         }
         _ => WebAnswer::ok(b"content"),
@@ -128,8 +131,20 @@ fn failures_are_told_without_the_url() {
     let sum = |value: &str| ("md5".to_owned(), value.to_owned());
     let none = (String::new(), String::new());
     let table = [
-        ("checksum", server.url("/x?sig=canary"), "/tmp/a", sum(&"0".repeat(32)), "the checksum by md5 is 9a0364b9e99bb480dd25e1f0284c8555; expected 000"),
-        ("out", server.url("/out?sig=canary"), "/tmp/a", none.clone(), "`../../etc/escaped` leads out of the directory"),
+        (
+            "checksum",
+            server.url("/x?sig=canary"),
+            "/tmp/a",
+            sum(&"0".repeat(32)),
+            "the checksum by md5 is 9a0364b9e99bb480dd25e1f0284c8555; expected 000",
+        ),
+        (
+            "out",
+            server.url("/out?sig=canary"),
+            "/tmp/a",
+            none.clone(),
+            "`../../etc/escaped` leads out of the directory",
+        ),
         ("absolute", server.url("/absolute?sig=canary"), "/tmp/a", none.clone(), "leads out of the directory"),
         ("never", server.url("/never?sig=canary"), "/tmp/a", none.clone(), "sent nothing for 1 s"),
         ("missing", server.url("/missing?sig=canary"), "/tmp/a", none.clone(), "answered 404 Not Found"),
@@ -182,7 +197,10 @@ fn files_and_directories_are_uploaded() {
     let requests = server.requests();
     assert_eq!(requests.len(), 3, "the second one is another attempt: {requests:?}");
     for request in &requests[..2] {
-        assert_eq!((request.method.as_str(), request.target.as_str(), &request.body[..]), ("POST", "/file", &b"12345"[..]));
+        assert_eq!(
+            (request.method.as_str(), request.target.as_str(), &request.body[..]),
+            ("POST", "/file", &b"12345"[..])
+        );
         assert_eq!(request.header("content-length"), Some("5"));
         assert_eq!(request.header("authorization"), Some("Basic dXNlcjpwYSBzcw=="));
     }
@@ -222,7 +240,9 @@ fn a_cached_artifact_is_fetched_again_only_when_it_has_changed() {
     for entry in std::fs::read_dir(kept).unwrap() {
         let mut bytes = Vec::new();
         std::fs::File::open(entry.unwrap().path()).unwrap().read_to_end(&mut bytes).unwrap();
-        assert!(!String::from_utf8_lossy(&bytes).contains("canary") && !String::from_utf8_lossy(&bytes).contains("http"));
+        assert!(
+            !String::from_utf8_lossy(&bytes).contains("canary") && !String::from_utf8_lossy(&bytes).contains("http")
+        );
     }
 }
 

@@ -226,6 +226,9 @@ impl Steps {
     /// A transfer has ended.
     pub fn transferred(&mut self, transfer: usize, end: TransferEnd, now: Timestamp) -> Vec<Order> {
         if let Some(step) = self.step_of_transfer(transfer).filter(|step| self.is_running(*step)) {
+            if let TransferEnd::Done(bytes) = end {
+                self.steps[step].record.bytes = Some(bytes);
+            }
             let error = self.judge_transfer(step, end);
             self.finish(step, error, now);
         }

@@ -24,10 +24,12 @@ use std::time::Duration;
 use executor_core::backoff::Backoff;
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_core::limits::URL_MAX;
 use executor_core::plan::{Direction, Plan, PlannedTransfer};
 use executor_core::protocol::{EndTransfer, ReadTransfer, ShimCall};
 use executor_core::record::{StepRecord, StepState};
 use executor_proto::v1::ExecFailure;
+use executor_sys::memfile::MemFile;
 use executor_transfers::job::{Failure, FailureKind, Fetch, Form, Job, Look, Report, Send, Unpack};
 use executor_transfers::one_line;
 use tokio::task::AbortHandle;
@@ -39,6 +41,7 @@ use crate::container::link::ShimLink;
 use crate::copying;
 use crate::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio};
 use crate::facts::Facts;
+use crate::memfiles::Wiped;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 
@@ -186,10 +189,11 @@ impl Transfer {
         u32::try_from(self.index).unwrap_or(u32::MAX)
     }
 
-    /// Gets the URL, in a memory file.
-    async fn url(&self) -> Result<std::os::fd::OwnedFd, Unheard> {
+    /// Gets the URL, in a memory file that is never read here.
+    async fn url(&self) -> Result<Wiped, Missed> {
         let call = ShimCall::ReadTransfer(ReadTransfer { transfer: self.number() });
-        self.link.call_with_fds(call, &[]).await.ok().flatten().ok_or(Unheard)
+        let fd = self.link.call_with_fds(call, &[]).await.ok().flatten().ok_or(Unheard)?;
+        Ok(Wiped(MemFile::from_fd_to_wipe(fd, URL_MAX as u64)?))
     }
 
     fn attempts(&self) -> Attempts<'_> {
@@ -246,7 +250,7 @@ impl Transfer {
         })?;
         let known = cached.as_ref().map(|entry| entry.validators.clone()).unwrap_or_default();
         let job = Job::Fetch(Fetch { rules: self.settings().rules(), known });
-        match worker::run(&job, &[url.as_fd(), fresh.file.as_fd()]).await? {
+        match worker::run(&job, &[url.0.as_fd(), fresh.file.as_fd()]).await? {
             Report::Fetched { validators } => {
                 fresh.validators = validators;
                 Ok(fresh)
@@ -325,7 +329,7 @@ impl Transfer {
         let (session, Stdio { stdout, stderr, .. }) = self.enter(planned, &planned.path, copy).await?;
         let failure = copying::failure(stderr);
         let job = Job::Send(Send { rules: self.settings().rules() });
-        let started = worker::start(&job, &[url.as_fd(), stdout.fd()])?;
+        let started = worker::start(&job, &[url.0.as_fd(), stdout.fd()])?;
         drop(stdout); // the worker has the pipe's only end
         let sent = started.report().await;
         let done = || async { copying::succeeded(session.ended().await, failure).await };

@@ -16,6 +16,7 @@ mod fetch;
 pub mod job;
 mod look;
 mod pass;
+mod paths;
 mod remote;
 mod send;
 mod unpack;

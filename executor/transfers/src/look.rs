@@ -9,6 +9,7 @@ use executor_layers::{Limits, UnpackError};
 use flate2::read::MultiGzDecoder;
 
 use crate::job::{Failure, Form, Look, Report};
+use crate::paths::{check_path, leads_out};
 use crate::remote::plain;
 use crate::zip;
 
@@ -169,18 +170,6 @@ fn check(entry: &Entry) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
-}
-
-/// Checks the path of an entry.
-pub(crate) fn check_path(path: &[u8]) -> Result<(), Failure> {
-    match leads_out(path) {
-        true => Err(Failure::last(format!("`{}` leads out of the directory", path.escape_ascii()))),
-        false => Ok(()),
-    }
-}
-
-fn leads_out(path: &[u8]) -> bool {
-    path.starts_with(b"/") || path.split(|byte| *byte == b'/').any(|name| name == b"..")
 }
 
 #[cfg(test)]

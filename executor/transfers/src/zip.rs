@@ -8,7 +8,7 @@ use zip::ZipArchive;
 use zip::read::ZipFile;
 
 use crate::job::Failure;
-use crate::look::check_path;
+use crate::paths::check_path;
 use crate::remote::plain;
 
 /// Most entries: what their table takes in memory is bounded besides.
