@@ -56,12 +56,12 @@ fn serve() -> io::Result<()> {
     process::forbid_dumps()?;
     bound(Resource::As, ADDRESS_SPACE_MAX)?;
     bound(Resource::Core, executor_core::limits::CORE_FILE_MAX)?;
-    let socket = Seqpacket::from_peer(rustix::stdio::stdin().try_clone_to_owned()?)?;
+    let socket = standard_input()?;
     process::close_all_but(&[socket.as_fd()])?;
     let mut packet = vec![0; PACKET_MAX];
     let (length, fds) = socket.recv(&mut packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let job: Job = serde_json::from_slice(&packet[..length])?;
-    let waiting = Seqpacket::from_peer(rustix::stdio::stdin().try_clone_to_owned()?)?;
+    let waiting = standard_input()?;
     // Nothing more comes but the end: executord is gone, or has given the job up.
     let watch = move || {
         let _ = waiting.recv(&mut [0; 8]);
@@ -70,6 +70,13 @@ fn serve() -> io::Result<()> {
     std::thread::Builder::new().name("executord-gone".into()).stack_size(STACK).spawn(watch)?;
     let report = carry_out(job, fds).unwrap_or_else(Report::Failed);
     socket.send(&serde_json::to_vec(&bounded(report))?, &[])
+}
+
+/// Returns the socket to executord, whose calls wait.
+fn standard_input() -> io::Result<Seqpacket> {
+    let socket = Seqpacket::from_peer(rustix::stdio::stdin().try_clone_to_owned()?)?;
+    socket.set_nonblocking(false);
+    Ok(socket)
 }
 
 fn bound(resource: Resource, most: u64) -> io::Result<()> {
