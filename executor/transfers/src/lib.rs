@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
 use executor_sys::seqpacket::Seqpacket;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sha2::{Digest as _, Sha256};
 
 use job::{Failure, Job, PACKET_MAX, Report};
@@ -79,7 +79,9 @@ fn standard_input() -> io::Result<Seqpacket> {
     Ok(socket)
 }
 
+/// Lowers a limit. One that is lower already stays.
 fn bound(resource: Resource, most: u64) -> io::Result<()> {
+    let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
     Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
 }
 
