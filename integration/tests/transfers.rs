@@ -164,7 +164,7 @@ fn failures_are_told_without_the_url() {
                 let failure = ending(&container).failure.clone().unwrap();
                 assert_eq!(first(&container).state(), step::State::Failed, "{id}");
                 assert!(first(&container).error.starts_with("Failed to download droplet: "), "{container:#?}");
-                let log = daemon.api.output(id).text();
+                let log = daemon.api.logs_so_far(id);
                 assert!(log.contains("Downloading droplet failed: ") && !log.contains("echo"), "{id}: {log}");
                 assert!(!format!("{container:?} {log}").contains("canary"), "{id}: {container:#?} {log}");
                 failure.message
