@@ -164,7 +164,8 @@ fn failures_are_told_without_the_url() {
                 let failure = ending(&container).failure.clone().unwrap();
                 assert_eq!(first(&container).state(), step::State::Failed, "{id}");
                 assert!(first(&container).error.starts_with("Failed to download droplet: "), "{container:#?}");
-                let log = daemon.api.logs_so_far(id);
+                let output = daemon.api.output(id);
+                let log = format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr));
                 assert!(log.contains("Downloading droplet failed: ") && !log.contains("echo"), "{id}: {log}");
                 assert!(!format!("{container:?} {log}").contains("canary"), "{id}: {container:#?} {log}");
                 failure.message

@@ -100,8 +100,8 @@ async fn keep(rules: &Rules, origin: &Origin, mut answer: Answer, mut file: File
     let mut bytes = 0;
     loop {
         let piece = answer.body.next().await.map_err(|error| match error {
-            BodyError::Slow { within, .. } => {
-                let why = format!("{origin} sent nothing for {} s", within.as_secs_f32().ceil());
+            BodyError::Slow { .. } => {
+                let why = format!("{origin} sent nothing for {} s", rules.idle.as_secs());
                 Failure::transient(why)
             }
             BodyError::Ended => Failure::transient(format!("{origin}: the connection ended after {bytes} bytes")),
