@@ -547,7 +547,7 @@ pub fn short_size(bytes: u64) -> String {
     let unit = (bytes.ilog2() / 10) as usize;
     // Tenths, rounded; in 128 bits, because ten times the largest size does not fit 64.
     let tenths = (u128::from(bytes) * 10 + (1u128 << (10 * unit)) / 2) >> (10 * unit);
-    let fraction = if tenths % 10 == 0 { String::new() } else { format!(".{}", tenths % 10) };
+    let fraction = if tenths.is_multiple_of(10) { String::new() } else { format!(".{}", tenths % 10) };
     format!("{}{fraction}{}", tenths / 10, UNITS[unit])
 }
 

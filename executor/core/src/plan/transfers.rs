@@ -68,7 +68,7 @@ impl ChecksumAlgorithm {
     }
 
     /// Returns the number of bytes of a checksum.
-    pub fn len(self) -> usize {
+    pub fn digest_len(self) -> usize {
         match self {
             Self::Md5 => 16,
             Self::Sha1 => 20,

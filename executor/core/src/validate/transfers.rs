@@ -92,7 +92,7 @@ fn checksum((algorithm, value): (&str, &str), parent: &str, report: &mut Report)
         report.add(algorithm_field, InvalidFormat.because("is not supported: use `md5`, `sha1` or `sha256`"));
         return None;
     };
-    let digits = 2 * algorithm.len();
+    let digits = 2 * algorithm.digest_len();
     if !value.is_empty() && (value.len() != digits || !value.bytes().all(|byte| byte.is_ascii_hexdigit())) {
         let why =
             format!("has {} bytes; a checksum by {} has {digits} hexadecimal digits", value.len(), algorithm.name());
