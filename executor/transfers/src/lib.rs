@@ -91,16 +91,16 @@ fn carry_out(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
     let mut next = || fds.next().ok_or_else(missing);
     match job {
         Job::Fetch(fetch) => {
-            let url = remote::Url::read(memory(next()?)?)?;
+            let url = remote::Url::read(&memory(next()?)?)?;
             fetch::fetch(&fetch, &url, File::from(next()?))
         }
         Job::Look(look) => look::look(&look, &File::from(next()?)),
         Job::Unpack(unpack) => {
             let file = File::from(next()?);
-            unpack::unpack(&unpack, file, blocking(next()?)?)
+            unpack::unpack(&unpack, &file, blocking(next()?)?)
         }
         Job::Send(send) => {
-            let url = remote::Url::read(memory(next()?)?)?;
+            let url = remote::Url::read(&memory(next()?)?)?;
             send::send(&send, &url, blocking(next()?)?)
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct Url {
 
 impl Url {
     /// Reads it from a memory file, which is wiped.
-    pub(crate) fn read(file: MemFile) -> Result<Self, Failure> {
+    pub(crate) fn read(file: &MemFile) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::last(format!("URL: {error}"));
         let text = file.read(|bytes| Zeroizing::new(String::from_utf8_lossy(bytes).into_owned())).map_err(failed)?;
         file.wipe().map_err(failed)?;

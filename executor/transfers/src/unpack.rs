@@ -17,10 +17,10 @@ const PIECE: usize = 64 << 10;
 const FILE_MODE: u32 = 0o644;
 
 /// Writes the archive.
-pub(crate) fn unpack(unpack: &Unpack, file: File, pipe: File) -> Result<Report, Failure> {
+pub(crate) fn unpack(unpack: &Unpack, file: &File, pipe: File) -> Result<Report, Failure> {
     let bytes = file.metadata().map_err(|error| unreadable(&error))?.len();
     let mut pipe = BufWriter::with_capacity(PIECE, pipe);
-    let source = rewound(&file)?;
+    let source = rewound(file)?;
     let written = match unpack.form {
         Form::Tar => io::copy(&mut &*source, &mut pipe).map(drop),
         Form::TarGzip => {

@@ -133,7 +133,7 @@ fn every_form_becomes_a_tar_archive() {
     for (content, form) in table {
         let out = tempfile::NamedTempFile::new().unwrap();
         let asked = Unpack { form, name: "name".into(), unpacked_bytes_max: MOST };
-        crate::unpack::unpack(&asked, file(&content), out.reopen().unwrap()).unwrap();
+        crate::unpack::unpack(&asked, &file(&content), out.reopen().unwrap()).unwrap();
         let mut read = tar::Archive::new(out.reopen().unwrap());
         let mut entries = read.entries().unwrap();
         let mut entry = entries.next().unwrap().unwrap();
