@@ -6,9 +6,10 @@ use prost::Message as _;
 
 /// Messages that carry secrets, or contain one that does: their `Debug` is written by hand and prints
 /// names and sizes only (see `src/redact.rs`).
-const NO_DERIVED_DEBUG: [&str; 13] = [
+const NO_DERIVED_DEBUG: [&str; 15] = [
     ".executor.v1.AttachRequest",
     ".executor.v1.AttachResponse",
+    ".executor.v1.DownloadAction",
     ".executor.v1.EnvironmentVariable",
     ".executor.v1.ExecRequest",
     ".executor.v1.ExecResponse",
@@ -20,6 +21,7 @@ const NO_DERIVED_DEBUG: [&str; 13] = [
     ".executor.v1.RunAction",
     ".executor.v1.SecretArgument",
     ".executor.v1.StreamLogsResponse",
+    ".executor.v1.UploadAction",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

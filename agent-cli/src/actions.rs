@@ -99,35 +99,9 @@ pub(crate) fn visit(request: &RunRequest) -> Vec<Visit<'_>> {
 }
 
 fn walk<'a>(path: String, depth: usize, action: &'a Action, seen: &mut Vec<Visit<'a>>) {
-    let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
-    let all = [
-        ("download", download.is_some()),
-        ("upload", upload.is_some()),
-        ("run", run.is_some()),
-        ("timeout", timeout.is_some()),
-        ("emit_progress", emit_progress.is_some()),
-        ("try", r#try.is_some()),
-        ("parallel", parallel.is_some()),
-        ("serial", serial.is_some()),
-        ("codependent", codependent.is_some()),
-    ];
-    let kinds = all.into_iter().filter_map(|(kind, set)| set.then_some(kind)).collect();
-    let mut below: Vec<(String, &Action)> = Vec::new();
-    let single = [
-        ("timeout", timeout.as_ref().and_then(|timeout| timeout.action.as_deref())),
-        ("emit_progress", emit_progress.as_ref().and_then(|progress| progress.action.as_deref())),
-        ("try", r#try.as_ref().and_then(|attempt| attempt.action.as_deref())),
-    ];
-    below.extend(single.into_iter().filter_map(|(kind, action)| Some((format!("{path}.{kind}.action"), action?))));
-    let lists = [
-        ("parallel", parallel.as_ref().map(|list| &list.actions)),
-        ("serial", serial.as_ref().map(|list| &list.actions)),
-        ("codependent", codependent.as_ref().map(|list| &list.actions)),
-    ];
-    for (kind, list) in lists {
-        let list = list.into_iter().flatten().enumerate();
-        below.extend(list.map(|(index, action)| (format!("{path}.{kind}.actions[{index}]"), action)));
-    }
+    let kinds = action.kinds();
+    let below = action.below().into_iter().map(|(below, action)| (format!("{path}{below}"), action));
+    let below: Vec<(String, &Action)> = below.collect();
     seen.push(Visit { path, depth, kinds, action });
     for (path, action) in below {
         walk(path, depth + 1, action, seen);
@@ -151,6 +125,18 @@ fn faults(request: &RunRequest) -> Vec<String> {
             && request.single_run().is_none()
         {
             faults.push(format!("{path}.run.path: is empty; it must name the program to run"));
+        }
+        let transfers = [
+            ("download", action.download.as_ref().map(|one| (&one.from, "URL", &one.to, "path in the container"))),
+            ("upload", action.upload.as_ref().map(|one| (&one.from, "path in the container", &one.to, "URL"))),
+        ];
+        for (kind, ends) in transfers {
+            let Some((from, what_from, to, what_to)) = ends else { continue };
+            for (end, value, what) in [("from", from, what_from), ("to", to, what_to)] {
+                if value.is_empty() {
+                    faults.push(format!("{path}.{kind}.{end}: is empty; it must be a {what}"));
+                }
+            }
         }
         let lists = [
             ("parallel", action.parallel.as_ref().map(|list| list.actions.is_empty())),

@@ -91,6 +91,7 @@ impl Wipe for RunRequest {
             run.secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
             run.args.zeroize();
         });
+        self.for_each_url(|url| url.zeroize());
     }
 }
 

@@ -29,3 +29,4 @@ pub mod streams;
 pub mod supervised;
 pub mod tree;
 pub mod wait;
+pub mod web;

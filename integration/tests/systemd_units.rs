@@ -107,6 +107,7 @@ fn users_and_directories_are_made_as_the_units_need_them() {
         ("var/lib/executor/containers", 0o750, 0),
         ("var/lib/executor/ledger", 0o700, user),
         ("var/lib/executor/images", 0o700, user),
+        ("var/lib/executor/transfers", 0o700, user),
     ];
     for (directory, mode, owner) in table {
         let metadata = root.join(directory).metadata().unwrap();
@@ -117,7 +118,7 @@ fn users_and_directories_are_made_as_the_units_need_them() {
     assert_eq!(writable, ["-/run/executor/runtime"]);
     assert_eq!(
         settings("executord.service", "StateDirectory"),
-        ["executor/ledger", "executor/images"],
+        ["executor/ledger", "executor/images", "executor/transfers"],
         "and nothing else"
     );
 }

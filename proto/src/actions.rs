@@ -1,66 +1,60 @@
-//! The run actions of a request, wherever they are in its trees: for whoever reads all of them, or overwrites their secrets.
+//! The actions of a request: the kinds that are set, what lies below, and all run actions and URLs of its trees.
 
 use crate::v1::{Action, RunAction, RunRequest};
 
-impl RunRequest {
-    /// Returns the run action of a request that has no other action: no tree, no setup, no sidecar.
-    pub fn single_run(&self) -> Option<&RunAction> {
-        if self.setup.is_some() || !self.sidecars.is_empty() {
-            return None;
-        }
-        let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } =
-            self.action.as_ref()?;
-        let others = [
-            download.is_some(),
-            upload.is_some(),
-            timeout.is_some(),
-            emit_progress.is_some(),
-            r#try.is_some(),
-            parallel.is_some(),
-            serial.is_some(),
-            codependent.is_some(),
-        ];
-        run.as_ref().filter(|_| !others.contains(&true))
-    }
-
-    /// Returns every run action in the order in which they begin where nothing is cancelled: setup, action, sidecars.
-    pub fn runs(&self) -> Vec<&RunAction> {
-        let sidecars = self.sidecars.iter().filter_map(|sidecar| sidecar.action.as_ref());
-        let mut waiting: Vec<&Action> = self.setup.iter().chain(&self.action).chain(sidecars).collect();
-        waiting.reverse();
-        let mut runs = Vec::new();
-        while let Some(action) = waiting.pop() {
-            let Action { download: _, upload: _, run, timeout, emit_progress, r#try, parallel, serial, codependent } =
-                action;
-            runs.extend(run);
-            let mut below: Vec<&Action> = Vec::new();
-            below.extend(timeout.iter().filter_map(|timeout| timeout.action.as_deref()));
-            below.extend(emit_progress.iter().filter_map(|progress| progress.action.as_deref()));
-            below.extend(r#try.iter().filter_map(|attempt| attempt.action.as_deref()));
-            below.extend(parallel.iter().flat_map(|parallel| &parallel.actions));
-            below.extend(serial.iter().flat_map(|serial| &serial.actions));
-            below.extend(codependent.iter().flat_map(|codependent| &codependent.actions));
-            waiting.extend(below.into_iter().rev());
-        }
-        runs
-    }
-
-    /// Does something with every run action, in the order of [`RunRequest::runs`].
-    pub fn for_each_run(&mut self, mut act: impl FnMut(&mut RunAction)) {
-        let sidecars = self.sidecars.iter_mut().filter_map(|sidecar| sidecar.action.as_mut());
-        self.setup.iter_mut().chain(&mut self.action).chain(sidecars).for_each(|action| action.for_each_run(&mut act));
-    }
-}
-
 impl Action {
-    /// Does something with every run action in it.
+    /// Returns the names of the kinds that are set: one where the action is valid.
+    pub fn kinds(&self) -> Vec<&'static str> {
+        let Self { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = self;
+        let all = [
+            ("download", download.is_some()),
+            ("upload", upload.is_some()),
+            ("run", run.is_some()),
+            ("timeout", timeout.is_some()),
+            ("emit_progress", emit_progress.is_some()),
+            ("try", r#try.is_some()),
+            ("parallel", parallel.is_some()),
+            ("serial", serial.is_some()),
+            ("codependent", codependent.is_some()),
+        ];
+        all.into_iter().filter_map(|(kind, is_set)| is_set.then_some(kind)).collect()
+    }
+
+    /// Returns the actions right below it, each with its path below this one's: `.serial.actions[0]`.
+    pub fn below(&self) -> Vec<(String, &Self)> {
+        let Self { download: _, upload: _, run: _, timeout, emit_progress, r#try, parallel, serial, codependent } =
+            self;
+        let singles = [
+            ("timeout", timeout.as_ref().and_then(|timeout| timeout.action.as_deref())),
+            ("emit_progress", emit_progress.as_ref().and_then(|progress| progress.action.as_deref())),
+            ("try", r#try.as_ref().and_then(|attempt| attempt.action.as_deref())),
+        ];
+        let lists = [
+            ("parallel", parallel.as_ref().map(|list| &list.actions)),
+            ("serial", serial.as_ref().map(|list| &list.actions)),
+            ("codependent", codependent.as_ref().map(|list| &list.actions)),
+        ];
+        let singles = singles.into_iter().filter_map(|(kind, action)| Some((format!(".{kind}.action"), action?)));
+        let lists = lists.into_iter().flat_map(|(kind, list)| {
+            let list = list.into_iter().flatten().enumerate();
+            list.map(move |(index, action)| (format!(".{kind}.actions[{index}]"), action))
+        });
+        singles.chain(lists).collect()
+    }
+
+    /// Does something with every run action in it, in the order in which they begin.
     pub fn for_each_run(&mut self, mut act: impl FnMut(&mut RunAction)) {
+        self.for_each(&mut |action| action.run.iter_mut().for_each(&mut act));
+    }
+
+    /// Does something with it and every action below.
+    fn for_each(&mut self, act: &mut impl FnMut(&mut Self)) {
         let mut waiting = vec![self];
         while let Some(action) = waiting.pop() {
-            let Action { download: _, upload: _, run, timeout, emit_progress, r#try, parallel, serial, codependent } =
+            act(action);
+            let Self { download: _, upload: _, run: _, timeout, emit_progress, r#try, parallel, serial, codependent } =
                 action;
-            run.iter_mut().for_each(&mut act);
-            let mut below: Vec<&mut Action> = Vec::new();
+            let mut below: Vec<&mut Self> = Vec::new();
             below.extend(timeout.iter_mut().filter_map(|timeout| timeout.action.as_deref_mut()));
             below.extend(emit_progress.iter_mut().filter_map(|progress| progress.action.as_deref_mut()));
             below.extend(r#try.iter_mut().filter_map(|attempt| attempt.action.as_deref_mut()));
@@ -69,5 +63,59 @@ impl Action {
             below.extend(codependent.iter_mut().flat_map(|codependent| &mut codependent.actions));
             waiting.extend(below.into_iter().rev());
         }
+    }
+}
+
+impl RunRequest {
+    /// Returns the run action of a request that has no other action: no tree, no setup, no sidecar.
+    pub fn single_run(&self) -> Option<&RunAction> {
+        let action = self.action.as_ref().filter(|_| self.setup.is_none() && self.sidecars.is_empty())?;
+        action.run.as_ref().filter(|_| action.kinds() == ["run"])
+    }
+
+    /// Returns every run action in the order in which they begin where nothing is cancelled: setup, action, sidecars.
+    pub fn runs(&self) -> Vec<&RunAction> {
+        self.actions().into_iter().filter_map(|action| action.run.as_ref()).collect()
+    }
+
+    /// Returns the URL of every download and upload, in the order of [`RunRequest::runs`].
+    pub fn urls(&self) -> Vec<&str> {
+        let all = self.actions().into_iter();
+        all.filter_map(|Action { download, upload, .. }| {
+            let download = download.as_ref().map(|download| &*download.from);
+            download.or_else(|| upload.as_ref().map(|upload| &*upload.to))
+        })
+        .collect()
+    }
+
+    /// Returns every action, each before those below it.
+    fn actions(&self) -> Vec<&Action> {
+        let sidecars = self.sidecars.iter().filter_map(|sidecar| sidecar.action.as_ref());
+        let mut waiting: Vec<&Action> = self.setup.iter().chain(&self.action).chain(sidecars).collect();
+        waiting.reverse();
+        let mut all = Vec::new();
+        while let Some(action) = waiting.pop() {
+            all.push(action);
+            waiting.extend(action.below().into_iter().rev().map(|(_, action)| action));
+        }
+        all
+    }
+
+    /// Does something with every run action, in the order of [`RunRequest::runs`].
+    pub fn for_each_run(&mut self, mut act: impl FnMut(&mut RunAction)) {
+        self.for_each_action(&mut |action| action.run.iter_mut().for_each(&mut act));
+    }
+
+    /// Does something with every URL of a download or an upload.
+    pub fn for_each_url(&mut self, mut act: impl FnMut(&mut String)) {
+        self.for_each_action(&mut |action| {
+            action.download.iter_mut().for_each(|download| act(&mut download.from));
+            action.upload.iter_mut().for_each(|upload| act(&mut upload.to));
+        });
+    }
+
+    fn for_each_action(&mut self, act: &mut impl FnMut(&mut Action)) {
+        let sidecars = self.sidecars.iter_mut().filter_map(|sidecar| sidecar.action.as_mut());
+        self.setup.iter_mut().chain(&mut self.action).chain(sidecars).for_each(|action| action.for_each(act));
     }
 }

@@ -4,7 +4,10 @@ mod streams;
 
 use std::fmt;
 
-use crate::v1::{EnvironmentVariable, File, RegistryCredentials, RunAction, SecretArgument, StreamLogsResponse};
+use crate::v1::{
+    DownloadAction, EnvironmentVariable, File, RegistryCredentials, RunAction, SecretArgument, StreamLogsResponse,
+    UploadAction,
+};
 
 impl fmt::Debug for EnvironmentVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,6 +60,33 @@ impl fmt::Debug for RunAction {
     }
 }
 
+impl fmt::Debug for DownloadAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DownloadAction")
+            .field("artifact", &self.artifact)
+            .field("from", &"[REDACTED]")
+            .field("to", &self.to)
+            .field("cache_key", &self.cache_key)
+            .field("log_source", &self.log_source)
+            .field("user", &self.user)
+            .field("checksum_algorithm", &self.checksum_algorithm)
+            .field("checksum_value", &self.checksum_value)
+            .finish()
+    }
+}
+
+impl fmt::Debug for UploadAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UploadAction")
+            .field("artifact", &self.artifact)
+            .field("from", &self.from)
+            .field("to", &"[REDACTED]")
+            .field("log_source", &self.log_source)
+            .field("user", &self.user)
+            .finish()
+    }
+}
+
 impl fmt::Debug for StreamLogsResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamLogsResponse")
@@ -93,6 +123,11 @@ mod tests {
         let request = RunRequest {
             id: "x".into(),
             action: Some(Action { run: Some(run), ..Default::default() }),
+            setup: Some(Action {
+                download: Some(DownloadAction { from: CANARY.into(), ..Default::default() }),
+                upload: Some(UploadAction { to: CANARY.into(), ..Default::default() }),
+                ..Default::default()
+            }),
             volume_mounted_files: vec![file],
             registry_credentials: Some(RegistryCredentials {
                 username: "user".into(),

@@ -15,7 +15,11 @@ pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
     for at in 0..steps.len() {
         let step = &steps[at];
         let role = step_role(step);
-        let what = if step.kind == "run" { plain(&step.program) } else { step.kind.clone() };
+        let what = match (&*step.kind, &*step.artifact) {
+            ("run", _) => plain(&step.program),
+            (kind, "") => kind.to_owned(),
+            (kind, artifact) => format!("{kind} {}", plain(artifact)),
+        };
         let source = if step.log_source.is_empty() { String::new() } else { format!("[{}]", plain(&step.log_source)) };
         table.row([
             (format!("{}{what}", branch(steps, at)), Role::Plain),

@@ -72,6 +72,16 @@ pub const LAYERS_MAX: usize = 127;
 pub const ACTIONS_MAX: usize = 256;
 /// Maximum number of processes in a request: each has a source of output, and a place for its secrets.
 pub const PROCESSES_MAX: usize = 100;
+/// Maximum number of downloads and uploads in a request.
+pub const TRANSFERS_MAX: usize = 100;
+/// Longest URL of a download or an upload, in bytes: signed URLs are long.
+pub const URL_MAX: usize = 16 << 10;
+/// Longest name of an artifact, in bytes.
+pub const ARTIFACT_MAX: usize = 256;
+/// Longest key of a download in the cache, in bytes.
+pub const CACHE_KEY_MAX: usize = 1024;
+/// Longest reason of a transfer's failure, in bytes.
+pub const TRANSFER_REASON_MAX: usize = 1024;
 /// Maximum depth of actions in actions.
 pub const ACTION_DEPTH_MAX: usize = 16;
 /// Longest timeout of an action.

@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::PATH_MAX;
-use crate::plan::{Layout, PlannedFile, PlannedProcess};
+use crate::plan::{Layout, PlannedFile, PlannedProcess, PlannedTransfer};
 use crate::validate::Violation;
 use crate::validate::ViolationReason::{TooLong, Unsuitable};
 
@@ -395,9 +395,16 @@ pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     VolumeSize { bytes: 2 * bytes + (16 + 2 * files.len() as u64) * page, inodes: 4 * inodes + 64 }
 }
 
-/// Returns the size of what the steps of a tree of actions need: files, payloads, and links to the container's own files.
-pub fn steps_size(processes: &[PlannedProcess], payloads: u64, own_files: usize, page: u64) -> VolumeSize {
-    let mut size = VolumeSize { bytes: payloads + 4 * page, inodes: 8 };
+/// Returns the size of what the steps of a tree of actions need: files, payloads, URLs, and links to the container's own files.
+pub fn steps_size(
+    (processes, transfers): (&[PlannedProcess], &[PlannedTransfer]),
+    payloads: u64,
+    own_files: usize,
+    page: u64,
+) -> VolumeSize {
+    // A transfer has a directory with its URL.
+    let urls = transfers.len() as u64;
+    let mut size = VolumeSize { bytes: payloads + (4 + 2 * urls) * page, inodes: 8 + 4 * urls };
     for process in processes {
         let VolumeSize { bytes, inodes } = content_size(&process.files, page);
         let links = if process.files.is_empty() { 0 } else { own_files as u64 };

@@ -21,6 +21,7 @@ mod logging;
 mod restart;
 mod surroundings;
 mod termination;
+mod transfers;
 mod volumes;
 
 pub use actions::{Action, Actions, Messages, SidecarLimits};
@@ -39,6 +40,7 @@ pub use surroundings::{
 pub use termination::{
     TERMINATION_BYTES_DEFAULT, TERMINATION_DEV_PREFIX, TERMINATION_PATH_DEFAULT, TerminationMessage,
 };
+pub use transfers::{Checksum, ChecksumAlgorithm, Direction, PlannedTransfer};
 pub use volumes::{EmptyVolume, HostVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeImage, VolumeSource};
 
 /// Source of a container's root file system.
@@ -379,6 +381,9 @@ pub struct Plan {
     pub termination_message: Option<TerminationMessage>,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
+    /// Downloads and uploads of the tree of actions, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<PlannedTransfer>,
     /// Order in which they run, where there is more than a single run action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actions: Option<Actions>,

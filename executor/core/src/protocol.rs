@@ -13,9 +13,9 @@ use crate::violation::{Violation, ViolationReason};
 mod streams;
 
 pub use streams::{
-    ARCHIVE_FOLLOW, ARCHIVE_STAT, ATTACH_FDS, ATTACHED_PACKET_MAX, Archive, ArchiveDone, ArchiveStat, ArchiveWork,
-    Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder, ExecReport, FromShim, NotExecuted,
-    Started, ToShim, position_of, position_packet,
+    ARCHIVE_DOWNLOAD, ARCHIVE_FOLLOW, ARCHIVE_STAT, ATTACH_FDS, ATTACHED_PACKET_MAX, Archive, ArchiveDone, ArchiveStat,
+    ArchiveWork, Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder, ExecReport, FromShim,
+    NotExecuted, Started, ToShim, position_of, position_packet,
 };
 
 /// Version of these messages. Both sides refuse a peer of another major version.
@@ -32,6 +32,8 @@ pub const EGRESS_FDS: [&str; 1] = ["update"];
 pub const UNHEALTHY_REASON_MAX: usize = 1024;
 /// Maximum bytes of a check's output in an [`EndUnhealthy`].
 pub const CHECK_OUTPUT_MAX: usize = 2048;
+/// Descriptor of the answer to a [`ReadTransfer`]: a memory file with the URL.
+pub const TRANSFER_FDS: [&str; 1] = ["url"];
 /// Largest plan, in bytes of JSON.
 pub const PLAN_MAX: u64 = 16 << 20;
 
@@ -223,7 +225,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 130")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 100, 101, 130")]
     pub call: Option<ShimCall>,
 }
 
@@ -261,9 +263,40 @@ pub enum ShimCall {
     /// A socket for a check. Its descriptor accompanies the reply.
     #[prost(message, tag = "81")]
     MakeSocket(MakeSocket),
+    /// The URL of a transfer that has begun. A memory file accompanies the reply.
+    #[prost(message, tag = "100")]
+    ReadTransfer(ReadTransfer),
+    /// The end of a transfer that executord has carried out.
+    #[prost(message, tag = "101")]
+    EndTransfer(EndTransfer),
     /// The counters of the container. They are in the answer.
     #[prost(message, tag = "130")]
     ReadUsage(ReadUsage),
+}
+
+/// Asks for the URL of a transfer, which is given out while the transfer's step runs.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReadTransfer {
+    /// Index of the transfer in the plan.
+    #[prost(uint32, tag = "1")]
+    pub transfer: u32,
+}
+
+/// Tells the end of a transfer.
+#[derive(Clone, PartialEq, Message)]
+pub struct EndTransfer {
+    /// Index of the transfer in the plan.
+    #[prost(uint32, tag = "1")]
+    pub transfer: u32,
+    /// Why it failed: at most [`TRANSFER_REASON_MAX`](crate::limits::TRANSFER_REASON_MAX) bytes on one line. Empty after success.
+    #[prost(string, tag = "2")]
+    pub error: String,
+    /// Bytes that were transferred.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Start of its step, in nanoseconds since the epoch, because the step may have begun again.
+    #[prost(uint64, tag = "4")]
+    pub began: u64,
 }
 
 /// Asks for the counters.

@@ -7,6 +7,7 @@
 //! | action | ends | error |
 //! |---|---|---|
 //! | run | with its process | exit status other than 0; cancelled |
+//! | download, upload | with the transfer | `Failed to download ARTIFACT: reason`; cancelled |
 //! | serial | at the first error, or after the last; when cancelled, with the step that runs | that error |
 //! | parallel | when all have ended | all errors, joined by `; ` |
 //! | codependent | when all have ended; the others are cancelled when one ends | always: `Codependent step exited`, and the others |
@@ -21,7 +22,7 @@ mod restart;
 
 use std::time::Duration;
 
-use crate::plan::{Action, Actions, Messages, PlannedProcess};
+use crate::plan::{Action, Actions, Direction, Messages, PlannedProcess, PlannedTransfer};
 use crate::record::{Exit, StepRecord, StepState};
 use crate::time::Timestamp;
 pub use restart::AskedAgain;
@@ -43,6 +44,17 @@ pub enum RunEnd {
     },
 }
 
+/// How a download or an upload ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TransferEnd {
+    /// So many bytes were transferred.
+    Done(u64),
+    /// It failed; the reason, on one line.
+    Failed(String),
+    /// It was given up because it was cancelled.
+    Cancelled,
+}
+
 /// An order for whoever carries the steps out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -50,6 +62,10 @@ pub enum Order {
     Start(usize),
     /// End the process with this index: SIGTERM, and SIGKILL after the grace period.
     Cancel(usize),
+    /// Begin the transfer with this index.
+    Transfer(usize),
+    /// Give the transfer with this index up.
+    CancelTransfer(usize),
     /// Call [`Steps::expired`] with this after a time.
     Expire(Timer, Duration),
     /// Kill what the processes that have ended left behind in the container, and write this line of the executor's own to the
@@ -143,6 +159,11 @@ pub struct Conclusion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Run(usize),
+    Transfer {
+        index: usize,
+        direction: Direction,
+        artifact: String,
+    },
     Serial,
     Parallel,
     Codependent {
@@ -184,7 +205,7 @@ const ROOT: usize = 0;
 
 impl Steps {
     /// Makes the steps of these actions. None is started.
-    pub fn new(actions: &Actions, processes: &[PlannedProcess]) -> Self {
+    pub fn new(actions: &Actions, processes: &[PlannedProcess], transfers: &[PlannedTransfer]) -> Self {
         let mut steps = Self { steps: Vec::new(), orders: Vec::new() };
         let root = steps.add("", "", Role::Serial, None);
         let mut below = root;
@@ -197,7 +218,7 @@ impl Steps {
                     below = steps.add("", "", Role::Codependent { fails_on_exit: false }, Some(below));
                 }
             }
-            steps.grow(&path, action, processes, below);
+            steps.grow(&path, action, (processes, transfers), below);
         }
         steps
     }
@@ -223,6 +244,24 @@ impl Steps {
             self.finish(step, error, now);
         }
         std::mem::take(&mut self.orders)
+    }
+
+    /// A transfer has ended.
+    pub fn transferred(&mut self, transfer: usize, end: TransferEnd, now: Timestamp) -> Vec<Order> {
+        if let Some(step) = self.step_of_transfer(transfer).filter(|step| self.is_running(*step)) {
+            if let TransferEnd::Done(bytes) = end {
+                self.steps[step].record.bytes = Some(bytes);
+            }
+            let error = self.judge_transfer(step, end);
+            self.finish(step, error, now);
+        }
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Returns when a transfer began that has not ended.
+    pub fn transfer_began(&self, transfer: usize) -> Option<Timestamp> {
+        let step = self.step_of_transfer(transfer).filter(|step| self.is_running(*step))?;
+        self.steps[step].record.started_at
     }
 
     /// The time of a step has come.
@@ -291,9 +330,22 @@ impl Steps {
         index
     }
 
-    fn grow(&mut self, path: &str, action: &Action, processes: &[PlannedProcess], parent: usize) {
+    fn grow(
+        &mut self,
+        path: &str,
+        action: &Action,
+        leaves @ (processes, transfers): (&[PlannedProcess], &[PlannedTransfer]),
+        parent: usize,
+    ) {
+        let transfer = |index: usize, direction: Direction| Role::Transfer {
+            index,
+            direction,
+            artifact: transfers.get(index).map(|planned| planned.artifact.clone()).unwrap_or_default(),
+        };
         let role = match action {
             Action::Run(process) => Role::Run(*process),
+            Action::Download(index) => transfer(*index, Direction::Download),
+            Action::Upload(index) => transfer(*index, Direction::Upload),
             Action::Serial(_) => Role::Serial,
             Action::Parallel(_) => Role::Parallel,
             Action::Codependent(_) => Role::Codependent { fails_on_exit: true },
@@ -304,16 +356,23 @@ impl Steps {
         let index = self.add(path, action.kind(), role, Some(parent));
         self.steps[index].record.log_source = match action {
             Action::Run(process) => processes.get(*process).map(|run| run.log_source.clone()).unwrap_or_default(),
+            Action::Download(index) | Action::Upload(index) => {
+                transfers.get(*index).map(|planned| planned.log_source.clone()).unwrap_or_default()
+            }
             Action::EmitProgress { messages, .. } => messages.log_source.clone(),
             _ => String::new(),
         };
         for (below, child) in action.children() {
-            self.grow(&format!("{path}{below}"), child, processes, index);
+            self.grow(&format!("{path}{below}"), child, leaves, index);
         }
     }
 
     fn step_of(&self, process: usize) -> Option<usize> {
         self.steps.iter().position(|step| step.role == Role::Run(process))
+    }
+
+    fn step_of_transfer(&self, transfer: usize) -> Option<usize> {
+        self.steps.iter().position(|step| matches!(step.role, Role::Transfer { index, .. } if index == transfer))
     }
 
     fn is_running(&self, step: usize) -> bool {
@@ -326,6 +385,18 @@ impl Steps {
         step.record.started_at = Some(now);
         match &step.role {
             Role::Run(process) => return self.orders.push(Order::Start(*process)),
+            Role::Transfer { index: transfer, direction, artifact } => {
+                let transfer = *transfer;
+                let text = match direction {
+                    Direction::Download => format!("Downloading {artifact}..."),
+                    Direction::Upload => format!("Uploading {artifact}..."),
+                };
+                if !artifact.is_empty() {
+                    let log_source = step.record.log_source.clone();
+                    self.orders.push(Order::Say { log_source, failed: false, text });
+                }
+                return self.orders.push(Order::Transfer(transfer));
+            }
             Role::Timeout { after, .. } => {
                 self.orders.push(Order::Expire(Timer { step: index, run: step.run }, *after));
             }
@@ -351,6 +422,7 @@ impl Steps {
         self.steps[index].cancelled = true;
         match &self.steps[index].role {
             Role::Run(process) => self.orders.push(Order::Cancel(*process)),
+            Role::Transfer { index: transfer, .. } => self.orders.push(Order::CancelTransfer(*transfer)),
             Role::Restart(restarts) if restarts.waits() => self.end_wait(index, now),
             _ => self.cancel_children(index, now),
         }
@@ -390,6 +462,29 @@ impl Steps {
         Some(StepError { why, exit: Some(exit) })
     }
 
+    /// The error of a transfer that has ended. Its end is told in the log, in the words of Cloud Foundry's executor.
+    fn judge_transfer(&mut self, index: usize, end: TransferEnd) -> Option<StepError> {
+        let Step { record, role, cancelled, .. } = &self.steps[index];
+        let Role::Transfer { direction, artifact, .. } = role else { return None };
+        let (verb, doing, done) = match direction {
+            Direction::Download => ("download", "Downloading", "Downloaded"),
+            Direction::Upload => ("upload", "Uploading", "Uploaded"),
+        };
+        let named = |words: &str| if artifact.is_empty() { words.to_owned() } else { format!("{words} {artifact}") };
+        let (failed, text, error) = match end {
+            _ if *cancelled => return Some(StepError::of(Why::Cancelled)),
+            TransferEnd::Cancelled => return Some(StepError::of(Why::Cancelled)),
+            TransferEnd::Done(_) if artifact.is_empty() => return None,
+            TransferEnd::Done(bytes) => (false, format!("{done} {artifact} ({})", short_size(bytes)), None),
+            TransferEnd::Failed(why) => {
+                let told = format!("{}: {why}", named(&format!("Failed to {verb}")));
+                (true, format!("{} failed: {why}", named(doing)), Some(StepError::of(Why::Told(told))))
+            }
+        };
+        self.orders.push(Order::Say { log_source: record.log_source.clone(), failed, text });
+        error
+    }
+
     /// Ends a step, and tells the one above it.
     fn finish(&mut self, index: usize, error: Option<StepError>, now: Timestamp) {
         let step = &mut self.steps[index];
@@ -410,7 +505,7 @@ impl Steps {
     fn child_ended(&mut self, index: usize, child: usize, error: Option<StepError>, now: Timestamp) {
         let step = &self.steps[index];
         match &step.role {
-            Role::Run(_) => {}
+            Role::Run(_) | Role::Transfer { .. } => {}
             Role::Serial => {
                 let next = step.children.iter().skip_while(|other| **other != child).nth(1).copied();
                 match next {
@@ -477,6 +572,19 @@ fn several(errors: Vec<StepError>) -> Option<StepError> {
     let by_itself = errors.iter().filter(|error| !error.is_cancellation()).find_map(|error| error.exit);
     let exit = by_itself.or_else(|| errors.iter().find_map(|error| error.exit));
     (!errors.is_empty()).then_some(StepError { why: Why::Several(errors), exit })
+}
+
+/// A number of bytes as Cloud Foundry prints it: `0`, `512B`, `1.5K`, `12M`.
+pub fn short_size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
+    if bytes == 0 {
+        return "0".to_owned();
+    }
+    let unit = (bytes.ilog2() / 10) as usize;
+    // Tenths, rounded; in 128 bits, because ten times the largest size does not fit 64.
+    let tenths = (u128::from(bytes) * 10 + (1u128 << (10 * unit)) / 2) >> (10 * unit);
+    let fraction = if tenths.is_multiple_of(10) { String::new() } else { format!(".{}", tenths % 10) };
+    format!("{}{fraction}{}", tenths / 10, UNITS[unit])
 }
 
 /// A duration as Go prints it, which Diego's users know: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.

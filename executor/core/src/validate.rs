@@ -24,6 +24,7 @@ mod process;
 mod secrets;
 mod surroundings;
 mod termination;
+mod transfers;
 mod update;
 mod volumes;
 
@@ -36,18 +37,19 @@ use crate::idmap::RANGE;
 use crate::image::BadReference;
 use crate::limits::{DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, NOFILE_MIN, PATH_MAX, PIDS_MIN, SIGNAL_MAX};
 use crate::plan::{
-    Limits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Rootfs, SIGTERM,
-    UserNamespace, UserRef,
+    Limits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedFile, PlannedProcess, PlannedTransfer, Principal, Rootfs,
+    SIGTERM, UserNamespace, UserRef,
 };
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
 pub use connectivity::validate_egress;
-pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep};
+pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use host_options::{ULIMITS, check_apparmor_profiles, check_host_devices, check_ulimits_max};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
+pub use transfers::check_url;
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 pub use volumes::{VOLUMES_MAX, check_host_volumes};
 
@@ -125,6 +127,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             (main_user, main.collect())
         }
     };
+    let transfers = transfers::check(draft, policy, &mut report);
     let logging = logging::check(&draft.logging, policy, &mut report);
     let checks = draft.checks.as_ref().and_then(|asked| checks::check(asked, policy, &mut report));
     checks::environment(checks.as_ref(), draft.keep_environment, &mut report);
@@ -163,6 +166,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             remove_when_completed: draft.remove_when_completed,
             processes,
+            transfers,
             actions: draft.actions.clone(),
             logging,
             checks,
@@ -186,7 +190,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
             None
         }
         None => {
-            let main = plan.main().filter(|_| plan.processes.len() == 1);
+            let main = plan.main().filter(|_| plan.processes.len() == 1 && plan.transfers.is_empty());
             let main = main.ok_or_else(|| vec![Violation::new("action", "must have exactly one process")])?;
             secrets::recheck("action.run", main)?;
             Some(main)
@@ -194,6 +198,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     };
     let steps = plan.actions.iter().flat_map(|_| &plan.processes).map(StepTexts::of).collect::<Vec<_>>();
     let user = plan.user.to_string();
+    let transfer_users: Vec<String> = plan.transfers.iter().map(|transfer| transfer.user.to_string()).collect();
     // Below the root for relative paths a path counts as the relative one: never more than the daemon counted.
     let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
@@ -249,6 +254,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         remove_when_completed: plan.remove_when_completed,
         actions: plan.actions.clone(),
         steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),
+        transfers: plan.transfers.iter().zip(&transfer_users).map(|(transfer, user)| drafted(transfer, user)).collect(),
         logging: logging::drafted(&plan.logging),
         checks: plan.checks.clone(),
         extra_groups: extra_groups.iter().map(String::as_str).collect(),
@@ -341,6 +347,22 @@ impl<'a> StepTexts<'a> {
                 .collect(),
             ..DraftStep::default()
         }
+    }
+}
+
+/// The draft of a planned transfer, without the URL that no plan has.
+fn drafted<'a>(transfer: &'a PlannedTransfer, user: &'a str) -> DraftTransfer<'a> {
+    let checksum = transfer.checksum.as_ref();
+    DraftTransfer {
+        id: transfer.id.clone(),
+        direction: transfer.direction,
+        artifact: &transfer.artifact,
+        url: None,
+        path: &transfer.path,
+        user,
+        log_source: &transfer.log_source,
+        checksum: checksum.map_or(("", ""), |checksum| (checksum.algorithm.name(), &checksum.value)),
+        cache_key: &transfer.cache_key,
     }
 }
 

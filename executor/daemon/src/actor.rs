@@ -31,6 +31,7 @@ use crate::facts::Facts;
 use crate::launcher::{CallError, Session};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::transfers::Transferring;
 
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
@@ -74,6 +75,8 @@ struct Actor {
     unconfirmed: Vec<MemFile>,
     /// Checks that are made over the present connection.
     checking: Option<Checking>,
+    /// Downloads and uploads that are carried out over the present connection.
+    transferring: Transferring,
 }
 
 /// Why a connection to a shim is not followed any longer.
@@ -94,7 +97,8 @@ pub(crate) async fn launch(
     session: Arc<Session>,
     payload: LaunchPayload,
 ) {
-    let mut actor = Actor { node, handle, facts, unconfirmed: Vec::new(), checking: None };
+    let mut actor =
+        Actor { node, handle, facts, unconfirmed: Vec::new(), checking: None, transferring: Transferring::default() };
     actor.admitted();
     let link = match actor.hand_over(&session, payload).await {
         Ok(link) => link,
@@ -106,7 +110,8 @@ pub(crate) async fn launch(
 
 /// Drives a container of an earlier daemon to its end.
 pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
-    Actor { node, handle, facts, unconfirmed: Vec::new(), checking: None }.drive(link).await;
+    let (unconfirmed, checking, transferring) = (Vec::new(), None, Transferring::default());
+    Actor { node, handle, facts, unconfirmed, checking, transferring }.drive(link).await;
 }
 
 impl Actor {
@@ -150,6 +155,7 @@ impl Actor {
                 self.handle.set_shim(Some(Arc::clone(&link)));
                 let followed = self.follow(&link).await;
                 self.checking = None;
+                self.transferring = Transferring::default();
                 self.handle.set_shim(None);
                 link.close();
                 match followed {
@@ -229,7 +235,10 @@ impl Actor {
                         }
                         return Ok(FollowEnd::Lost);
                     }
-                    Some(state) => self.reached(state),
+                    Some(state) => {
+                        self.reached(state);
+                        self.transferring.follow(&self.node, &self.handle, &self.facts, link);
+                    }
                     None => {
                         let (id, state) = (self.handle.id(), reached.state);
                         tracing::debug!(container = %id, state, "the container's shim reported an unknown state");

@@ -134,7 +134,7 @@ pub fn plan_request(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, P
 
 /// Plans a request before its image is known, without the program and the other fields that the image may fill in.
 fn plan_without_image(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
-    let (mut draft, violations) = draft::of(request)?;
+    let (mut draft, violations) = draft::of(request);
     draft.image = Some(images::placeholder(request));
     // The program of a single run action may be the image's.
     if request.single_run().is_some() {
@@ -153,7 +153,7 @@ fn denied_image(problem: Problem, reference: &ImageReference, node: &Node) -> Pr
 
 /// Plans a request with its resolved image, if it has one.
 fn plan_with_image(request: &v1::RunRequest, policy: &Policy, image: Option<PlannedImage>) -> Result<Plan, Problem> {
-    let (mut draft, violations) = draft::of(request)?;
+    let (mut draft, violations) = draft::of(request);
     draft.image = image;
     validated(request, &draft, violations, policy)
 }
@@ -211,7 +211,8 @@ fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<LaunchPayload>
     Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 
-/// Puts what a single run action runs into a memory file; of a tree, the payloads of all processes, one after the other.
+/// Puts what a single run action runs into a memory file; of a tree, the payloads of all processes, one after the other, and
+/// then the URLs of all transfers.
 fn process_payload(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<MemFile> {
     if let Some(run) = request.single_run().filter(|_| plan.actions.is_none()) {
         return with_payload(run, request, |strings| memfiles::of_strings("executor-process", strings));
@@ -224,7 +225,9 @@ fn process_payload(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<Mem
             bytes
         }));
     }
-    memfiles::of_strings("executor-process", &payloads.iter().map(|payload| &payload[..]).collect::<Vec<_>>())
+    let urls = request.urls().into_iter().map(str::as_bytes);
+    let strings: Vec<&[u8]> = payloads.iter().map(|payload| &payload[..]).chain(urls).collect();
+    memfiles::of_strings("executor-process", &strings)
 }
 
 /// Lets `use_them` have the strings of a process's payload.
@@ -253,6 +256,7 @@ fn wipe(request: &mut v1::RunRequest) {
     request.for_each_run(wipe_run);
     // Those of a monitor have no place for secrets, and are refused with any.
     request.monitor.iter_mut().for_each(|monitor| monitor.for_each_run(wipe_run));
+    request.for_each_url(|url| url.zeroize());
     request.environment.iter_mut().for_each(|variable| variable.value.zeroize());
     request.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
     if let Some(credentials) = request.registry_credentials.as_mut() {

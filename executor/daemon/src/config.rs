@@ -3,6 +3,7 @@
 //! Every value is checked here, once; an error names the file, the key and the value.
 
 mod images;
+mod transfers;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -73,6 +74,7 @@ struct File {
     server: Server,
     retention: Keep,
     images: images::Images,
+    transfers: transfers::Transfers,
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor: AppArmor,
@@ -147,6 +149,8 @@ pub struct Config {
     pub capacity: Amount,
     /// Settings of images.
     pub images: executor_images::Settings,
+    /// Settings of downloads and uploads.
+    pub transfers: crate::artifacts::Settings,
     /// Bounds of the control plane's socket.
     pub bounds: Bounds,
     /// Most completed containers that are kept.
@@ -244,6 +248,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     }
     let paths = Paths { run_dir, state_dir };
     Ok(Config {
+        transfers: file.transfers.resolve(&check)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,
         listen,

@@ -21,8 +21,6 @@ use executor_core::validate::ViolationReason::{OutOfRange, UnknownValue};
 use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Violation};
 use executor_proto::v1::{self, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
-use crate::problem::Problem;
-
 /// The run action of a tree's draft: its processes have fields of their own.
 static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
 
@@ -32,18 +30,16 @@ pub(crate) use egress::{message as egress_message, rules as egress_rules};
 
 /// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
 /// reported together with those of validation.
-///
-/// # Errors
-/// The request has an action that is not supported.
-pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Problem> {
+pub(crate) fn of(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) {
     let mut violations = Vec::new();
     // A single run action is not a tree: its fields are the draft's own.
     let single = request.single_run();
-    let (tree, steps) = match single {
+    let (tree, steps, transfers) = match single {
         Some(run) => {
-            actions::of_lone(request, run, &mut violations).map(|(tree, steps)| (Some(tree), steps)).unwrap_or_default()
+            let lone = actions::of_lone(request, run, &mut violations);
+            lone.map(|(tree, steps)| (Some(tree), steps, Vec::new())).unwrap_or_default()
         }
-        None => actions::of(request, &mut violations)?,
+        None => actions::of(request, &mut violations),
     };
     let is_missing = single.is_none() && tree.is_none();
     let run = single.unwrap_or(&NO_RUN);
@@ -108,6 +104,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         shared_env: variables(&request.environment),
         actions: tree,
         steps,
+        transfers,
         logging: logging(request),
         checks,
         extra_groups: request.extra_groups.iter().map(String::as_str).collect(),
@@ -118,7 +115,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
             fallback_to_logs: asked.fallback_to_logs,
         }),
     };
-    Ok((draft, violations))
+    (draft, violations)
 }
 
 /// Returns limits and tags of the log.
@@ -303,7 +300,7 @@ mod tests {
     fn exactly_one_action_and_by_name() {
         let first = |action: Option<Action>| {
             let request = RunRequest { action, ..Default::default() };
-            let (_, violations) = of(&request).unwrap();
+            let (_, violations) = of(&request);
             violations[0].clone()
         };
         assert_eq!((first(None).field.as_str(), first(Some(Action::default())).field.as_str()), ("action", "action"));
@@ -339,7 +336,7 @@ mod tests {
             let grace_period = Some(prost_types::Duration { seconds, nanos });
             let request =
                 RunRequest { action: action.clone(), grace_period, network: 7, redaction: 3, ..Default::default() };
-            let (_, violations) = of(&request).unwrap();
+            let (_, violations) = of(&request);
             let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
             assert_eq!(fields, ["grace_period", "network", "redaction"], "{seconds} s {nanos} ns");
         }
@@ -354,7 +351,7 @@ mod tests {
             volume_mounted_files: vec![file("c")],
             ..Default::default()
         };
-        let (draft, _) = of(&request).unwrap();
+        let (draft, _) = of(&request);
         let fields: Vec<_> = draft.files.iter().map(|file| (&*file.field, file.path, file.size)).collect();
         let expected = [
             ("action.run.volume_mounted_files[0]", "a", 2),

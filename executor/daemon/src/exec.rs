@@ -12,7 +12,8 @@ use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::protocol::{
-    self, ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork, ExecNews, ExecOrder, ExecReport, LauncherAnswer, LauncherCall,
+    self, ARCHIVE_DOWNLOAD, ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork, ExecNews, ExecOrder, ExecReport, LauncherAnswer,
+    LauncherCall,
 };
 use executor_core::record::Exit;
 use executor_core::validate::{ExecDraft, Violation, ViolationReason, validate_exec};
@@ -186,7 +187,7 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
     hand_over(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
 }
 
-/// Copies files, by a process of the executor's own in the container.
+/// Copies files, by a process of the executor's own in the container, as this user; the container's own when empty.
 ///
 /// # Errors
 /// Those of [`begin`].
@@ -194,21 +195,25 @@ pub(crate) async fn archive(
     node: &Arc<Node>,
     id: &str,
     path: &str,
+    user: &str,
     direction: CopyDirection,
 ) -> Result<ExecOutcome, Problem> {
     let (handle, facts) = running(node, id, "files can be copied from and to")?;
-    let (work, flags) = match direction {
+    let (work, flags): (ArchiveWork, Vec<&[u8]>) = match direction {
         CopyDirection::Out { follow, stat } => {
             let flags = [(follow, ARCHIVE_FOLLOW), (stat, ARCHIVE_STAT)].into_iter().filter(|(set, _)| *set);
             (ArchiveWork::Get, flags.map(|(_, flag)| flag.as_bytes()).collect())
         }
-        CopyDirection::In => (ArchiveWork::Put, Vec::new()),
+        CopyDirection::In { download } => {
+            (ArchiveWork::Put, download.then_some(ARCHIVE_DOWNLOAD.as_bytes()).into_iter().collect())
+        }
     };
     let count = flags.len().to_string();
     let strings = ProcessPayload::strings(path.as_bytes(), b"/", count.as_bytes(), &flags, &[]);
     let payload = Wiped(memfiles::of_strings(PAYLOAD, &strings).map_err(|error| exhausted(handle.id(), &error))?);
     let exec = protocol::Exec {
         container_id: id.to_owned(),
+        user: user.to_owned(),
         stdin: work == ArchiveWork::Put,
         created_at: facts.created_at.0,
         ..protocol::Exec::default()
@@ -228,7 +233,10 @@ pub(crate) enum CopyDirection {
         stat: bool,
     },
     /// Into the container.
-    In,
+    In {
+        /// A download: missing directories are made, and device nodes are refused.
+        download: bool,
+    },
 }
 
 /// Finds a running container; `what` begins the refusal of another one.

@@ -10,7 +10,8 @@
 //!     ├────> deletion, retention                           their removal
 //!     ├────> event_log, ledger, recover                    their history
 //!     ├────> logs, outputs                                 their output
-//!     └────> images ──> executor_images, launcher          their images
+//!     ├────> images ──> executor_images, launcher          their images
+//!     └────> transfers ──> workers, launcher, shims         downloads and uploads
 //! ```
 //! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to
 //! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and no secret stays in it
@@ -28,11 +29,13 @@ pub mod access;
 mod actor;
 pub mod admit;
 pub mod api;
+pub mod artifacts;
 pub mod boot;
 mod checks;
 pub mod cli;
 pub mod config;
 pub mod container;
+mod copying;
 pub mod daemon;
 pub mod deletion;
 mod draft;
@@ -59,6 +62,7 @@ pub mod server;
 mod stats;
 pub mod tag;
 pub mod telemetry;
+mod transfers;
 pub mod wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -9,6 +9,7 @@ use executor_images::{ImageError, Images};
 use rustix::fs::StatVfs;
 use tokio::sync::{Notify, watch};
 
+use crate::artifacts::Artifacts;
 use crate::config::Config;
 use crate::container::Handle;
 use crate::event_log::EventLog;
@@ -57,6 +58,8 @@ pub struct Node {
     pub launcher: Arc<Launcher>,
     /// Store of images.
     pub images: Arc<Images<LauncherLayers>>,
+    /// What downloads and uploads share.
+    pub artifacts: Artifacts,
     /// Watch over the directories of followed logs.
     pub log_watch: DirectoryWatch,
     /// Id of this boot.
@@ -86,6 +89,7 @@ impl Node {
         let layers = LauncherLayers::new(Arc::clone(&launcher));
         let node = Self {
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
+            artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
             registry: Registry::new(config.capacity),
             events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,

@@ -10,6 +10,9 @@ pub(crate) const LEDGER: &str = "ledger";
 /// Name of the images' directory in the state directory.
 pub(crate) const IMAGES: &str = "images";
 
+/// Name of the downloads' directory in the state directory.
+pub(crate) const TRANSFERS: &str = "transfers";
+
 /// The two directories of a node, and the paths in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
@@ -73,6 +76,11 @@ impl Paths {
     /// Returns the directory of the images.
     pub fn images(&self) -> PathBuf {
         self.state_dir.join(IMAGES)
+    }
+
+    /// Returns the directory of downloads and of their cache.
+    pub fn transfers(&self) -> PathBuf {
+        self.state_dir.join(TRANSFERS)
     }
 
     /// Returns the directory of the ledger.

@@ -14,8 +14,6 @@ use tokio::task::JoinError;
 pub enum Kind {
     /// The request is invalid.
     Invalid,
-    /// This version does not support the action.
-    Unimplemented,
     /// There is no such container or process.
     NotFound,
     /// The id belongs to a container of a different request.

@@ -11,12 +11,12 @@ use tokio::sync::Mutex;
 use crate::blocking::blocking;
 use crate::documents::Documents;
 use crate::error::ImageError;
-use crate::http::Client;
 use crate::layers::{LayerNotes, LayerStore, LayerToUnpack};
 use crate::manifest;
 use crate::record::{ImageRecord, LayerRecord, Provenance};
 use crate::settings::Settings;
 use crate::store::{Held, Store};
+use executor_http::Client;
 
 /// Takes images into the stores of a node.
 pub(crate) struct Intake<L> {

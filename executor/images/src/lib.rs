@@ -21,7 +21,6 @@ mod blocking;
 mod documents;
 pub mod error;
 mod hash;
-mod http;
 mod images;
 mod import;
 mod intake;

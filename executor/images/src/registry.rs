@@ -23,9 +23,9 @@ use hyper::{Method, StatusCode};
 use tokio::sync::Mutex;
 
 use crate::error::ImageError;
-use crate::http::{Answer, Body, BodyError, Client, HttpError, HttpRequest, Origin};
 use crate::manifest;
 use auth::Authorization;
+use executor_http::{Answer, Body, BodyError, Client, Destinations, HttpError, HttpRequest, Origin, RequestBody};
 
 /// Maximum number of redirects of one request.
 const REDIRECTS_MAX: usize = 5;
@@ -195,8 +195,14 @@ impl Registry {
                     .push((RANGE, HeaderValue::from_str(&format!("bytes={from}-")).unwrap_or_else(|_| unreachable!())));
             }
             headers.extend(authorization.as_ref().map(|authorization| (AUTHORIZATION, authorization.header())));
-            let ask =
-                HttpRequest { method: Method::GET, origin: &origin, path: &path, headers, body: Vec::new(), named_by };
+            let ask = HttpRequest {
+                method: Method::GET,
+                origin: &origin,
+                path: &path,
+                headers,
+                body: RequestBody::empty(),
+                destinations: named_by.map_or(Destinations::Any, Destinations::NamedBy),
+            };
             let answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
             match answer.status {
                 StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {

@@ -40,6 +40,7 @@ mod stdio;
 mod steps;
 mod supervise;
 mod sysctls;
+mod transfers;
 mod update;
 mod usage;
 mod watch;

@@ -133,17 +133,19 @@ fn as_many_bytes_as_a_bbs_takes() {
     assert!(status.code() == Code::InvalidArgument && status.message().contains("1048577 bytes"), "{status:?}");
 }
 
-/// Actions of models.Action that the executor does not implement are refused by name.
 #[test]
-fn every_action_is_carried_out_or_refused_by_name() {
+fn every_action_is_carried_out_or_refused_by_field() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let inner_run = field(3, field(1, "/bin/true"));
-    for (tag, name, body) in [(1, "download", field(1, "http://example.com/a.tgz")), (2, "upload", field(1, "a"))] {
-        for action in [field(tag, &body), field(8, [field(1, &inner_run), field(1, field(tag, &body))].concat())] {
-            let status = run(&daemon.api, request(name, &action)).unwrap_err();
-            assert_eq!(status.code(), Code::Unimplemented, "{name}");
-            assert!(status.message().contains(&format!("`{name}`")), "{status:?}");
+    // What a transfer lacks is told with its field.
+    for (tag, name, body) in [(1, "download", field(1, "artifact")), (2, "upload", field(1, "artifact"))] {
+        let action = field(8, [field(1, &inner_run), field(1, field(tag, &body))].concat());
+        let status = run(&daemon.api, request(name, &action)).unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{name}");
+        for end in ["from", "to"] {
+            let field = format!("action.serial.actions[1].{name}.{end}");
+            assert!(status.message().contains(&field), "{field}: {status:?}");
         }
     }
     // Each of the others by itself, and all of them within one another; the fate of each is that of Diego's executor.

@@ -72,7 +72,7 @@ fn containers_run_on_layers_that_nobody_changes() {
     for blob in &blobs {
         assert_eq!(reason(&launcher.remove_layer(blob)), Some(Reason::Busy));
     }
-    two.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
+    two.ask(ShimCall::Stop(Stop { signal: 0, grace_ms: 0 }));
     two.reach(State::Completed).unwrap();
     launcher.exit("two");
     for blob in blobs.iter().rev() {

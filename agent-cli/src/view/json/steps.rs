@@ -23,6 +23,12 @@ pub(crate) struct Step {
     finished_at: Option<String>,
     files: Vec<String>,
     wipe: Option<Wipe>,
+    /// Name of what a download or an upload transfers.
+    artifact: Option<String>,
+    /// Path in the container of a download or an upload.
+    container_path: Option<String>,
+    /// Size of a transfer that has succeeded.
+    transferred_bytes: Option<u64>,
 }
 
 impl From<&v1::Step> for Step {
@@ -41,6 +47,9 @@ impl From<&v1::Step> for Step {
             finished_at: time(step.finished_at.as_ref()),
             files: step.files.clone(),
             wipe: step.wipe.as_ref().map(Wipe::from),
+            artifact: some(&step.artifact),
+            container_path: some(&step.container_path),
+            transferred_bytes: Some(step.transferred_bytes).filter(|bytes| *bytes != 0),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The actions of a container that runs more than one process: a tree, as BBS has it (models.Action).
 //!
-//! The leaves are processes of the plan, by their index; everything else says in which order they run, and what the
+//! The leaves are processes and transfers of the plan, by their indices; everything else says in which order they run, and what the
 //! failure of one means for the others. A container with a single run action has no tree.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::RestartPolicy;
+use super::{Direction, RestartPolicy};
 
 /// Actions of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,10 @@ pub struct SidecarLimits {
 pub enum Action {
     /// Runs the process of the plan with this index.
     Run(usize),
+    /// Carries out the download of the plan's transfers with this index.
+    Download(usize),
+    /// Carries out the upload of the plan's transfers with this index.
+    Upload(usize),
     /// One after the other, until one fails.
     Serial(Vec<Action>),
     /// All at once. Each runs to its own end; fails if one fails.
@@ -86,6 +90,8 @@ impl Action {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Run(_) => "run",
+            Self::Download(_) => Direction::Download.kind(),
+            Self::Upload(_) => Direction::Upload.kind(),
             Self::Serial(_) => "serial",
             Self::Parallel(_) => "parallel",
             Self::Codependent(_) => "codependent",
@@ -98,7 +104,7 @@ impl Action {
     /// Returns the actions right below it, each with its path below this one's.
     pub fn children(&self) -> Vec<(String, &Self)> {
         match self {
-            Self::Run(_) => Vec::new(),
+            Self::Run(_) | Self::Download(_) | Self::Upload(_) => Vec::new(),
             Self::Serial(actions) | Self::Parallel(actions) | Self::Codependent(actions) => {
                 let path = |index| format!(".{}.actions[{index}]", self.kind());
                 actions.iter().enumerate().map(|(index, action)| (path(index), action)).collect()

@@ -51,6 +51,9 @@ pub const ARCHIVE_FOLLOW: &str = "follow";
 /// Another one: what the path is, and nothing more.
 pub const ARCHIVE_STAT: &str = "stat";
 
+/// Another one, of a [`ArchiveWork::Put`]: directories that the path lacks are made, and the archive must have no device nodes.
+pub const ARCHIVE_DOWNLOAD: &str = "download";
+
 /// Copies files out of a container that runs, or into it, as a tar archive over standard output or input: in place of the
 /// program of an [`Exec`], whose payload has the path in the container and the flags above as arguments.
 #[derive(Clone, PartialEq, Message)]

@@ -54,6 +54,9 @@ pub struct StepRecord {
     /// Receipt of the wipe of its secret files.
     #[serde(default)]
     pub wipe: Option<WipeRecord>,
+    /// Bytes of a transfer that has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 impl StepRecord {

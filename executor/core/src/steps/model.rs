@@ -57,7 +57,12 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
         }
         _ => {
             *runs += 1;
-            Action::Run(*runs - 1)
+            let index = *runs - 1;
+            match random.below(8) {
+                0 => Action::Download(index),
+                1 => Action::Upload(index),
+                _ => Action::Run(index),
+            }
         }
     }
 }
@@ -87,18 +92,22 @@ impl Reference<'_> {
     fn eval(&self, action: &Action, start: u64, cancel: Option<u64>) -> End {
         let cancelled_by = |at: u64| cancel.is_some_and(|cancel| cancel < at);
         match action {
-            Action::Run(index) => {
+            Action::Run(index) | Action::Download(index) | Action::Upload(index) => {
+                let is_run = matches!(action, Action::Run(_));
                 let run = self.run.get();
                 let Behaviour { lasts, code, lingers, starts } = self.behaviours[*index][run % 4];
                 let by_itself = start + if starts { lasts } else { 2 };
                 let at = cancel.map_or(by_itself, |cancel| by_itself.min(cancel.max(start) + lingers));
                 let error = match () {
                     () if cancelled_by(at) => Some(Why::Cancelled),
+                    () if !is_run && (!starts || code != 0) => {
+                        Some(Why::Told(format!("Failed to {}: lost", action.kind())))
+                    }
                     () if !starts => Some(Why::Plain("exec".into())),
                     () if code != 0 => Some(Why::Told(format!("Exited with status {code}"))),
                     () => None,
                 };
-                let exit = starts.then_some(Exit::Code(code));
+                let exit = (is_run && starts).then_some(Exit::Code(code));
                 End {
                     at,
                     error: error.map(|why| StepError { why, exit }),
@@ -236,15 +245,18 @@ fn carry_out(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) ->
         };
         for order in orders.drain(..) {
             match order {
-                Order::Start(process) => {
+                Order::Start(process) | Order::Transfer(process) => {
                     let run = run_of(steps, process);
                     let Behaviour { lasts, starts, .. } = behaviours[process][run % 4];
                     let at = now + if starts { lasts } else { 2 };
                     let twice = ran.insert((process, run), (now, at)).is_some();
-                    assert!(!twice && !steps.is_done(process), "process {process} was started twice");
+                    let is_done = steps
+                        .step_of(process)
+                        .map_or_else(|| steps.is_transfer_done(process), |_| steps.is_done(process));
+                    assert!(!twice && !is_done, "process {process} was started twice");
                     agenda.insert((at, Due::Ended(process)), ());
                 }
-                Order::Cancel(process) => {
+                Order::Cancel(process) | Order::CancelTransfer(process) => {
                     let run = run_of(steps, process);
                     let (_, end) = ran.get_mut(&(process, run)).unwrap();
                     let sooner = now + behaviours[process][run % 4].lingers;
@@ -272,7 +284,11 @@ fn carry_out(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) ->
                 let Behaviour { code, starts, .. } = behaviours[process][run_of(steps, process) % 4];
                 let exited = RunEnd::Exited { exit: Exit::Code(code), out_of_memory: false, killed: false };
                 let end = if starts { exited } else { RunEnd::NotStarted("exec".into()) };
-                steps.ended(process, end, self::at(now))
+                let lost = if starts && code == 0 { TransferEnd::Done(1) } else { TransferEnd::Failed("lost".into()) };
+                match steps.transfer_began(process).is_some() {
+                    true => steps.transferred(process, lost, self::at(now)),
+                    false => steps.ended(process, end, self::at(now)),
+                }
             }
         };
     }
@@ -280,7 +296,8 @@ fn carry_out(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) ->
 
 /// A process of the action that runs once.
 fn is_setup(steps: &Steps, process: usize) -> bool {
-    steps.step_of(process).is_some_and(|step| steps.steps[step].record.path.starts_with("setup"))
+    let step = steps.step_of(process).or_else(|| steps.step_of_transfer(process));
+    step.is_some_and(|step| steps.steps[step].record.path.starts_with("setup"))
 }
 
 fn process() -> PlannedProcess {
@@ -324,7 +341,7 @@ fn random_trees_end_as_the_reference_says() {
         let behaviours: Vec<[Behaviour; 4]> = (0..runs).map(|index| [(); 4].map(|()| behaviour(index))).collect();
         let cancel =
             (for_ever || random.below(3) == 0).then(|| 2 * random.below(2000 + 30_000 * u64::from(for_ever)) + 1);
-        let mut steps = Steps::new(&actions, &vec![process(); runs]);
+        let mut steps = Steps::new(&actions, &vec![process(); runs], &[]);
         let ran = carry_out(&mut steps, &behaviours, cancel);
         let expected = Reference { behaviours: &behaviours, run: Default::default() }.all(&actions, cancel);
         // Where two things happen at the same time their order is open, and so is what follows.
@@ -344,7 +361,8 @@ fn random_trees_end_as_the_reference_says() {
         if steps.restarts().is_some_and(|restarts| restarts.count > 1) {
             *kinds.entry("restarted").or_insert(0) += 1;
         }
-        assert!((0..runs).all(|process| ran.keys().all(|(index, _)| *index != process) || steps.is_done(process)));
+        let is_done = |leaf: usize| steps.is_done(leaf) && steps.is_transfer_done(leaf);
+        assert!((0..runs).all(|process| ran.keys().all(|(index, _)| *index != process) || is_done(process)));
         *kinds.entry(if conclusion.failure.is_some() { "failed" } else { "other" }).or_insert(0) += 1;
     }
     // The comparison is of both kinds of ends, and few trees are passed over.

@@ -114,22 +114,33 @@ impl Steps {
 
     /// True when a process has ended and will not run again: nobody needs its secrets any more.
     pub fn is_done(&self, process: usize) -> bool {
-        let Some(step) = self.step_of(process) else { return true };
-        match self.restart_above(step) {
-            // One that a later run did not come to is pending.
-            Some(above) if self.has_ended(above) => true,
-            _ => self.has_ended(step) && self.is_last_run(process),
-        }
+        self.step_of(process).is_none_or(|step| self.is_step_done(step))
+    }
+
+    /// True when a transfer has ended and will not begin again.
+    pub fn is_transfer_done(&self, transfer: usize) -> bool {
+        self.step_of_transfer(transfer).is_none_or(|step| self.is_step_done(step))
     }
 
     /// True when a process does not run again after its end.
     pub fn is_last_run(&self, process: usize) -> bool {
-        let above = self.step_of(process).and_then(|step| self.restart_above(step));
+        self.step_of(process).is_none_or(|step| self.is_last_run_of(step))
+    }
+
+    fn is_step_done(&self, step: usize) -> bool {
+        match self.restart_above(step) {
+            // One that a later run did not come to is pending.
+            Some(above) if self.has_ended(above) => true,
+            _ => self.has_ended(step) && self.is_last_run_of(step),
+        }
+    }
+
+    fn is_last_run_of(&self, step: usize) -> bool {
         let may_restart = |index: usize| {
             let over = matches!(&self.steps[index].role, Role::Restart(restarts) if restarts.over);
             !over && !self.has_ended(index) && !self.steps[index].cancelled
         };
-        !above.is_some_and(may_restart)
+        !self.restart_above(step).is_some_and(may_restart)
     }
 
     fn has_ended(&self, step: usize) -> bool {

@@ -19,7 +19,7 @@ fn of(setup: Option<Action>, action: Action, sidecars: Vec<Action>) -> Actions {
 
 fn steps(action: Action, runs: usize) -> Steps {
     let actions = of(None, action, Vec::new());
-    Steps::new(&actions, &vec![process("APP"); runs])
+    Steps::new(&actions, &vec![process("APP"); runs], &[])
 }
 
 fn exited(code: i32) -> RunEnd {
@@ -69,7 +69,7 @@ fn codependent_actions_end_together() {
 #[test]
 fn an_end_of_a_sidecar_without_an_error_is_none() {
     let actions = of(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]);
-    let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")]);
+    let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")], &[]);
     assert_eq!(steps.begin(NOW), [Order::Start(0)]);
     assert_eq!(steps.ended(0, exited(0), NOW), [Order::Start(1), Order::Start(2)]);
     assert_eq!(steps.ended(1, exited(0), NOW), [Order::Cancel(2)]);
@@ -123,6 +123,55 @@ fn memory_and_grace_are_told() {
     assert_eq!(stubborn.records()[0].error.as_deref(), Some("exceeded graceful shutdown interval"));
 }
 
+fn transfer(artifact: &str, direction: &str) -> PlannedTransfer {
+    serde_json::from_value(serde_json::json!({
+        "id": "action", "direction": direction, "artifact": artifact, "path": "/app", "log_source": "CELL",
+        "user": {"user": {"id": 0}, "group": null},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_transfer_tells_of_itself() {
+    let say = |failed, text: &str| Order::Say { log_source: "CELL".into(), failed, text: text.into() };
+    let steps_of = |artifact: &str, direction: &str, action: Action| {
+        Steps::new(&of(None, action, Vec::new()), &[], &[transfer(artifact, direction)])
+    };
+    let mut well = steps_of("droplet", "download", Action::Download(0));
+    assert_eq!(well.begin(NOW), [say(false, "Downloading droplet..."), Order::Transfer(0)]);
+    assert!(well.transfer_began(0).is_some());
+    assert_eq!(well.transferred(0, TransferEnd::Done(1536), NOW), [say(false, "Downloaded droplet (1.5K)")]);
+    assert_eq!(well.conclusion(), conclusion(Some(0), None));
+    assert_eq!(well.transferred(0, TransferEnd::Done(1), NOW), [], "once");
+    let mut failing = steps_of("droplet", "upload", Action::Upload(0));
+    assert_eq!(failing.begin(NOW), [say(false, "Uploading droplet..."), Order::Transfer(0)]);
+    let end = TransferEnd::Failed("the server answered 500".into());
+    let told = "Uploading droplet failed: the server answered 500";
+    assert_eq!(failing.transferred(0, end, NOW), [say(true, told)]);
+    let told = "Failed to upload droplet: the server answered 500";
+    assert_eq!(failing.conclusion(), conclusion(None, Some(told)));
+    assert_eq!(failing.records()[0].log_source, "CELL");
+    let mut silent = steps_of("", "download", Action::Download(0));
+    assert_eq!(silent.begin(NOW), [Order::Transfer(0)]);
+    assert_eq!(silent.cancel(NOW), [Order::CancelTransfer(0)]);
+    assert_eq!(silent.transferred(0, TransferEnd::Cancelled, NOW), []);
+    assert_eq!((silent.records()[0].state, silent.conclusion()), (StepState::Cancelled, conclusion(None, None)));
+    let mut unnamed = steps_of("", "download", Action::Download(0));
+    unnamed.begin(NOW);
+    let end = TransferEnd::Failed("too slow".into());
+    assert_eq!(unnamed.transferred(0, end, NOW), [say(true, "Downloading failed: too slow")]);
+    assert_eq!(unnamed.conclusion(), conclusion(None, Some("Failed to download: too slow")));
+}
+
+#[test]
+fn sizes_are_written_as_in_cloud_foundry() {
+    let table =
+        [(0, "0"), (1, "1B"), (1023, "1023B"), (1024, "1K"), (1536, "1.5K"), (12 << 20, "12M"), (u64::MAX, "16E")];
+    for (bytes, text) in table {
+        assert_eq!(short_size(bytes), text, "{bytes}");
+    }
+}
+
 #[test]
 fn durations_are_written_as_in_go() {
     for (millis, text) in [
@@ -142,7 +191,7 @@ fn durations_are_written_as_in_go() {
 fn restarting(mode: RestartMode, action: Action, runs: usize) -> Steps {
     let restart = Some(RestartPolicy { mode, delay_min: Duration::from_secs(10), delay_max: Duration::from_secs(300) });
     let actions = Actions { restart, ..of(None, action, Vec::new()) };
-    Steps::new(&actions, &vec![process(""); runs])
+    Steps::new(&actions, &vec![process(""); runs], &[])
 }
 
 fn at(seconds: u64) -> Timestamp {
@@ -258,7 +307,7 @@ fn setup_is_not_repeated_and_sidecars_are() {
         delay_max: Duration::from_secs(1),
     });
     let actions = Actions { restart, ..of(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]) };
-    let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")]);
+    let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")], &[]);
     assert_eq!(steps.begin(at(0)), [Order::Start(0)]);
     assert!(steps.is_last_run(0) && !steps.is_last_run(1));
     assert_eq!(steps.ended(0, exited(0), at(1)), [Order::Start(1), Order::Start(2)]);

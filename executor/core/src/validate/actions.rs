@@ -9,7 +9,7 @@ use super::{
 };
 use crate::limits::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, MEMORY_MIN, PIDS_MIN, PROCESSES_MAX, PROGRESS_MESSAGE_MAX, RESTART_DELAY_MAX,
-    RESTART_DELAY_MIN, RESTARTS_MAX, TIMEOUT_MAX,
+    RESTART_DELAY_MIN, RESTARTS_MAX, TIMEOUT_MAX, TRANSFERS_MAX,
 };
 use crate::plan::{
     Action, Actions, Limits, Messages, PlannedFile, PlannedProcess, RestartMode, RestartPolicy, SidecarLimits,
@@ -23,7 +23,7 @@ pub(super) fn check(
     policy: &Policy,
     report: &mut Report,
 ) -> Vec<PlannedProcess> {
-    shape(actions, draft.steps.len(), report);
+    shape(actions, draft, report);
     alone(draft, report);
     actions.restart.iter().for_each(|asked| restart(asked, report));
     for (index, asked) in &actions.sidecar_limits {
@@ -56,8 +56,9 @@ fn processes(actions: &Actions) -> Vec<String> {
 }
 
 /// Checks the shape of a tree: bounded, and each process once, in order.
-fn shape(actions: &Actions, processes: usize, report: &mut Report) {
-    let (mut count, mut runs) = (0, 0);
+fn shape(actions: &Actions, draft: &Draft<'_>, report: &mut Report) {
+    let processes = draft.steps.len();
+    let (mut count, mut runs, mut transfers) = (0, 0, 0);
     let mut in_order = true;
     actions.visit(|path, action| {
         count += 1;
@@ -69,6 +70,12 @@ fn shape(actions: &Actions, processes: usize, report: &mut Report) {
             Action::Run(index) => {
                 in_order &= *index == runs;
                 runs += 1;
+            }
+            Action::Download(index) | Action::Upload(index) => {
+                let planned = draft.transfers.get(*index);
+                in_order &= *index == transfers;
+                in_order &= planned.is_some_and(|one| one.id == path && one.direction.kind() == action.kind());
+                transfers += 1;
             }
             Action::Serial(below) | Action::Parallel(below) | Action::Codependent(below) if below.is_empty() => {
                 let field = format!("{path}.{}.actions", action.kind());
@@ -93,8 +100,13 @@ fn shape(actions: &Actions, processes: usize, report: &mut Report) {
         let why = format!("has {runs} run actions, setup and sidecars included; at most {PROCESSES_MAX}");
         report.add("action", TooMany.because(why));
     }
-    if !in_order || runs != processes {
-        report.add("action", "does not name each of its processes once, in order");
+    if transfers > TRANSFERS_MAX {
+        let why =
+            format!("has {transfers} downloads and uploads, setup and sidecars included; at most {TRANSFERS_MAX}");
+        report.add("action", TooMany.because(why));
+    }
+    if !in_order || runs != processes || transfers != draft.transfers.len() {
+        report.add("action", "does not name each of its processes and transfers once, in order");
     }
     if actions.first_process().is_none() && report.0.is_empty() {
         report.add("action", Required.because("has no run action"));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::plan::{
-    Actions, Checks, Connectivity, HostOptions, Isolation, Network, PlannedImage, Redaction, Surroundings,
+    Actions, Checks, Connectivity, Direction, HostOptions, Isolation, Network, PlannedImage, Redaction, Surroundings,
     TerminationMessage, Volume,
 };
 
@@ -97,6 +97,8 @@ pub struct Draft<'a> {
     pub actions: Option<Actions>,
     /// Processes of the tree, in the order of their indices.
     pub steps: Vec<DraftStep<'a>>,
+    /// Downloads and uploads of the tree, in the order of their indices.
+    pub transfers: Vec<DraftTransfer<'a>>,
     /// Limits and tags of the log.
     pub logging: DraftLogging,
     /// Checks as requested; zeros for defaults.
@@ -167,6 +169,29 @@ impl<'a> DraftStep<'a> {
         let sets = |name: &str| self.env.iter().chain(&self.secret_env).any(|(own, _)| *own == name);
         shared.iter().copied().filter(move |(name, _)| !sets(name))
     }
+}
+
+/// A download or an upload of a request.
+#[derive(Clone)]
+pub struct DraftTransfer<'a> {
+    /// Path of its action.
+    pub id: String,
+    /// Direction.
+    pub direction: Direction,
+    /// Name of what is transferred.
+    pub artifact: &'a str,
+    /// URL; unset where a plan is checked again, which has none.
+    pub url: Option<&'a str>,
+    /// Path in the container.
+    pub path: &'a str,
+    /// `user[:group]`; root when empty.
+    pub user: &'a str,
+    /// Mark of the log lines.
+    pub log_source: &'a str,
+    /// Algorithm and value of a checksum; both are empty where there is none.
+    pub checksum: (&'a str, &'a str),
+    /// Key in the cache; empty where the download is not cached.
+    pub cache_key: &'a str,
 }
 
 /// Limits and tags of a request's log.

@@ -116,6 +116,8 @@ pub struct Policy {
     /// Highest limits of processes that may be asked for, by name; -1 = any, and none. Where a name is missing it is the
     /// launcher's own hard limit.
     pub ulimits_max: BTreeMap<String, i64>,
+    /// Downloads and uploads may be asked for.
+    pub allow_transfers: bool,
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
@@ -173,6 +175,7 @@ impl Default for Policy {
             log_bytes_per_second_max: -1,
             log_lines_per_second_max: -1,
             allow_exec: true,
+            allow_transfers: true,
             images: ImagePolicy::default(),
             oom_score_adj_min: 0,
             swap_bytes_max: 0,

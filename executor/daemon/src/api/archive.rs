@@ -7,8 +7,6 @@
 use std::sync::Arc;
 
 use executor_core::protocol::{ArchiveDone, ArchiveStat};
-use executor_core::record::Exit;
-use executor_core::shortage;
 use executor_core::validate::validate_archive;
 use executor_proto::v1;
 use executor_proto::v1::get_archive_response::Part as Out;
@@ -22,6 +20,7 @@ use tonic::{Status, Streaming};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::first_message;
+use crate::copying::{REPORT_MAX, all, failure, fill, succeeded};
 use crate::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio, StdioFd};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
@@ -29,8 +28,6 @@ use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Bytes of a piece of an archive.
 const CHUNK: usize = 16 << 10;
-/// Longest report of the process: status of a path, summary, or failure.
-const REPORT_MAX: usize = 16 << 10;
 
 type Sender = Outlet<v1::GetArchiveResponse>;
 
@@ -67,7 +64,7 @@ async fn begin(
     (field, path): (&str, &str),
     direction: CopyDirection,
 ) -> Result<(ExecSession, Stdio), Problem> {
-    match exec::archive(node, id, path, direction).await? {
+    match exec::archive(node, id, path, "", direction).await? {
         ExecOutcome::Running(session, stdio) => Ok((session, stdio)),
         ExecOutcome::Failed(v1::ExecFailure { message, errno }) => {
             let message = format!("container {id}: {message}");
@@ -103,28 +100,6 @@ async fn part(sender: &Sender, part: Out) -> Result<(), Problem> {
     sent.map_err(|_| Problem::new(Kind::Unavailable, "the client does not read any longer"))
 }
 
-/// Reads until a buffer is full; `false` at an earlier end.
-async fn fill(end: &StdioFd, buffer: &mut [u8]) -> bool {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match end.read(&mut buffer[filled..]).await {
-            Ok(length @ 1..) => filled += length,
-            _ => return false,
-        }
-    }
-    true
-}
-
-/// Reads a report to its end, up to the limit.
-async fn all(end: &StdioFd) -> Vec<u8> {
-    let (mut told, mut length) = (vec![0; REPORT_MAX], 0);
-    while let Ok(more @ 1..) = end.read(&mut told[length..]).await {
-        length += more;
-    }
-    told.truncate(length);
-    told
-}
-
 fn stat(told: &[u8]) -> Result<v1::PathStat, Problem> {
     let malformed = |error: prost::DecodeError| {
         Problem::new(Kind::Internal, format!("malformed status from the process that copies: {error}"))
@@ -158,7 +133,7 @@ pub(super) async fn put(
     };
     validate_archive("start.path", &path, &node.config.policy).map_err(Problem::invalid)?;
     let (session, Stdio { input, stdout, stderr, .. }) =
-        begin(node, &id, ("start.path", &path), CopyDirection::In).await?;
+        begin(node, &id, ("start.path", &path), CopyDirection::In { download: false }).await?;
     tokio::select! {
         done = unpack(&session, requests, input, stdout, failure(stderr)) => done,
         () = node.until_stopping() => Err(Problem::stopping().into()),
@@ -211,33 +186,4 @@ async fn give(requests: &mut Requests<v1::PutArchiveRequest>, input: Option<Arc<
         }
     }
     Ok(())
-}
-
-/// Reads the process's report of a failure, in a task of its own.
-fn failure(stderr: Option<Arc<StdioFd>>) -> JoinSet<String> {
-    let mut reading = JoinSet::new();
-    if let Some(stderr) = stderr {
-        reading.spawn(async move { String::from_utf8_lossy(&all(&stderr).await).into_owned() });
-    }
-    reading
-}
-
-/// Checks the exit of the process; a failure has the process's own words.
-async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) -> Result<(), Problem> {
-    let lost = || {
-        Problem::new(Kind::Unavailable, "the supervisor of the process that copied was lost: the copy is incomplete")
-    };
-    let exit = exit.ok_or_else(lost)?;
-    if exit == Exit::Code(0) {
-        return Ok(());
-    }
-    let words = failure.join_next().await.and_then(Result::ok).filter(|words| !words.is_empty());
-    let words = words.unwrap_or_else(|| match exit {
-        Exit::Code(code) => format!("the process that copied ended with exit code {code}"),
-        Exit::Signal(signal) => {
-            format!("the process that copied was killed by signal {signal}: its container ended, or is out of memory")
-        }
-    });
-    let kind = if shortage::named(&words).is_some() { Kind::Exhausted } else { Kind::Precondition };
-    Err(Problem::new(kind, words))
 }

@@ -353,6 +353,7 @@ fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
     use v1::step::State;
     let process = plan.and_then(|plan| plan.processes.iter().find(|process| process.id == step.path));
     let files = process.map_or(&[][..], |process| &process.files);
+    let transfer = plan.and_then(|plan| plan.transfers.iter().find(|transfer| transfer.id == step.path));
     v1::Step {
         path: step.path.clone(),
         kind: step.kind.clone(),
@@ -374,6 +375,9 @@ fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
         pid: u32::try_from(step.pid).unwrap_or(0),
         program: process.map(|process| process.path.clone()).unwrap_or_default(),
         files: files.iter().map(|file| file.path.display().to_string()).collect(),
+        artifact: transfer.map(|transfer| transfer.artifact.clone()).unwrap_or_default(),
+        container_path: transfer.map(|transfer| transfer.path.clone()).unwrap_or_default(),
+        transferred_bytes: step.bytes.unwrap_or(0),
     }
 }
 

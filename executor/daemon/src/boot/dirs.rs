@@ -22,12 +22,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{Account, BootError};
-use crate::paths::{IMAGES, LEDGER, Paths};
+use crate::paths::{IMAGES, LEDGER, Paths, TRANSFERS};
 
 const LOCK: &str = "lock";
 
-/// Makes missing directories. Existing ones keep their owners and modes, except those of the ledger and the images,
-/// which are the daemon's alone. Returns the ledger's directory.
+/// Makes missing directories. Existing ones keep their owners and modes, except those of the ledger, the images and
+/// the downloads, which are the daemon's alone. Returns the ledger's directory.
 ///
 /// # Errors
 /// A directory cannot be made, or the account cannot reach it.
@@ -41,11 +41,13 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     let (run, state) = (open(&paths.run_dir)?, open(&paths.state_dir)?);
     let failed = |what, path: std::path::PathBuf| move |source| BootError::Path { what, path: path.clone(), source };
     let ledger = make_below(&state, LEDGER, 0o700).map_err(failed("make directory", paths.ledger()))?;
-    let images = match make_below(&state, IMAGES, 0o700) {
-        // A full disk on an older state directory: the directory is made when an image comes.
-        Err(error) if is_disk_full(&error) => None,
-        made => Some(made.map_err(failed("make directory", paths.images()))?),
+    // On a full disk an older state directory gets them with the next start.
+    let others = |name: &str, path: std::path::PathBuf| match make_below(&state, name, 0o700) {
+        Err(error) if is_disk_full(&error) => Ok(None),
+        made => made.map(Some).map_err(failed("make directory", path)),
     };
+    let images = others(IMAGES, paths.images())?;
+    let transfers = others(TRANSFERS, paths.transfers())?;
     if root {
         // Without root the launcher makes this directory, or systemd.
         let runtime = make_below(&run, RUNTIME_SOURCE, 0o755).map_err(failed("make directory", paths.runtime_dir()))?;
@@ -55,6 +57,7 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
         handed(&runtime, None, paths.runtime_dir())?;
         handed(&ledger, Some(0), paths.ledger())?;
         images.map_or(Ok(()), |images| handed(&images, Some(1), paths.images()))?;
+        transfers.map_or(Ok(()), |transfers| handed(&transfers, Some(0), paths.transfers()))?;
         fchmod(&ledger, Mode::RWXU).map_err(|error| failed("set the mode of", paths.ledger())(error.into()))?;
     }
     Ok(ledger)

@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use executor_core::limits::ACTION_DEPTH_MAX;
 use executor_core::plan::{
-    self, Actions, Messages, RESTART_DELAY_MAX_DEFAULT, RESTART_DELAY_MIN_DEFAULT, RestartMode, RestartPolicy,
-    SidecarLimits,
+    self, Actions, Direction, Messages, RESTART_DELAY_MAX_DEFAULT, RESTART_DELAY_MIN_DEFAULT, RestartMode,
+    RestartPolicy, SidecarLimits,
 };
 use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Required, TooMany, UnknownValue};
-use executor_core::validate::{DraftStep, Violation};
+use executor_core::validate::{DraftStep, DraftTransfer, Violation};
 use executor_proto::v1::{
-    self as v1, Action, CodependentAction, EmitProgressAction, ParallelAction, RunAction, RunRequest, SerialAction,
-    Sidecar, TimeoutAction, TryAction,
+    self as v1, Action, CodependentAction, DownloadAction, EmitProgressAction, ParallelAction, RunAction, RunRequest,
+    SerialAction, Sidecar, TimeoutAction, TryAction, UploadAction,
 };
 
 use super::{duration, file, variables};
-use crate::problem::{Kind, Problem};
 
 /// Maximum number of sidecars.
 const SIDECARS_MAX: usize = 16;
@@ -30,16 +29,16 @@ pub(super) enum Set<'a> {
     Parallel(&'a ParallelAction),
     Serial(&'a SerialAction),
     Codependent(&'a CodependentAction),
-    /// A kind that is not supported.
-    Other(&'static str),
+    Download(&'a DownloadAction),
+    Upload(&'a UploadAction),
 }
 
 /// Returns the action that is set, with its name; all names where there is not exactly one.
 pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'static str>> {
     let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
     let all = [
-        ("download", download.as_ref().map(|_| Set::Other("download"))),
-        ("upload", upload.as_ref().map(|_| Set::Other("upload"))),
+        ("download", download.as_ref().map(Set::Download)),
+        ("upload", upload.as_ref().map(Set::Upload)),
         ("run", run.as_ref().map(Set::Run)),
         ("timeout", timeout.as_deref().map(Set::Timeout)),
         ("emit_progress", emit_progress.as_deref().map(Set::EmitProgress)),
@@ -55,22 +54,20 @@ pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'stat
 /// A tree that is being read.
 struct Reading<'a, 'v> {
     steps: Vec<DraftStep<'a>>,
+    transfers: Vec<DraftTransfer<'a>>,
     violations: &'v mut Vec<Violation>,
 }
 
-/// Reads the tree of a request: its actions and their processes.
-///
-/// # Errors
-/// No action at all; a kind that is not supported.
-pub(super) fn of<'a>(
-    request: &'a RunRequest,
-    violations: &mut Vec<Violation>,
-) -> Result<(Option<Actions>, Vec<DraftStep<'a>>), Problem> {
-    let mut reading = Reading { steps: Vec::new(), violations };
+/// Tree of a request, with its processes and its transfers.
+type Tree<'a> = (Option<Actions>, Vec<DraftStep<'a>>, Vec<DraftTransfer<'a>>);
+
+/// Reads the tree of a request. There is none where an action is not valid, which is a violation.
+pub(super) fn of<'a>(request: &'a RunRequest, violations: &mut Vec<Violation>) -> Tree<'a> {
+    let mut reading = Reading { steps: Vec::new(), transfers: Vec::new(), violations };
     let source = &request.log_source;
     let setup = request.setup.as_ref();
-    let setup = setup.map(|setup| reading.action("setup", Some(setup), source, 1)).transpose()?.flatten();
-    let action = reading.action("action", request.action.as_ref(), source, 1)?;
+    let setup = setup.and_then(|setup| reading.action("setup", Some(setup), source, 1));
+    let action = reading.action("action", request.action.as_ref(), source, 1);
     let count = request.sidecars.len();
     if count > SIDECARS_MAX {
         let why = format!("has {count} entries; at most {SIDECARS_MAX}");
@@ -79,13 +76,13 @@ pub(super) fn of<'a>(
     let mut sidecars = Vec::new();
     for (index, sidecar) in request.sidecars.iter().take(SIDECARS_MAX).enumerate() {
         let path = format!("sidecars[{index}].action");
-        sidecars.extend(reading.action(&path, sidecar.action.as_ref(), source, 1)?);
+        sidecars.extend(reading.action(&path, sidecar.action.as_ref(), source, 1));
     }
-    let steps = reading.steps;
+    let (steps, transfers) = (reading.steps, reading.transfers);
     let restart = restart(request.restart_policy.as_ref(), violations);
     let sidecar_limits = sidecar_limits(&request.sidecars, violations);
     let actions = action.map(|action| Actions { setup, action, sidecars, restart, sidecar_limits });
-    Ok((actions, steps))
+    (actions, steps, transfers)
 }
 
 /// Makes the tree of a single run action that has a restart policy: its files are those of the container.
@@ -161,28 +158,53 @@ impl<'a> Reading<'a, '_> {
         action: Option<&'a Action>,
         source: &'a str,
         depth: usize,
-    ) -> Result<Option<plan::Action>, Problem> {
+    ) -> Option<plan::Action> {
         let set = match action.map(set) {
             None => return self.missing(path),
             Some(Err(names)) if names.is_empty() => return self.missing(path),
             Some(Err(names)) => {
                 let why = format!("has {} set; set exactly one action", names.join(", "));
                 self.violations.push(Violation::new(path, Conflict.because(why)));
-                return Ok(None);
+                return None;
             }
             Some(Ok((_, set))) => set,
         };
         if depth > ACTION_DEPTH_MAX {
             let why = format!("is nested {depth} deep; at most {ACTION_DEPTH_MAX}");
             self.violations.push(Violation::new(path, TooMany.because(why)));
-            return Ok(None);
+            return None;
         }
         let below = depth + 1;
         let inherited = |own: &'a str| if own.is_empty() { source } else { own };
-        Ok(match set {
-            Set::Other(name) => {
-                let why = format!("the action `{name}` at `{path}` is not supported by this version");
-                return Err(Problem::new(Kind::Unimplemented, why));
+        match set {
+            Set::Download(download) => {
+                let checksum = (&*download.checksum_algorithm, &*download.checksum_value);
+                self.transfers.push(DraftTransfer {
+                    id: path.to_owned(),
+                    direction: Direction::Download,
+                    artifact: &download.artifact,
+                    url: Some(&download.from),
+                    path: &download.to,
+                    user: &download.user,
+                    log_source: inherited(&download.log_source),
+                    checksum,
+                    cache_key: &download.cache_key,
+                });
+                Some(plan::Action::Download(self.transfers.len() - 1))
+            }
+            Set::Upload(upload) => {
+                self.transfers.push(DraftTransfer {
+                    id: path.to_owned(),
+                    direction: Direction::Upload,
+                    artifact: &upload.artifact,
+                    url: Some(&upload.to),
+                    path: &upload.from,
+                    user: &upload.user,
+                    log_source: inherited(&upload.log_source),
+                    checksum: ("", ""),
+                    cache_key: "",
+                });
+                Some(plan::Action::Upload(self.transfers.len() - 1))
             }
             Set::Run(run) => {
                 self.steps.push(step(format!("{path}.run"), run, inherited(&run.log_source)));
@@ -190,26 +212,26 @@ impl<'a> Reading<'a, '_> {
             }
             Set::Serial(serial) => {
                 let path = format!("{path}.serial");
-                self.list(&path, &serial.actions, inherited(&serial.log_source), below)?.map(plan::Action::Serial)
+                self.list(&path, &serial.actions, inherited(&serial.log_source), below).map(plan::Action::Serial)
             }
             Set::Parallel(parallel) => {
                 let path = format!("{path}.parallel");
-                self.list(&path, &parallel.actions, inherited(&parallel.log_source), below)?.map(plan::Action::Parallel)
+                self.list(&path, &parallel.actions, inherited(&parallel.log_source), below).map(plan::Action::Parallel)
             }
             Set::Codependent(codependent) => {
                 let path = format!("{path}.codependent");
-                let list = self.list(&path, &codependent.actions, inherited(&codependent.log_source), below)?;
+                let list = self.list(&path, &codependent.actions, inherited(&codependent.log_source), below);
                 list.map(plan::Action::Codependent)
             }
             Set::Try(attempt) => {
                 let path = format!("{path}.try.action");
-                let action = self.action(&path, attempt.action.as_deref(), inherited(&attempt.log_source), below)?;
+                let action = self.action(&path, attempt.action.as_deref(), inherited(&attempt.log_source), below);
                 action.map(|action| plan::Action::Try(Box::new(action)))
             }
             Set::Timeout(timeout) => {
                 let after = timeout_of(path, timeout, self.violations);
                 let path = format!("{path}.timeout.action");
-                let action = self.action(&path, timeout.action.as_deref(), inherited(&timeout.log_source), below)?;
+                let action = self.action(&path, timeout.action.as_deref(), inherited(&timeout.log_source), below);
                 action.map(|action| plan::Action::Timeout { action: Box::new(action), after })
             }
             Set::EmitProgress(progress) => {
@@ -220,29 +242,23 @@ impl<'a> Reading<'a, '_> {
                     log_source: inherited(&progress.log_source).to_owned(),
                 };
                 let path = format!("{path}.emit_progress.action");
-                let action = self.action(&path, progress.action.as_deref(), source, below)?;
+                let action = self.action(&path, progress.action.as_deref(), source, below);
                 action.map(|action| plan::Action::EmitProgress { action: Box::new(action), messages })
             }
-        })
+        }
     }
 
-    fn list(
-        &mut self,
-        path: &str,
-        actions: &'a [Action],
-        source: &'a str,
-        depth: usize,
-    ) -> Result<Option<Vec<plan::Action>>, Problem> {
+    fn list(&mut self, path: &str, actions: &'a [Action], source: &'a str, depth: usize) -> Option<Vec<plan::Action>> {
         let mut list = Vec::with_capacity(actions.len());
         for (index, action) in actions.iter().enumerate() {
-            list.extend(self.action(&format!("{path}.actions[{index}]"), Some(action), source, depth)?);
+            list.extend(self.action(&format!("{path}.actions[{index}]"), Some(action), source, depth));
         }
-        Ok(Some(list))
+        Some(list)
     }
 
-    fn missing(&mut self, path: &str) -> Result<Option<plan::Action>, Problem> {
+    fn missing(&mut self, path: &str) -> Option<plan::Action> {
         self.violations.push(Violation::new(path, Required.because("is not set: set one action, such as `run`")));
-        Ok(None)
+        None
     }
 }
 
@@ -304,7 +320,7 @@ mod tests {
             ..Default::default()
         };
         let mut violations = Vec::new();
-        let (actions, steps) = of(&request, &mut violations).unwrap();
+        let (actions, steps, _) = of(&request, &mut violations);
         assert!(violations.is_empty() && actions.is_some());
         let paths: Vec<_> = steps.iter().map(|step| (step.path, step.log_source)).collect();
         assert_eq!(paths, [("a", "APP"), ("b", "S"), ("c", "S"), ("d", "S"), ("e", "APP")]);
@@ -323,18 +339,33 @@ mod tests {
         let two = Action { r#try: Some(Box::default()), ..run("b") };
         let request = RunRequest { action: Some(serial(vec![none, negative, two])), ..Default::default() };
         let mut violations = Vec::new();
-        of(&request, &mut violations).unwrap();
+        of(&request, &mut violations);
         let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
         let parent = "action.serial.actions";
         assert_eq!(
             fields,
             [&*format!("{parent}[0]"), &*format!("{parent}[1].timeout.timeout_ms"), &*format!("{parent}[2]")]
         );
-        let upload = Action { upload: Some(Default::default()), ..Default::default() };
-        let request = RunRequest { action: Some(serial(vec![upload])), ..Default::default() };
-        let problem = of(&request, &mut Vec::new()).err().unwrap();
-        assert_eq!(problem.kind, Kind::Unimplemented);
-        assert!(problem.message.contains("`upload` at `action.serial.actions[0]`"), "{problem}");
+    }
+
+    #[test]
+    fn transfers_are_numbered_beside_processes() {
+        let download = DownloadAction { from: "http://a/".into(), log_source: "D".into(), ..Default::default() };
+        let download = Action { download: Some(download), ..Default::default() };
+        let upload = UploadAction { to: "http://b/".into(), ..Default::default() };
+        let upload = Action { upload: Some(upload), ..Default::default() };
+        let mut request = RunRequest { action: Some(serial(vec![download, run("a"), upload])), ..Default::default() };
+        let (actions, steps, transfers) = of(&request, &mut Vec::new());
+        let Some(plan::Action::Serial(list)) = actions.map(|actions| actions.action) else { panic!() };
+        assert_eq!(list, [plan::Action::Download(0), plan::Action::Run(0), plan::Action::Upload(1)]);
+        assert_eq!((steps.len(), transfers.len()), (1, 2));
+        let of: Vec<_> = transfers.iter().map(|one| (&*one.id, one.url.unwrap(), one.log_source)).collect();
+        let parent = "action.serial.actions";
+        let ids = [format!("{parent}[0]"), format!("{parent}[2]")];
+        assert_eq!(of, [(&*ids[0], "http://a/", "D"), (&*ids[1], "http://b/", "S")]);
+        assert_eq!(request.urls(), ["http://a/", "http://b/"]);
+        request.for_each_url(String::clear);
+        assert_eq!(request.urls(), ["", ""]);
     }
 
     #[test]
@@ -343,7 +374,7 @@ mod tests {
         for (levels, fits) in [(16, true), (17, false), (30, false)] {
             let request = RunRequest { action: Some(deep(levels)), ..Default::default() };
             let mut violations = Vec::new();
-            of(&request, &mut violations).unwrap();
+            of(&request, &mut violations);
             assert_eq!(violations.is_empty(), fits, "{levels}");
         }
     }

@@ -16,7 +16,6 @@ impl From<Problem> for Status {
     fn from(problem: Problem) -> Self {
         let code = match problem.kind {
             Kind::Invalid => Code::InvalidArgument,
-            Kind::Unimplemented => Code::Unimplemented,
             Kind::NotFound => Code::NotFound,
             Kind::Exists => Code::AlreadyExists,
             Kind::Precondition => Code::FailedPrecondition,

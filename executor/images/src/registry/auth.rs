@@ -17,7 +17,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::challenge::{self, Challenge};
 use super::{Registry, short};
 use crate::error::ImageError;
-use crate::http::{Answer, HttpRequest, Origin};
+use executor_http::{Answer, Destinations, HttpRequest, Origin, RequestBody};
 
 /// Longest answer of a token service.
 const ANSWER_MAX: usize = 64 << 10;
@@ -129,7 +129,14 @@ impl Registry {
                 headers.extend(Authorization::basic(username, password).map(|basic| (AUTHORIZATION, basic.header())));
             }
         }
-        let ask = HttpRequest { method, origin: &origin, path: &path, headers, body, named_by };
+        let ask = HttpRequest {
+            method,
+            origin: &origin,
+            path: &path,
+            headers,
+            body: RequestBody::Full(body.into()),
+            destinations: named_by.map_or(Destinations::Any, Destinations::NamedBy),
+        };
         let mut answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
         match answer.status {
             StatusCode::OK => {}

@@ -16,8 +16,8 @@ use super::Registry;
 use crate::blocking::blocking;
 use crate::error::ImageError;
 use crate::hash::Hasher;
-use crate::http::{Answer, BodyError};
 use crate::store::ingest::Partial;
+use executor_http::{Answer, BodyError};
 
 /// Bytes that are written and hashed at once.
 const BATCH: usize = 256 << 10;
@@ -214,7 +214,7 @@ impl Registry {
         }
     }
 
-    fn broken(&self, wanted: &BlobRequest, origin: &crate::http::Origin) -> ImageError {
+    fn broken(&self, wanted: &BlobRequest, origin: &executor_http::Origin) -> ImageError {
         let why = "it answers with another byte range than requested".to_owned();
         ImageError::Connection { what: wanted.what.clone(), origin: origin.to_string(), why }
     }

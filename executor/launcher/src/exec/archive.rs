@@ -23,7 +23,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::payload::ProcessPayload;
-use executor_core::protocol::{ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork};
+use executor_core::protocol::{ARCHIVE_DOWNLOAD, ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork};
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::open_dir;
 use executor_sys::process;
@@ -46,6 +46,8 @@ pub(super) struct Asked {
     follow: bool,
     /// Set where only the kind of the path is asked for.
     stat: bool,
+    /// The directory is made where it is missing, and device nodes are refused.
+    download: bool,
 }
 
 /// Why it was given up, in one line.
@@ -104,7 +106,13 @@ impl Asked {
                 .map_err(|error| StartFailure::new("read what to copy", io::Error::other(error.to_string())))?;
             let has = |flag: &str| payload.args.contains(&flag.as_bytes());
             let path = String::from_utf8_lossy(payload.path).into_owned().into();
-            Ok(Self { work, path, follow: has(ARCHIVE_FOLLOW), stat: has(ARCHIVE_STAT) })
+            Ok(Self {
+                work,
+                path,
+                follow: has(ARCHIVE_FOLLOW),
+                stat: has(ARCHIVE_STAT),
+                download: has(ARCHIVE_DOWNLOAD),
+            })
         });
         asked.map_err(|error| StartFailure::new("map what to copy", error))?
     }
@@ -127,7 +135,7 @@ impl Asked {
                 let mut hangup = SigSet::empty();
                 hangup.add(Signal::SIGHUP);
                 hangup.thread_block().map_err(|error| StartFailure::new("block SIGHUP", io::Error::from(error)))?;
-                let target = put::Target::open(root.as_fd(), &self.path).map_err(failed)?;
+                let target = put::Target::open(root.as_fd(), &self.path, self.download).map_err(failed)?;
                 begun(&[target.as_fd()])?;
                 target.unpack()
             }

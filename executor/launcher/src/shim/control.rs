@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
-    Attach, Done, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, Reason, Refused, ShimCall, ShimNews,
-    ShimReport, ShimRequest, Signal, Stop, state_number,
+    Attach, Done, EndTransfer, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, ReadTransfer, Reason,
+    Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
 };
 use executor_core::usage::Usage;
 use executor_secrets::volume::Volume;
@@ -73,6 +73,10 @@ pub(super) enum Command {
     MakeSocket(MakeSocket),
     /// Answer with its counters.
     ReadUsage,
+    /// Answer with the URL of a transfer.
+    ReadTransfer(ReadTransfer),
+    /// Go on after the end of a transfer.
+    EndTransfer(EndTransfer),
 }
 
 /// What an answer carries.
@@ -272,6 +276,8 @@ impl Control {
             Some(ShimCall::Stop(stop)) => Command::Stop(stop),
             Some(ShimCall::EndUnhealthy(asked)) => Command::EndUnhealthy(asked),
             Some(ShimCall::MakeSocket(asked)) => Command::MakeSocket(asked),
+            Some(ShimCall::ReadTransfer(asked)) => Command::ReadTransfer(asked),
+            Some(ShimCall::EndTransfer(asked)) => Command::EndTransfer(asked),
             Some(ShimCall::Signal(signal)) => Command::Signal(signal),
             Some(ShimCall::ReadUsage(_)) => Command::ReadUsage,
             Some(ShimCall::Share(_)) => {

@@ -24,7 +24,7 @@ use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{Prepared, PreparedStep};
 use executor_core::spec::DeviceNode;
 use executor_core::token::RUNTIME_DIR;
-use executor_core::validate::Violation;
+use executor_core::validate::{Violation, check_url};
 use executor_secrets::volume::{Access, Owner, Pass, StepSecrets, Volume};
 use executor_secrets::{Token, TokenDigest};
 use executor_sys::memfile::MemFile;
@@ -254,10 +254,18 @@ impl Injection<'_> {
         mut contents: &[&[u8]],
         pass: &mut Pass<'_>,
     ) -> io::Result<()> {
-        if payloads.len() != self.plan.processes.len() {
+        if payloads.len() != self.plan.processes.len() + self.plan.transfers.len() {
             return Err(malformed("payloads and plan do not fit one another"));
         }
         let steps = volume.make_steps()?;
+        let (payloads, urls) = payloads.split_at(self.plan.processes.len());
+        for (index, url) in urls.iter().enumerate() {
+            std::str::from_utf8(url)
+                .ok()
+                .filter(|url| check_url(url).is_ok())
+                .ok_or_else(|| malformed("URL of a transfer"))?;
+            volume.fill_transfer(steps.as_fd(), self.plan.processes.len() + index, url)?;
+        }
         if self.plan.keep_environment {
             let first = self.plan.first_process().and_then(|first| payloads.get(first));
             let first = ProcessPayload::decode(first.ok_or(io::ErrorKind::InvalidData)?).map_err(malformed)?;

@@ -454,9 +454,11 @@ impl Waiting {
         let mut files = plan.files.len();
         if plan.actions.is_some() {
             let payloads = site.remains.inputs[0].len() as u64;
-            let steps = placement::steps_size(&plan.processes, payloads, plan.files.len(), host.page);
+            let steps =
+                placement::steps_size((&plan.processes, &plan.transfers), payloads, plan.files.len(), host.page);
             (size.bytes, size.inodes) = (size.bytes + steps.bytes, size.inodes + steps.inodes);
             files += plan.processes.iter().map(|process| process.files.len() + 4).sum::<usize>();
+            files += 2 * plan.transfers.len();
         }
         let volume = Volume::create(size).map_err(|error| failed("secret file system", &error))?;
         limits::allow_descriptors(files);

@@ -17,7 +17,8 @@ use executor_core::plan::{Actions, PlannedProcess};
 use executor_core::record::{
     ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep, RestartRecord, StepRecord,
 };
-use executor_core::steps::{AskedAgain, Order, RunEnd, Steps, Timer};
+use executor_core::steps::{AskedAgain, Order, RunEnd, Steps, Timer, TransferEnd};
+use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
@@ -47,6 +48,8 @@ pub(super) struct Running {
     processes: BTreeMap<usize, Process>,
     /// Processes that have ended, and whose secrets are still there.
     ended: BTreeSet<usize>,
+    /// Transfers that have ended and whose URLs are not wiped yet.
+    ended_transfers: BTreeSet<usize>,
     /// Times of steps.
     timers: Vec<(Instant, Timer)>,
     /// Time from the stop signal to SIGKILL.
@@ -85,10 +88,11 @@ impl Running {
         init: BorrowedFd<'_>,
     ) -> io::Result<Self> {
         Ok(Self {
-            steps: Steps::new(actions, &record.plan.processes),
+            steps: Steps::new(actions, &record.plan.processes, &record.plan.transfers),
             starter: Some(Starter::fork(host, filter, record, prepared, init)?),
             processes: BTreeMap::new(),
             ended: BTreeSet::new(),
+            ended_transfers: BTreeSet::new(),
             timers: Vec::new(),
             grace: record.plan.grace,
             stop_signal: record.plan.stop_signal.cast_signed(),
@@ -219,6 +223,14 @@ impl Ready {
         while let Some(process) = self.steps.as_ref().and_then(|running| running.processes.keys().next().copied()) {
             self.drive(host, |running, site| running.ended(process, Exit::Signal(libc::SIGKILL), site));
         }
+        let transfers = 0..self.record.plan.transfers.len();
+        let runs = |ready: &Self, index: &usize| {
+            ready.steps.as_ref().is_some_and(|steps| steps.transfer_began(*index).is_some())
+        };
+        while let Some(transfer) = transfers.clone().find(|index| runs(self, index)) {
+            let end = TransferEnd::Failed("the container has ended".into());
+            self.end_transfer(host, transfer, end);
+        }
     }
 
     /// Does what is due.
@@ -260,6 +272,11 @@ impl Ready {
             process.kill_at = process.kill_at.map(|earlier| earlier.min(at));
         }
         self.drive(host, |running, _| running.steps.cancel(now()));
+    }
+
+    /// A transfer has ended, or was given up.
+    pub(super) fn end_transfer(&mut self, host: &Host, transfer: usize, end: TransferEnd) {
+        self.drive(host, |running, site| running.transferred(transfer, end, site));
     }
 
     /// Has something happen to the steps, and carries out what follows.
@@ -311,6 +328,10 @@ impl Running {
                     }
                 }
             }
+            // executord sees it in the record, and begins.
+            Order::Transfer(_) => {}
+            // It sees that likewise, and gives up what it does.
+            Order::CancelTransfer(transfer) => return self.transferred(transfer, TransferEnd::Cancelled, site),
             Order::Expire(timer, after) => self.timers.push((Instant::now() + after, timer)),
             Order::Clear(text) => {
                 site.log.own_words(&text);
@@ -326,6 +347,24 @@ impl Running {
             }
         }
         Vec::new()
+    }
+
+    /// Returns when a transfer began that has not ended.
+    pub(super) fn transfer_began(&self, transfer: usize) -> Option<Timestamp> {
+        self.steps.transfer_began(transfer)
+    }
+
+    /// Goes on after the end of a transfer.
+    fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &Site<'_>) -> Vec<Order> {
+        if self.transfer_began(transfer).is_none() {
+            return Vec::new();
+        }
+        self.ended_transfers.insert(transfer);
+        let end = match end {
+            TransferEnd::Failed(why) => TransferEnd::Failed(site.log.masked(&why)),
+            end => end,
+        };
+        self.steps.transferred(transfer, end, now())
     }
 
     /// Orders a process. Gives the copy of its payload, to be wiped when it runs.
@@ -416,6 +455,19 @@ impl Running {
         for index in done {
             Self::forget_payload(index, site);
             self.wipe_files(index, site);
+        }
+        let (done, ended) =
+            std::mem::take(&mut self.ended_transfers).into_iter().partition(|it| self.steps.is_transfer_done(*it));
+        self.ended_transfers = ended;
+        done.into_iter().for_each(|transfer| Self::wipe_url(transfer, site));
+    }
+
+    /// Wipes the URL of a transfer.
+    fn wipe_url(transfer: usize, site: &Site<'_>) {
+        let number = site.record.plan.processes.len() + transfer;
+        if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step(number, &mut Receipt::default())) {
+            let id = site.record.plan.id.as_str();
+            log::line(Level::Error, id, format_args!("the URL of a transfer was not wiped: {error}"));
         }
     }
 

@@ -13,7 +13,7 @@ use executor_sys::process::{self, SignalEvents};
 
 use super::control::{Carried, Command, Control};
 use super::steps::Running;
-use super::{Ready, checks, disclosure, egress, save, update, usage};
+use super::{Ready, checks, disclosure, egress, save, transfers, update, usage};
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -186,6 +186,8 @@ fn carry_out(
         }
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
         Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
+        Command::ReadTransfer(asked) => transfers::url(&asked, ready).map(|file| Some(Carried::Secrets(file))),
+        Command::EndTransfer(asked) => transfers::end(host, asked, ready).map(|()| None),
         Command::EndUnhealthy(asked) => {
             if checks::end(&asked, host, ready)? {
                 let grace = ready.record.plan.grace;

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::plan::{Plan, PlannedFile, PlannedProcess, Redaction};
+use executor_core::plan::{Plan, PlannedFile, PlannedProcess, PlannedTransfer, Redaction};
 use executor_secrets::redact::{Redactor, Watched};
 use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
@@ -155,10 +155,28 @@ fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Value>> {
 fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Value>> {
     payloads.read(|bytes| {
         let payloads = payload::decode(bytes).map_err(invalid)?;
-        let pairs = plan.processes.iter().zip(payloads);
+        let urls = payloads.get(plan.processes.len()..).unwrap_or_default();
+        let urls = plan.transfers.iter().zip(urls).flat_map(|(transfer, url)| of_url(transfer, url));
+        let pairs = plan.processes.iter().zip(&payloads);
         let values = pairs.map(|(process, payload)| of_process(process, &format!("{}.run.", process.id), payload));
-        Ok(values.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+        Ok(values.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().chain(urls).collect())
     })?
+}
+
+/// The secret parts of a URL: the query, and the name and password before the host.
+fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Value> {
+    let direction = transfer.direction;
+    let name = |part: &str| format!("{}.{}.{} ({part})", transfer.id, direction.kind(), direction.url_field());
+    let (rest, query) = match url.iter().position(|byte| *byte == b'?') {
+        Some(at) => (&url[..at], &url[at + 1..]),
+        None => (url, &b""[..]),
+    };
+    let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
+    let authority = rest.windows(3).position(|three| three == b"://").map_or(rest, |at| &rest[at + 3..]);
+    let authority = authority.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let user = authority.iter().rposition(|byte| *byte == b'@').map_or(&b""[..], |at| &authority[..at]);
+    let parts = [("query", query), ("user", user)];
+    parts.into_iter().filter(|(_, part)| !part.is_empty()).map(|(part, value)| Value::new(name(part), value)).collect()
 }
 
 /// Secret arguments and variables of one process, whose arguments are named below `parent`.

@@ -6,6 +6,7 @@
 //! /steps/3/0/db/user    its files, mount point 0: read-only views of these are in the process's own mount namespace
 //! /steps/3/1            mount point 1, a single file
 //! /steps/environment    environment of the container's process, until the container ends (0600, root)
+//! /steps/5/payload      URL of a transfer, which is numbered behind the processes, until it has ended (0600, root)
 //! /steps/cover          an empty directory, mounted over the view of /steps in the container
 //! ```
 //! They are here and not in memory files of their own, because whoever finishes a container wipes the volume: the shim, the
@@ -117,6 +118,15 @@ impl Volume {
     /// There is none.
     pub fn environment(&self) -> io::Result<Stored> {
         self.open(&Path::new(STEPS).join(ENVIRONMENT))
+    }
+
+    /// Writes the URL of a transfer into the directory of all steps, under a number behind those of the processes.
+    ///
+    /// # Errors
+    /// As [`Volume::fill_step`].
+    pub fn fill_transfer(&self, steps: BorrowedFd<'_>, number: usize, url: &[u8]) -> io::Result<()> {
+        let dir = make_dir(steps, number.to_string().as_ref(), ROOT, Access { mode: DIRECTORY, gid: ROOT })?;
+        write_file(dir.as_fd(), PAYLOAD.as_ref(), url, ROOT, Access { mode: FILE_MODE, gid: ROOT }).map(drop)
     }
 
     /// Returns the payload of a process, until it is wiped.

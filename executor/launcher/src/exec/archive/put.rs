@@ -35,6 +35,8 @@ const DIR_MODE: u32 = 0o755;
 pub(super) struct Target {
     root: OwnedFd,
     path: PathBuf,
+    /// The archive is a download: device nodes are refused.
+    download: bool,
     /// Directories that were made and are not marked yet, each below the one before: what comes into them is made first.
     unmarked: Vec<(PathBuf, u32, Time)>,
     done: ArchiveDone,
@@ -62,16 +64,24 @@ impl executor_layers::archive::Source for Input {
 }
 
 impl Target {
-    /// Opens it.
+    /// Opens it. For a download it is made where it is missing.
     ///
     /// # Errors
     /// Does not exist, or no directory.
-    pub(super) fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<Self> {
+    pub(super) fn open(root: BorrowedFd<'_>, path: &Path, download: bool) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let root = open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot)?;
+        let open = || open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot);
+        let root = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && download => {
+                make(root, path)?;
+                open()?
+            }
+            opened => opened?,
+        };
         Ok(Self {
             root,
             path: path.to_owned(),
+            download,
             unmarked: Vec::new(),
             done: ArchiveDone::default(),
             left_out: LeftOut::default(),
@@ -211,6 +221,10 @@ impl Target {
                 let above = above.map_err(|error| Ok(behind_a_link(error)))?;
                 return linkat(&above, of, parent, name, AtFlags::empty()).map_err(failed);
             }
+            Kind::CharDevice(..) | Kind::BlockDevice(..) if self.download => {
+                let entry = shown(Path::new(std::ffi::OsStr::from_bytes(&entry.path)));
+                return Err(Err(UnpackError::Device { entry, why: "a download may not have one" }));
+            }
             Kind::Symlink => symlinkat(entry.link.as_slice(), parent, name).map_err(failed)?,
             Kind::Fifo => mknodat(parent, name, FileType::Fifo, mode, 0).map_err(failed)?,
             Kind::CharDevice(major, minor) => {
@@ -241,6 +255,22 @@ impl Target {
             }
         }
     }
+}
+
+/// Makes the directories of a path that are missing. Links on the way are followed, within the root.
+fn make(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let mut above: Vec<&Path> = path.ancestors().filter(|path| path.file_name().is_some()).collect();
+    above.reverse();
+    for path in above {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let parent = open_in_root(root, parent, flags, Mode::empty(), Follow::LinksWithinRoot)?;
+        match mkdirat(parent, name, Mode::from_raw_mode(DIR_MODE)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// No other entry could be made, either.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Reach of an address, which decides by which servers it may be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub enum Reach {
     /// An address of the Internet.
     Public,
     /// An address of the site.
@@ -16,7 +16,8 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    pub(crate) fn of(address: IpAddr) -> Self {
+    /// Returns the reach of an address.
+    pub fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => of_v4(address),
             IpAddr::V6(address) => of_v6(address),
@@ -24,7 +25,10 @@ impl Reach {
     }
 
     /// Checks that a server with the reach `by` may name a host with this reach.
-    pub(crate) fn may_be_named_by(self, by: Self) -> Result<(), &'static str> {
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn may_be_named_by(self, by: Self) -> Result<(), &'static str> {
         match self {
             Self::Public => Ok(()),
             Self::LinkLocal => Err("its address is link-local"),

@@ -5,6 +5,10 @@
 //! of this machine or its surroundings, the connection is not made: the address is judged that is connected to, so that
 //! no name can stand for one and lead to another.
 
+#![forbid(unsafe_code)]
+
+mod body;
+mod destinations;
 mod reach;
 mod tls;
 
@@ -13,18 +17,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use executor_core::shortage;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-pub(crate) use reach::Reach;
+pub use body::{RequestBody, Taken};
+pub use destinations::{AddressLists, Destinations};
+pub use reach::Reach;
 
 /// Maximum bytes of an answer's head, and of what is read ahead of its body.
 const BUFFER_MAX: usize = 256 << 10;
@@ -35,16 +41,18 @@ const PATH_MAX: usize = 16 << 10;
 
 /// Scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) secure: bool,
+pub struct Origin {
+    /// True for https.
+    pub secure: bool,
     /// Host, without brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub host: String,
+    /// Port.
+    pub port: u16,
 }
 
 impl Origin {
     /// Parses `host[:port]` or `[address][:port]`.
-    pub(crate) fn of(registry: &str, secure: bool) -> Self {
+    pub fn of(registry: &str, secure: bool) -> Self {
         let default = if secure { 443 } else { 80 };
         let colon = registry.rfind(':').filter(|at| !registry[*at..].contains(']'));
         let (host, port) = match colon {
@@ -55,7 +63,7 @@ impl Origin {
     }
 
     /// Origin and path of an absolute address; the path alone of one that begins with a slash.
-    pub(crate) fn parse(address: &str, base: &Self) -> Option<(Self, String)> {
+    pub fn parse(address: &str, base: &Self) -> Option<(Self, String)> {
         if address.len() > PATH_MAX {
             return None;
         }
@@ -76,7 +84,8 @@ impl Origin {
         Some((Self::of(authority.as_str(), secure), if path.is_empty() { "/".to_owned() } else { path }))
     }
 
-    pub(crate) fn authority(&self) -> String {
+    /// Returns host and port, the latter where it is not the scheme's own.
+    pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.secure, self.port) {
             (true, 443) | (false, 80) => host,
@@ -93,32 +102,46 @@ impl fmt::Display for Origin {
 
 /// A request.
 #[derive(Debug)]
-pub(crate) struct HttpRequest<'a> {
-    pub(crate) method: Method,
-    pub(crate) origin: &'a Origin,
-    pub(crate) path: &'a str,
-    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    pub(crate) body: Vec<u8>,
-    /// Reach of the server that named the host, if it was not the caller: such a host may be public, or as near as that
-    /// server.
-    pub(crate) named_by: Option<Reach>,
+pub struct HttpRequest<'a> {
+    /// Method.
+    pub method: Method,
+    /// Server.
+    pub origin: &'a Origin,
+    /// Path and query.
+    pub path: &'a str,
+    /// Headers beside `Host` and `User-Agent`.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Body.
+    pub body: RequestBody,
+    /// Addresses that the server may have.
+    pub destinations: Destinations<'a>,
 }
 
 /// An answer.
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) reach: Reach,
-    pub(crate) body: Body,
+#[derive(Debug)]
+pub struct Answer {
+    /// Status.
+    pub status: StatusCode,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// Reach of the server.
+    pub reach: Reach,
+    /// Body, to be read.
+    pub body: Body,
 }
 
 /// Error of a request.
 #[derive(Debug)]
-pub(crate) enum HttpError {
+pub enum HttpError {
     /// The host may not be reached; why.
     Forbidden(&'static str),
     /// Too slow: what came, and in which time.
-    Slow { bytes: u64, within: Duration },
+    Slow {
+        /// Bytes that came.
+        bytes: u64,
+        /// Time.
+        within: Duration,
+    },
     /// The connection failed or broke.
     Broken(String),
     /// A secure connection cannot be established, now or later.
@@ -128,6 +151,7 @@ pub(crate) enum HttpError {
 }
 
 /// The connection, for as long as its answer is read.
+#[derive(Debug)]
 struct Connection(JoinHandle<()>);
 
 impl Drop for Connection {
@@ -137,59 +161,102 @@ impl Drop for Connection {
 }
 
 /// Makes connections.
-pub(crate) struct Client {
+#[derive(Debug)]
+pub struct Client {
     tls: tls::Tls,
     patience: Duration,
     least: u64,
 }
 
 impl Client {
-    pub(crate) fn new(ca_file: Option<PathBuf>, patience: Duration, least: u64) -> Self {
+    /// Makes a client that trusts the system's certificates and those of a file, and waits `patience` for `least` bytes.
+    pub fn new(ca_file: Option<PathBuf>, patience: Duration, least: u64) -> Self {
         Self { tls: tls::Tls::new(ca_file), patience, least }
     }
 
     /// Returns the minimum number of bytes in the waiting time.
-    pub(crate) fn least(&self) -> u64 {
+    pub fn least(&self) -> u64 {
         self.least
     }
 
     /// Asks, and waits for the head of the answer.
-    pub(crate) async fn ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
+    ///
+    /// # Errors
+    /// See [`HttpError`].
+    pub async fn ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
         let slow = |_| HttpError::Slow { bytes: 0, within: self.patience };
         timeout(self.patience, self.connect_and_ask(ask)).await.map_err(slow)?
     }
 
     async fn connect_and_ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
-        let (stream, reach) = connect(ask.origin, ask.named_by).await?;
-        let (connection, mut sender) = match ask.origin.secure {
+        let (connection, mut sender, reach) = self.connect(&ask).await?;
+        let request = request(ask)?;
+        let response = sender.send_request(request).await.map_err(|error| HttpError::Broken(told(&error)))?;
+        Ok(self.answer(response, connection, reach))
+    }
+
+    /// Asks with a body that takes long to send, and waits for the head of the answer. Too slow is a body of which nothing is
+    /// taken within the waiting time, and an answer that does not come within it.
+    ///
+    /// # Errors
+    /// See [`HttpError`].
+    pub async fn send(&self, ask: HttpRequest<'_>, taken: &Taken) -> Result<Answer, HttpError> {
+        let slow = |_| HttpError::Slow { bytes: 0, within: self.patience };
+        let (connection, mut sender, reach) = timeout(self.patience, self.connect(&ask)).await.map_err(slow)??;
+        let sent = sender.send_request(request(ask)?);
+        let mut sent = std::pin::pin!(sent);
+        let response = loop {
+            let before = taken.bytes();
+            match timeout(self.patience, &mut sent).await {
+                Ok(response) => break response.map_err(|error| HttpError::Broken(told(&error)))?,
+                Err(_) if taken.bytes() > before => {}
+                Err(_) => return Err(HttpError::Slow { bytes: 0, within: self.patience }),
+            }
+        };
+        Ok(self.answer(response, connection, reach))
+    }
+
+    async fn connect(
+        &self,
+        ask: &HttpRequest<'_>,
+    ) -> Result<(Connection, http1::SendRequest<RequestBody>, Reach), HttpError> {
+        let (stream, reach) = connect(ask.origin, ask.destinations).await?;
+        let (connection, sender) = match ask.origin.secure {
             true => handshake(self.tls.connect(&ask.origin.host, stream).await?).await?,
             false => handshake(stream).await?,
         };
-        let host = HeaderValue::from_str(&ask.origin.authority());
-        let mut request = Request::builder()
-            .method(ask.method)
-            .uri(ask.path)
-            .header(HOST, host.map_err(|_| HttpError::Broken("the host name is not valid in a Host header".into()))?)
-            .header(USER_AGENT, concat!("executor/", env!("CARGO_PKG_VERSION")))
-            .body(Full::new(Bytes::from(ask.body)))
-            .map_err(|error| HttpError::Broken(error.to_string()))?;
-        request.headers_mut().extend(ask.headers.into_iter().map(|(name, value)| (Some(name), value)));
-        let response = sender.send_request(request).await.map_err(|error| HttpError::Broken(told(&error)))?;
+        Ok((connection, sender, reach))
+    }
+
+    fn answer(&self, response: Response<Incoming>, connection: Connection, reach: Reach) -> Answer {
         let (head, incoming) = response.into_parts();
         let meter = Meter { patience: self.patience, least: self.least, waited: Duration::ZERO, bytes: 0 };
         let body = Body { incoming, meter, _connection: connection };
-        Ok(Answer { status: head.status, headers: head.headers, reach, body })
+        Answer { status: head.status, headers: head.headers, reach, body }
     }
 }
 
-async fn connect(origin: &Origin, named_by: Option<Reach>) -> Result<(TcpStream, Reach), HttpError> {
+fn request(ask: HttpRequest<'_>) -> Result<Request<RequestBody>, HttpError> {
+    let host = HeaderValue::from_str(&ask.origin.authority());
+    let mut request = Request::builder()
+        .method(ask.method)
+        .uri(ask.path)
+        .header(HOST, host.map_err(|_| HttpError::Broken("the host name is not valid in a Host header".into()))?)
+        .header(USER_AGENT, concat!("executor/", env!("CARGO_PKG_VERSION")))
+        .body(ask.body)
+        .map_err(|error| HttpError::Broken(error.to_string()))?;
+    request.headers_mut().extend(ask.headers.into_iter().map(|(name, value)| (Some(name), value)));
+    Ok(request)
+}
+
+async fn connect(origin: &Origin, destinations: Destinations<'_>) -> Result<(TcpStream, Reach), HttpError> {
     let addresses = tokio::net::lookup_host((&*origin.host, origin.port));
     let addresses =
         addresses.await.map_err(|error| HttpError::Broken(format!("cannot resolve the host name: {error}")))?;
     let mut last = HttpError::Broken("the host name resolves to no address".to_owned());
     for address in addresses {
         let reach = Reach::of(address.ip());
-        if let Err(why) = named_by.map_or(Ok(()), |by| reach.may_be_named_by(by)) {
+        if let Err(why) = destinations.admit(address.ip()) {
             last = HttpError::Forbidden(why);
             continue;
         }
@@ -205,7 +272,7 @@ async fn connect(origin: &Origin, named_by: Option<Reach>) -> Result<(TcpStream,
     Err(last)
 }
 
-async fn handshake<S>(stream: S) -> Result<(Connection, http1::SendRequest<Full<Bytes>>), HttpError>
+async fn handshake<S>(stream: S) -> Result<(Connection, http1::SendRequest<RequestBody>), HttpError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -225,13 +292,15 @@ fn told(error: &hyper::Error) -> String {
 }
 
 /// The rest of an answer.
-pub(crate) struct Body {
+#[derive(Debug)]
+pub struct Body {
     incoming: Incoming,
     meter: Meter,
     _connection: Connection,
 }
 
 /// Counts what comes in the time that is spent with waiting, so that a slow disk of ours is not held against a registry.
+#[derive(Debug)]
 struct Meter {
     patience: Duration,
     least: u64,
@@ -241,16 +310,24 @@ struct Meter {
 
 /// Error of reading a body.
 #[derive(Debug)]
-pub(crate) enum BodyError {
+pub enum BodyError {
     /// Too slow: what came, and in which time.
-    Slow { bytes: u64, within: Duration },
+    Slow {
+        /// Bytes that came.
+        bytes: u64,
+        /// Time.
+        within: Duration,
+    },
     /// The connection ended before the body did.
     Ended,
 }
 
 impl Body {
     /// The next piece; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
+    ///
+    /// # Errors
+    /// See [`BodyError`].
+    pub async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             let begun = Instant::now();
             let frame = timeout(self.meter.patience.saturating_sub(self.meter.waited), self.incoming.frame()).await;

@@ -11,12 +11,18 @@ use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::HttpError;
+use crate::HttpError;
 
 /// Makes connections secure. The certificates are read when the first one is made.
 pub(super) struct Tls {
     ca_file: Option<PathBuf>,
     connector: OnceCell<TlsConnector>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("ca_file", &self.ca_file).finish_non_exhaustive()
+    }
 }
 
 impl Tls {

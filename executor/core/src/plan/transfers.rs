@@ -1,0 +1,110 @@
+//! Downloads and uploads of a tree of actions, without their URLs.
+//!
+//! A URL is a secret: it waits in the container's volume, as the arguments of a step do, and is in no plan.
+
+use serde::{Deserialize, Serialize};
+
+use super::UserRef;
+
+/// Direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Into the container.
+    Download,
+    /// Out of the container.
+    Upload,
+}
+
+impl Direction {
+    /// Returns the name of its action, as in the interface.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Download => "download",
+            Self::Upload => "upload",
+        }
+    }
+
+    /// Returns the field of its action that has the URL.
+    pub fn url_field(self) -> &'static str {
+        match self {
+            Self::Download => "from",
+            Self::Upload => "to",
+        }
+    }
+
+    /// Returns the field of its action that has the path in the container.
+    pub fn path_field(self) -> &'static str {
+        match self {
+            Self::Download => "to",
+            Self::Upload => "from",
+        }
+    }
+}
+
+/// Algorithm of a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChecksumAlgorithm {
+    /// MD5, against mistakes alone.
+    Md5,
+    /// SHA-1, likewise.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+}
+
+impl ChecksumAlgorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 3] = [Self::Md5, Self::Sha1, Self::Sha256];
+
+    /// Returns the name, as in the interface.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Md5 => "md5",
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+        }
+    }
+
+    /// Returns the number of bytes of a checksum.
+    pub fn digest_len(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+        }
+    }
+}
+
+/// Checksum that an artifact must have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checksum {
+    /// Algorithm.
+    pub algorithm: ChecksumAlgorithm,
+    /// Value, hexadecimal in lower case.
+    pub value: String,
+}
+
+/// A download or an upload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedTransfer {
+    /// Path of its action, which is unique within the container.
+    pub id: String,
+    /// Direction.
+    pub direction: Direction,
+    /// Name of what is transferred, for the log and for errors; may be empty.
+    pub artifact: String,
+    /// Path in the container.
+    pub path: String,
+    /// User that reads or writes the files.
+    pub user: UserRef,
+    /// Marks its log lines.
+    pub log_source: String,
+    /// Checksum of a download.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<Checksum>,
+    /// Key of a download in the cache; empty where it is not cached.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cache_key: String,
+}

@@ -1,0 +1,155 @@
+//! Downloads and uploads, each in a short-lived process of executord's program.
+//!
+//! ```text
+//!  executord ── job, descriptors ──> worker ── fetch ──> server, into a file
+//!            <──── report ──────────┘        ── look ──> is the file what it should be, and may it be unpacked?
+//!                                            ── unpack ─> the file as a tar archive, into the pipe of the process in the container
+//!                                            ── send ──> what comes out of such a pipe, to a server
+//! ```
+//! A worker does one job and ends. URL, buffers of TLS and whatever a bomb of an archive brings end with it; its memory is
+//! bounded, it has no descriptor but those of its job, and it ends with executord. Nothing of an archive is looked up or made
+//! here: that does the process in the container.
+
+#![forbid(unsafe_code)]
+
+mod fetch;
+pub mod job;
+mod look;
+mod pass;
+mod paths;
+mod remote;
+mod send;
+mod unpack;
+mod zip;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::ExitCode;
+
+use executor_sys::memfile::MemFile;
+use executor_sys::process;
+use executor_sys::seqpacket::Seqpacket;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sha2::{Digest as _, Sha256};
+
+use job::{Failure, Job, PACKET_MAX, Report};
+
+/// Largest address space of a worker, in bytes: its program, one thread's stack, buffers, and a large table of a zip archive.
+const ADDRESS_SPACE_MAX: u64 = 1 << 30;
+/// Bytes of the stack of the thread that waits for executord's end.
+const STACK: usize = 128 << 10;
+
+/// Carries out the job that comes over standard input, and reports it there.
+pub fn work() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Standard error is the operator's log where somebody runs it by hand, and nothing else.
+            eprintln!("{}: {error}", job::WORKER_ARGUMENT);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> io::Result<()> {
+    process::forbid_dumps()?;
+    bound(Resource::As, ADDRESS_SPACE_MAX)?;
+    bound(Resource::Core, executor_core::limits::CORE_FILE_MAX)?;
+    let socket = standard_input()?;
+    process::close_all_but(&[socket.as_fd()])?;
+    let mut packet = vec![0; PACKET_MAX];
+    let (length, fds) = socket.recv(&mut packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let job: Job = serde_json::from_slice(&packet[..length])?;
+    let waiting = standard_input()?;
+    // Nothing more comes but the end: executord is gone, or has given the job up.
+    let watch = move || {
+        let _ = waiting.recv(&mut [0; 8]);
+        std::process::exit(1);
+    };
+    std::thread::Builder::new().name("executord-gone".into()).stack_size(STACK).spawn(watch)?;
+    let report = carry_out(job, fds).unwrap_or_else(Report::Failed);
+    socket.send(&serde_json::to_vec(&bounded(report))?, &[])
+}
+
+/// Returns the socket to executord, whose calls wait.
+fn standard_input() -> io::Result<Seqpacket> {
+    let socket = Seqpacket::from_peer(rustix::stdio::stdin().try_clone_to_owned()?)?;
+    socket.set_nonblocking(false);
+    Ok(socket)
+}
+
+/// Lowers a limit. One that is lower already stays.
+fn bound(resource: Resource, most: u64) -> io::Result<()> {
+    let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
+    Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
+}
+
+fn carry_out(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
+    let missing = || Failure::last("a job came without its descriptors");
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or_else(missing);
+    match job {
+        Job::Fetch(fetch) => {
+            let url = remote::Url::read(&memory(next()?)?)?;
+            fetch::fetch(&fetch, &url, File::from(next()?))
+        }
+        Job::Look(look) => look::look(&look, &File::from(next()?)),
+        Job::Unpack(unpack) => {
+            let file = File::from(next()?);
+            unpack::unpack(&unpack, &file, blocking(next()?)?)
+        }
+        Job::Send(send) => {
+            let url = remote::Url::read(&memory(next()?)?)?;
+            send::send(&send, &url, blocking(next()?)?)
+        }
+    }
+}
+
+fn memory(fd: OwnedFd) -> Result<MemFile, Failure> {
+    let most = executor_core::limits::URL_MAX as u64;
+    MemFile::from_fd_to_wipe(fd, most).map_err(|error| Failure::last(format!("URL: {error}")))
+}
+
+/// Takes over a pipe that executord has used without waiting.
+fn blocking(fd: OwnedFd) -> Result<File, Failure> {
+    rustix::io::ioctl_fionbio(&fd, false).map_err(|error| Failure::last(format!("pipe: {error}")))?;
+    Ok(fd.into())
+}
+
+/// A report that fits a packet: reasons on one line, validators of a sensible length.
+fn bounded(report: Report) -> Report {
+    const VALIDATOR_MAX: usize = 1024;
+    match report {
+        Report::Failed(Failure { why, kind }) => Report::Failed(Failure { why: one_line(&why), kind }),
+        Report::Fetched { mut validators } => {
+            for validator in [&mut validators.etag, &mut validators.last_modified] {
+                validator.take_if(|text| text.len() > VALIDATOR_MAX);
+            }
+            Report::Fetched { validators }
+        }
+        report => report,
+    }
+}
+
+/// Returns the digest of a key, hexadecimal: a name for a file.
+pub fn key_digest(key: &str) -> String {
+    hex::encode(Sha256::digest(key))
+}
+
+/// Makes one line of a reason: no control characters, no more bytes than a reason may have.
+pub fn one_line(why: &str) -> String {
+    let line: String = why.chars().map(|one| if one.is_control() { ' ' } else { one }).collect();
+    line[..line.floor_char_boundary(executor_core::limits::TRANSFER_REASON_MAX)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_one_bounded_line() {
+        assert_eq!(one_line("a\nb\u{7}c"), "a b c");
+        assert_eq!(one_line(&"\u{e4}".repeat(1000)).len(), 1024);
+    }
+}

@@ -1,0 +1,176 @@
+//! A look at a file before anything of it is unpacked: checksum, form, and every entry of an archive.
+
+use std::fs::File;
+use std::io::{self, Read, Seek as _, SeekFrom};
+
+use executor_core::plan::{Checksum, ChecksumAlgorithm};
+use executor_layers::archive::{Entry, Kind, Reader, Source};
+use executor_layers::{Limits, UnpackError};
+use flate2::read::MultiGzDecoder;
+
+use crate::job::{Failure, Form, Look, Report};
+use crate::paths::{check_path, leads_out};
+use crate::remote::plain;
+use crate::zip;
+
+/// Bytes of a block of a tar archive.
+const BLOCK: usize = 512;
+/// Bytes that are read at a time.
+const PIECE: usize = 64 << 10;
+
+/// Looks at a file.
+pub(crate) fn look(look: &Look, file: &File) -> Result<Report, Failure> {
+    if let Some(checksum) = &look.checksum {
+        verify(checksum, file)?;
+    }
+    let bytes = file.metadata().map_err(|error| unreadable(&error))?.len();
+    let form = form(file).map_err(|error| unreadable(&error))?;
+    match form {
+        Form::Tar => entries(rewound(file)?, look.unpacked_bytes_max)?,
+        Form::TarGzip => {
+            let unpacked = Bounded { inner: MultiGzDecoder::new(rewound(file)?), left: room(bytes, look) };
+            entries(unpacked, look.unpacked_bytes_max)?;
+        }
+        Form::Zip => zip::check(rewound(file)?, look.unpacked_bytes_max)?,
+        Form::File => {}
+    }
+    Ok(Report::Looked { form, bytes })
+}
+
+/// Bytes that a compressed archive may have, its headers included: a share of them is for those.
+pub(crate) fn room(bytes: u64, look: &Look) -> u64 {
+    let Limits { ratio, free, .. } = Limits::default();
+    bytes.saturating_mul(ratio).max(free).min(look.unpacked_bytes_max.saturating_mul(2).saturating_add(1 << 20))
+}
+
+pub(crate) fn unreadable(error: &io::Error) -> Failure {
+    Failure::last(format!("cannot read the download: {}", plain(&error.to_string())))
+}
+
+pub(crate) fn rewound(mut file: &File) -> Result<&File, Failure> {
+    file.seek(SeekFrom::Start(0)).map_err(|error| unreadable(&error))?;
+    Ok(file)
+}
+
+/// Checks the checksum.
+fn verify(checksum: &Checksum, file: &File) -> Result<(), Failure> {
+    let found = match checksum.algorithm {
+        ChecksumAlgorithm::Md5 => digest::<md5::Md5>(file)?,
+        ChecksumAlgorithm::Sha1 => digest::<sha1::Sha1>(file)?,
+        ChecksumAlgorithm::Sha256 => digest::<sha2::Sha256>(file)?,
+    };
+    if found == checksum.value {
+        return Ok(());
+    }
+    let name = checksum.algorithm.name();
+    Err(Failure::last(format!("the checksum by {name} is {found}; expected {}", checksum.value)))
+}
+
+fn digest<D: sha2::Digest>(file: &File) -> Result<String, Failure> {
+    let (mut hasher, mut file, mut piece) = (D::new(), rewound(file)?, vec![0; PIECE]);
+    loop {
+        match file.read(&mut piece).map_err(|error| unreadable(&error))? {
+            0 => return Ok(hex::encode(hasher.finalize())),
+            length => hasher.update(&piece[..length]),
+        }
+    }
+}
+
+/// Returns the form of a file, by its content.
+fn form(file: &File) -> io::Result<Form> {
+    let start = |from: &mut dyn Read| -> io::Result<Vec<u8>> {
+        let mut start = Vec::new();
+        from.take(BLOCK as u64).read_to_end(&mut start)?;
+        Ok(start)
+    };
+    let rewind = |mut file: &File| file.seek(SeekFrom::Start(0));
+    rewind(file)?;
+    let head = start(&mut &*file)?;
+    if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
+        return Ok(Form::Zip);
+    }
+    if head.starts_with(b"\x1f\x8b") {
+        rewind(file)?;
+        // What cannot be decompressed is a file.
+        let unpacked = start(&mut MultiGzDecoder::new(file)).unwrap_or_default();
+        return Ok(if is_tar(&unpacked) { Form::TarGzip } else { Form::File });
+    }
+    Ok(if is_tar(&head) { Form::Tar } else { Form::File })
+}
+
+/// Returns whether a block is the header of a tar archive's entry, by its checksum; or the end of an empty archive.
+fn is_tar(block: &[u8]) -> bool {
+    let Ok(block) = <&[u8; BLOCK]>::try_from(block) else { return false };
+    if block.iter().all(|byte| *byte == 0) {
+        return true;
+    }
+    let field = block[148..156].iter().copied().skip_while(|byte| *byte == b' ');
+    let digits: Vec<u8> = field.take_while(|byte| (b'0'..=b'7').contains(byte)).collect();
+    let told = std::str::from_utf8(&digits).ok().and_then(|digits| u32::from_str_radix(digits, 8).ok());
+    let sum: u32 =
+        block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum();
+    told == Some(sum)
+}
+
+/// A source that ends with an error beyond a number of bytes.
+pub(crate) struct Bounded<R> {
+    pub(crate) inner: R,
+    pub(crate) left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(length as u64).ok_or_else(|| {
+            io::Error::other(
+                "unpacks to far more bytes than it has, or than are allowed (transfers.unpacked_bytes_max)",
+            )
+        })?;
+        Ok(length)
+    }
+}
+
+/// A reader as a source of an archive.
+struct Input<R>(R);
+
+impl<R: Read> Source for Input<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read.map_err(|error| UnpackError::Host { about: "the archive".into(), error }),
+            }
+        }
+    }
+}
+
+/// Checks every entry of a tar archive.
+fn entries(archive: impl Read, bytes_max: u64) -> Result<(), Failure> {
+    let damaged = |error: UnpackError| Failure::last(plain(&error.to_string()).to_owned());
+    let mut reader = Reader::new(Input(archive), Limits::default().within(bytes_max));
+    let mut piece = vec![0; PIECE];
+    while let Some(entry) = reader.next_entry().map_err(damaged)? {
+        check(&entry)?;
+        while reader.content(&mut piece).map_err(damaged)?.is_some() {}
+    }
+    Ok(())
+}
+
+/// Checks an entry: its path and that of a hard link stay below the directory, and it is no device.
+fn check(entry: &Entry) -> Result<(), Failure> {
+    let shown = |path: &[u8]| path.escape_ascii().to_string();
+    check_path(&entry.path)?;
+    match entry.kind {
+        Kind::HardLink if leads_out(&entry.link) => {
+            let (path, link) = (shown(&entry.path), shown(&entry.link));
+            Err(Failure::last(format!("`{path}` is a link to `{link}`, which is outside of the directory")))
+        }
+        Kind::CharDevice(..) | Kind::BlockDevice(..) => {
+            Err(Failure::last(format!("`{}` is a device node", shown(&entry.path))))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! Forms of files, and archives that must not be unpacked.
+
+use std::io::{Cursor, Write as _};
+
+use ::zip::write::SimpleFileOptions;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tar::{Builder, EntryType, Header};
+
+use super::*;
+use crate::job::{Report, Unpack};
+
+const MOST: u64 = 1 << 30;
+
+fn file(content: &[u8]) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(content).unwrap();
+    file
+}
+
+/// An archive with one entry, whose names are written as they are.
+fn archive_of(kind: EntryType, path: &str, link: &str, content: &[u8]) -> Vec<u8> {
+    let mut header = Header::new_gnu();
+    header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+    header.as_gnu_mut().unwrap().linkname[..link.len()].copy_from_slice(link.as_bytes());
+    header.set_entry_type(kind);
+    header.set_mode(0o644);
+    header.set_size(content.len() as u64);
+    header.set_cksum();
+    let mut archive = Builder::new(Vec::new());
+    archive.append(&header, content).unwrap();
+    archive.into_inner().unwrap()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zip_of(path: &str, content: &[u8], mode: u32) -> Vec<u8> {
+    let mut archive = ::zip::ZipWriter::new(Cursor::new(Vec::new()));
+    archive.start_file(path, SimpleFileOptions::default().unix_permissions(mode)).unwrap();
+    archive.write_all(content).unwrap();
+    archive.finish().unwrap().into_inner()
+}
+
+fn look_at(content: &[u8], checksum: Option<(ChecksumAlgorithm, &str)>) -> Result<Form, String> {
+    let checksum = checksum.map(|(algorithm, value)| Checksum { algorithm, value: value.to_owned() });
+    let asked = Look { checksum, unpacked_bytes_max: MOST };
+    match look(&asked, &file(content)) {
+        Ok(Report::Looked { form, bytes }) => {
+            assert_eq!(bytes, content.len() as u64);
+            Ok(form)
+        }
+        Ok(other) => panic!("{other:?}"),
+        Err(failure) => Err(failure.why),
+    }
+}
+
+#[test]
+fn forms_are_known_by_their_content() {
+    let archive = archive_of(EntryType::Regular, "a", "", b"x");
+    assert_eq!(look_at(&archive, None), Ok(Form::Tar));
+    assert_eq!(look_at(&gzip(&archive), None), Ok(Form::TarGzip));
+    assert_eq!(look_at(&zip_of("a", b"x", 0o644), None), Ok(Form::Zip));
+    for content in [&b""[..], b"x", b"PK", b"\x1f\x8b", &gzip(b"no archive"), &[7; 4096]] {
+        assert_eq!(look_at(content, None), Ok(Form::File), "{content:?}");
+    }
+}
+
+#[test]
+fn checksums_are_compared() {
+    let sums = [
+        (ChecksumAlgorithm::Md5, "900150983cd24fb0d6963f7d28e17f72"),
+        (ChecksumAlgorithm::Sha1, "a9993e364706816aba3e25717850c26c9cd0d89d"),
+        (ChecksumAlgorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+    ];
+    for (algorithm, sum) in sums {
+        assert_eq!(look_at(b"abc", Some((algorithm, sum))), Ok(Form::File));
+        let told = look_at(b"abd", Some((algorithm, sum))).unwrap_err();
+        assert!(told.contains(algorithm.name()) && told.contains(sum), "{told}");
+    }
+}
+
+#[test]
+fn what_leads_out_is_refused() {
+    let regular = |path: &str| archive_of(EntryType::Regular, path, "", b"x");
+    let table = [
+        (regular("../x"), "leads out"),
+        (regular("a/../../x"), "leads out"),
+        (regular("/etc/passwd"), "leads out"),
+        (archive_of(EntryType::Link, "a", "../../etc/shadow", b""), "outside of the directory"),
+        (archive_of(EntryType::Link, "a", "/etc/shadow", b""), "outside of the directory"),
+        (archive_of(EntryType::Char, "null", "", b""), "device node"),
+        (archive_of(EntryType::Block, "disk", "", b""), "device node"),
+    ];
+    for (archive, words) in table {
+        for content in [archive.clone(), gzip(&archive)] {
+            let told = look_at(&content, None).unwrap_err();
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
+    // A symbolic link is what it is: nothing is written through one.
+    assert_eq!(look_at(&archive_of(EntryType::Symlink, "a", "/etc", b""), None), Ok(Form::Tar));
+    let told = look_at(&zip_of("../x", b"x", 0o644), None).unwrap_err();
+    assert!(told.contains("leads out"), "{told}");
+}
+
+#[test]
+fn bombs_are_refused() {
+    let zeros = vec![0; 300 << 20];
+    let bomb = gzip(&archive_of(EntryType::Regular, "zeros", "", &zeros));
+    let told = look_at(&bomb, None).unwrap_err();
+    assert!(told.contains("far more bytes"), "{told}");
+    let asked = Look { checksum: None, unpacked_bytes_max: 1000 };
+    let told = look(&asked, &file(&zip_of("a", &[0; 2000], 0o644))).unwrap_err().why;
+    assert!(told.contains("2000 bytes or more") && told.contains("at most 1000"), "{told}");
+    let cut = &archive_of(EntryType::Regular, "a", "", &[1; 2000])[..1024];
+    let told = look_at(cut, None).unwrap_err();
+    assert!(told.contains("damaged"), "{told}");
+}
+
+#[test]
+fn every_form_becomes_a_tar_archive() {
+    let archive = archive_of(EntryType::Regular, "name", "", b"content");
+    let table = [
+        (archive.clone(), Form::Tar),
+        (gzip(&archive), Form::TarGzip),
+        (zip_of("name", b"content", 0o644), Form::Zip),
+        (b"content".to_vec(), Form::File),
+    ];
+    for (content, form) in table {
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let asked = Unpack { form, name: "name".into(), unpacked_bytes_max: MOST };
+        crate::unpack::unpack(&asked, &file(&content), out.reopen().unwrap()).unwrap();
+        let mut read = tar::Archive::new(out.reopen().unwrap());
+        let mut entries = read.entries().unwrap();
+        let mut entry = entries.next().unwrap().unwrap();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        assert_eq!((entry.path().unwrap().to_str(), &*text), (Some("name"), "content"), "{form:?}");
+        assert_eq!(entry.header().mode().unwrap(), 0o644, "{form:?}");
+    }
+}

@@ -1,0 +1,54 @@
+//! Bytes from a pipe to the body of a request, while something reads them on the way.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+
+use executor_layers::UnpackError;
+use executor_layers::archive::Source;
+use hyper::body::Bytes;
+use tokio::sync::mpsc;
+
+/// Sender of the pieces of a body. Waits where the connection is slower.
+pub(crate) type Pieces = mpsc::Sender<io::Result<Bytes>>;
+
+/// The pipe out of a container, as the source of an archive. Where it has a body, that gets every byte that is read.
+pub(crate) struct Passing {
+    pipe: File,
+    body: Option<Pieces>,
+    /// Bytes that may still be read.
+    left: u64,
+}
+
+impl Passing {
+    pub(crate) fn new(pipe: File, body: Option<Pieces>, left: u64) -> Self {
+        Self { pipe, body, left }
+    }
+
+    /// Reads on to the end of the pipe.
+    pub(crate) fn rest(&mut self) -> Result<(), UnpackError> {
+        let mut buffer = vec![0; 16 << 10];
+        while self.read(&mut buffer)? > 0 {}
+        Ok(())
+    }
+}
+
+impl Source for Passing {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
+        let failed = |error| UnpackError::Host { about: "the files".into(), error };
+        let length = loop {
+            match self.pipe.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read.map_err(failed)?,
+            }
+        };
+        self.left = self
+            .left
+            .checked_sub(length as u64)
+            .ok_or_else(|| failed(io::Error::other("they have more bytes than are allowed (transfers.bytes_max)")))?;
+        if let Some(body) = self.body.as_ref().filter(|_| length > 0) {
+            let piece = Bytes::copy_from_slice(&buffer[..length]);
+            body.blocking_send(Ok(piece)).map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
+        }
+        Ok(length)
+    }
+}

@@ -1,0 +1,16 @@
+//! Paths of an archive's entries, which must stay below the directory that it is unpacked in.
+
+use crate::job::Failure;
+
+/// Checks the path of an entry.
+pub(crate) fn check_path(path: &[u8]) -> Result<(), Failure> {
+    match leads_out(path) {
+        true => Err(Failure::last(format!("`{}` leads out of the directory", path.escape_ascii()))),
+        false => Ok(()),
+    }
+}
+
+/// Returns whether a path is absolute, or has `..` in it.
+pub(crate) fn leads_out(path: &[u8]) -> bool {
+    path.starts_with(b"/") || path.split(|byte| *byte == b'/').any(|name| name == b"..")
+}

@@ -1,0 +1,123 @@
+//! What comes out of a container, to a URL: a file as it is, with its length; a directory as a tar archive, in pieces.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+
+use executor_core::protocol::ArchiveStat;
+use executor_http::{Destinations, HttpRequest, RequestBody};
+use executor_layers::archive::{Kind, Reader};
+use executor_layers::{Limits, UnpackError};
+use hyper::Method;
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use prost::Message as _;
+use tokio::sync::mpsc;
+
+use crate::job::{Failure, FailureKind, Report, Send};
+use crate::pass::{Passing, Pieces};
+use crate::remote::{self, Url, client, lists, plain, refused, told};
+
+/// Longest status of a path, in bytes.
+const STAT_MAX: usize = 16 << 10;
+/// Bytes of a piece of a file.
+const PIECE: usize = 64 << 10;
+/// Pieces that wait for the connection.
+const WAITING: usize = 4;
+/// Type of a file in `st_mode`, and the two that can be sent.
+const TYPE_MASK: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+
+/// Sends it.
+pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Failure> {
+    let stat = stat(&mut pipe)?;
+    let most = send.rules.bytes_max;
+    let file = match stat.mode & TYPE_MASK {
+        REGULAR => true,
+        DIRECTORY => false,
+        _ => return Err(Failure::last("it is neither a file nor a directory")),
+    };
+    if file && stat.size > most {
+        return Err(Failure::last(format!("the file has {} bytes; at most {most}", stat.size)));
+    }
+    let kind = if file { "application/octet-stream" } else { "application/x-tar" };
+    let (pieces, waiting) = mpsc::channel(WAITING);
+    let (body, taken) = RequestBody::stream(waiting, file.then_some(stat.size));
+    let reading = std::thread::Builder::new().name("files".into()).spawn(move || {
+        let read = if file { content(pipe, &pieces, stat.size) } else { archive(pipe, &pieces, most) };
+        if let Err(error) = &read {
+            // The request is broken off: the server does not take it for whole.
+            let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
+        }
+        read
+    });
+    let reading = reading.map_err(|error| Failure::last(format!("cannot start a thread: {error}")))?;
+    let answer = remote::run(async {
+        let lists = lists(&send.rules);
+        let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static(kind))];
+        headers.extend(url.authorization.clone().map(|value| (AUTHORIZATION, value)));
+        let request = HttpRequest {
+            method: Method::POST,
+            origin: &url.origin,
+            path: &url.path,
+            headers,
+            body,
+            destinations: Destinations::Listed(&lists),
+        };
+        let answer = client(&send.rules).send(request, &taken).await.map_err(|error| told(&url.origin, error))?;
+        if answer.status.is_success() { Ok(()) } else { Err(refused(&url.origin, answer.status)) }
+    });
+    // The body was dropped with the request, so that the thread does not wait for it.
+    match (answer, reading.join()) {
+        (Ok(()), Ok(Ok(()))) => Ok(Report::Sent { bytes: taken.bytes() }),
+        // A server may answer before it has read everything; what it says counts.
+        (Err(failure), Ok(Err(error))) if is_broken(&error) => Err(failure),
+        (_, Ok(Err(error))) => Err(Failure { why: plain(&error.to_string()).to_owned(), kind: FailureKind::Pipe }),
+        (Err(failure), _) => Err(failure),
+        (Ok(()), Err(_)) => Err(Failure::last("the thread that reads the files has ended")),
+    }
+}
+
+/// Returns whether the connection took no more.
+fn is_broken(error: &UnpackError) -> bool {
+    matches!(error, UnpackError::Host { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Reads what the path is.
+fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
+    // Where it ends early the process in the container says why.
+    let ended = |error: io::Error| Failure { why: plain(&error.to_string()).to_owned(), kind: FailureKind::Pipe };
+    let mut head = [0; 4];
+    pipe.read_exact(&mut head).map_err(ended)?;
+    let mut told = vec![0; (u32::from_le_bytes(head) as usize).min(STAT_MAX)];
+    pipe.read_exact(&mut told).map_err(ended)?;
+    ArchiveStat::decode(&*told).map_err(|_| Failure::last("the status of the path is malformed"))
+}
+
+/// Sends the content of the one file of an archive.
+fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), UnpackError> {
+    let failed = |error| UnpackError::Host { about: "the file".into(), error };
+    let mut reader = Reader::new(Passing::new(pipe, None, u64::MAX), Limits::default());
+    let entry = reader.next_entry()?.filter(|entry| entry.kind == Kind::File && entry.size == size);
+    entry.ok_or_else(|| failed(io::Error::other("changed while it was opened")))?;
+    let mut buffer = vec![0; PIECE];
+    while let Some((_, length)) = reader.content(&mut buffer)? {
+        let piece = Bytes::copy_from_slice(&buffer[..length]);
+        pieces.blocking_send(Ok(piece)).map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
+    }
+    // To its end, so that the process in the container does not find its pipe broken.
+    while reader.next_entry()?.is_some() {}
+    Ok(())
+}
+
+/// Sends an archive as it comes, if it is whole.
+fn archive(pipe: File, pieces: &Pieces, most: u64) -> Result<(), UnpackError> {
+    let mut passing = Passing::new(pipe, Some(pieces.clone()), most);
+    let mut reader = Reader::new(&mut passing, Limits::default());
+    let mut buffer = vec![0; PIECE];
+    while reader.next_entry()?.is_some() {
+        while reader.content(&mut buffer)?.is_some() {}
+    }
+    drop(reader);
+    passing.rest()
+}

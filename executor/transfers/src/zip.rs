@@ -1,0 +1,128 @@
+//! Zip archives: every entry is checked before anything is unpacked, and becomes one of a tar archive.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+
+use tar::{Builder, EntryType, Header};
+use zip::ZipArchive;
+use zip::read::ZipFile;
+
+use crate::job::Failure;
+use crate::paths::check_path;
+use crate::remote::plain;
+
+/// Most entries: what their table takes in memory is bounded besides.
+const ENTRIES_MAX: usize = 1_000_000;
+/// Longest target of a symbolic link, in bytes.
+const LINK_MAX: u64 = 4095;
+/// Type of a file, and that of a symbolic link, in the permissions of Unix.
+const TYPE_MASK: u32 = 0o170_000;
+const SYMLINK: u32 = 0o120_000;
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+
+fn open(file: &File) -> Result<ZipArchive<&File>, Failure> {
+    let archive =
+        ZipArchive::new(file).map_err(|error| Failure::last(format!("the zip archive is damaged: {error}")))?;
+    if archive.len() > ENTRIES_MAX {
+        let why = format!("the zip archive has {} entries; at most {ENTRIES_MAX}", archive.len());
+        return Err(Failure::last(why));
+    }
+    Ok(archive)
+}
+
+/// Checks every entry by the archive's table.
+pub(crate) fn check(file: &File, bytes_max: u64) -> Result<(), Failure> {
+    let mut archive = open(file)?;
+    let mut bytes: u64 = 0;
+    for index in 0..archive.len() {
+        let entry = archive.by_index_raw(index).map_err(|error| damaged(&error))?;
+        let path = entry.name_raw();
+        check_path(path)?;
+        let shown = path.escape_ascii();
+        if entry.encrypted() {
+            return Err(Failure::last(format!("`{shown}` is encrypted")));
+        }
+        if !matches!(entry.unix_mode().unwrap_or(0) & TYPE_MASK, 0 | SYMLINK | DIRECTORY | REGULAR) {
+            return Err(Failure::last(format!("`{shown}` is neither a file, a directory nor a symbolic link")));
+        }
+        bytes = bytes.saturating_add(entry.size());
+        if bytes > bytes_max {
+            let why = format!("the zip archive has {bytes} bytes or more, unpacked; at most {bytes_max}");
+            return Err(Failure::last(why));
+        }
+    }
+    Ok(())
+}
+
+fn damaged(error: &zip::result::ZipError) -> Failure {
+    Failure::last(format!("the zip archive is damaged: {}", plain(&error.to_string())))
+}
+
+/// Writes a zip archive as a tar archive.
+pub(crate) fn to_tar(file: &File, out: &mut impl Write, bytes_max: u64) -> io::Result<()> {
+    let mut archive = open(file).map_err(|failure| io::Error::other(failure.why))?;
+    let mut tar = Builder::new(out);
+    let mut left = bytes_max;
+    for index in 0..archive.len() {
+        let entry = archive.by_index(index).map_err(|error| io::Error::other(damaged(&error).why))?;
+        left = left.checked_sub(entry.size()).ok_or_else(|| io::Error::other("unpacks to too many bytes"))?;
+        append(entry, &mut tar)?;
+    }
+    tar.finish()
+}
+
+fn append(mut entry: ZipFile<'_, &File>, tar: &mut Builder<impl Write>) -> io::Result<()> {
+    let path = String::from_utf8_lossy(entry.name_raw()).into_owned();
+    check_path(path.as_bytes()).map_err(|failure| io::Error::other(failure.why))?;
+    let shown = path.clone();
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("`{shown}`: {}", plain(&error.to_string())));
+    let unix = entry.unix_mode();
+    let mut header = Header::new_gnu();
+    header.set_mtime(0);
+    if unix.is_some_and(|mode| mode & TYPE_MASK == SYMLINK) {
+        let mut target = Vec::new();
+        entry.by_ref().take(LINK_MAX + 1).read_to_end(&mut target).map_err(&named)?;
+        let target =
+            String::from_utf8(target).ok().filter(|target| target.len() as u64 <= LINK_MAX && !target.is_empty());
+        let target = target.ok_or_else(|| io::Error::other(format!("`{shown}` is a link to nowhere")))?;
+        header.set_entry_type(EntryType::Symlink);
+        header.set_mode(0o777);
+        header.set_size(0);
+        return tar.append_link(&mut header, &path, &target);
+    }
+    let permissions = |default: u32| unix.map_or(default, |mode| mode & 0o777);
+    if entry.is_dir() {
+        header.set_entry_type(EntryType::Directory);
+        header.set_mode(permissions(0o755));
+        header.set_size(0);
+        return tar.append_data(&mut header, &path, io::empty());
+    }
+    let size = entry.size();
+    header.set_entry_type(EntryType::Regular);
+    header.set_mode(permissions(0o644));
+    header.set_size(size);
+    // A file that is shorter than its table says would take bytes of the next one, a longer one be taken for it.
+    let mut exact = Exact { inner: entry, left: size };
+    tar.append_data(&mut header, &path, &mut exact).map_err(&named)
+}
+
+/// A source that must have an exact number of bytes.
+struct Exact<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Exact<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.inner.read(buffer)?;
+        if length == 0 && self.left > 0 && !buffer.is_empty() {
+            return Err(io::Error::other(format!("ends {} bytes before its size", self.left)));
+        }
+        self.left = self
+            .left
+            .checked_sub(length as u64)
+            .ok_or_else(|| io::Error::other("has more bytes than its size says"))?;
+        Ok(length)
+    }
+}

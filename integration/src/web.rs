@@ -1,0 +1,157 @@
+//! A web server for one test: every request is recorded, and a function answers.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// A request as it came.
+#[derive(Clone, Debug, Default)]
+pub struct WebRequest {
+    /// Method.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// Headers, with names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+impl WebRequest {
+    /// Returns a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// An answer.
+pub enum WebAnswer {
+    /// Status line, headers and body.
+    Full(&'static str, Vec<(&'static str, String)>, Vec<u8>),
+    /// The beginning of an answer, and nothing more until the server ends.
+    Never,
+}
+
+impl WebAnswer {
+    /// A success with this body.
+    pub fn ok(body: &[u8]) -> Self {
+        Self::Full("200 OK", Vec::new(), body.to_vec())
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    requests: Mutex<Vec<WebRequest>>,
+    ended: Mutex<bool>,
+    end: Condvar,
+}
+
+/// A server on a port of loopback. Its connections end when it is dropped.
+pub struct WebServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Drop for WebServer {
+    fn drop(&mut self) {
+        *self.shared.ended.lock().expect("a lock") = true;
+        self.shared.end.notify_all();
+        let _ = TcpStream::connect(self.address); // wakes the listener up
+    }
+}
+
+impl WebServer {
+    /// Starts a server whose requests this function answers; it gets their number, from 0, too.
+    pub fn start(answer: impl Fn(usize, &WebRequest) -> WebAnswer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let shared = Arc::new(Shared::default());
+        let (of_listener, answer) = (Arc::clone(&shared), Arc::new(answer));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if *of_listener.ended.lock().expect("a lock") {
+                    return;
+                }
+                let (shared, answer) = (Arc::clone(&of_listener), Arc::clone(&answer));
+                let Ok(stream) = stream else { continue };
+                // A client that goes away ends the thread.
+                std::thread::spawn(move || serve(stream, &shared, &*answer));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Returns the URL of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Returns the port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Returns the requests so far.
+    pub fn requests(&self) -> Vec<WebRequest> {
+        self.shared.requests.lock().expect("a lock").clone()
+    }
+}
+
+fn serve(stream: TcpStream, shared: &Shared, answer: &dyn Fn(usize, &WebRequest) -> WebAnswer) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let request = read(&mut reader)?;
+    let number = {
+        let mut requests = shared.requests.lock().expect("a lock");
+        requests.push(request.clone());
+        requests.len() - 1
+    };
+    let mut stream = stream;
+    match answer(number, &request) {
+        WebAnswer::Full(status, headers, body) => {
+            let mut head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+            headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+            stream.write_all(format!("{head}\r\n").as_bytes())?;
+            stream.write_all(&body)
+        }
+        WebAnswer::Never => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nbegun")?;
+            let ended = shared.ended.lock().expect("a lock");
+            let _ended = shared.end.wait_while(ended, |ended| !*ended).expect("a lock");
+            Ok(())
+        }
+    }
+}
+
+fn read(reader: &mut BufReader<TcpStream>) -> std::io::Result<WebRequest> {
+    let mut line = String::new();
+    let mut next = |reader: &mut BufReader<TcpStream>| -> std::io::Result<String> {
+        line.clear();
+        reader.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    };
+    let first = next(reader)?;
+    let mut words = first.split(' ').map(str::to_owned);
+    let mut request = WebRequest { method: words.next().unwrap_or_default(), ..WebRequest::default() };
+    request.target = words.next().unwrap_or_default();
+    loop {
+        let header = next(reader)?;
+        let Some((name, value)) = header.split_once(':') else { break };
+        request.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    if let Some(length) = request.header("content-length").and_then(|length| length.parse().ok()) {
+        request.body = vec![0; length];
+        reader.read_exact(&mut request.body)?;
+    } else if request.header("transfer-encoding") == Some("chunked") {
+        loop {
+            let size = next(reader)?;
+            let size = usize::from_str_radix(&size, 16).map_err(std::io::Error::other)?;
+            let mut piece = vec![0; size + 2];
+            reader.read_exact(&mut piece)?;
+            if size == 0 {
+                break;
+            }
+            request.body.extend_from_slice(&piece[..size]);
+        }
+    }
+    Ok(request)
+}
