@@ -17,6 +17,7 @@ mod image;
 mod isolation;
 mod logging;
 mod outputs;
+mod pods;
 mod policy;
 mod process;
 mod secrets;
@@ -39,10 +40,11 @@ use crate::plan::{
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
-pub use connectivity::validate_egress;
+pub use connectivity::{check_network_namespaces, validate_egress};
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
+pub use pods::{check_member, check_pod_volume_name};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 pub use volumes::{VOLUMES_MAX, check_host_volumes};
@@ -66,7 +68,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let id =
         draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", InvalidFormat.because(bad.to_string()))).ok();
     process::shared_environment(&draft.shared_env, &mut report);
-    let main = draft.actions.is_none().then(|| draft.main());
+    let main = (draft.actions.is_none() && !draft.is_pod()).then(|| draft.main());
     let main_user = main.as_ref().and_then(|main| {
         process::check(main, &draft.shared_env, &mut report);
         let user = parse_user(main.user).and_then(|user| user_fits(user, draft.isolation.user_namespace));
@@ -91,6 +93,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
     let network = draft.network.unwrap_or(Network::None);
     report.0.extend(check_permitted(rootfs.as_ref(), network, policy));
+    pods::check(draft, &mut report);
     let isolation = isolation::check(&draft.isolation, policy, &mut report);
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
@@ -103,6 +106,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         files: &files,
         file_directories: &file_directories,
         with_token: token,
+        pod: draft.pod.as_ref(),
     };
     let volumes = volumes::check(&draft.volumes, &beside, policy, &mut report);
     if draft.stop_signal > SIGNAL_MAX {
@@ -115,6 +119,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             let first = actions.first_process().and_then(|first| processes.get(first)?.user.clone());
             (first, processes)
         }
+        (None, None) => (parse_user("").ok(), Vec::new()),
         (None, main) => {
             let main = main.iter().map(|main| process::plan(MAIN_PROCESS, main, &draft.shared_env));
             (main_user, main.collect())
@@ -149,6 +154,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             actions: draft.actions.clone(),
             logging,
             checks,
+            pod: draft.pod.clone(),
         }),
         _ => Err(report.0),
     }
@@ -165,6 +171,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
             actions::recheck(actions, &plan.processes)?;
             None
         }
+        None if plan.is_pod() && plan.processes.is_empty() => None,
         None => {
             let main = plan.main().filter(|_| plan.processes.len() == 1);
             let main = main.ok_or_else(|| vec![Violation::new("action", "must have exactly one process")])?;
@@ -209,7 +216,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         outputs: outputs.as_ref().map(outputs::DraftTexts::draft),
         image: match &plan.rootfs {
             Rootfs::Image(image) => Some(image.clone()),
-            Rootfs::Host | Rootfs::Dir(_) => None,
+            Rootfs::Host | Rootfs::Dir(_) | Rootfs::Pod => None,
         },
         disk_bytes: plan.limits.disk_bytes,
         cpu_weight: plan.limits.cpu_weight,
@@ -227,6 +234,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),
         logging: logging::drafted(&plan.logging),
         checks: plan.checks.clone(),
+        pod: plan.pod.clone(),
         ..Draft::default()
     };
     check_form(plan, validate(&draft, policy)?)
@@ -255,7 +263,7 @@ fn check_form(plan: &Plan, mut again: Plan) -> Result<(), Vec<Violation>> {
 /// Returns every path of a plan.
 fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let rootfs = match &plan.rootfs {
-        Rootfs::Host => &[],
+        Rootfs::Host | Rootfs::Pod => &[],
         Rootfs::Dir(dir) => std::slice::from_ref(dir),
         Rootfs::Image(image) => &image.volumes[..],
     };
@@ -268,7 +276,8 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let tmpfs = plan.surroundings.tmpfs.iter().map(|tmpfs| &tmpfs.path);
     let of_steps = actions::file_paths(&plan.processes);
     let volumes = plan.volumes.iter().flat_map(|volume| [&volume.path, &volume.sub_path]);
-    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes);
+    let network = std::iter::once(&plan.connectivity.network_namespace);
+    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes).chain(network);
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }
 
@@ -432,6 +441,9 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
     let text = draft.rootfs;
     if let Some(image) = &draft.image {
         return image::check(text, image).map(|()| Rootfs::Image(image.clone()));
+    }
+    if draft.is_pod() {
+        return Ok(Rootfs::Pod);
     }
     if text.is_empty() || text == "host" {
         return Ok(Rootfs::Host);

@@ -6,7 +6,7 @@ use clap::Parser;
 use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::HostVolume;
 use executor_core::settings::{LauncherSettings, Unusable};
-use executor_core::validate::{Policy, check_host_volumes};
+use executor_core::validate::{Policy, check_host_volumes, check_network_namespaces};
 use serde::Deserialize;
 
 /// Default path of the configuration.
@@ -99,6 +99,8 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
         .map_err(|bad| ConfigError::Value(path.to_owned(), format!("images.allow: {bad}")))?;
     check_host_volumes(&config.volumes, &[&args.run_dir, &args.state_dir])
         .map_err(|why| ConfigError::Value(path.to_owned(), format!("volumes: {why}")))?;
+    check_network_namespaces(&config.policy.network_namespaces)
+        .map_err(|why| ConfigError::Value(path.to_owned(), format!("policy.network_namespaces: {why}")))?;
     config.policy.volumes = std::mem::take(&mut config.volumes);
     config.launcher.check().map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))

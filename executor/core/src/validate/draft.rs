@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{Actions, Checks, Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings, Volume};
+use crate::plan::{
+    Actions, Checks, Connectivity, Isolation, Network, PlannedImage, PodRole, Redaction, Surroundings, Volume,
+};
 
 /// A request as it came, borrowed.
 #[derive(Default)]
@@ -92,9 +94,16 @@ pub struct Draft<'a> {
     pub logging: DraftLogging,
     /// Checks as requested; zeros for defaults.
     pub checks: Option<Checks>,
+    /// Part in a pod.
+    pub pod: Option<PodRole>,
 }
 
 impl<'a> Draft<'a> {
+    /// Returns true for the draft of a pod.
+    pub(super) fn is_pod(&self) -> bool {
+        matches!(self.pod, Some(PodRole::Holder { .. }))
+    }
+
     /// Returns the process of a single run action.
     pub(super) fn main(&self) -> DraftStep<'a> {
         DraftStep {

@@ -107,6 +107,8 @@ pub struct Policy {
     pub log_lines_per_second_max: i64,
     /// Processes may be executed in containers that run.
     pub allow_exec: bool,
+    /// Network namespaces that containers may join, by their paths; `DIR/*` for every one in a directory. None when empty.
+    pub network_namespaces: Vec<PathBuf>,
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
@@ -158,6 +160,7 @@ impl Default for Policy {
             log_bytes_per_second_max: -1,
             log_lines_per_second_max: -1,
             allow_exec: true,
+            network_namespaces: Vec::new(),
             images: ImagePolicy::default(),
             volumes: Vec::new(),
         }
