@@ -11,7 +11,7 @@ use executor_core::capacity::Amount;
 use executor_core::limits::LOG_RATE_MAX;
 use executor_core::plan::HostVolume;
 use executor_core::settings::{Bytes, LauncherSettings, Unusable};
-use executor_core::validate::{CAPABILITIES, Draft, Policy, check_host_volumes, validate};
+use executor_core::validate::{CAPABILITIES, Draft, Policy, check_host_volumes, check_network_namespaces, validate};
 use serde::Deserialize;
 
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
@@ -297,6 +297,10 @@ impl Check {
         for dir in &policy.rootfs_dirs {
             self.absolute("policy.rootfs_dirs", dir)?;
         }
+        check_network_namespaces(&policy.network_namespaces).map_err(|why| {
+            let list: Vec<String> = policy.network_namespaces.iter().map(|path| path.display().to_string()).collect();
+            self.fault("policy.network_namespaces", &list.join(", "), &why)
+        })?;
         self.absolute("policy.cni_conf_dir", &policy.cni_conf_dir)?;
         for dir in &policy.cni_bin_dirs {
             self.absolute("policy.cni_bin_dirs", dir)?;

@@ -4,6 +4,7 @@ mod actions;
 mod checks;
 mod connectivity;
 mod egress;
+mod pods;
 mod volumes;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,6 +25,7 @@ use crate::problem::Problem;
 static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
 
 pub(crate) use egress::{message as egress_message, rules as egress_rules};
+pub(crate) use pods::{join, pod};
 
 /// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
 /// reported together with those of validation.
@@ -96,6 +98,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         steps,
         logging: logging(request),
         checks,
+        pod: None,
     };
     Ok((draft, violations))
 }
@@ -212,8 +215,9 @@ fn network(number: i32) -> Result<Network, Violation> {
         0 => Ok(Network::None),
         1 => Ok(Network::Host),
         2 => Ok(Network::Cni),
+        110 => Ok(Network::Path),
         _ => {
-            let why = format!("is {number}; 0 (none), 1 (host) and 2 (cni) are allowed");
+            let why = format!("is {number}; 0 (none), 1 (host), 2 (cni) and 110 (path) are allowed");
             Err(Violation::new("network", UnknownValue.because(why)))
         }
     }

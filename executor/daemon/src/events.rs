@@ -32,6 +32,12 @@ pub enum EventKind {
     NotReady,
     /// The container is being ended because of its checks.
     Unhealthy,
+    /// The pod takes members.
+    PodReady,
+    /// The pod has ended.
+    PodEnded,
+    /// The pod was deleted.
+    PodDeleted,
 }
 
 /// An event of a container.

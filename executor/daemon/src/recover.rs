@@ -21,6 +21,7 @@ use crate::actor;
 use crate::container::link::ShimLink;
 use crate::container::{Handle, records};
 use crate::facts::Facts;
+use crate::members;
 use crate::node::Node;
 use crate::paths::containers_in;
 
@@ -129,6 +130,7 @@ async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
         open.extend(read_live_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record), &[])));
     }
     node.found.send_replace(true);
+    members::end_abandoned(&node);
     let all = async {
         for handle in &open {
             handle.settled().await;

@@ -1,5 +1,6 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod pods;
 mod volumes;
 
 use std::collections::HashMap;
@@ -12,8 +13,8 @@ use executor_core::lifecycle::State;
 use executor_core::logline::{Entry, Missing, Place, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
-    ExtraHost, Layout, LogLimits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol, PublishedPort,
-    Redaction, Rootfs, Tmpfs, UserNamespace, WritableFiles,
+    Connectivity, ExtraHost, Layout, LogLimits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol,
+    PublishedPort, Redaction, Rootfs, Tmpfs, UserNamespace, WritableFiles,
 };
 use executor_core::record::{Exit, FailureKind, StepRecord, StepState, VolumeKind, WIPE_METHOD, WipeRecord};
 use executor_core::time::Timestamp;
@@ -23,6 +24,7 @@ use crate::draft;
 use crate::events::{Event, EventKind};
 use crate::facts::{End, Facts};
 
+pub(super) use pods::pod;
 pub(super) use volumes::host as host_volume;
 
 /// Mount options of secret files.
@@ -48,7 +50,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
             Rootfs::Image(image) => {
                 Some(v1::ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() })
             }
-            Rootfs::Host | Rootfs::Dir(_) => None,
+            Rootfs::Host | Rootfs::Dir(_) | Rootfs::Pod => None,
         },
         network_status: network_status(facts),
         id_range_start: facts.id_range_start.unwrap_or(0),
@@ -93,12 +95,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
             io_weight: plan.limits.io_weight,
         }),
         nofile: prepared.map_or(plan.limits.nofile, |prepared| prepared.nofile),
-        network: match plan.network {
-            Network::None => v1::Network::None,
-            Network::Host => v1::Network::Host,
-            Network::Cni => v1::Network::Cni,
-        }
-        .into(),
+        network: network(plan.network).into(),
         grace_period: Some(duration(plan.grace)),
         labels: plan.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         log_source: main.map(|main| main.log_source.clone()).unwrap_or_default(),
@@ -114,11 +111,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         .into(),
         runtime_token_path: plan.token_file().map(|file| file.path.display().to_string()).unwrap_or_default(),
         outputs: plan.outputs.as_ref().map(outputs),
-        user_namespace: match plan.isolation.user_namespace {
-            UserNamespace::Own => v1::UserNamespace::Own,
-            UserNamespace::Host => v1::UserNamespace::Host,
-        }
-        .into(),
+        user_namespace: user_namespace(plan.isolation.user_namespace).into(),
         privileged: plan.isolation.privileged,
         docker_socket: plan.isolation.docker_socket,
         capabilities: Some(v1::Capabilities {
@@ -131,11 +124,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         network_name: plan.connectivity.network_name.clone(),
         egress: plan.connectivity.egress,
         hostname: plan.connectivity.hostname.clone(),
-        dns: Some(v1::Dns {
-            servers: plan.connectivity.dns_servers.iter().map(ToString::to_string).collect(),
-            searches: plan.connectivity.dns_searches.clone(),
-            options: plan.connectivity.dns_options.clone(),
-        }),
+        dns: Some(dns(&plan.connectivity)),
         terminal: plan.terminal,
         stdin: plan.stdin,
         stop_signal: plan.stop_signal,
@@ -152,6 +141,32 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         log_tags: plan.logging.tags.clone().into_iter().collect(),
         egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
         checks: plan.checks.as_ref().map(checks::checks),
+        pod: plan.member_of().map(ToString::to_string).unwrap_or_default(),
+        network_namespace: plan.connectivity.network_namespace.display().to_string(),
+    }
+}
+
+fn network(network: Network) -> v1::Network {
+    match network {
+        Network::None => v1::Network::None,
+        Network::Host => v1::Network::Host,
+        Network::Cni => v1::Network::Cni,
+        Network::Path => v1::Network::Path,
+    }
+}
+
+fn dns(connectivity: &Connectivity) -> v1::Dns {
+    v1::Dns {
+        servers: connectivity.dns_servers.iter().map(ToString::to_string).collect(),
+        searches: connectivity.dns_searches.clone(),
+        options: connectivity.dns_options.clone(),
+    }
+}
+
+fn user_namespace(namespace: UserNamespace) -> v1::UserNamespace {
+    match namespace {
+        UserNamespace::Own => v1::UserNamespace::Own,
+        UserNamespace::Host => v1::UserNamespace::Host,
     }
 }
 
@@ -371,6 +386,9 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::Ready => Kind::Ready,
             EventKind::NotReady => Kind::NotReady,
             EventKind::Unhealthy => Kind::Unhealthy,
+            EventKind::PodReady => Kind::PodReady,
+            EventKind::PodEnded => Kind::PodEnded,
+            EventKind::PodDeleted => Kind::PodDeleted,
         }
         .into(),
         result: event.end.as_deref().map(result),
