@@ -8,6 +8,7 @@ pub(crate) mod human;
 pub(crate) mod images;
 pub(crate) mod inspect;
 pub mod json;
+pub(crate) mod pods;
 pub(crate) mod steps;
 pub mod style;
 pub mod table;

@@ -39,6 +39,7 @@ mod files;
 mod images;
 mod input;
 mod logs;
+mod pods;
 mod retry;
 mod run;
 mod secret;
@@ -54,6 +55,7 @@ pub use files::{Archive, Output, OutputStream};
 pub use images::{Images, Pull, Pulled};
 pub use input::Input;
 pub use logs::Logs;
+pub use pods::{PodFilter, Pods};
 pub use run::{Run, Started};
 pub use secret::{Secret, Wipe, Wiped};
 

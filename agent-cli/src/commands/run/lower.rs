@@ -85,6 +85,7 @@ pub(super) fn lower(
         file_directories: args.file_directories,
         writable_files: args.writable_files.map(|most| v1::WritableFiles { bytes_max: most.unwrap_or(0) }),
         remove_when_completed: args.rm && args.detach,
+        pod: args.pod.unwrap_or_default(),
         ..RunRequest::default()
     };
     if let Some(actions) = actions {

@@ -92,6 +92,8 @@ struct Spec {
     log_limits: LogLimits,
     log_tags: BTreeMap<String, String>,
     checks: Option<checks::Checks>,
+    /// Pod that the container is a member of.
+    pod: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -236,6 +238,7 @@ impl From<&v1::ContainerSpec> for Spec {
             },
             log_tags: sorted(&spec.log_tags),
             checks: spec.checks.as_ref().map(checks::Checks::from),
+            pod: Some(spec.pod.clone()).filter(|pod| !pod.is_empty()),
         }
     }
 }

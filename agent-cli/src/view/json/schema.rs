@@ -13,8 +13,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CheckedBindings, Container, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, Rotated, Secrets,
-    ShownBindings,
+    CheckedBindings, Container, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, PodDocument, Rotated,
+    Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::view::images;
@@ -46,6 +46,11 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("image inspect", "one document", |g| g.subschema_for::<images::Inspected>()),
         ("image rm", "one document", |g| g.subschema_for::<Vec<images::Removed>>()),
         ("image prune", "one document", |g| g.subschema_for::<images::Pruned>()),
+        ("pod create", "one document", |g| g.subschema_for::<PodDocument>()),
+        ("pod ls", "one document", |g| g.subschema_for::<Vec<PodDocument>>()),
+        ("pod inspect", "one document", |g| g.subschema_for::<PodDocument>()),
+        ("pod stop", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("pod rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("bindings show", "one document", |g| g.subschema_for::<ShownBindings>()),
         ("bindings check", "one document", |g| g.subschema_for::<CheckedBindings>()),
         ("audit", "one document", |g| g.subschema_for::<audit::Json>()),
@@ -102,7 +107,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 41] = [
+const SHOWN: [(&str, &str, &[&str]); 46] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -132,6 +137,11 @@ const SHOWN: [(&str, &str, &[&str]); 41] = [
     ("NamedVolume", "NamedVolume", &[]),
     ("ImageVolume", "ImageVolume", &[]),
     ("HostVolume", "HostVolume", &[]),
+    ("PodVolumeName", "PodVolumeName", &[]),
+    ("PodDocument", "Pod", &[]),
+    ("SharedSpec", "PodSpec", &[]),
+    ("SharedVolume", "PodVolume", &[]),
+    ("Member", "PodMember", &[]),
     ("ExtraHost", "ExtraHost", &[]),
     ("EgressRule", "EgressRule", &[]),
     ("PortRange", "PortRange", &[]),
