@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use executor_proto::v1::{CreatePodRequest, Network, RunRequest, UserNamespace};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{RequestBuilder, sh, sleeper};
+use integration::request::{sh, sleeper};
 
 use super::{asked, create, delete, in_pod, namespace, script_output};
 
@@ -24,7 +24,7 @@ impl Made {
     fn new() -> Self {
         let name = format!("exp{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         ip(&["netns", "add", &name]);
-        ip(&["-n", &name, "link", "add", "mark0", "type", "dummy"]);
+        ip(&["-n", &name, "link", "add", "mark0", "type", "veth", "peer", "name", "mark1"]);
         Self(name)
     }
 
@@ -55,9 +55,9 @@ fn a_namespace_of_the_list_is_joined_and_cannot_be_changed() {
     let daemon = daemon("\"/run/netns/*\"");
     let before = daemon.footprint();
     let run = |request: RunRequest| script_output(&daemon, joining(&made.path(), request));
-    assert_eq!(run(sh(INTERFACES)), "lo mark0\n");
+    assert_eq!(run(sh(INTERFACES)), "lo mark0 mark1\n");
     assert_eq!(script_output(&daemon, sh(INTERFACES)), "lo\n", "the control");
-    assert_eq!(run(RunRequest { user_namespace: UserNamespace::Host.into(), ..sh(INTERFACES) }), "lo mark0\n");
+    assert_eq!(run(RunRequest { user_namespace: UserNamespace::Host.into(), ..sh(INTERFACES) }), "lo mark0 mark1\n");
     let changed = run(sh("ip link set mark0 up 2>&1 && echo changed"));
     assert!(!changed.contains("changed"), "{changed}");
 
@@ -74,7 +74,7 @@ fn a_namespace_of_the_list_is_joined_and_cannot_be_changed() {
     let elsewhere = daemon.api.started(in_pod("q", sleeper("elsewhere")));
     assert_eq!(namespace(&one, "net"), namespace(&alone, "net"));
     assert_ne!(namespace(&one, "net"), namespace(&elsewhere, "net"), "the control");
-    assert_eq!(script_output(&daemon, in_pod("p", sh(INTERFACES))), "lo mark0\n");
+    assert_eq!(script_output(&daemon, in_pod("p", sh(INTERFACES))), "lo mark0 mark1\n");
     daemon.api.delete("alone", true).unwrap();
     for pod in ["p", "q"] {
         delete(&daemon, pod, true).unwrap();

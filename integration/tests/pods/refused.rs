@@ -5,7 +5,7 @@ use executor_proto::v1::volume_mount::Source;
 use executor_proto::v1::{CreatePodRequest, PodVolumeName, RunRequest, VolumeMount, pod};
 use integration::cli;
 use integration::daemon::Daemon;
-use integration::request::{RequestBuilder, sh, sleeper};
+use integration::request::{sh, sleeper};
 use tonic::Code;
 
 use super::{asked, create, delete, get, in_pod, pods, stop};
