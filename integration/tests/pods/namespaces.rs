@@ -24,8 +24,9 @@ impl Made {
     fn new() -> Self {
         let name = format!("exp{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         ip(&["netns", "add", &name]);
-        ip(&["-n", &name, "link", "add", "mark0", "type", "veth", "peer", "name", "mark1"]);
-        Self(name)
+        let made = Self(name);
+        ip(&["-n", &made.0, "link", "add", "mark0", "type", "veth", "peer", "name", "mark1"]);
+        made
     }
 
     fn path(&self) -> PathBuf {
@@ -96,10 +97,10 @@ fn what_is_not_a_namespace_of_the_list_is_refused() {
         let done = Command::new("mount").args(["--bind", from]).arg(place(name)).status().unwrap();
         assert!(done.success());
     };
-    bind("/proc/self/ns/net", "host");
-    bind("/proc/self/ns/uts", "uts");
     let daemon = daemon(&format!("\"{0}/*\", \"{0}/dir/*\"", dir.path().display()));
     let before = daemon.footprint();
+    bind("/proc/self/ns/net", "host");
+    bind("/proc/self/ns/uts", "uts");
     let told = |path: &Path| {
         let refused = daemon.api.run(joining(path, sh("true"))).unwrap_err();
         format!("{:?} {}", refused.code(), refused.message())
