@@ -101,7 +101,7 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     let payload = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
-    let launched = launch(node, plan, tag, session, payload);
+    let launched = launch(node, plan, &tag, session, payload);
     // From here on the container itself keeps its images in use.
     drop(resolved);
     launched
@@ -123,19 +123,19 @@ pub(crate) fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> Result
     let payload = payload_of_pod(&plan).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
     })?;
-    launch(node, plan, tag, session, payload)
+    launch(node, plan, &tag, session, payload)
 }
 
 /// Takes id and capacity for a container, and starts the task that drives it.
 fn launch(
     node: &Arc<Node>,
     plan: Plan,
-    tag: String,
+    tag: &str,
     session: Arc<Session>,
     payload: LaunchPayload,
 ) -> Result<(Arc<Handle>, bool), Problem> {
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
-    let facts = Facts::admitted(plan, tag.clone(), crate::now(), node.boot_id.clone());
+    let facts = Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone());
     match node.registry.admit(facts.clone()) {
         Ok(Admission::New(handle)) => {
             handle.set_shim(Some(Arc::clone(&payload.ours)));
@@ -144,7 +144,7 @@ fn launch(
         }
         Ok(Admission::Used(handle)) => {
             payload.wipe();
-            same_container(handle, &tag)
+            same_container(handle, tag)
         }
         Ok(Admission::PodEnds) => {
             payload.wipe();

@@ -43,7 +43,7 @@ fn calls_that_do_not_fit_are_refused() {
     let told = daemon.api.run(greedy).unwrap_err();
     assert_eq!(told.code(), Code::InvalidArgument);
     for field in ["network", "hostname", "egress"] {
-        assert!(format!("{told:?}").contains(&format!("{field}")), "{told:?}");
+        assert!(format!("{told:?}").contains(field), "{told:?}");
     }
     let unknown = RunRequest { volumes: vec![volume.clone()], ..in_pod("p", sh("true")) };
     let told = daemon.api.run(unknown).unwrap_err();
