@@ -15,6 +15,7 @@ mod image;
 mod info;
 mod inspect;
 mod logs;
+mod pod;
 mod ps;
 mod rm;
 mod rotate;
@@ -49,6 +50,7 @@ use self::exec::ExecArgs;
 use self::image::ImageArgs;
 use self::inspect::IdArg;
 use self::logs::LogsArgs;
+use self::pod::PodArgs;
 use self::ps::PsArgs;
 use self::rm::RmArgs;
 use self::rotate::RotateArgs;
@@ -90,6 +92,8 @@ pub(crate) enum Command {
     Egress(EgressArgs),
     /// Fetch, take in, list, show and remove images
     Image(ImageArgs),
+    /// Create, list, show, stop and remove pods: groups of containers that share a network
+    Pod(PodArgs),
     /// Show that nothing of a secret is left on this machine (as root)
     ///
     /// Runs a container with random text (canaries) in every kind of input that can be secret: files, one that is
@@ -195,6 +199,7 @@ pub(crate) enum Prepared {
     Rotate(rotate::Prepared),
     Egress(egress::Prepared),
     Image(image::Prepared),
+    Pod(pod::Prepared),
     Audit(AuditArgs),
     Direct(Direct),
 }
@@ -233,6 +238,7 @@ impl Command {
             Self::Rotate(args) => Prepared::Rotate(args.prepare()?),
             Self::Egress(args) => Prepared::Egress(args.command.prepare()?),
             Self::Image(args) => Prepared::Image(args.command.prepare()?),
+            Self::Pod(args) => Prepared::Pod(args.command.prepare()?),
             Self::Audit(args) => {
                 audit::require_root()?;
                 Prepared::Audit(args)
@@ -248,7 +254,7 @@ impl Command {
 
 impl Prepared {
     fn holds_secrets(&self) -> bool {
-        !matches!(self, Self::Egress(_))
+        !matches!(self, Self::Egress(_) | Self::Pod(_))
             && !matches!(self, Self::Direct(direct) if !matches!(direct, Direct::Secrets(_)))
     }
 }
@@ -277,6 +283,7 @@ impl Work for Prepared {
             Self::Rotate(prepared) => rotate::rotate(session, prepared).await,
             Self::Egress(prepared) => egress::egress(session, prepared).await,
             Self::Image(prepared) => image::image(session, prepared).await,
+            Self::Pod(prepared) => pod::pod(session, prepared).await,
             Self::Audit(args) => audit::audit(session, args, interrupts).await,
             Self::Direct(direct) => direct.carry_out(session).await,
         }

@@ -11,6 +11,8 @@ pub enum Chosen {
     Host,
     /// The first one where there is no name.
     Cni(String),
+    /// A network namespace, by its path.
+    Path(String),
 }
 
 impl Chosen {
@@ -20,6 +22,10 @@ impl Chosen {
             Self::None => (Network::None, String::new()),
             Self::Host => (Network::Host, String::new()),
             Self::Cni(name) => (Network::Cni, name.clone()),
+            Self::Path(path) => {
+                request.network_namespace.clone_from(path);
+                (Network::Path, String::new())
+            }
         };
         request.set_network(network);
         request.network_name = name;
@@ -34,6 +40,10 @@ impl FromStr for Chosen {
             "" => Err("is empty".into()),
             "none" => Ok(Self::None),
             "host" => Ok(Self::Host),
+            path if path.starts_with("ns:") => match &path[3..] {
+                path if path.starts_with('/') => Ok(Self::Path(path.to_owned())),
+                _ => Err("ns: takes an absolute path: ns:/run/netns/NAME".into()),
+            },
             "cni" => Ok(Self::Cni(String::new())),
             name => Ok(Self::Cni(name.strip_prefix("cni:").unwrap_or(name).to_owned())),
         }
@@ -70,6 +80,7 @@ mod tests {
         let cni = |name: &str| Ok(Chosen::Cni(name.into()));
         assert_eq!((of("none"), of("host")), (Ok(Chosen::None), Ok(Chosen::Host)));
         assert_eq!([of("cni"), of("blue"), of("cni:none")], [cni(""), cni("blue"), cni("none")]);
-        assert!(of("").is_err());
+        assert_eq!(of("ns:/run/netns/a"), Ok(Chosen::Path("/run/netns/a".into())));
+        assert!(of("").is_err() && of("ns:").is_err() && of("ns:a").is_err());
     }
 }

@@ -34,6 +34,8 @@ pub struct ListFilter {
     pub labels: HashMap<String, String>,
     /// Beginning of the containers' ids.
     pub id_prefix: String,
+    /// Id of the pod that the containers are members of; empty for any container.
+    pub pod: String,
 }
 
 /// Containers whose ids begin with a text.
@@ -71,6 +73,7 @@ impl Client {
             states: filter.states.iter().map(|state| i32::from(*state)).collect(),
             labels: filter.labels.clone(),
             id_prefix: filter.id_prefix.clone(),
+            pod: filter.pod.clone(),
             ..ListRequest::default()
         };
         loop {

@@ -43,6 +43,7 @@ pub(crate) fn plan(plan: &Plan, policy: &Policy) {
         }
     }
     match &plan.rootfs {
+        Rootfs::Pod => assert!(plan.is_pod() && plan.processes.is_empty()),
         Rootfs::Host => assert!(policy.allow_host_rootfs),
         Rootfs::Dir(dir) => {
             assert!(dir.is_absolute() && !KERNELS.iter().any(|kernels| dir.starts_with(kernels)), "{dir:?}");
@@ -115,6 +116,7 @@ fn specification(plan: &Plan) {
             user_namespace: None,
             docker_socket: None,
             devices: &[],
+            shared: None,
         };
         let spec = spec::build(plan, &resolved).expect("a valid plan has a specification");
         for mount in spec.mounts().as_deref().unwrap_or_default() {

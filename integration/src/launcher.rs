@@ -132,7 +132,7 @@ impl Launcher {
     ) -> Result<(), Refused> {
         let fds = [&[connection], &parts[..]].concat();
         assert_eq!(fds.len(), LAUNCH_FDS.len());
-        let launch = Launch { container_id: id.into(), request_tag: "tag".into(), created_at: 1 };
+        let launch = Launch { container_id: id.into(), request_tag: "tag".into(), created_at: 1, ..Launch::default() };
         match self.call(LauncherCall::Launch(launch), &fds) {
             LauncherAnswer::Done(_) => Ok(()),
             LauncherAnswer::Refused(refused) => Err(refused),

@@ -48,7 +48,7 @@ fn two_hundred_containers_leave_nothing() {
     assert_eq!(daemon.api.info().containers["running"], CONTAINERS as u32);
 
     for_all(&daemon, CONTAINERS, |mut rpc, id| async move {
-        rpc.stop(StopRequest { id: id.clone(), grace_period: None }).await?;
+        rpc.stop(StopRequest { signal: 0, id: id.clone(), grace_period: None }).await?;
         rpc.wait(WaitRequest { id }).await.map(drop)
     });
     assert!(pids.iter().all(|pid| has_ended(*pid)));

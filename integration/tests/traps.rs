@@ -123,7 +123,7 @@ fn the_end_of_a_container_ends_no_other() {
         executor_sys::identity::alive(&record.prepared.as_ref().unwrap().init)
     };
     assert!(records.iter().all(alive), "the control");
-    others.ask(executor_core::protocol::ShimCall::Stop(executor_core::protocol::Stop { grace_ms: 0 }));
+    others.ask(executor_core::protocol::ShimCall::Stop(executor_core::protocol::Stop { signal: 0, grace_ms: 0 }));
     others.reach(State::Completed).unwrap();
     assert_eq!(records.each_ref().map(alive), [true, true, false]);
     assert!(bystander.try_wait().unwrap().is_none());

@@ -25,13 +25,16 @@ pub(crate) struct PsArgs {
     /// List containers with this label only; with all of the labels when repeated
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
+    /// List members of this pod only
+    #[arg(long, value_name = "POD")]
+    pub(crate) pod: Option<String>,
     /// Print ids only, one a line
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
     /// Print a line for each as this template says: '{{.ID}} {{.Ports}}'; `table ...` with a heading, `json`
     ///
     /// Fields: .ID, .Names (the same), .Image (its root file system), .Command, .CreatedAt, .RunningFor, .State, .Status,
-    /// .Exit, .Ports, .Addresses, .Networks, .Labels, .Label \"NAME\"; {{json .FIELD}} writes one as JSON. \\t and \\n are a
+    /// .Exit, .Ports, .Addresses, .Networks, .Pod, .Labels, .Label \"NAME\"; {{json .FIELD}} writes one as JSON. \\t and \\n are a
     /// tabulator and a new line.
     #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse, conflicts_with_all = ["json", "quiet"])]
     pub(crate) format: Option<Template>,
@@ -50,7 +53,12 @@ pub(crate) enum StateArg {
 
 pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
     let labels = args.labels.iter().cloned().collect();
-    let filter = ListFilter { states: wanted(&args), labels, ..ListFilter::default() };
+    let filter = ListFilter {
+        states: wanted(&args),
+        labels,
+        pod: args.pod.clone().unwrap_or_default(),
+        ..ListFilter::default()
+    };
     let containers = session.client.list(&filter).await.doing("ps")?;
     if args.quiet {
         session.output.text(containers.iter().map(|container| plain(&container.id) + "\n").collect()).await;

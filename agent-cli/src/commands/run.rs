@@ -46,6 +46,9 @@ use crate::text::plain;
 use crate::view::json;
 
 pub(crate) use args::RunArgs;
+pub(super) use logging::pairs;
+pub(super) use network::NetworkArgs;
+pub(super) use surroundings::{host, sysctl};
 
 /// A container that is ready to be asked for.
 pub(crate) struct Prepared {

@@ -38,7 +38,7 @@ pub(crate) enum Field {
 }
 
 /// Fields without an argument, each with its heading.
-const FIELDS: [(&str, &str); 14] = [
+const FIELDS: [(&str, &str); 15] = [
     ("ID", "ID"),
     ("Names", "NAMES"),
     ("Image", "IMAGE"),
@@ -51,6 +51,7 @@ const FIELDS: [(&str, &str); 14] = [
     ("Ports", "PORTS"),
     ("Addresses", "ADDRESSES"),
     ("Networks", "NETWORKS"),
+    ("Pod", "POD"),
     ("Labels", "LABELS"),
     ("User", "USER"),
 ];
@@ -184,6 +185,7 @@ impl Field {
             "Exit" => human::ending(container),
             "Ports" => human::ports(container),
             "Addresses" => human::addresses(container),
+            "Pod" => spec.pod.clone(),
             "Networks" => match &*spec.network_name {
                 "" => {
                     container.network_status.as_ref().map_or_else(|| human::network(spec.network), |on| on.name.clone())

@@ -192,13 +192,19 @@ pub(crate) fn addresses(container: &Container) -> String {
 
 /// The table of `ps`.
 pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style) -> String {
-    let mut table =
-        Table::with_heading(0, &["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "ADDRESS", "PORTS", "LABELS"]);
+    let mut heading = vec!["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "ADDRESS", "PORTS", "LABELS"];
+    // A column for what most hosts do not have would only take room.
+    let in_pods = containers.iter().filter_map(|one| one.spec.as_ref()).any(|spec| !spec.pod.is_empty());
+    if in_pods {
+        heading.push("POD");
+    }
+    let mut table = Table::with_heading(0, &heading);
     let or_nothing = |text: String| if text.is_empty() { NOTHING.to_owned() } else { text };
     for container in containers {
         let spec = container.spec.clone().unwrap_or_default();
         let exit_role = container.result.as_ref().map_or(Role::Faint, |r| Role::of_outcome(Outcome::of(Some(r))));
-        table.row([
+        let pod = in_pods.then(|| (or_nothing(spec.pod.clone()), Role::Plain));
+        let cells = [
             (container.id.clone(), Role::Plain),
             (state_with_health(container), Role::of_state(container.state())),
             (spec.rootfs, Role::Plain),
@@ -208,7 +214,8 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
             (or_nothing(addresses(container)), Role::Plain),
             (or_nothing(ports(container)), Role::Plain),
             (labels(&spec.labels), Role::Faint),
-        ]);
+        ];
+        table.row(cells.into_iter().chain(pod));
     }
     table.render(style)
 }
@@ -280,13 +287,13 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     let ended = Container { result: event.result.clone(), ..Container::default() };
     let kind = event_kind(event.kind);
     let role = match event.kind() {
-        event::Kind::Running | event::Kind::Ready => Role::Good,
+        event::Kind::Running | event::Kind::Ready | event::Kind::PodReady => Role::Good,
         event::Kind::NotReady
         | event::Kind::Unhealthy
         | event::Kind::Restarting
         | event::Kind::Stopping
         | event::Kind::Wiping => Role::Attention,
-        event::Kind::Completed | event::Kind::Deleted => Role::Faint,
+        event::Kind::Completed | event::Kind::Deleted | event::Kind::PodEnded | event::Kind::PodDeleted => Role::Faint,
         _ => Role::Plain,
     };
     let mut line = format!("{:>8}  {}  ", event.cursor, time(event.time.as_ref()));

@@ -98,6 +98,9 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     if let Some(last) = container.id_range_start.checked_add(ID_RANGE - 1).filter(|_| container.id_range_start != 0) {
         table.pair("ids on the host", format!("{} to {last}", container.id_range_start));
     }
+    if !spec.pod.is_empty() {
+        table.pair("pod", spec.pod.clone());
+    }
     table.pair("network", network::kind(container, spec));
     network::pairs(&mut table, container, spec);
     let names = spec.environment_names.join(", ");

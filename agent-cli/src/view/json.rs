@@ -14,6 +14,7 @@ mod info;
 mod isolation;
 mod networks;
 mod outputs;
+mod pods;
 mod refusal;
 mod restarts;
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub(crate) use ending::Ending;
 pub(crate) use info::Info;
 pub(crate) use networks::Egress;
 pub(crate) use outputs::{Archived, Copied, Cp};
+pub(crate) use pods::PodDocument;
 pub(crate) use refusal::Refusal;
 pub(crate) use secrets::Secrets;
 pub(crate) use usage::ContainerStats;

@@ -30,7 +30,7 @@ pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
         |text: &str| text.split('#').next().unwrap_or_default().split_whitespace().skip(1).any(|one| one == name);
     let mut text = match plan.network {
         Network::Host if !of_host.is_empty() => of_host.trim_end().to_owned() + "\n",
-        Network::Host | Network::None | Network::Cni => {
+        Network::Host | Network::None | Network::Cni | Network::Path => {
             "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned()
         }
     };
@@ -61,7 +61,8 @@ pub fn resolv_conf(plan: &Plan, network: &Dns, of_host: &str) -> String {
     let mut servers = first_of(&asked.dns_servers, &network.servers);
     let mut searches = first_of(&asked.dns_searches, &network.searches);
     let mut options = first_of(&asked.dns_options, &network.options);
-    let reaches = plan.network == Network::Host || (plan.network == Network::Cni && asked.egress);
+    let reaches =
+        matches!(plan.network, Network::Host | Network::Path) || (plan.network == Network::Cni && asked.egress);
     if servers.is_empty() && reaches {
         let theirs = parse(of_host);
         // In a network namespace of its own the host's loopback is another one.

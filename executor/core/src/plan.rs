@@ -18,6 +18,7 @@ mod connectivity;
 mod egress;
 mod host_options;
 mod logging;
+mod pods;
 mod restart;
 mod surroundings;
 mod termination;
@@ -33,6 +34,7 @@ pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
 pub use host_options::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
 pub use logging::{LogLimits, Logging};
+pub use pods::{POD_VOLUMES, PodRole, pod_volume_name, pod_volume_path};
 pub use restart::{RESTART_DELAY_MAX_DEFAULT, RESTART_DELAY_MIN_DEFAULT, RestartMode, RestartPolicy};
 pub use surroundings::{
     DOCKER_SOCKET, ExtraHost, FRESH_OF_HOST, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs,
@@ -53,6 +55,8 @@ pub enum Rootfs {
     Dir(PathBuf),
     /// The layers of an image, shared with its other containers, never written to.
     Image(PlannedImage),
+    /// An empty root: that of a pod, which runs no program.
+    Pod,
 }
 
 /// An image, by what it is made of. What its configuration says of the process is in the plan's own fields by now.
@@ -76,6 +80,7 @@ impl std::fmt::Display for Rootfs {
             Self::Host => f.write_str("host"),
             Self::Dir(path) => write!(f, "dir:{}", path.display()),
             Self::Image(image) => f.write_str(&image.reference),
+            Self::Pod => f.write_str("pod"),
         }
     }
 }
@@ -387,6 +392,9 @@ pub struct Plan {
     /// Order in which they run, where there is more than a single run action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actions: Option<Actions>,
+    /// Part of the container in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodRole>,
 }
 
 /// Default of the signal that Stop sends first: SIGTERM.

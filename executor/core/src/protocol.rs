@@ -100,6 +100,9 @@ pub struct Launch {
     /// Time of admission, in nanoseconds since the epoch.
     #[prost(uint64, tag = "3")]
     pub created_at: u64,
+    /// Id of the pod that the container is a member of, as in the plan; empty where there is none.
+    #[prost(string, tag = "110")]
+    pub pod_id: String,
 }
 
 /// Removes a completed container's logs and record.

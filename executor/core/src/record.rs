@@ -158,12 +158,15 @@ pub struct ContainerRecord {
     /// Restarts, where it has a restart policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartRecord>,
+    /// First id of the host that the users of its pod have, where it is a member of one with a user namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_range_start: Option<u32>,
 }
 
 impl ContainerRecord {
     /// Returns the mapping of its ids to the host's.
     pub fn id_map(&self) -> IdMap {
-        IdMap::of(self.id_range_start)
+        IdMap::of(self.pod_range_start.or(self.id_range_start))
     }
 
     /// Returns the mount point of the file with this index.

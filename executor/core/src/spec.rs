@@ -20,7 +20,7 @@ use oci_spec::runtime::{
 
 use crate::limits::CORE_FILE_MAX;
 use crate::names;
-use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Network, Plan, Rootfs, Tmpfs, UserNamespace};
+use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Plan, Rootfs, Tmpfs, UserNamespace};
 use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
@@ -67,6 +67,21 @@ pub struct Resolved<'a> {
     pub docker_socket: Option<&'a Path>,
     /// Devices of the host that the container has.
     pub devices: &'a [DeviceNode],
+    /// Namespaces of its pod that a member joins.
+    pub shared: Option<&'a SharedNamespaces>,
+}
+
+/// Paths of the namespaces that a member of a pod joins.
+#[derive(Clone, Debug)]
+pub struct SharedNamespaces {
+    /// Namespace of the host name.
+    pub uts: PathBuf,
+    /// Namespace of IPC.
+    pub ipc: PathBuf,
+    /// Network namespace; none where the process that makes the container is in it already.
+    pub network: Option<PathBuf>,
+    /// Pid namespace, where the members share processes.
+    pub pid: Option<PathBuf>,
 }
 
 /// Builds the specification.
@@ -81,20 +96,25 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         if privileged { Vec::new() } else { paths.iter().map(|path| (*path).to_owned()).collect() }
     };
     let linux = LinuxBuilder::default()
-        .namespaces(namespaces(plan.network, resolved.user_namespace)?)
+        .namespaces(namespaces(plan, resolved)?)
         .cgroups_path(Path::new("/").join(resolved.cgroup))
         .resources(resources(resolved, privileged)?)
         .masked_paths(unless_privileged(&MASKED))
         .readonly_paths(unless_privileged(&READONLY))
         .build()?;
-    SpecBuilder::default()
+    let mut spec = SpecBuilder::default()
         .version("1.0.2")
         .root(root)
         .hostname(names::hostname(plan))
         .mounts(mounts(plan, resolved.docker_socket)?)
         .process(process(plan, resolved)?)
         .linux(linux)
-        .build()
+        .build()?;
+    // A member has its pod's.
+    if resolved.shared.is_some() {
+        spec.set_hostname(None);
+    }
+    Ok(spec)
 }
 
 /// Directories of the container that begin empty: its own tmpfs file systems and empty volumes.
@@ -105,21 +125,35 @@ pub fn fresh_mounts(plan: &Plan) -> Vec<PathBuf> {
     of_host.iter().map(PathBuf::from).chain(asked).chain(volumes).collect()
 }
 
-fn namespaces(network: Network, user: Option<&Path>) -> Result<Vec<LinuxNamespace>, OciSpecError> {
-    use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network as Net, Pid, User, Uts};
-    let mut kinds = vec![Pid, Mount, Ipc, Uts, Cgroup];
-    if network != Network::Host {
-        kinds.push(Net);
-    }
-    // By its path, and not for libcontainer to make: it would take systemd's cgroups for a container that has its own.
-    let user = user.map(|path| LinuxNamespaceBuilder::default().typ(User).path(path).build());
-    user.into_iter().chain(kinds.into_iter().map(|kind| LinuxNamespaceBuilder::default().typ(kind).build())).collect()
+fn namespaces(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<LinuxNamespace>, OciSpecError> {
+    use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network, Pid, User, Uts};
+    let shared = resolved.shared;
+    let mut kinds = vec![
+        // By its path, and not for libcontainer to make: it would take systemd's cgroups for a container that has its own.
+        (User, resolved.user_namespace),
+        (Pid, shared.and_then(|shared| shared.pid.as_deref())),
+        (Mount, None),
+        (Ipc, shared.map(|shared| &*shared.ipc)),
+        (Uts, shared.map(|shared| &*shared.uts)),
+        (Cgroup, None),
+        (Network, shared.and_then(|shared| shared.network.as_deref())),
+    ];
+    kinds.retain(|(kind, path)| match kind {
+        User => path.is_some(),
+        Network => path.is_some() || plan.makes_network(),
+        _ => true,
+    });
+    let namespace = |(kind, path): (LinuxNamespaceType, Option<&Path>)| {
+        let one = LinuxNamespaceBuilder::default().typ(kind);
+        if let Some(path) = path { one.path(path).build() } else { one.build() }
+    };
+    kinds.into_iter().map(namespace).collect()
 }
 
-/// Tells whether the host's /sys is shown instead of a new one: a user namespace cannot mount the one of the host's
-/// network.
+/// Tells whether the host's /sys is shown instead of a new one: a user namespace cannot mount the one of a network that
+/// does not belong to it.
 pub fn shows_hosts_sys(plan: &Plan) -> bool {
-    plan.network == Network::Host && plan.isolation.user_namespace == UserNamespace::Own
+    !plan.owns_network() && plan.isolation.user_namespace == UserNamespace::Own
 }
 
 fn resources(resolved: &Resolved<'_>, all_devices: bool) -> Result<LinuxResources, OciSpecError> {

@@ -19,6 +19,7 @@ mod image;
 mod isolation;
 mod logging;
 mod outputs;
+mod pods;
 mod policy;
 mod process;
 mod secrets;
@@ -43,11 +44,12 @@ use crate::plan::{
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
-pub use connectivity::validate_egress;
+pub use connectivity::{check_network_namespaces, validate_egress};
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use host_options::{ULIMITS, check_apparmor_profiles, check_host_devices, check_ulimits_max};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
+pub use pods::{check_member, check_pod_volume_name};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use transfers::check_url;
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
@@ -72,7 +74,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let id =
         draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", InvalidFormat.because(bad.to_string()))).ok();
     process::shared_environment(&draft.shared_env, &mut report);
-    let main = draft.actions.is_none().then(|| draft.main());
+    let main = (draft.actions.is_none() && !draft.is_pod()).then(|| draft.main());
     let main_user = main.as_ref().and_then(|main| {
         process::check(main, &draft.shared_env, &mut report);
         let user = parse_user(main.user).and_then(|user| user_fits(user, draft.isolation.user_namespace));
@@ -97,6 +99,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
     let network = draft.network.unwrap_or(Network::None);
     report.0.extend(check_permitted(rootfs.as_ref(), network, policy));
+    pods::check(draft, &mut report);
     let isolation = isolation::check(&draft.isolation, policy, &mut report);
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
@@ -109,6 +112,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         files: &files,
         file_directories: &file_directories,
         with_token: token,
+        pod: draft.pod.as_ref(),
     };
     let volumes = volumes::check(&draft.volumes, &beside, policy, &mut report);
     let host_options = host_options::check(&draft.host_options, policy, &mut report);
@@ -122,6 +126,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             let first = actions.first_process().and_then(|first| processes.get(first)?.user.clone());
             (first, processes)
         }
+        (None, None) => (parse_user("").ok(), Vec::new()),
         (None, main) => {
             let main = main.iter().map(|main| process::plan(MAIN_PROCESS, main, &draft.shared_env));
             (main_user, main.collect())
@@ -173,6 +178,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             extra_groups,
             keep_environment: draft.keep_environment,
             termination_message,
+            pod: draft.pod.clone(),
         }),
         _ => Err(report.0),
     }
@@ -189,6 +195,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
             actions::recheck(actions, &plan.processes)?;
             None
         }
+        None if plan.is_pod() && plan.processes.is_empty() => None,
         None => {
             let main = plan.main().filter(|_| plan.processes.len() == 1 && plan.transfers.is_empty());
             let main = main.ok_or_else(|| vec![Violation::new("action", "must have exactly one process")])?;
@@ -235,7 +242,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         outputs: outputs.as_ref().map(outputs::DraftTexts::draft),
         image: match &plan.rootfs {
             Rootfs::Image(image) => Some(image.clone()),
-            Rootfs::Host | Rootfs::Dir(_) => None,
+            Rootfs::Host | Rootfs::Dir(_) | Rootfs::Pod => None,
         },
         disk_bytes: plan.limits.disk_bytes,
         cpu_weight: plan.limits.cpu_weight,
@@ -260,6 +267,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         extra_groups: extra_groups.iter().map(String::as_str).collect(),
         keep_environment: plan.keep_environment,
         termination_message: plan.termination_message.clone(),
+        pod: plan.pod.clone(),
         ..Draft::default()
     };
     check_form(plan, validate(&draft, policy)?)
@@ -288,7 +296,7 @@ fn check_form(plan: &Plan, mut again: Plan) -> Result<(), Vec<Violation>> {
 /// Returns every path of a plan.
 fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let rootfs = match &plan.rootfs {
-        Rootfs::Host => &[],
+        Rootfs::Host | Rootfs::Pod => &[],
         Rootfs::Dir(dir) => std::slice::from_ref(dir),
         Rootfs::Image(image) => &image.volumes[..],
     };
@@ -303,7 +311,9 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let volumes = plan.volumes.iter().flat_map(|volume| [&volume.path, &volume.sub_path]);
     let devices = plan.host_options.devices.iter().map(|device| &device.path);
     let message = plan.termination_message.as_ref().map(|message| &message.path);
-    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes).chain(devices).chain(message);
+    let network = std::iter::once(&plan.connectivity.network_namespace);
+    let placed = devices.chain(message).chain(network);
+    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes).chain(placed);
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }
 
@@ -500,6 +510,9 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
     let text = draft.rootfs;
     if let Some(image) = &draft.image {
         return image::check(text, image).map(|()| Rootfs::Image(image.clone()));
+    }
+    if draft.is_pod() {
+        return Ok(Rootfs::Pod);
     }
     if text.is_empty() || text == "host" {
         return Ok(Rootfs::Host);

@@ -17,7 +17,7 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 30] = [
+const TABLE: [(&str, Callers); 35] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
     ("/executor.v1.Executor/List", Callers::Operators),
@@ -40,6 +40,11 @@ const TABLE: [(&str, Callers); 30] = [
     ("/executor.v1.Images/Inspect", Callers::Operators),
     ("/executor.v1.Images/Remove", Callers::Operators),
     ("/executor.v1.Images/Prune", Callers::Operators),
+    ("/executor.v1.Pods/CreatePod", Callers::Operators),
+    ("/executor.v1.Pods/GetPod", Callers::Operators),
+    ("/executor.v1.Pods/ListPods", Callers::Operators),
+    ("/executor.v1.Pods/StopPod", Callers::Operators),
+    ("/executor.v1.Pods/DeletePod", Callers::Operators),
     ("/executor.v1.Executor/Exec", Callers::Operators),
     ("/executor.v1.Executor/Attach", Callers::Operators),
     ("/executor.v1.Executor/GetArchive", Callers::Operators),
@@ -162,6 +167,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 24);
+        assert_eq!(methods, 29);
     }
 }

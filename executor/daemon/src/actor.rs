@@ -29,6 +29,7 @@ use crate::deletion::forget;
 use crate::events::EventKind;
 use crate::facts::Facts;
 use crate::launcher::{CallError, Session};
+use crate::members;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::transfers::Transferring;
@@ -121,6 +122,7 @@ impl Actor {
             container_id: self.handle.id().to_string(),
             request_tag: self.facts.request_tag.clone(),
             created_at: self.facts.created_at.0,
+            pod_id: self.facts.plan.member_of().map(ToString::to_string).unwrap_or_default(),
         });
         let fds = [payload.theirs.as_fd(), payload.plan.as_fd(), payload.process.as_fd(), payload.files.as_fd()];
         let answer = session.call(launch, &fds).await;
@@ -437,6 +439,9 @@ impl Actor {
             self.report(*state);
         }
         self.node.ledger.put(facts);
+        if self.facts.plan.is_pod() {
+            tokio::spawn(members::end(Arc::clone(&self.node), self.handle.id().clone()));
+        }
         self.node.completed.notify_one();
     }
 
@@ -477,6 +482,12 @@ impl Actor {
                 tracing::info!(container = %id, state = state.name(), code, signal, oom = end.oom_killed, failure);
             }
         }
-        self.node.events.append(id, EventKind::Reached(state), end.cloned(), crate::now());
+        let kind = match state {
+            State::Running if self.facts.plan.is_pod() => EventKind::PodReady,
+            State::Completed if self.facts.plan.is_pod() => EventKind::PodEnded,
+            _ if self.facts.plan.is_pod() => return,
+            state => EventKind::Reached(state),
+        };
+        self.node.events.append(id, kind, end.cloned(), crate::now());
     }
 }

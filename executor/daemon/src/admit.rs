@@ -7,12 +7,14 @@
 
 use std::sync::Arc;
 
+use executor_core::ident::ContainerId;
 use executor_core::image::ImageReference;
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::plan::{Plan, PlannedImage, VolumeImage, VolumeSource};
-use executor_core::validate::{Draft, Policy, Violation, recheck, validate};
+use executor_core::validate::{Draft, Policy, Violation, ViolationReason, check_member, recheck, validate};
 use executor_proto::v1;
+use executor_secrets::TagKey;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 use zeroize::{Zeroize as _, Zeroizing};
@@ -21,6 +23,7 @@ use crate::actor::{self, LaunchPayload};
 use crate::container::Handle;
 use crate::container::link::ShimLink;
 use crate::facts::Facts;
+use crate::launcher::Session;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::registry::Admission;
@@ -60,21 +63,16 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
         request.id = uuid::Uuid::new_v4().to_string();
     }
     let image = images::reference(request)?;
+    let pod = pod_of(node, request)?;
+    let pod = pod.as_deref();
     // Of a request with an image all but the image's own part is validated before anything is fetched.
     let mut plan = match &image {
-        None => plan_request(request, &node.config.policy)?,
-        Some(reference) => plan_without_image(request, &node.config.policy)
+        None => plan_with_image(request, pod, &node.config.policy, None)?,
+        Some(reference) => plan_without_image(request, pod, &node.config.policy)
             .map_err(|problem| denied_image(problem, reference, node))?,
     };
     let used = node.registry.get(&plan.id);
-    let Some(key) = node.launcher.tag_key() else {
-        return Err(node
-            .launcher
-            .session()
-            .err()
-            .unwrap_or_else(|| Problem::new(Kind::Unavailable, "the launcher gave no usable key for request tags")));
-    };
-    let tag = tag::of(&key, request);
+    let tag = tag::of(&tag_key(node)?, request);
     if let Some(handle) = used {
         return same_container(handle, &tag);
     }
@@ -86,7 +84,7 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
         let credentials = images::credentials(request.registry_credentials.take(), "registry_credentials")?;
         let ready = images::resolve(node, &reference, policy, credentials, "rootfs").await?;
         let image = images::apply(request, &ready)?;
-        plan = plan_with_image(request, &node.config.policy, Some(image))?;
+        plan = plan_with_image(request, pod, &node.config.policy, Some(image))?;
         resolved.push(ready);
     }
     if plan.volumes.iter().any(|volume| volume.image().is_some()) {
@@ -103,11 +101,42 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     let payload = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
-    let facts = Facts::admitted(plan, tag.clone(), crate::now(), node.boot_id.clone());
-    let admitted = node.registry.admit(facts.clone());
+    let launched = launch(node, plan, &tag, session, payload);
     // From here on the container itself keeps its images in use.
     drop(resolved);
-    match admitted {
+    launched
+}
+
+/// Makes a pod, and starts the task that drives it.
+pub(crate) fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> Result<(Arc<Handle>, bool), Problem> {
+    if request.id.is_empty() {
+        request.id = uuid::Uuid::new_v4().to_string();
+    }
+    let (draft, violations) = draft::pod(&request);
+    let plan = validated(None, &draft, violations, &node.config.policy)?;
+    let tag = tag::of_pod(&tag_key(node)?, &request);
+    if let Some(handle) = node.registry.get(&plan.id) {
+        return same_container(handle, &tag);
+    }
+    let session = node.launcher.session()?;
+    node.check_room()?;
+    let payload = payload_of_pod(&plan).map_err(|error| {
+        Problem::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
+    })?;
+    launch(node, plan, &tag, session, payload)
+}
+
+/// Takes id and capacity for a container, and starts the task that drives it.
+fn launch(
+    node: &Arc<Node>,
+    plan: Plan,
+    tag: &str,
+    session: Arc<Session>,
+    payload: LaunchPayload,
+) -> Result<(Arc<Handle>, bool), Problem> {
+    let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
+    let facts = Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone());
+    match node.registry.admit(facts.clone()) {
         Ok(Admission::New(handle)) => {
             handle.set_shim(Some(Arc::clone(&payload.ours)));
             tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, payload));
@@ -115,7 +144,11 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
         }
         Ok(Admission::Used(handle)) => {
             payload.wipe();
-            same_container(handle, &tag)
+            same_container(handle, tag)
+        }
+        Ok(Admission::PodEnds) => {
+            payload.wipe();
+            Err(Problem::pod_unavailable(&pod))
         }
         Err(exhausted) => {
             payload.wipe();
@@ -124,24 +157,54 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     }
 }
 
+/// Returns the key of request tags.
+fn tag_key(node: &Node) -> Result<TagKey, Problem> {
+    node.launcher.tag_key().ok_or_else(|| {
+        let none = || Problem::new(Kind::Unavailable, "the launcher gave no usable key for request tags");
+        node.launcher.session().err().unwrap_or_else(none)
+    })
+}
+
+/// Returns the plan of the pod that a request names, if it names one.
+fn pod_of(node: &Node, request: &v1::RunRequest) -> Result<Option<Arc<Plan>>, Problem> {
+    if request.pod.is_empty() {
+        return Ok(None);
+    }
+    let id: ContainerId = request
+        .pod
+        .parse()
+        .map_err(|bad| Problem::invalid_field("pod", ViolationReason::InvalidFormat.because(format!("{bad}"))))?;
+    let pod = node.registry.get(&id).filter(|handle| handle.is_pod()).and_then(|handle| handle.facts());
+    pod.map(|facts| Some(Arc::clone(&facts.plan))).ok_or_else(|| Problem::pod_unavailable(&request.pod))
+}
+
+/// Makes the draft of a request; that of a member has what belongs to its pod from there.
+fn drafted<'a>(request: &'a v1::RunRequest, pod: Option<&Plan>) -> (Draft<'a>, Vec<Violation>) {
+    let (mut draft, mut violations) = draft::of(request);
+    if let Some(pod) = pod {
+        draft::join(&mut draft, request, pod, &mut violations);
+    }
+    (draft, violations)
+}
+
 /// Plans a request under a policy: returns the plan, or every violation at once. Has no effects.
 ///
 /// # Errors
 /// The action is missing or not supported, or fields are invalid.
 pub fn plan_request(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
-    plan_with_image(request, policy, None)
+    plan_with_image(request, None, policy, None)
 }
 
 /// Plans a request before its image is known, without the program and the other fields that the image may fill in.
-fn plan_without_image(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
-    let (mut draft, violations) = draft::of(request);
+fn plan_without_image(request: &v1::RunRequest, pod: Option<&Plan>, policy: &Policy) -> Result<Plan, Problem> {
+    let (mut draft, violations) = drafted(request, pod);
     draft.image = Some(images::placeholder(request));
     // The program of a single run action may be the image's.
     if request.single_run().is_some() {
         let paths = std::iter::once(&mut draft.path).chain(draft.steps.iter_mut().map(|step| &mut step.path));
         paths.filter(|path| path.is_empty()).for_each(|path| *path = "/");
     }
-    validated(request, &draft, violations, policy)
+    fits(validated(request.monitor.as_ref(), &draft, violations, policy)?, pod)
 }
 
 /// Turns the problem into a denial where the only violation is an image that the operator's policy refuses.
@@ -152,17 +215,28 @@ fn denied_image(problem: Problem, reference: &ImageReference, node: &Node) -> Pr
 }
 
 /// Plans a request with its resolved image, if it has one.
-fn plan_with_image(request: &v1::RunRequest, policy: &Policy, image: Option<PlannedImage>) -> Result<Plan, Problem> {
-    let (mut draft, violations) = draft::of(request);
+fn plan_with_image(
+    request: &v1::RunRequest,
+    pod: Option<&Plan>,
+    policy: &Policy,
+    image: Option<PlannedImage>,
+) -> Result<Plan, Problem> {
+    let (mut draft, violations) = drafted(request, pod);
     draft.image = image;
-    validated(request, &draft, violations, policy)
+    fits(validated(request.monitor.as_ref(), &draft, violations, policy)?, pod)
+}
+
+/// Checks that a member names volumes that its pod has.
+fn fits(plan: Plan, pod: Option<&Plan>) -> Result<Plan, Problem> {
+    pod.map_or(Ok(()), |pod| check_member(&plan, pod)).map_err(Problem::invalid)?;
+    Ok(plan)
 }
 
 /// Puts the resolved images of a plan's volumes, in their order, into the places of the placeholders.
 fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, policy: &Policy) -> Result<Plan, Problem> {
     let places = plan.volumes.iter_mut().filter_map(|volume| match &mut volume.source {
         VolumeSource::Image(place) => Some(place),
-        VolumeSource::Empty(_) | VolumeSource::Host(_) => None,
+        VolumeSource::Empty(_) | VolumeSource::Host(_) | VolumeSource::Pod(_) => None,
     });
     places.zip(images).for_each(|(place, image)| *place = image);
     recheck(&plan, policy).map_err(Problem::invalid)?;
@@ -170,7 +244,7 @@ fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, policy: &Policy)
 }
 
 fn validated(
-    request: &v1::RunRequest,
+    monitor: Option<&v1::Action>,
     draft: &Draft<'_>,
     mut violations: Vec<Violation>,
     policy: &Policy,
@@ -179,7 +253,7 @@ fn validated(
         Ok(plan) if violations.is_empty() => Ok(plan),
         Ok(_) => Err(Problem::invalid(violations)),
         Err(mut found) => {
-            request.monitor.iter().for_each(|monitor| draft::rename_monitor(monitor, &mut found));
+            monitor.into_iter().for_each(|monitor| draft::rename_monitor(monitor, &mut found));
             violations.extend(found);
             Err(Problem::invalid(violations))
         }
@@ -208,6 +282,15 @@ fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<LaunchPayload>
     let files = draft::files(request).map(|(_, file)| file).chain(of_steps).map(|file| file.content.as_slice());
     let plan = memfiles::of_json("executor-plan", plan)?;
     let files = memfiles::of_strings("executor-files", &files.collect::<Vec<_>>())?;
+    Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
+}
+
+/// Makes the payload of a pod, which runs nothing.
+fn payload_of_pod(plan: &Plan) -> std::io::Result<LaunchPayload> {
+    let (ours, theirs) = Seqpacket::pair()?;
+    let plan = memfiles::of_json("executor-plan", plan)?;
+    let (process, files) =
+        (memfiles::of_strings("executor-process", &[])?, memfiles::of_strings("executor-files", &[])?);
     Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 

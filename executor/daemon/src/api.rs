@@ -11,6 +11,7 @@ mod images;
 mod info;
 mod logs;
 mod outputs;
+mod pods;
 mod secrets;
 mod stats;
 
@@ -76,6 +77,7 @@ pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes
     };
     Ok(Routes::new(executor)
         .add_service(images::service(node))
+        .add_service(pods::service(node))
         .add_service(health::follow(node).await)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))

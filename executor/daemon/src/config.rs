@@ -13,8 +13,8 @@ use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, Bytes, LauncherSettings, Unusable};
 use executor_core::validate::{
-    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_volumes, check_ulimits_max,
-    validate,
+    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_volumes,
+    check_network_namespaces, check_ulimits_max, validate,
 };
 use serde::Deserialize;
 
@@ -328,6 +328,10 @@ impl Check {
         for dir in &policy.rootfs_dirs {
             self.absolute("policy.rootfs_dirs", dir)?;
         }
+        check_network_namespaces(&policy.network_namespaces).map_err(|why| {
+            let list: Vec<String> = policy.network_namespaces.iter().map(|path| path.display().to_string()).collect();
+            self.fault("policy.network_namespaces", &list.join(", "), &why)
+        })?;
         self.absolute("policy.cni_conf_dir", &policy.cni_conf_dir)?;
         for dir in &policy.cni_bin_dirs {
             self.absolute("policy.cni_bin_dirs", dir)?;

@@ -10,6 +10,7 @@
 pub mod link;
 pub mod records;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use executor_core::ident::ContainerId;
@@ -37,6 +38,10 @@ pub enum Presence {
 pub struct Handle {
     id: ContainerId,
     request_tag: String,
+    /// True of a pod.
+    is_pod: bool,
+    /// True of a pod that takes no new members.
+    closed: AtomicBool,
     presence: watch::Sender<Presence>,
     shim: Mutex<Option<Arc<ShimLink>>>,
     /// Notified when the launcher has finished the container, whose shim was lost.
@@ -53,6 +58,8 @@ impl Handle {
         Self {
             id: facts.plan.id.clone(),
             request_tag: facts.request_tag.clone(),
+            is_pod: facts.plan.is_pod(),
+            closed: AtomicBool::new(false),
             presence: watch::Sender::new(Presence::Present(Arc::new(facts))),
             shim: Mutex::new(None),
             shim_lost: Notify::new(),
@@ -69,6 +76,21 @@ impl Handle {
     /// Returns the keyed hash of the request that made the container.
     pub fn request_tag(&self) -> &str {
         &self.request_tag
+    }
+
+    /// True of a pod.
+    pub fn is_pod(&self) -> bool {
+        self.is_pod
+    }
+
+    /// True of a pod that is being stopped or deleted.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Has a pod take no new members. Only the registry calls it, under its lock.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
     }
 
     /// Returns the facts; `None` of a container that was refused or deleted.

@@ -62,7 +62,8 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
 pub(crate) fn forget(node: &Node, handle: &Handle, last: Presence) {
     let id = handle.id();
     node.registry.remove(id, || {
-        node.events.append(id, EventKind::Deleted, None, crate::now());
+        let kind = if handle.is_pod() { EventKind::PodDeleted } else { EventKind::Deleted };
+        node.events.append(id, kind, None, crate::now());
         node.ledger.forget(id);
     });
     handle.publish(last);

@@ -6,6 +6,7 @@ mod connectivity;
 mod egress;
 mod host_options;
 mod monitor;
+mod pods;
 mod volumes;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,6 +28,7 @@ static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
 pub(crate) use monitor::rename as rename_monitor;
 
 pub(crate) use egress::{message as egress_message, rules as egress_rules};
+pub(crate) use pods::{join, pod};
 
 /// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
 /// reported together with those of validation.
@@ -114,6 +116,7 @@ pub(crate) fn of(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) {
             bytes_max: asked.bytes_max,
             fallback_to_logs: asked.fallback_to_logs,
         }),
+        pod: None,
     };
     (draft, violations)
 }
@@ -230,8 +233,9 @@ fn network(number: i32) -> Result<Network, Violation> {
         0 => Ok(Network::None),
         1 => Ok(Network::Host),
         2 => Ok(Network::Cni),
+        110 => Ok(Network::Path),
         _ => {
-            let why = format!("is {number}; 0 (none), 1 (host) and 2 (cni) are allowed");
+            let why = format!("is {number}; 0 (none), 1 (host), 2 (cni) and 110 (path) are allowed");
             Err(Violation::new("network", UnknownValue.because(why)))
         }
     }

@@ -34,6 +34,12 @@ pub enum EventKind {
     Unhealthy,
     /// The container's action has ended, and begins again.
     Restarting,
+    /// The pod takes members.
+    PodReady,
+    /// The pod has ended.
+    PodEnded,
+    /// The pod was deleted.
+    PodDeleted,
 }
 
 /// An event of a container.

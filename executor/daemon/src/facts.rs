@@ -42,7 +42,7 @@ pub struct Facts {
     /// Time of the last update of the secret files, as in the record.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
-    /// First id of the container's range of host ids, as in the record.
+    /// First id of the range of host ids of the container, or of its pod, as in the record.
     #[serde(default)]
     pub id_range_start: Option<u32>,
     /// Steps of a tree of actions, as in the record.
@@ -132,7 +132,7 @@ impl Facts {
             stopped: record.stopped,
             files_generation: record.files_generation,
             files_updated_at: record.files_updated_at,
-            id_range_start: record.id_range_start,
+            id_range_start: record.pod_range_start.or(record.id_range_start),
             steps: record.steps,
             egress_generation: record.egress_generation,
             health: None,
@@ -149,7 +149,7 @@ impl Facts {
         }
         self.files_generation = record.files_generation;
         self.files_updated_at = record.files_updated_at;
-        self.id_range_start = record.id_range_start;
+        self.id_range_start = record.pod_range_start.or(record.id_range_start);
         self.steps = record.steps;
         self.egress_generation = record.egress_generation;
         self.prepared = record.prepared;

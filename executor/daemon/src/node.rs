@@ -111,10 +111,28 @@ impl Node {
     /// # Errors
     /// The id is malformed, or no container has it.
     pub fn find(&self, id: &str) -> Result<Arc<Handle>, Problem> {
+        let found = self.look_up(id)?;
+        match found {
+            Some(handle) if handle.is_pod() => {
+                Err(Problem::not_found("id", format!("{id:?} is a pod, not a container")))
+            }
+            found => found.ok_or_else(|| Problem::no_container(id)),
+        }
+    }
+
+    /// Finds the pod of an id as a caller wrote it.
+    ///
+    /// # Errors
+    /// The id is malformed, or no pod has it.
+    pub fn find_pod(&self, id: &str) -> Result<Arc<Handle>, Problem> {
+        self.look_up(id)?.filter(|handle| handle.is_pod()).ok_or_else(|| Problem::no_pod(id))
+    }
+
+    fn look_up(&self, id: &str) -> Result<Option<Arc<Handle>>, Problem> {
         let id: ContainerId = id
             .parse()
             .map_err(|bad| Problem::invalid_field("id", ViolationReason::InvalidFormat.because(format!("{bad}"))))?;
-        self.registry.get(&id).ok_or_else(|| Problem::no_container(id.as_str()))
+        Ok(self.registry.get(&id))
     }
 
     /// Checks that a new container can be taken at the moment.

@@ -77,6 +77,18 @@ impl Problem {
         Self::not_found("id", format!("there is no container {id:?}"))
     }
 
+    /// Makes the problem of an id that no pod has.
+    pub fn no_pod(id: &str) -> Self {
+        Self::not_found("id", format!("there is no pod {id:?}"))
+    }
+
+    /// Makes the problem of a pod that takes no members.
+    pub fn pod_unavailable(id: &str) -> Self {
+        let message = format!("pod: {id:?} is not a pod that is ready");
+        let violations = vec![Violation::new("pod", ViolationReason::Unsuitable.because(message.clone()))];
+        Self { kind: Kind::Precondition, message, violations }
+    }
+
     /// Makes the problem of an error of the system: RESOURCE_EXHAUSTED with the name of the resource where one ran out,
     /// else an internal error. `about` names what the error is about.
     pub fn of_system(about: &str, error: &(dyn std::error::Error + 'static)) -> Self {

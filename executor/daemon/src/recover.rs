@@ -21,6 +21,7 @@ use crate::actor;
 use crate::container::link::ShimLink;
 use crate::container::{Handle, records};
 use crate::facts::Facts;
+use crate::members;
 use crate::node::Node;
 use crate::paths::containers_in;
 
@@ -140,6 +141,7 @@ async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
         );
     }
     node.found.send_replace(true);
+    members::end_abandoned(&node);
     let all = async {
         for handle in &open {
             handle.settled().await;

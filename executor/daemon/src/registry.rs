@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use executor_core::capacity::{Account, Amount, Exhausted};
 use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
 
 use crate::container::Handle;
 use crate::facts::Facts;
@@ -31,6 +32,20 @@ pub enum Admission {
     New(Arc<Handle>),
     /// The id belongs to this container already.
     Used(Arc<Handle>),
+    /// The pod of the container takes no members.
+    PodEnds,
+}
+
+impl Inner {
+    fn takes_members(&self, pod: &ContainerId) -> bool {
+        let pod = self.containers.get(pod).filter(|pod| pod.is_pod() && !pod.is_closed());
+        pod.is_some_and(|pod| pod.state() == Some(State::Running))
+    }
+
+    fn members(&self, pod: &ContainerId) -> Vec<Arc<Handle>> {
+        let is_member = |handle: &&Arc<Handle>| handle.facts().is_some_and(|facts| facts.plan.member_of() == Some(pod));
+        self.containers.values().filter(is_member).cloned().collect()
+    }
 }
 
 impl Registry {
@@ -54,6 +69,9 @@ impl Registry {
         if let Some(handle) = inner.containers.get(&id) {
             return Ok(Admission::Used(Arc::clone(handle)));
         }
+        if facts.plan.member_of().is_some_and(|pod| !inner.takes_members(pod)) {
+            return Ok(Admission::PodEnds);
+        }
         inner.account.reserve(&id, Amount::of(&facts.plan.limits, &facts.plan.volumes))?;
         let handle = Arc::new(Handle::new(facts));
         inner.containers.insert(id, Arc::clone(&handle));
@@ -73,6 +91,26 @@ impl Registry {
         let handle = Arc::new(Handle::new(facts));
         inner.containers.insert(handle.id().clone(), Arc::clone(&handle));
         Some(handle)
+    }
+
+    /// Has a pod take no new members, and returns those that it has. With `idle` only where all of them are completed.
+    ///
+    /// # Errors
+    /// The members that are not completed; nothing is changed.
+    pub fn close_pod(&self, pod: &Handle, idle: bool) -> Result<Vec<Arc<Handle>>, Vec<Arc<Handle>>> {
+        let inner = locked(&self.inner);
+        let members = inner.members(pod.id());
+        let living: Vec<Arc<Handle>> = members.iter().filter(|member| !member.is_over()).cloned().collect();
+        if idle && !living.is_empty() {
+            return Err(living);
+        }
+        pod.close();
+        Ok(members)
+    }
+
+    /// Returns the members of a pod, in the order of their ids.
+    pub fn members(&self, pod: &ContainerId) -> Vec<Arc<Handle>> {
+        locked(&self.inner).members(pod)
     }
 
     /// Gives back the capacity of a container, which stays known.

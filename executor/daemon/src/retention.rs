@@ -1,6 +1,7 @@
 //! Deletes completed containers that nobody deletes: after a while, beyond a number, or at once where the request says
 //! so.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,14 +38,18 @@ fn superfluous(node: &Node) -> Vec<Arc<Handle>> {
     let now = crate::now();
     let mut completed: Vec<(Timestamp, Arc<Handle>)> = Vec::new();
     let mut unwanted = Vec::new();
+    let mut with_members = BTreeSet::new();
     node.registry.visit(None, |handle| {
         let Some(facts) = handle.facts() else { return true };
+        with_members.extend(facts.plan.member_of().cloned());
         match facts.end.as_ref().map(|end| end.finished_at) {
             Some(_) if facts.plan.remove_when_completed => unwanted.push(Arc::clone(handle)),
             finished_at => completed.extend(finished_at.map(|at| (at, Arc::clone(handle)))),
         }
         true
     });
+    // A pod is kept for as long as any of its members is.
+    completed.retain(|(_, handle)| !with_members.contains(handle.id()));
     completed.sort_by_key(|(at, _)| *at);
     let too_many = completed.len().saturating_sub(node.config.completed_kept);
     let kept_for = node.config.completed_kept_for;

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Action, Capabilities, Check, Checks, DeviceMount, Dns, DownloadAction, EgressRule, EmitProgressAction, EmptyVolume,
-    EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, ImageVolume, Limits, LogLimits,
-    NamedVolume, Outputs, PortMapping, PortRange, RestartPolicy, RunAction, RunRequest, SecretArgument, Sidecar,
-    TcpCheck, TerminationMessage, TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind,
-    volume_mount::Source,
+    Action, Capabilities, Check, Checks, CreatePodRequest, DeviceMount, Dns, DownloadAction, EgressRule,
+    EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader,
+    ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping, PortRange,
+    RestartPolicy, RunAction, RunRequest, SecretArgument, Sidecar, TcpCheck, TerminationMessage, TimeoutAction, Tmpfs,
+    Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -76,6 +76,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         termination_message,
         restart_policy,
         monitor,
+        pod,
+        network_namespace,
     } = request;
     let no_limits = Limits::default();
     let mut parts = Parts::default();
@@ -91,10 +93,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     }
     parts.numbers(&[volumes.len() as u64]);
     volumes.iter().for_each(|volume| parts.volume(volume));
-    for ExtraHost { name, address } in extra_hosts {
-        parts.text(name);
-        parts.text(address);
-    }
+    parts.hosts(extra_hosts);
     parts.duration(grace_period.as_ref());
     parts.numbers(&[u64::from(network.cast_unsigned())]);
     parts.files(volume_mounted_files);
@@ -121,16 +120,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     } else {
         parts.numbers(&[]);
     }
-    parts.numbers(&[ports.len() as u64]);
-    for PortMapping { host_ip, host_port, container_port, protocol } in ports {
-        parts.text(host_ip);
-        parts.numbers(&[u64::from(*host_port), u64::from(*container_port), u64::from(protocol.cast_unsigned())]);
-    }
-    if let Some(Dns { servers, searches, options }) = dns {
-        [servers, searches, options].into_iter().for_each(|list| parts.texts(list));
-    } else {
-        parts.numbers(&[]);
-    }
+    parts.ports(ports);
+    parts.dns(dns.as_ref());
     parts.variables(environment);
     parts.text(log_source);
     parts.action(setup.as_ref());
@@ -145,17 +136,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         parts.numbers(limit.map(i64::cast_unsigned).as_slice());
     }
     parts.map(log_tags);
-    parts.numbers(&[egress_rules.len() as u64]);
-    for EgressRule { protocol, destinations, ports, icmp_type, icmp_code, log } in egress_rules {
-        parts.numbers(&[u64::from(protocol.cast_unsigned()), u64::from(*log), ports.len() as u64]);
-        parts.texts(destinations);
-        for PortRange { first, last } in ports {
-            parts.numbers(&[u64::from(*first), u64::from(*last)]);
-        }
-        for number in [icmp_type, icmp_code] {
-            parts.numbers(number.map(|number| u64::from(number.cast_unsigned())).as_slice());
-        }
-    }
+    parts.egress_rules(egress_rules);
     parts.checks(checks.as_ref());
     parts.numbers(&[devices.len() as u64, ulimits.len() as u64]);
     for DeviceMount { name, path, permissions } in devices {
@@ -184,11 +165,51 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         }
     }
     parts.action(monitor.as_ref());
-    let Parts { order, numbers } = &parts;
-    key.tag(order.iter().map(|part| match part {
-        Part::Bytes(bytes) => bytes,
-        Part::Numbers(start, end) => &numbers[*start..*end],
-    }))
+    parts.text(pod);
+    parts.text(network_namespace);
+    parts.tag(key)
+}
+
+/// Returns the tag of a request for a pod, in hexadecimal.
+pub fn of_pod(key: &TagKey, request: &CreatePodRequest) -> String {
+    let CreatePodRequest {
+        id: _,
+        labels,
+        network,
+        network_name,
+        network_namespace,
+        ports,
+        egress,
+        egress_rules,
+        hostname,
+        dns,
+        extra_hosts,
+        sysctls,
+        shm_bytes,
+        user_namespace,
+        share_processes,
+        volumes,
+    } = request;
+    let mut parts = Parts::default();
+    parts.text("pod");
+    parts.map(labels);
+    parts.map(sysctls);
+    let numbers = [network, user_namespace].map(|number| u64::from(number.cast_unsigned()));
+    parts.numbers(&numbers);
+    parts.numbers(&[u64::from(*egress), u64::from(*share_processes), *shm_bytes, extra_hosts.len() as u64]);
+    [network_name, network_namespace, hostname].into_iter().for_each(|text| parts.text(text));
+    parts.hosts(extra_hosts);
+    parts.ports(ports);
+    parts.dns(dns.as_ref());
+    parts.egress_rules(egress_rules);
+    parts.numbers(&[volumes.len() as u64]);
+    for PodVolume { name, empty } in volumes {
+        parts.text(name);
+        let empty = empty.unwrap_or_default();
+        let mode = empty.mode.map_or(u64::MAX, u64::from);
+        parts.numbers(&[u64::from(empty.medium.cast_unsigned()), empty.size_bytes, mode]);
+    }
+    parts.tag(key)
 }
 
 /// Parts in order: text and content borrowed from the request, numbers from a buffer of their own.
@@ -204,6 +225,14 @@ enum Part<'a> {
 }
 
 impl<'a> Parts<'a> {
+    fn tag(&self, key: &TagKey) -> String {
+        let Parts { order, numbers } = self;
+        key.tag(order.iter().map(|part| match part {
+            Part::Bytes(bytes) => bytes,
+            Part::Numbers(start, end) => &numbers[*start..*end],
+        }))
+    }
+
     fn text(&mut self, text: &'a str) {
         self.order.push(Part::Bytes(text.as_bytes()));
     }
@@ -288,6 +317,40 @@ impl<'a> Parts<'a> {
         }
     }
 
+    fn ports(&mut self, ports: &'a [PortMapping]) {
+        self.numbers(&[ports.len() as u64]);
+        for PortMapping { host_ip, host_port, container_port, protocol } in ports {
+            self.text(host_ip);
+            self.numbers(&[u64::from(*host_port), u64::from(*container_port), u64::from(protocol.cast_unsigned())]);
+        }
+    }
+
+    fn dns(&mut self, dns: Option<&'a Dns>) {
+        let Some(Dns { servers, searches, options }) = dns else { return self.numbers(&[]) };
+        [servers, searches, options].into_iter().for_each(|list| self.texts(list));
+    }
+
+    fn hosts(&mut self, hosts: &'a [ExtraHost]) {
+        for ExtraHost { name, address } in hosts {
+            self.text(name);
+            self.text(address);
+        }
+    }
+
+    fn egress_rules(&mut self, egress_rules: &'a [EgressRule]) {
+        self.numbers(&[egress_rules.len() as u64]);
+        for EgressRule { protocol, destinations, ports, icmp_type, icmp_code, log } in egress_rules {
+            self.numbers(&[u64::from(protocol.cast_unsigned()), u64::from(*log), ports.len() as u64]);
+            self.texts(destinations);
+            for PortRange { first, last } in ports {
+                self.numbers(&[u64::from(*first), u64::from(*last)]);
+            }
+            for number in [icmp_type, icmp_code] {
+                self.numbers(number.map(|number| u64::from(number.cast_unsigned())).as_slice());
+            }
+        }
+    }
+
     fn files(&mut self, files: &'a [File]) {
         self.numbers(&[files.len() as u64]);
         for File { path, content, public, mode, group } in files {
@@ -318,6 +381,10 @@ impl<'a> Parts<'a> {
             Some(Source::Image(ImageVolume { reference })) => {
                 self.numbers(&[2]);
                 self.text(reference);
+            }
+            Some(Source::Pod(PodVolumeName { name })) => {
+                self.numbers(&[3]);
+                self.text(name);
             }
         }
     }

@@ -66,7 +66,8 @@ pub(crate) fn lay_out(
     let bytes = plan.limits.disk_bytes;
     // The host's programs are shown read-only: nothing of the container reaches the disk, but for such volumes.
     let shares = |empty: &EmptyVolume| empty.medium == Medium::Disk && empty.bytes == 0;
-    let is_written = plan.rootfs != Rootfs::Host || plan.volumes.iter().filter_map(Volume::empty).any(shares);
+    let is_written =
+        !matches!(plan.rootfs, Rootfs::Host | Rootfs::Pod) || plan.volumes.iter().filter_map(Volume::empty).any(shares);
     if bytes == 0 || !is_written {
         return Ok((state.to_owned(), None));
     }

@@ -72,6 +72,11 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
+    /// Those of a pod, for one of its members; the namespace is the pod's, where it has one.
+    pub(crate) fn of_pod((map, namespace): (IdMap, Option<OwnedFd>)) -> Self {
+        Self { map, namespace }
+    }
+
     /// As the plan asks for them, from this range.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ mod log;
 mod memfd_exec;
 mod network;
 mod orphans;
+mod pods;
 mod program;
 mod rootfs;
 mod runtime;

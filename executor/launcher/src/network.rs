@@ -133,7 +133,7 @@ impl Trouble {
 /// [`detach`], which whoever undoes the container calls.
 pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result<Option<OnNetwork>, Refused> {
     let plan = &record.plan;
-    if plan.network != plan::Network::Cni {
+    if plan.network != plan::Network::Cni || !plan.makes_network() {
         return Ok(None);
     }
     let violation = |field: &str, why: String| Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]);
@@ -178,6 +178,20 @@ pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
              (net.netfilter.nf_log_all_netns is not 1)"
         )
     })
+}
+
+/// Returns the addresses and name servers that a pod has on its network, if it is on one.
+///
+/// # Errors
+/// What its network left on disk cannot be read.
+pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresses>, Refused> {
+    if pod.network != plan::Network::Cni {
+        return Ok(None);
+    }
+    let kept = store::read(host, &pod.id).map_err(|error| failed("network of the pod", &error))?;
+    let result = kept.and_then(|attachment| attachment.result).unwrap_or(Value::Null);
+    let parsed = Addresses::parse(&result);
+    parsed.map(Some).map_err(|why| Refused::new(Reason::Internal, format!("network of the pod {}: {why}", pod.id)))
 }
 
 /// Replaces the rules of egress of a container that runs by those of `plan`, in one step.

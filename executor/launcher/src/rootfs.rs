@@ -7,6 +7,7 @@
 mod host;
 mod image;
 mod overlay;
+mod pod;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -70,6 +71,7 @@ impl Tree {
         match rootfs {
             Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
             Rootfs::Dir(lower) => assemble_dir(lower, &of.policy.rootfs_dirs, dirs, ids)?,
+            Rootfs::Pod => pod::assemble(at, ids).map_err(|error| failed("root of the pod", &error))?,
             Rootfs::Image(image) => warnings = image::assemble(image, &of.layers(), dirs, ids)?,
         }
         let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;

@@ -138,7 +138,12 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
     let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
     let ranges_left = sweep::ranges_left(&host, &shims)?;
-    let used = shims.iter().filter_map(|shim| shim.id_range).chain(ranges_left.iter().copied()).collect();
+    let used = shims
+        .iter()
+        .flat_map(|shim| [shim.id_range, shim.pod_range])
+        .flatten()
+        .chain(ranges_left.iter().copied())
+        .collect();
     let claims = Claims::open(&host.run_dir, &pool, &used)?;
     let socket_path = host.run_dir.join("launcher.sock");
     let listener = listen(&host, &socket_path)?;
@@ -354,7 +359,7 @@ impl Server {
             &living,
         ));
         if self.host.containers_run().join(id.as_str()).exists() {
-            self.ranges_left.extend(shim.id_range); // something of it is left: told in the log
+            self.ranges_left.extend(shim.id_range.into_iter().chain(shim.pod_range)); // something of it is left: told in the log
         }
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string(), created_at: shim.created_at.0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
@@ -438,7 +443,11 @@ impl Server {
     /// Ranges of ids that these shims were given, and of containers without one.
     fn ranges(&self, of: impl Fn(&Shim) -> bool) -> BTreeSet<u32> {
         let shims = self.shims.values().filter(|shim| of(shim));
-        shims.filter_map(|shim| shim.id_range).chain(self.ranges_left.iter().copied()).collect()
+        shims
+            .flat_map(|shim| [shim.id_range, shim.pod_range])
+            .flatten()
+            .chain(self.ranges_left.iter().copied())
+            .collect()
     }
 
     /// A shim is on its way out: it has told that all is done, or has removed its directory, which comes last. The daemon

@@ -84,6 +84,8 @@ pub(crate) struct Launch {
     pub created_at: Timestamp,
     /// Ids of the host that are free for a user namespace; none where all are in use.
     pub id_range: Option<u32>,
+    /// Ids of the host that the pod of the container has.
+    pub pod_range: Option<u32>,
     /// Pid of the launcher, which has claimed them.
     pub launcher: u32,
     /// To the daemon.
@@ -140,6 +142,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
         request_tag: launch.request_tag,
         created_at: launch.created_at,
         id_range: launch.id_range,
+        pod_range: launch.pod_range,
         launcher: launch.launcher,
         begun,
     };

@@ -319,7 +319,8 @@ fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
 /// The directory cannot be read.
 pub(crate) fn ranges_left(host: &Host, shims: &[Shim]) -> io::Result<BTreeSet<u32>> {
     let left = ids(&host.containers_run())?.into_iter().filter(|id| !shims.iter().any(|shim| shim.id == *id));
-    Ok(left.filter_map(|id| Dirs::of(host, &id).read_record()?.id_range_start).collect())
+    let records = left.filter_map(|id| Dirs::of(host, &id).read_record());
+    Ok(records.flat_map(|record| [record.id_range_start, record.pod_range_start]).flatten().collect())
 }
 
 /// Containers that have a directory here. What is no container's is left alone.
@@ -351,6 +352,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         volume: None,
         inputs: Vec::new(),
         id_range: record.id_range_start,
+        pod_range: record.pod_range_start,
         listening: true,
         done: false,
         watch: None,
@@ -409,6 +411,7 @@ mod tests {
             files_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            pod_range_start: None,
             steps: Vec::new(),
             egress_generation: 0,
             unhealthy: None,

@@ -38,6 +38,8 @@ pub(crate) struct Shim {
     pub inputs: Vec<MemFile>,
     /// The range of ids that it was given.
     pub id_range: Option<u32>,
+    /// The range of ids of the pod that its container is a member of.
+    pub pod_range: Option<u32>,
     /// Set when it listens for daemons.
     pub(crate) listening: bool,
     /// Set when it has told that all is done, and is about to end.

@@ -58,7 +58,7 @@ fn what_a_container_has_used_is_counted() {
     assert!(memory.usage_bytes >= 8 << 20 && memory.cache_bytes >= 8 << 20, "{memory:?}");
     assert!(other.usage_bytes < 8 << 20 && memory.max_bytes >= Some(memory.usage_bytes), "{other:?}");
     assert_eq!(used.pids.unwrap().current, 2, "the shell and its sleep");
-    assert_eq!((used.network, busy.limits.unwrap().cpu_millis), (None, 500));
+    assert_eq!((used.network, busy.limits.clone().unwrap().cpu_millis), (None, 500));
     // The final counters are not less than those while it ran.
     daemon.api.stop("busy", Some(0)).unwrap();
     let ended = daemon.api.wait("busy").unwrap();

@@ -71,6 +71,9 @@ pub(crate) struct RunArgs {
     /// Do not delete the container at the end
     #[arg(long, help_heading = "Container")]
     pub(crate) keep: bool,
+    /// Pod whose member the container becomes: it has the pod's network, host name, IPC and hosts, and ends with the pod
+    #[arg(long, value_name = "POD", help_heading = "Container")]
+    pub(crate) pod: Option<String>,
     #[command(flatten)]
     pub(crate) streams: StreamArgs,
     /// Label of the container; may be repeated

@@ -39,7 +39,10 @@ impl LoggingArgs {
 }
 
 /// Collects the names and values of a flag, each name once.
-pub(super) fn pairs(flag: &str, labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
+pub(in crate::commands) fn pairs(
+    flag: &str,
+    labels: Vec<(String, String)>,
+) -> Result<HashMap<String, String>, Failure> {
     let mut map = HashMap::with_capacity(labels.len());
     for (name, value) in labels {
         if map.contains_key(&name) {

@@ -89,6 +89,7 @@ pub(super) fn lower(
         // The last one of a name counts, as with docker.
         ulimits: ulimits.into_values().collect(),
         keep_environment: args.keep_env,
+        pod: args.pod.unwrap_or_default(),
         ..RunRequest::default()
     };
     if let Some(actions) = actions {

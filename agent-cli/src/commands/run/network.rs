@@ -19,7 +19,8 @@ use crate::network::Chosen;
 #[command(next_help_heading = "Network")]
 pub(crate) struct NetworkArgs {
     /// Network: none (loopback and nothing else), host (this machine's, where executord's configuration allows it), cni
-    /// (the first one that is configured for CNI plugins), or the name of one that is, also as cni:NAME
+    /// (the first one that is configured for CNI plugins), the name of one that is, also as cni:NAME, or ns:/PATH (a network
+    /// namespace that another program made, where executord's configuration allows it)
     #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
     network: Chosen,
     /// Port of this machine that leads to one of the container; may be repeated

@@ -72,7 +72,7 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
     Ok(tmpfs)
 }
 
-fn sysctl(text: &str) -> Result<(String, String), String> {
+pub(in crate::commands) fn sysctl(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         // sysctl(8) takes both signs.
         Some((name, value)) if !name.is_empty() => Ok((name.replace('/', "."), value.to_owned())),
@@ -81,7 +81,7 @@ fn sysctl(text: &str) -> Result<(String, String), String> {
 }
 
 /// `NAME:ADDRESS`, `NAME=ADDRESS`, with brackets around an address of IPv6 or without.
-fn host(text: &str) -> Result<ExtraHost, String> {
+pub(in crate::commands) fn host(text: &str) -> Result<ExtraHost, String> {
     let how = "a host is NAME:ADDRESS, such as db:10.0.0.1 or db:[fd00::1]";
     let (name, address) = text.split_once('=').or_else(|| text.split_once(':')).ok_or(how)?;
     let bare = address.strip_prefix('[').and_then(|address| address.strip_suffix(']')).unwrap_or(address);

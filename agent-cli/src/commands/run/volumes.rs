@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::Args;
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{
-    EmptyVolume, HostVolume, ImageVolume, NamedVolume, RunRequest, Tmpfs, VolumeMount, empty_volume,
+    EmptyVolume, HostVolume, ImageVolume, NamedVolume, PodVolumeName, RunRequest, Tmpfs, VolumeMount, empty_volume,
 };
 
 use crate::failure::Failure;
@@ -29,8 +29,8 @@ pub(crate) struct VolumeArgs {
     /// Volume in docker's long form: type=volume,source=cache,target=/cache,readonly; may be repeated
     ///
     /// type is volume (the default; source is a name), bind (source is a directory of the host), image (source is a reference;
-    /// always readonly), tmpfs (tmpfs-size, tmpfs-mode) or empty (medium=disk or memory, size, mode); a volume without a source
-    /// is empty. subpath mounts a directory of it.
+    /// always readonly), pod (source is a name of --pod), tmpfs (tmpfs-size, tmpfs-mode) or empty (medium=disk or memory, size,
+    /// mode); a volume without a source is empty. subpath mounts a directory of it.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = mount, help_heading = "Container")]
     mount: Vec<Mounted>,
 }
@@ -180,9 +180,11 @@ fn mount(text: &str) -> Result<Mounted, String> {
             }
             Source::Image(ImageVolume { reference })
         }
+        ("pod", Some(name)) => Source::Pod(PodVolumeName { name: name.to_owned() }),
+        ("pod", None) => return Err("source is missing: source=NAME, a volume of the pod".into()),
         ("image", None) => return Err("source is missing: source=IMAGE".into()),
         ("empty", Some(_)) => return Err("an empty volume has no source".into()),
-        _ => return Err(format!("type={kind} is not known; volume, bind, image, tmpfs and empty are")),
+        _ => return Err(format!("type={kind} is not known; volume, bind, image, pod, tmpfs and empty are")),
     };
     Ok(Mounted::Volume(VolumeMount { path, source: Some(source), sub_path: sub_path.to_owned(), read_only }))
 }
@@ -246,6 +248,12 @@ mod tests {
         };
         let memory = EmptyVolume { medium: 1, size_bytes: 1 << 20, mode: Some(0o750) };
         assert_eq!(new.source, Some(Source::Empty(memory)));
+        let shared = VolumeMount {
+            path: "/s".into(),
+            source: Some(Source::Pod(PodVolumeName { name: "data".into() })),
+            ..VolumeMount::default()
+        };
+        assert_eq!(of("type=pod,source=data,target=/s"), Mounted::Volume(shared));
         let Mounted::Volume(image) = of("type=image,source=debian:12,target=/i") else { panic!("a volume") };
         let reference = "docker://debian:12".into();
         assert_eq!((image.source, image.read_only), (Some(Source::Image(ImageVolume { reference })), true));
@@ -258,6 +266,7 @@ mod tests {
             "type=image,target=/a",
             "type=image,source=host,target=/a",
             "type=npipe,target=/a",
+            "type=pod,target=/a",
             "type=tmpfs,source=a,target=/a",
             "type=tmpfs,target=/a,ro",
             "type=empty,source=a,target=/a",

@@ -64,6 +64,7 @@ fn volume(volume: &VolumeMount) -> String {
         }
         Some(Source::Host(named)) => named.name.clone(),
         Some(Source::Image(image)) => image.reference.clone(),
+        Some(Source::Pod(named)) => format!("{} of the pod", named.name),
         None => "unknown".to_owned(),
     };
     if !volume.sub_path.is_empty() {

@@ -1,6 +1,6 @@
 //! A container's network, ports and addresses.
 
-use executor_client::v1::{Container, ContainerSpec};
+use executor_client::v1::{Container, ContainerSpec, Network};
 
 use crate::egress;
 use crate::network::written;
@@ -19,7 +19,11 @@ pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {
         };
         if name.is_empty() { format!("cni{egress}") } else { format!("cni, {name}{egress}") }
     };
-    if spec.network() == executor_client::v1::Network::Cni { of_cni() } else { human::network(spec.network) }
+    match spec.network() {
+        Network::Cni => of_cni(),
+        Network::Path => spec.network_namespace.clone(),
+        _ => human::network(spec.network),
+    }
 }
 
 /// Adds the other settings of the network.

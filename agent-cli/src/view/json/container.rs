@@ -97,6 +97,8 @@ struct Spec {
     log_limits: LogLimits,
     log_tags: BTreeMap<String, String>,
     checks: Option<checks::Checks>,
+    /// Pod that the container is a member of.
+    pod: Option<String>,
     restart_policy: Option<restarts::RestartPolicy>,
     extra_groups: Vec<String>,
     /// Numbers of all supplementary groups.
@@ -247,6 +249,7 @@ impl From<&v1::ContainerSpec> for Spec {
                 bytes_max: message.bytes_max,
                 fallback_to_logs: message.fallback_to_logs,
             }),
+            pod: Some(spec.pod.clone()).filter(|pod| !pod.is_empty()),
         }
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct Exit {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Failure {
+pub(super) struct Failure {
     kind: String,
     message: String,
     errno: Option<i32>,
@@ -95,11 +95,7 @@ impl From<&v1::Result> for Ending {
             exit: result.exit.and_then(Exit::of),
             oom_killed: result.oom_killed,
             stopped: result.stopped,
-            failure: result.failure.as_ref().map(|failure| Failure {
-                kind: word(failure.kind().as_str_name(), "KIND_"),
-                message: failure.message.clone(),
-                errno: Some(failure.errno).filter(|errno| *errno != 0),
-            }),
+            failure: result.failure.as_ref().map(Failure::from),
             timings: result.timings.map(|timings| Timings {
                 prepare_seconds: seconds(timings.prepare),
                 start_seconds: seconds(timings.start),
@@ -111,6 +107,16 @@ impl From<&v1::Result> for Ending {
             output_incomplete: result.output_incomplete,
             usage: result.usage.as_ref().map(Usage::from),
             termination_message: Some(result.termination_message.clone()).filter(|message| !message.is_empty()),
+        }
+    }
+}
+
+impl From<&v1::Failure> for Failure {
+    fn from(failure: &v1::Failure) -> Self {
+        Self {
+            kind: word(failure.kind().as_str_name(), "KIND_"),
+            message: failure.message.clone(),
+            errno: Some(failure.errno).filter(|errno| *errno != 0),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::view::human::word;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Connectivity {
     network_name: String,
+    network_namespace: String,
     ports: Vec<Port>,
     egress: bool,
     egress_rules: Vec<EgressRule>,
@@ -76,6 +77,22 @@ impl From<&v1::ContainerSpec> for Connectivity {
         let dns = spec.dns.clone().unwrap_or_default();
         Self {
             network_name: spec.network_name.clone(),
+            network_namespace: spec.network_namespace.clone(),
+            ports: spec.ports.iter().map(Port::from).collect(),
+            egress: spec.egress,
+            egress_rules: spec.egress_rules.iter().map(EgressRule::from).collect(),
+            hostname: spec.hostname.clone(),
+            dns: Dns { servers: dns.servers, searches: dns.searches, options: dns.options },
+        }
+    }
+}
+
+impl From<&v1::PodSpec> for Connectivity {
+    fn from(spec: &v1::PodSpec) -> Self {
+        let dns = spec.dns.clone().unwrap_or_default();
+        Self {
+            network_name: spec.network_name.clone(),
+            network_namespace: spec.network_namespace.clone(),
             ports: spec.ports.iter().map(Port::from).collect(),
             egress: spec.egress,
             egress_rules: spec.egress_rules.iter().map(EgressRule::from).collect(),

@@ -13,8 +13,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CheckedBindings, Container, ContainerStats, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, Rotated,
-    Secrets, ShownBindings,
+    CheckedBindings, Container, ContainerStats, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, PodDocument,
+    Rotated, Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::view::images;
@@ -49,6 +49,11 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("image inspect", "one document", |g| g.subschema_for::<images::Inspected>()),
         ("image rm", "one document", |g| g.subschema_for::<Vec<images::Removed>>()),
         ("image prune", "one document", |g| g.subschema_for::<images::Pruned>()),
+        ("pod create", "one document", |g| g.subschema_for::<PodDocument>()),
+        ("pod ls", "one document", |g| g.subschema_for::<Vec<PodDocument>>()),
+        ("pod inspect", "one document", |g| g.subschema_for::<PodDocument>()),
+        ("pod stop", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("pod rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("bindings show", "one document", |g| g.subschema_for::<ShownBindings>()),
         ("bindings check", "one document", |g| g.subschema_for::<CheckedBindings>()),
         ("audit", "one document", |g| g.subschema_for::<audit::Json>()),
@@ -105,7 +110,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 54] = [
+const SHOWN: [(&str, &str, &[&str]); 59] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
@@ -140,6 +145,11 @@ const SHOWN: [(&str, &str, &[&str]); 54] = [
     ("HostDevice", "HostDevice", &[]),
     ("DeviceMount", "DeviceMount", &[]),
     ("Ulimit", "Ulimit", &[]),
+    ("PodVolumeName", "PodVolumeName", &[]),
+    ("PodDocument", "Pod", &[]),
+    ("SharedSpec", "PodSpec", &[]),
+    ("SharedVolume", "PodVolume", &[]),
+    ("Member", "PodMember", &[]),
     ("ExtraHost", "ExtraHost", &[]),
     ("EgressRule", "EgressRule", &[]),
     ("PortRange", "PortRange", &[]),

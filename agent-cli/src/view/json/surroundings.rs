@@ -19,7 +19,7 @@ pub(super) struct Surroundings {
     volumes: Vec<Volume>,
 }
 
-/// A volume, of one of three sources.
+/// A volume, of one of four sources.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Volume {
@@ -27,13 +27,14 @@ struct Volume {
     empty: Option<EmptyVolume>,
     host: Option<NamedVolume>,
     image: Option<ImageVolume>,
+    pod: Option<PodVolumeName>,
     sub_path: String,
     read_only: bool,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct EmptyVolume {
+pub(super) struct EmptyVolume {
     medium: String,
     size_bytes: u64,
     mode: String,
@@ -53,6 +54,12 @@ struct ImageVolume {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PodVolumeName {
+    name: String,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Tmpfs {
     path: String,
     size_bytes: u64,
@@ -64,25 +71,36 @@ struct Tmpfs {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct ExtraHost {
+pub(super) struct ExtraHost {
     name: String,
     address: String,
 }
 
 impl From<&v1::VolumeMount> for Volume {
     fn from(volume: &v1::VolumeMount) -> Self {
-        let (mut empty, mut host, mut image) = (None, None, None);
+        let (mut empty, mut host, mut image, mut pod) = (None, None, None, None);
         match &volume.source {
-            Some(Source::Empty(of)) => {
-                let mode = format!("{:04o}", of.mode.unwrap_or(0));
-                empty = Some(EmptyVolume { medium: medium(of), size_bytes: of.size_bytes, mode });
-            }
+            Some(Source::Empty(of)) => empty = Some(EmptyVolume::from(of)),
             Some(Source::Host(of)) => host = Some(NamedVolume { name: of.name.clone() }),
             Some(Source::Image(of)) => image = Some(ImageVolume { reference: of.reference.clone() }),
+            Some(Source::Pod(of)) => pod = Some(PodVolumeName { name: of.name.clone() }),
             None => {}
         }
         let (path, sub_path) = (volume.path.clone(), volume.sub_path.clone());
-        Self { path, empty, host, image, sub_path, read_only: volume.read_only }
+        Self { path, empty, host, image, pod, sub_path, read_only: volume.read_only }
+    }
+}
+
+impl From<&v1::EmptyVolume> for EmptyVolume {
+    fn from(empty: &v1::EmptyVolume) -> Self {
+        let mode = format!("{:04o}", empty.mode.unwrap_or(0));
+        Self { medium: medium(empty), size_bytes: empty.size_bytes, mode }
+    }
+}
+
+impl From<&v1::ExtraHost> for ExtraHost {
+    fn from(host: &v1::ExtraHost) -> Self {
+        Self { name: host.name.clone(), address: host.address.clone() }
     }
 }
 
@@ -100,14 +118,13 @@ impl From<&ContainerSpec> for Surroundings {
             gid: one.gid,
             exec: one.exec,
         });
-        let hosts = spec.extra_hosts.iter();
         Self {
             tmpfs: tmpfs.collect(),
             shm_bytes: spec.shm_bytes,
             init: spec.init,
             volumes: spec.volumes.iter().map(Volume::from).collect(),
             sysctls: super::sorted(&spec.sysctls),
-            extra_hosts: hosts.map(|one| ExtraHost { name: one.name.clone(), address: one.address.clone() }).collect(),
+            extra_hosts: spec.extra_hosts.iter().map(ExtraHost::from).collect(),
         }
     }
 }

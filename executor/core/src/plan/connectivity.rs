@@ -1,6 +1,7 @@
 //! Network settings of a container.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,8 @@ pub enum Network {
     Host,
     /// A namespace of its own that CNI plugins connect to a network of the operator's.
     Cni,
+    /// A namespace that another program made, by a path that the operator allows.
+    Path,
 }
 
 /// A transport protocol of a published port.
@@ -86,4 +89,11 @@ pub struct Connectivity {
     pub dns_searches: Vec<String>,
     /// Options of the resolver.
     pub dns_options: Vec<String>,
+    /// Path of the network namespace to join; empty for another kind of network.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub network_namespace: PathBuf,
+}
+
+fn is_empty(path: &std::path::Path) -> bool {
+    path.as_os_str().is_empty()
 }

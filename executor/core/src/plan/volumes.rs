@@ -32,6 +32,8 @@ pub enum VolumeSource {
     Host(String),
     /// The files of an image.
     Image(VolumeImage),
+    /// The name of a volume of the pod that the container is a member of.
+    Pod(String),
 }
 
 /// A new directory.
@@ -86,7 +88,7 @@ impl Volume {
     pub fn empty(&self) -> Option<&EmptyVolume> {
         match &self.source {
             VolumeSource::Empty(empty) => Some(empty),
-            VolumeSource::Host(_) | VolumeSource::Image(_) => None,
+            VolumeSource::Host(_) | VolumeSource::Image(_) | VolumeSource::Pod(_) => None,
         }
     }
 
@@ -94,7 +96,7 @@ impl Volume {
     pub fn image(&self) -> Option<&VolumeImage> {
         match &self.source {
             VolumeSource::Image(image) => Some(image),
-            VolumeSource::Empty(_) | VolumeSource::Host(_) => None,
+            VolumeSource::Empty(_) | VolumeSource::Host(_) | VolumeSource::Pod(_) => None,
         }
     }
 }
@@ -111,7 +113,7 @@ impl Plan {
     pub fn images(&self) -> impl Iterator<Item = (&str, &[String])> {
         let root = match &self.rootfs {
             Rootfs::Image(image) => Some((&*image.digest, &*image.layers)),
-            Rootfs::Host | Rootfs::Dir(_) => None,
+            Rootfs::Host | Rootfs::Dir(_) | Rootfs::Pod => None,
         };
         let volumes = self.volumes.iter().filter_map(Volume::image);
         root.into_iter().chain(volumes.map(|image| (&*image.digest, &*image.layers)))

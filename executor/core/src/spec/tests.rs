@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::{Isolation, Surroundings};
+use crate::plan::{Isolation, Network, PodRole, Surroundings};
 use crate::validate::{Draft, Policy, validate};
 
 fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
@@ -20,6 +20,7 @@ fn spec_under(draft: Draft<'_>, uid: u32, policy: &Policy) -> serde_json::Value 
         user_namespace: own.then_some(Path::new("/proc/self/fd/9")),
         docker_socket: None,
         devices: &[],
+        shared: None,
     };
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
 }
@@ -73,6 +74,41 @@ fn namespaces_follow_the_request() {
     assert_eq!(kinds(Network::Host, own), ("user pid mount ipc uts cgroup".into(), false));
     assert_eq!(kinds(Network::None, hosts), ("pid mount ipc uts cgroup network".into(), true));
     assert_eq!(kinds(Network::Host, hosts), ("pid mount ipc uts cgroup".into(), true));
+}
+
+/// A member makes none of the namespaces that it has from its pod, and does not set the host name again.
+#[test]
+fn a_member_joins_what_its_pod_holds() {
+    let pod = Some(PodRole::Member { pod: "p".parse().unwrap(), share_processes: true });
+    let plan = validate(&Draft { id: "c1", path: "/bin/app", pod, ..Draft::default() }, &Policy::default()).unwrap();
+    let path = |number: u32| PathBuf::from(format!("/proc/self/fd/{number}"));
+    let mut shared = SharedNamespaces { uts: path(3), ipc: path(4), network: Some(path(5)), pid: Some(path(6)) };
+    let spec = |shared: &SharedNamespaces| {
+        let user = ResolvedUser { uid: 0, gid: 0, groups: vec![], home: "/".into() };
+        let resolved = Resolved {
+            rootfs: Path::new("/r"),
+            user: &user,
+            limits: &plan.limits,
+            cgroup: Path::new("c"),
+            swap_limit: false,
+            socket_limit: false,
+            user_namespace: Some(Path::new("/proc/self/fd/9")),
+            docker_socket: None,
+            devices: &[],
+            shared: Some(shared),
+        };
+        let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
+        assert!(spec["hostname"].is_null());
+        let list = spec["linux"]["namespaces"].as_array().unwrap().clone();
+        let one = |ns: &serde_json::Value| {
+            let path = ns["path"].as_str().unwrap_or_default();
+            format!("{}{}", ns["type"].as_str().unwrap(), path.trim_start_matches("/proc/self/fd/"))
+        };
+        list.iter().map(one).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(spec(&shared), "user9 pid6 mount ipc4 uts3 cgroup network5");
+    (shared.network, shared.pid) = (None, None);
+    assert_eq!(spec(&shared), "user9 pid mount ipc4 uts3 cgroup");
 }
 
 #[test]
@@ -162,6 +198,7 @@ fn a_privileged_container_has_nothing_hidden() {
         user_namespace: None,
         docker_socket: None,
         devices: &[],
+        shared: None,
     };
     let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
     assert_eq!(spec["process"]["capabilities"]["effective"].as_array().unwrap().len(), 41);

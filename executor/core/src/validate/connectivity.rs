@@ -1,9 +1,10 @@
 //! The network of a container: its kind, published ports, host name, name servers.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotAllowed, OutOfRange, TooMany};
-use super::{Policy, Report, Violation, egress, shorten};
+use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotAllowed, OutOfRange, Required, TooMany};
+use super::{Policy, Report, Violation, egress, shorten, surroundings};
 use crate::plan::{Connectivity, Isolation, Network, Plan};
 use crate::update::EgressUpdate;
 
@@ -18,6 +19,10 @@ const WORDS_MAX: usize = 32;
 const NETWORK_NAME_MAX: usize = 128;
 /// Longest host name: the kernel's limit (`__NEW_UTS_LEN`).
 const HOSTNAME_MAX: usize = 64;
+/// Maximum number of entries of the operator's list of network namespaces.
+const NAMESPACES_MAX: usize = 1000;
+/// Last part of an entry of that list that allows everything in its directory.
+const ANY_NAME: &str = "*";
 /// Longest domain name.
 const DOMAIN_MAX: usize = 253;
 /// Capabilities with which a process could lift the block on egress, or send past it.
@@ -41,6 +46,57 @@ pub(super) fn check(
     check_ports(asked, policy, report);
     check_hostname(&asked.hostname, network, report);
     check_dns(asked, report);
+    check_network_namespace(&asked.network_namespace, network, policy, report);
+}
+
+/// Checks the path of a network namespace to join: it is there for one kind of network alone, and on the operator's list.
+fn check_network_namespace(path: &Path, network: Network, policy: &Policy, report: &mut Report) {
+    const FIELD: &str = "network_namespace";
+    if path.as_os_str().is_empty() {
+        if network == Network::Path {
+            report.add(FIELD, Required.because("is empty; the kind of network needs the path of a network namespace"));
+        }
+        return;
+    }
+    if network != Network::Path {
+        report.add(FIELD, Conflict.because("needs the network `path` (NETWORK_PATH)"));
+    }
+    match surroundings::plain_path(path) {
+        Err(why) => report.add(FIELD, why),
+        Ok(()) if !policy.network_namespaces.iter().any(|allowed| allows_namespace(allowed, path)) => {
+            let why = format!(
+                "`{}` is not allowed by this daemon's configuration (network_namespaces)",
+                shorten(&path.display().to_string())
+            );
+            report.add(FIELD, NotAllowed.because(why));
+        }
+        Ok(()) => {}
+    }
+}
+
+/// Tells whether an entry of the operator's list allows a network namespace.
+fn allows_namespace(allowed: &Path, path: &Path) -> bool {
+    match allowed.file_name() {
+        Some(name) if name == ANY_NAME => allowed.parent() == path.parent(),
+        _ => allowed == path,
+    }
+}
+
+/// Checks the operator's list of network namespaces.
+///
+/// # Errors
+/// The entry, and what is wrong with it.
+pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
+    if list.len() > NAMESPACES_MAX {
+        return Err(format!("{} entries; at most {NAMESPACES_MAX} are allowed", list.len()));
+    }
+    for path in list {
+        surroundings::plain_path(path).map_err(|why| format!("{:?} {why}", path.display().to_string()))?;
+        if path.parent() == Some(Path::new("/")) {
+            return Err(format!("{:?} would allow what lies in the root directory", path.display().to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// Validates an update of a container's egress, and returns its plan after the update.
@@ -51,7 +107,9 @@ pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> R
     let mut report = Report::default();
     let mut updated = plan.clone();
     (updated.connectivity.egress, updated.connectivity.egress_rules) = (update.egress, update.rules.clone());
-    if plan.network == Network::Cni {
+    if plan.pod.is_some() {
+        report.add("egress", Conflict.because("of a pod and its members is set when the pod is made"));
+    } else if plan.network == Network::Cni {
         check_egress(&updated.connectivity, &plan.isolation, policy, &mut report);
     } else {
         report.add("egress", Conflict.because("needs a CNI network"));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::plan::{
-    Actions, Checks, Connectivity, Direction, HostOptions, Isolation, Network, PlannedImage, Redaction, Surroundings,
-    TerminationMessage, Volume,
+    Actions, Checks, Connectivity, Direction, HostOptions, Isolation, Network, PlannedImage, PodRole, Redaction,
+    Surroundings, TerminationMessage, Volume,
 };
 
 /// A request as it came, borrowed.
@@ -109,9 +109,16 @@ pub struct Draft<'a> {
     pub keep_environment: bool,
     /// File for a message about the end, as requested; empty and 0 for defaults.
     pub termination_message: Option<TerminationMessage>,
+    /// Part in a pod.
+    pub pod: Option<PodRole>,
 }
 
 impl<'a> Draft<'a> {
+    /// Returns true for the draft of a pod.
+    pub(super) fn is_pod(&self) -> bool {
+        matches!(self.pod, Some(PodRole::Holder { .. }))
+    }
+
     /// Returns the process of a single run action.
     pub(super) fn main(&self) -> DraftStep<'a> {
         DraftStep {

@@ -118,6 +118,8 @@ pub struct Policy {
     pub ulimits_max: BTreeMap<String, i64>,
     /// Downloads and uploads may be asked for.
     pub allow_transfers: bool,
+    /// Network namespaces that containers may join, by their paths; `DIR/*` for every one in a directory. None when empty.
+    pub network_namespaces: Vec<PathBuf>,
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
@@ -176,6 +178,7 @@ impl Default for Policy {
             log_lines_per_second_max: -1,
             allow_exec: true,
             allow_transfers: true,
+            network_namespaces: Vec::new(),
             images: ImagePolicy::default(),
             oom_score_adj_min: 0,
             swap_bytes_max: 0,

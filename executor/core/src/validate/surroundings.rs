@@ -112,8 +112,8 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
     }
 }
 
-/// Checks the path of a mount in a container.
-pub(super) fn mount_point(path: &Path, with_token: bool) -> Result<(), FieldFault> {
+/// Checks that a path is absolute, and written in the one way in which it is compared.
+pub(super) fn plain_path(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     check_path(text)?;
     // As it is compared and carried out: one way to write a path.
@@ -128,6 +128,13 @@ pub(super) fn mount_point(path: &Path, with_token: bool) -> Result<(), FieldFaul
     if path.parent().is_none() {
         return Err(Reserved.because("is the root directory"));
     }
+    Ok(())
+}
+
+/// Checks the path of a mount in a container.
+pub(super) fn mount_point(path: &Path, with_token: bool) -> Result<(), FieldFault> {
+    plain_path(path)?;
+    let text = path.to_str().unwrap_or_default();
     if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| path.starts_with(bad)) {
         let advice = if text == "/dev/shm" { "; set the size of /dev/shm with shm_bytes" } else { "" };
         return Err(Reserved.because(format!("`{}` is under {bad}{advice}", shorten(text))));
@@ -154,8 +161,8 @@ fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespa
     if !of_network && !OF_IPC.contains(&name) && !name.starts_with("fs.mqueue.") {
         return Err("is not namespaced; allowed are net.*, kernel.shm*, kernel.msg*, kernel.sem and fs.mqueue.*".into());
     }
-    if of_network && network == Network::Host {
-        return Err("cannot be set with the host's network".into());
+    if of_network && !matches!(network, Network::None | Network::Cni) {
+        return Err("cannot be set with a network that is not the container's own".into());
     }
     // Root of the host could set what is no namespace's own.
     if user_namespace == UserNamespace::Host {

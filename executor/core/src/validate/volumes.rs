@@ -6,12 +6,12 @@ use std::path::{Component, Path};
 use super::ViolationReason::{
     Conflict, Duplicate, InvalidFormat, NotAllowed, NotUtf8, OutOfRange, Required, Reserved, TooMany, UnknownValue,
 };
-use super::{FieldFault, Policy, Report, check_path, image, shorten, surroundings};
+use super::{FieldFault, Policy, Report, check_path, image, pods, shorten, surroundings};
 use crate::image::BadReference;
 use crate::limits::{DISK_MIN, TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{
-    DOCKER_SOCKET, EmptyVolume, FRESH_OF_HOST, HostVolume, Isolation, Limits, Medium, PlannedFile, Rootfs, Tmpfs,
-    Volume, VolumeImage, VolumeSource,
+    DOCKER_SOCKET, EmptyVolume, FRESH_OF_HOST, HostVolume, Isolation, Limits, Medium, PlannedFile, PodRole, Rootfs,
+    Tmpfs, Volume, VolumeImage, VolumeSource,
 };
 
 /// Maximum number of volumes of a container.
@@ -36,6 +36,7 @@ pub(super) struct Beside<'a> {
     pub(super) files: &'a [PlannedFile],
     pub(super) file_directories: &'a [std::path::PathBuf],
     pub(super) with_token: bool,
+    pub(super) pod: Option<&'a PodRole>,
 }
 
 /// Checks the volumes, and fills in what they leave out.
@@ -59,7 +60,7 @@ pub(super) fn check(asked: &[Volume], beside: &Beside<'_>, policy: &Policy, repo
         if let Err(why) = sub_path(&volume.sub_path) {
             report.add(field("sub_path"), why);
         }
-        source(volume, policy, &field, report);
+        source(volume, (policy, beside.pod), &field, report);
     }
     let filled = |volume: &Volume| {
         let mut volume = volume.clone();
@@ -146,7 +147,12 @@ fn sub_path(path: &Path) -> Result<(), FieldFault> {
     Ok(())
 }
 
-fn source(volume: &Volume, policy: &Policy, field: &dyn Fn(&str) -> String, report: &mut Report) {
+fn source(
+    volume: &Volume,
+    (policy, pod): (&Policy, Option<&PodRole>),
+    field: &dyn Fn(&str) -> String,
+    report: &mut Report,
+) {
     match &volume.source {
         VolumeSource::Empty(empty) => {
             if !volume.sub_path.as_os_str().is_empty() {
@@ -182,6 +188,14 @@ fn source(volume: &Volume, policy: &Policy, field: &dyn Fn(&str) -> String, repo
             }
             if let Err(why) = check_image(asked, policy) {
                 report.add(field("image.reference"), why);
+            }
+        }
+        VolumeSource::Pod(name) => {
+            if !matches!(pod, Some(PodRole::Member { .. })) {
+                report.add(field("pod"), Conflict.because("needs a pod: the container is not a member of one"));
+            }
+            if let Err(why) = pods::check_pod_volume_name(name) {
+                report.add(field("pod.name"), why);
             }
         }
     }

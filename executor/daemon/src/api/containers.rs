@@ -65,6 +65,7 @@ struct Filter<'a> {
     id_prefix: &'a str,
     states: Vec<v1::State>,
     labels: &'a std::collections::HashMap<String, String>,
+    pod: &'a str,
 }
 
 impl<'a> Filter<'a> {
@@ -77,12 +78,15 @@ impl<'a> Filter<'a> {
             }
         };
         let states = request.states.iter().enumerate().map(known).collect::<Result<_, _>>()?;
-        Ok(Self { id_prefix: &request.id_prefix, states, labels: &request.labels })
+        Ok(Self { id_prefix: &request.id_prefix, states, labels: &request.labels, pod: &request.pod })
     }
 
     fn takes(&self, facts: &Facts) -> bool {
         let state = self.states.is_empty() || self.states.contains(&convert::state(facts.state));
-        facts.plan.id.as_str().starts_with(self.id_prefix)
+        let pod = facts.plan.member_of().map_or("", |pod| pod.as_str());
+        !facts.plan.is_pod()
+            && (self.pod.is_empty() || self.pod == pod)
+            && facts.plan.id.as_str().starts_with(self.id_prefix)
             && state
             && self.labels.iter().all(|(name, value)| facts.plan.labels.get(name) == Some(value))
     }

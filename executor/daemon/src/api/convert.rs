@@ -2,6 +2,7 @@
 
 mod checks;
 mod host_options;
+mod pods;
 mod restarts;
 mod usage;
 mod volumes;
@@ -15,8 +16,8 @@ use executor_core::lifecycle::State;
 use executor_core::logline::{Entry, Missing, Place, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
-    ExtraHost, Layout, LogLimits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol, PublishedPort,
-    Redaction, Rootfs, Tmpfs, UserNamespace, WritableFiles,
+    Connectivity, ExtraHost, Layout, LogLimits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol,
+    PublishedPort, Redaction, Rootfs, Tmpfs, UserNamespace, WritableFiles,
 };
 use executor_core::record::{Exit, FailureKind, StepRecord, StepState, VolumeKind, WIPE_METHOD, WipeRecord};
 use executor_core::time::Timestamp;
@@ -28,6 +29,7 @@ use crate::events::{Event, EventKind};
 use crate::facts::{End, Facts};
 
 pub(super) use host_options::host_device;
+pub(super) use pods::pod;
 pub(super) use volumes::host as host_volume;
 
 /// Mount options of secret files.
@@ -53,7 +55,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
             Rootfs::Image(image) => {
                 Some(v1::ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() })
             }
-            Rootfs::Host | Rootfs::Dir(_) => None,
+            Rootfs::Host | Rootfs::Dir(_) | Rootfs::Pod => None,
         },
         network_status: network_status(facts),
         id_range_start: facts.id_range_start.unwrap_or(0),
@@ -92,12 +94,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         gid: prepared.map(|prepared| prepared.user.gid),
         limits: Some(limits(plan)),
         nofile: prepared.map_or(plan.limits.nofile, |prepared| prepared.nofile),
-        network: match plan.network {
-            Network::None => v1::Network::None,
-            Network::Host => v1::Network::Host,
-            Network::Cni => v1::Network::Cni,
-        }
-        .into(),
+        network: network(plan.network).into(),
         grace_period: Some(duration(plan.grace)),
         labels: plan.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         log_source: main.map(|main| main.log_source.clone()).unwrap_or_default(),
@@ -113,11 +110,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         .into(),
         runtime_token_path: plan.token_file().map(|file| file.path.display().to_string()).unwrap_or_default(),
         outputs: plan.outputs.as_ref().map(outputs),
-        user_namespace: match plan.isolation.user_namespace {
-            UserNamespace::Own => v1::UserNamespace::Own,
-            UserNamespace::Host => v1::UserNamespace::Host,
-        }
-        .into(),
+        user_namespace: user_namespace(plan.isolation.user_namespace).into(),
         privileged: plan.isolation.privileged,
         docker_socket: plan.isolation.docker_socket,
         capabilities: Some(v1::Capabilities {
@@ -130,11 +123,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         network_name: plan.connectivity.network_name.clone(),
         egress: plan.connectivity.egress,
         hostname: plan.connectivity.hostname.clone(),
-        dns: Some(v1::Dns {
-            servers: plan.connectivity.dns_servers.iter().map(ToString::to_string).collect(),
-            searches: plan.connectivity.dns_searches.clone(),
-            options: plan.connectivity.dns_options.clone(),
-        }),
+        dns: Some(dns(&plan.connectivity)),
         terminal: plan.terminal,
         stdin: plan.stdin,
         stop_signal: plan.stop_signal,
@@ -151,6 +140,8 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         log_tags: plan.logging.tags.clone().into_iter().collect(),
         egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
         checks: plan.checks.as_ref().map(checks::checks),
+        pod: plan.member_of().map(ToString::to_string).unwrap_or_default(),
+        network_namespace: plan.connectivity.network_namespace.display().to_string(),
         restart_policy: plan.restart().map(restarts::policy),
         devices: plan.host_options.devices.iter().map(host_options::device).collect(),
         apparmor_profile: plan.host_options.apparmor_profile.clone(),
@@ -179,6 +170,30 @@ fn limits(plan: &Plan) -> v1::Limits {
         cpuset_mems: plan.host_options.memory_nodes.clone(),
         swap_bytes: plan.limits.swap_bytes,
         memory_reservation_bytes: plan.limits.memory_reservation_bytes,
+    }
+}
+
+fn network(network: Network) -> v1::Network {
+    match network {
+        Network::None => v1::Network::None,
+        Network::Host => v1::Network::Host,
+        Network::Cni => v1::Network::Cni,
+        Network::Path => v1::Network::Path,
+    }
+}
+
+fn dns(connectivity: &Connectivity) -> v1::Dns {
+    v1::Dns {
+        servers: connectivity.dns_servers.iter().map(ToString::to_string).collect(),
+        searches: connectivity.dns_searches.clone(),
+        options: connectivity.dns_options.clone(),
+    }
+}
+
+fn user_namespace(namespace: UserNamespace) -> v1::UserNamespace {
+    match namespace {
+        UserNamespace::Own => v1::UserNamespace::Own,
+        UserNamespace::Host => v1::UserNamespace::Host,
     }
 }
 
@@ -415,6 +430,9 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::NotReady => Kind::NotReady,
             EventKind::Unhealthy => Kind::Unhealthy,
             EventKind::Restarting => Kind::Restarting,
+            EventKind::PodReady => Kind::PodReady,
+            EventKind::PodEnded => Kind::PodEnded,
+            EventKind::PodDeleted => Kind::PodDeleted,
         }
         .into(),
         result: event.end.as_deref().map(result),

@@ -14,7 +14,7 @@ pub(super) fn info(node: &Node) -> v1::InfoResponse {
     let (total, remaining) = node.registry.capacity();
     let mut containers: HashMap<String, u32> = HashMap::new();
     node.registry.visit(None, |handle| {
-        if let Some(state) = handle.state() {
+        if let Some(state) = handle.state().filter(|_| !handle.is_pod()) {
             *containers.entry(state.name().to_owned()).or_default() += 1;
         }
         true

@@ -25,6 +25,7 @@ pub(super) fn of(request: &RunRequest, violations: &mut Vec<Violation>) -> Conne
             .collect(),
         dns_searches: dns.searches,
         dns_options: dns.options,
+        network_namespace: request.network_namespace.clone().into(),
     }
 }
 

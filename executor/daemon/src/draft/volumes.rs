@@ -16,18 +16,12 @@ pub(super) fn of(request: &RunRequest, violations: &mut Vec<Violation>) -> Vec<V
 
 fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>) -> Volume {
     let source = match &asked.source {
-        Some(Source::Empty(empty)) => {
-            let medium = medium(empty.medium).unwrap_or_else(|why| {
-                violations.push(Violation::new(format!("volumes[{index}].empty.medium"), UnknownValue.because(why)));
-                Medium::Disk
-            });
-            let mode = empty.mode.unwrap_or(VOLUME_MODE_DEFAULT);
-            VolumeSource::Empty(EmptyVolume { medium, bytes: empty.size_bytes, mode })
-        }
+        Some(Source::Empty(asked)) => VolumeSource::Empty(empty(index, asked, violations)),
         Some(Source::Host(named)) => VolumeSource::Host(named.name.clone()),
         Some(Source::Image(image)) => VolumeSource::Image(images::volume_placeholder(&image.reference)),
+        Some(Source::Pod(named)) => VolumeSource::Pod(named.name.clone()),
         None => {
-            let why = "is not set: set `empty`, `host` or `image`";
+            let why = "is not set: set `empty`, `host`, `image` or `pod`";
             violations.push(Violation::new(format!("volumes[{index}].source"), Required.because(why)));
             // It keeps its place: violations name volumes by their indices.
             return Volume {
@@ -40,6 +34,15 @@ fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>
     };
     let (path, sub_path) = (asked.path.clone().into(), asked.sub_path.clone().into());
     Volume { path, source, sub_path, read_only: asked.read_only }
+}
+
+/// Translates an empty volume.
+pub(super) fn empty(index: usize, asked: &v1::EmptyVolume, violations: &mut Vec<Violation>) -> EmptyVolume {
+    let medium = medium(asked.medium).unwrap_or_else(|why| {
+        violations.push(Violation::new(format!("volumes[{index}].empty.medium"), UnknownValue.because(why)));
+        Medium::Disk
+    });
+    EmptyVolume { medium, bytes: asked.size_bytes, mode: asked.mode.unwrap_or(VOLUME_MODE_DEFAULT) }
 }
 
 fn medium(number: i32) -> Result<Medium, String> {

@@ -6,6 +6,7 @@
 //! empty, on a disk    a new directory of the state directory, held to its limit (`disk`)
 //! host                a view of a directory that the operator's list names, with the container's ids
 //! image               an overlay of the layers, or a view of the only one, with the container's ids
+//! pod                 a view of an empty volume of the pod that the container is a member of
 //! ```
 //! Volumes of the host are shared with other containers, which can change everything in them at any time. So each path in
 //! one is opened beneath its root, without links and other mounts, and what was opened is what is mounted. Nothing is made
@@ -37,6 +38,7 @@ use crate::errors::{failed, plain};
 use crate::files::ensure_dir;
 use crate::host::Host;
 use crate::ids::Ids;
+use crate::pods::Pod;
 
 /// Directory in a container's run directory on which an image is mounted until a view of it was taken.
 const IMAGE_PLACE: &str = "image";
@@ -93,6 +95,8 @@ struct Maker<'a> {
     /// Owner of empty volumes, as ids of the host.
     owner: (u32, u32),
     projects: Option<u32>,
+    /// Pod that the container is a member of.
+    pod: Option<&'a Pod>,
     warnings: Vec<String>,
 }
 
@@ -106,7 +110,7 @@ impl Tree {
         &self,
         host: &Host,
         plan: &Plan,
-        (dirs, ids): (&Dirs, &Ids),
+        (dirs, ids, pod): (&Dirs, &Ids, Option<&Pod>),
         user: &ResolvedUser,
         projects: Option<u32>,
     ) -> Result<Vec<String>, Refused> {
@@ -117,7 +121,7 @@ impl Tree {
         let mut all: Vec<Content<'_>> = spec::in_memory(plan).map(Content::Tmpfs).chain(volumes).collect();
         all.sort_by(|one, other| one.path().cmp(other.path()));
         let owner = (ids.map().host(user.uid), ids.map().host(user.gid));
-        let mut maker = Maker { host, dirs, ids, owner, projects, warnings: Vec::new() };
+        let mut maker = Maker { host, dirs, ids, owner, projects, pod, warnings: Vec::new() };
         let mut violations = Vec::new();
         for (position, content) in all.iter().enumerate() {
             let path = content.path();
@@ -171,6 +175,7 @@ impl Maker<'_> {
             }
             VolumeSource::Host(name) => self.of_host(index, volume, name),
             VolumeSource::Image(image) => self.of_image(index, volume, image),
+            VolumeSource::Pod(name) => self.of_pod(index, volume, name),
         }
     }
 
@@ -204,6 +209,20 @@ impl Maker<'_> {
             _ => failed(&format!("`{name}`: id-mapped mount"), &error).into(),
         })?;
         lend(&view, read_only).map_err(|error| failed(name, &error))?;
+        Ok(view)
+    }
+
+    /// Shows a volume of the pod, whose files have the pod's ids already.
+    fn of_pod(&self, index: usize, volume: &Volume, name: &str) -> Result<OwnedFd, NotMounted> {
+        let about = || format!("volume `{name}` of the pod");
+        let pod = self.pod.ok_or_else(|| failed(&about(), &io::ErrorKind::NotFound.into()))?;
+        let view = pod.volume(name, &volume.sub_path).map_err(|error| {
+            if volume.sub_path.as_os_str().is_empty() {
+                return NotMounted::Failed(failed(&about(), &error));
+            }
+            unfit_sub_path(volume, index, name, &error)
+        })?;
+        lend(&view, volume.read_only).map_err(|error| failed(&about(), &error))?;
         Ok(view)
     }
 
@@ -277,11 +296,14 @@ fn is_out_of_reach(opened: &OwnedFd, path: &Path) -> io::Result<bool> {
 
 /// Opens the directory of a volume that is mounted: its root, or the sub-path in it.
 fn beneath(root: &OwnedFd, volume: &Volume, index: usize, name: &str) -> Result<OwnedFd, NotMounted> {
-    open_dir_beneath(root.as_fd(), &volume.sub_path).map_err(|error| {
-        let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
-        let why = format!("`{}` in the volume `{name}`: {}", volume.sub_path.display(), explain(&error));
-        NotMounted::Unfit(Violation::new(format!("volumes[{index}].sub_path"), reason.because(why)))
-    })
+    open_dir_beneath(root.as_fd(), &volume.sub_path).map_err(|error| unfit_sub_path(volume, index, name, &error))
+}
+
+/// Says why the sub-path of a volume cannot be mounted.
+fn unfit_sub_path(volume: &Volume, index: usize, name: &str, error: &io::Error) -> NotMounted {
+    let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
+    let why = format!("`{}` in the volume `{name}`: {}", volume.sub_path.display(), explain(error));
+    NotMounted::Unfit(Violation::new(format!("volumes[{index}].sub_path"), reason.because(why)))
 }
 
 /// Says why a directory was not opened.

@@ -211,6 +211,7 @@ impl Server {
         self.make_what_is_missing()?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
+        let pod_range = self.pod_range(&launch.pod_id)?;
         let (id_range, launcher) = (self.free_range(), std::process::id());
         let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("shim", &error))?;
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {
@@ -224,6 +225,7 @@ impl Server {
                     request_tag: launch.request_tag,
                     created_at,
                     id_range,
+                    pod_range,
                     launcher,
                     connection,
                     pulse,
@@ -246,6 +248,7 @@ impl Server {
             volume: None,
             inputs: vec![process, files],
             id_range,
+            pod_range,
             listening: false,
             done: false,
             watch: Some(Watch::of(pulse)),
@@ -253,6 +256,18 @@ impl Server {
         };
         self.shims.insert(id, shim);
         Ok(LauncherAnswer::Done(Done {}))
+    }
+
+    /// Returns the ids of the pod that a container is to be a member of. They stay the pod's for as long as any of its members
+    /// has a shim.
+    fn pod_range(&self, pod: &str) -> Result<Option<u32>, Refused> {
+        if pod.is_empty() {
+            return Ok(None);
+        }
+        let id: ContainerId = pod.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("pod id: {bad}")))?;
+        let shim = self.shims.get(&id).filter(|shim| !self.has_finished(shim));
+        let shim = shim.ok_or_else(|| Refused::new(Reason::Precondition, format!("the pod {id} is not running")))?;
+        Ok(shim.id_range)
     }
 
     /// Directories that found no room when this launcher started.

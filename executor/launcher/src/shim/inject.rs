@@ -19,7 +19,7 @@ use executor_core::disclosure::Manifest;
 use executor_core::idmap::IdMap;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::placement::{GENERATIONS_DIR, STEPS_DIR};
-use executor_core::plan::{Layout, Network, Plan, PlannedFile};
+use executor_core::plan::{Layout, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{Prepared, PreparedStep};
 use executor_core::spec::DeviceNode;
@@ -58,6 +58,8 @@ pub(super) struct Injection<'a> {
     pub(super) volume: Option<&'a Volume>,
     /// File for a message about the end.
     pub(super) message: Option<Placing<'a>>,
+    /// View of the /dev/shm of its pod, where it is a member of one.
+    pub(super) shm: Option<&'a OwnedFd>,
     pub(super) process: &'a MemFile,
     pub(super) files: &'a MemFile,
     /// A directory in the shim's namespace where the volume can be attached on kernels that need that.
@@ -98,9 +100,9 @@ impl Injection<'_> {
     /// Does it, in a helper. Gives the digest of the runtime token, where there is one.
     pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
-        let nothing =
-            !plan.terminal && plan.surroundings.sysctls.is_empty() && self.devices.is_empty() && self.message.is_none();
-        if self.volume.is_none() && plan.network == Network::Host && nothing {
+        let placed = !self.devices.is_empty() || self.message.is_some() || self.shm.is_some();
+        let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty() && !placed;
+        if self.volume.is_none() && !plan.makes_network() && nothing {
             return Ok(None);
         }
         let told = helper::run_passing(
@@ -151,8 +153,8 @@ impl Injection<'_> {
         let message = message.map_err(|error| Failed("termination message".into(), error))?;
         let settings = Settings::of(self.plan)?;
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
-        let network = self.plan.network != Network::Host;
-        let placed = !devices.is_empty() || message.is_some();
+        let network = self.plan.makes_network();
+        let placed = !devices.is_empty() || message.is_some() || self.shm.is_some();
         let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
         process::enter_namespaces(init.as_fd(), mount, network).map_err(|error| Failed("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
@@ -170,6 +172,9 @@ impl Injection<'_> {
         }
         if self.plan.terminal {
             console().map_err(|error| Failed(CONSOLE.into(), error))?;
+        }
+        if let Some(shm) = self.shm {
+            cover_shm(shm).map_err(|error| Failed("/dev/shm".into(), error))?;
         }
         for (node, view) in self.devices.iter().zip(&devices) {
             dev()
@@ -347,6 +352,13 @@ fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> 
         Ok(())
     };
     show().map_err(|error| Failed(format!("mount at {path}"), error))
+}
+
+/// Mounts the shared memory of the pod over the container's own.
+fn cover_shm(shm: &OwnedFd) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let target = open_in_root(dev()?.as_fd(), Path::new("shm"), flags, Mode::empty(), Follow::NoLinks)?;
+    mount::attach(shm.as_fd(), target.as_fd())
 }
 
 /// Makes `/dev/console` in the fresh /dev, as the OCI runtime specification has it for a container with a terminal: that is

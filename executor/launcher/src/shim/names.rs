@@ -19,7 +19,6 @@ use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::errors::{failed, plain};
-use crate::network::OnNetwork;
 use crate::rootfs::Tree;
 
 const ETC: &str = "/etc";
@@ -43,16 +42,16 @@ pub(super) fn make_dir(tree: &Tree) -> Result<(), Refused> {
 pub(super) fn write(
     tree: &Tree,
     plan: &Plan,
-    network: Option<&OnNetwork>,
+    addresses: Option<&Addresses>,
     warnings: &mut Vec<String>,
 ) -> Result<(), Refused> {
     let none = Addresses::default();
-    let addresses = network.map_or(&none, |network| &network.addresses);
+    let addresses = addresses.unwrap_or(&none);
     let own: Vec<_> = addresses.own.iter().map(|address| address.ip).collect();
     let of_host = |path: &str| of_host(path).map_err(|error| failed(path, &error));
     let (hosts, resolv_conf) = match plan.network {
         Network::Host => (of_host("/etc/hosts")?, of_host("/etc/resolv.conf")?),
-        Network::Cni => (String::new(), of_host("/etc/resolv.conf")?),
+        Network::Cni | Network::Path => (String::new(), of_host("/etc/resolv.conf")?),
         Network::None => (String::new(), String::new()),
     };
     let dns: &Dns = &addresses.dns;

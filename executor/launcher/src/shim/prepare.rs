@@ -12,7 +12,7 @@
 //! Each stage is a type, and the step to the next consumes it. What is to be undone is kept beside them, in [`Site`].
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,6 +50,7 @@ use crate::finish::{Remains, Rotated, SHIM, now};
 use crate::host::Host;
 use crate::ids::Ids;
 use crate::network;
+use crate::pods::{self, Pod};
 use crate::rootfs::Tree;
 use crate::seccomp::Filter;
 
@@ -60,6 +61,7 @@ pub(super) struct Request {
     pub(super) request_tag: String,
     pub(super) created_at: Timestamp,
     pub(super) id_range: Option<u32>,
+    pub(super) pod_range: Option<u32>,
     pub(super) launcher: u32,
     pub(super) begun: Timestamp,
 }
@@ -131,6 +133,7 @@ struct Admitted {
     record: ContainerRecord,
     dirs: Dirs,
     ids: Ids,
+    pod: Option<Pod>,
 }
 
 /// Reads and judges the plan, and takes the id.
@@ -151,7 +154,11 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
     if plan.writable_files.is_some() && !host.noswap {
         return Err(no_bound());
     }
-    let ids = Ids::of(&plan, request.id_range, &host.policy)?;
+    let pod = Pod::open(host, &plan, request.pod_range)?;
+    let ids = match &pod {
+        None => Ids::of(&plan, request.id_range, &host.policy)?,
+        Some(pod) => Ids::of_pod(pod.ids()?),
+    };
     isolate().map_err(|error| failed("mount namespace", &error))?;
     let shim = identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?;
     let dirs = Dirs::of(host, &plan.id);
@@ -186,10 +193,11 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         egress_generation: 0,
         files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
+        pod_range_start: request.pod_range.filter(|_| pod.is_some() && ids.map().is_mapped()),
         unhealthy: None,
         restarts: None,
     };
-    Ok(Admitted { record, dirs, ids })
+    Ok(Admitted { record, dirs, ids, pod })
 }
 
 /// A mount namespace of the shim's own: what is mounted in it goes when the shim goes, and the host never sees it.
@@ -219,6 +227,7 @@ struct Recorded {
     record: ContainerRecord,
     dirs: Dirs,
     ids: Ids,
+    pod: Option<Pod>,
     log: stdio::Log,
 }
 
@@ -248,6 +257,8 @@ struct Waiting {
     prepared: Prepared,
     devices: Vec<DeviceNode>,
     message: Option<MountPoint>,
+    /// View of the /dev/shm of its pod.
+    shm: Option<OwnedFd>,
 }
 
 /// Stage 5: its secret files are in place.
@@ -285,12 +296,12 @@ impl Admitted {
     }
 
     fn record(self, host: &Host, control: &mut Control) -> Result<Recorded, Refused> {
-        let Self { record, dirs, ids } = self;
+        let Self { record, dirs, ids, pod } = self;
         dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
         control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
         dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
         let log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
-        Ok(Recorded { record, dirs, ids, log })
+        Ok(Recorded { record, dirs, ids, pod, log })
     }
 }
 
@@ -316,7 +327,7 @@ impl Recorded {
         let mut users = tree.step_users(plan)?;
         users.iter_mut().for_each(|user| user.join(&extra_groups));
         let file_groups = tree.file_groups(plan)?;
-        unheld.extend(tree.mount_volumes(host, plan, (&self.dirs, &self.ids), &user, project)?);
+        unheld.extend(tree.mount_volumes(host, plan, (&self.dirs, &self.ids, self.pod.as_ref()), &user, project)?);
         if plan.token_file().is_some() {
             tree.make_runtime_dir(plan)?;
         }
@@ -335,12 +346,14 @@ impl Recorded {
 impl Assembled {
     fn create(self, host: &Host, filter: &Arc<Filter>, site: &mut Site) -> Result<Waiting, Refused> {
         let Self { recorded, tree, user, extra_groups, file_groups, mounts, message, steps, unheld } = self;
-        let Recorded { record, dirs, ids, mut log } = recorded;
+        let Recorded { record, dirs, ids, pod, mut log } = recorded;
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
         let devices = host_options::check(host, &record.plan, &mut warnings)?;
         warnings.extend_from_slice(tree.warnings());
         let namespace = ids.namespace_path();
+        let shared = pod.as_ref().map(Pod::namespaces);
+        let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;
         let resolved = spec::Resolved {
             rootfs: &dirs.stage,
             user: &user,
@@ -351,6 +364,7 @@ impl Assembled {
             user_namespace: namespace.as_deref(),
             docker_socket: docker_socket(host, &record.plan)?,
             devices: &devices,
+            shared: shared.as_ref(),
         };
         let spec = spec::build(&record.plan, &resolved)
             .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -359,12 +373,14 @@ impl Assembled {
         let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
         warnings.extend(unknown);
         let role = match (&record.plan.actions, record.plan.surroundings.init) {
+            _ if record.plan.is_pod() => InitRole::Reaper,
             (Some(_), _) => InitRole::Reaper,
             (None, true) => InitRole::Parent,
             (None, false) => InitRole::Program,
         };
         let options = Arc::new(record.plan.host_options.clone());
         let first = (record.plan.terminal, role, options);
+        pods::enter_network(host, &record.plan, pod.as_ref())?;
         let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), first)?;
         let id_map = ids.map();
         drop(ids);
@@ -372,7 +388,13 @@ impl Assembled {
         host_options::set(host, &record.plan.host_options, &record.cgroup, container.pid())?;
         let network = network::attach(host, &record, container.pid())?;
         warnings.extend(network::log_warning(&record.plan));
-        names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
+        match &pod {
+            None => names::write(&tree, &record.plan, network.as_ref().map(|on| &on.addresses), &mut warnings)?,
+            Some(pod) => {
+                let addresses = network::addresses(host, &pod.record.plan)?;
+                names::write(&tree, &pod.record.plan, addresses.as_ref(), &mut warnings)?;
+            }
+        }
         drop(tree); // not before: see `Tree`
         let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);
         swap.map_err(|error| failed("memory.swap.max", &error))?;
@@ -381,6 +403,7 @@ impl Assembled {
             parts.map_err(|error| failed("cgroups of the sidecars", &error))?;
         }
         let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
+        let network = network.or_else(|| pod.and_then(|pod| pod.record.prepared?.network));
         let prepared = Prepared {
             init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
             user: (*user).clone(),
@@ -394,7 +417,7 @@ impl Assembled {
             steps,
             at: now(),
         };
-        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared, devices, message })
+        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared, devices, message, shm })
     }
 }
 
@@ -413,6 +436,7 @@ impl Waiting {
             id_map: self.id_map,
             volume: site.remains.volumes.first(),
             message: message.as_ref().zip(self.message.as_ref()).map(|(file, point)| Placing { file, point }),
+            shm: self.shm.as_ref(),
             process: &site.remains.inputs[0],
             files: &site.remains.inputs[1],
             staging: &self.dirs.run.join("bundle"),

@@ -127,6 +127,12 @@ pub(super) fn until_the_end(
         steps.end();
         ready.abandon_steps(host);
     }
+    if ready.record.plan.member_of().is_some() && ready.record.plan.shares_processes() {
+        // No pid namespace ends with it: what it has left behind must not outlive the wipe of its secrets.
+        if let Err(error) = host.hierarchies.kill_all(&ready.record.cgroup, STEPS_PATIENCE) {
+            log::line(Level::Error, ready.record.plan.id.as_str(), format_args!("its processes: {error}"));
+        }
+    }
     ready.log.pump_rest();
     let exit = match process::wait_for(ready.container.pid()) {
         Ok(ended) => ended.into(),
@@ -269,7 +275,9 @@ fn end(
 /// process would end. Where that process is the container's only one, nobody is left who could end in order, and
 /// the grace period would only be waited for.
 fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
-    let alone = host.hierarchies.pids(&ready.record.cgroup).len() == 1;
+    // In a pid namespace that it shares it is not the first one.
+    let first = ready.record.plan.member_of().is_none() || !ready.record.plan.shares_processes();
+    let alone = first && host.hierarchies.pids(&ready.record.cgroup).len() == 1;
     let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();
     alone && ends_without_handler(signal) && takes_no_notice(&status, signal)
 }

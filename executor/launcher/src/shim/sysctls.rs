@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use executor_core::plan::{Network, Plan};
+use executor_core::plan::Plan;
 use executor_sys::mount::{self, Follow, open_in_root};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
@@ -31,7 +31,7 @@ impl<'a> Settings<'a> {
     /// no proc of its own here.
     pub(super) fn of(plan: &'a Plan) -> Result<Option<Self>, Failed> {
         let asked = &plan.surroundings.sysctls;
-        let ports = (plan.network != Network::Host && !asked.contains_key(PORTS.0)).then_some(PORTS);
+        let ports = (plan.makes_network() && !asked.contains_key(PORTS.0)).then_some(PORTS);
         let wanted: Vec<_> =
             ports.into_iter().chain(asked.iter().map(|(name, value)| (name.as_str(), value.as_str()))).collect();
         if wanted.is_empty() {

@@ -490,6 +490,7 @@ mod tests {
             files_generation: 3,
             files_updated_at: None,
             id_range_start: None,
+            pod_range_start: None,
             steps: Vec::new(),
             egress_generation: 0,
             unhealthy: None,

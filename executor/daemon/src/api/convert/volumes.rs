@@ -6,17 +6,10 @@ use executor_proto::v1::{self, empty_volume, volume_mount::Source};
 /// Makes the message of a volume.
 pub(super) fn of(volume: &Volume) -> v1::VolumeMount {
     let source = match &volume.source {
-        VolumeSource::Empty(EmptyVolume { medium, bytes, mode }) => Source::Empty(v1::EmptyVolume {
-            medium: match medium {
-                Medium::Disk => empty_volume::Medium::Disk,
-                Medium::Memory => empty_volume::Medium::Memory,
-            }
-            .into(),
-            size_bytes: *bytes,
-            mode: Some(*mode),
-        }),
+        VolumeSource::Empty(volume) => Source::Empty(empty(volume)),
         VolumeSource::Host(name) => Source::Host(v1::NamedVolume { name: name.clone() }),
         VolumeSource::Image(image) => Source::Image(v1::ImageVolume { reference: image.reference.clone() }),
+        VolumeSource::Pod(name) => Source::Pod(v1::PodVolumeName { name: name.clone() }),
     };
     v1::VolumeMount {
         path: volume.path.display().to_string(),
@@ -24,6 +17,15 @@ pub(super) fn of(volume: &Volume) -> v1::VolumeMount {
         sub_path: volume.sub_path.display().to_string(),
         read_only: volume.read_only,
     }
+}
+
+/// Makes the message of an empty volume.
+pub(super) fn empty(EmptyVolume { medium, bytes, mode }: &EmptyVolume) -> v1::EmptyVolume {
+    let medium = match medium {
+        Medium::Disk => empty_volume::Medium::Disk,
+        Medium::Memory => empty_volume::Medium::Memory,
+    };
+    v1::EmptyVolume { medium: medium.into(), size_bytes: *bytes, mode: Some(*mode) }
 }
 
 /// Makes the messages of the images of a plan's volumes.

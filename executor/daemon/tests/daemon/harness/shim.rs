@@ -90,6 +90,7 @@ impl FakeShim {
             egress_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            pod_range_start: None,
             steps: Vec::new(),
             unhealthy: None,
             restarts: None,

@@ -60,7 +60,12 @@ fn sealed(bytes: &[u8]) -> anyhow::Result<File> {
 }
 
 fn launch(id: &str) -> LauncherCall {
-    LauncherCall::Launch(Launch { container_id: id.into(), request_tag: "tag".into(), created_at: 1 })
+    LauncherCall::Launch(Launch {
+        container_id: id.into(),
+        request_tag: "tag".into(),
+        created_at: 1,
+        ..Launch::default()
+    })
 }
 
 /// Ends the container that a connection leads to, and waits for it.

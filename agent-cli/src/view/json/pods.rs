@@ -1,0 +1,93 @@
+//! A pod: what its members share, and who they are.
+
+use std::collections::BTreeMap;
+
+use executor_client::v1::{Pod, PodSpec, PodVolume};
+use serde::Serialize;
+
+use super::{ending, networks, sorted, surroundings, time};
+use crate::view::human::{network, state, word};
+use crate::view::pods::stage;
+
+/// A pod as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct PodDocument {
+    id: String,
+    state: String,
+    spec: SharedSpec,
+    created_at: Option<String>,
+    ended_at: Option<String>,
+    network_status: Option<networks::Status>,
+    id_range_start: Option<u32>,
+    members: Vec<Member>,
+    failure: Option<ending::Failure>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct SharedSpec {
+    labels: BTreeMap<String, String>,
+    network: String,
+    #[serde(flatten)]
+    connectivity: networks::Connectivity,
+    extra_hosts: Vec<surroundings::ExtraHost>,
+    sysctls: BTreeMap<String, String>,
+    shm_bytes: u64,
+    user_namespace: String,
+    share_processes: bool,
+    volumes: Vec<SharedVolume>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct SharedVolume {
+    name: String,
+    empty: Option<surroundings::EmptyVolume>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Member {
+    id: String,
+    state: String,
+}
+
+impl From<&Pod> for PodDocument {
+    fn from(pod: &Pod) -> Self {
+        let members = pod.members.iter();
+        Self {
+            id: pod.id.clone(),
+            state: stage(pod),
+            spec: SharedSpec::from(&pod.spec.clone().unwrap_or_default()),
+            created_at: time(pod.created_at.as_ref()),
+            ended_at: time(pod.ended_at.as_ref()),
+            network_status: pod.network_status.as_ref().map(networks::Status::from),
+            id_range_start: Some(pod.id_range_start).filter(|start| *start != 0),
+            members: members.map(|member| Member { id: member.id.clone(), state: state(member.state) }).collect(),
+            failure: pod.failure.as_ref().map(ending::Failure::from),
+        }
+    }
+}
+
+impl From<&PodSpec> for SharedSpec {
+    fn from(spec: &PodSpec) -> Self {
+        let volume = |volume: &PodVolume| SharedVolume {
+            name: volume.name.clone(),
+            empty: volume.empty.as_ref().map(surroundings::EmptyVolume::from),
+        };
+        Self {
+            labels: sorted(&spec.labels),
+            network: network(spec.network),
+            connectivity: networks::Connectivity::from(spec),
+            extra_hosts: spec.extra_hosts.iter().map(surroundings::ExtraHost::from).collect(),
+            sysctls: sorted(&spec.sysctls),
+            shm_bytes: spec.shm_bytes,
+            user_namespace: word(spec.user_namespace().as_str_name(), "USER_NAMESPACE_"),
+            share_processes: spec.share_processes,
+            volumes: spec.volumes.iter().map(volume).collect(),
+            warnings: spec.warnings.clone(),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Pods and their members: a pod runs nothing, and a member has from its pod what they share.
+
+use super::ViolationReason::{Conflict, InvalidFormat, UnknownValue};
+use super::{Draft, FieldFault, Report, Violation, shorten};
+use crate::plan::{Isolation, Medium, Plan, PodRole, VolumeSource, pod_volume_name};
+
+/// Longest name of a pod's volume.
+const NAME_MAX: usize = 63;
+/// Maximum number of volumes that an error names.
+const NAMES_SHOWN: usize = 20;
+
+/// Checks what a container is asked to be beside its part in a pod.
+pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
+    match &draft.pod {
+        None => {}
+        Some(PodRole::Holder { .. }) => check_pod(draft, report),
+        Some(PodRole::Member { share_processes, .. }) => check_process(draft, *share_processes, report),
+    }
+}
+
+/// Checks that a pod has nothing that only a program could have.
+fn check_pod(draft: &Draft<'_>, report: &mut Report) {
+    let plain = Isolation { user_namespace: draft.isolation.user_namespace, ..Isolation::default() };
+    let surroundings = &draft.surroundings;
+    let has_process = draft.actions.is_some() || !draft.steps.is_empty() || draft.checks.is_some();
+    let has_files = !draft.files.is_empty() || !draft.file_directories.is_empty() || draft.writable_files.is_some();
+    let has_streams = draft.terminal || draft.stdin || draft.await_reader || draft.outputs.is_some();
+    let fields = [
+        ("action", has_process || surroundings.init),
+        ("volume_mounted_files", has_files || !draft.token_path.is_empty()),
+        ("stdin", has_streams),
+        ("tmpfs", !surroundings.tmpfs.is_empty()),
+        ("privileged", draft.isolation != plain),
+        ("image", draft.image.is_some()),
+    ];
+    for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
+        report.add(field, Conflict.because("is not for a pod, which runs no program"));
+    }
+    for (index, volume) in draft.volumes.iter().enumerate() {
+        let field = |name: &str| format!("volumes[{index}].{name}");
+        match (pod_volume_name(volume), &volume.source) {
+            (Some(name), VolumeSource::Empty(empty)) => {
+                if let Err(why) = check_pod_volume_name(name) {
+                    report.add(field("name"), why);
+                }
+                if empty.medium == Medium::Memory && empty.bytes == 0 {
+                    report.add(
+                        field("empty.size_bytes"),
+                        Conflict.because("is 0; a volume of a pod in memory needs a size"),
+                    );
+                }
+            }
+            _ => report.add(field("empty"), Conflict.because("only empty volumes can belong to a pod")),
+        }
+    }
+}
+
+/// Checks a member's process.
+fn check_process(draft: &Draft<'_>, share_processes: bool, report: &mut Report) {
+    if !share_processes {
+        return;
+    }
+    let why = "cannot be used in a pod that shares processes, whose first process is the pod's own";
+    if draft.surroundings.init {
+        report.add("init", Conflict.because(why));
+    }
+    if draft.actions.is_some() {
+        report.add("action", Conflict.because(format!("a tree of actions {why}")));
+    }
+}
+
+/// Checks the name of a pod's volume.
+///
+/// # Errors
+/// The name is not valid.
+pub fn check_pod_volume_name(name: &str) -> Result<(), FieldFault> {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+    if plain && name.len() <= NAME_MAX && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Ok(());
+    }
+    let why = format!(
+        "{:?} is not a valid name: 1 to {NAME_MAX} of [A-Za-z0-9._-], beginning with a letter or a digit, are allowed",
+        shorten(name)
+    );
+    Err(InvalidFormat.because(why))
+}
+
+/// Checks a member's plan against the plan of its pod: it repeats what they share, and names volumes that the pod has.
+///
+/// # Errors
+/// Every violation.
+pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
+    let mut report = Report::default();
+    let share_processes = match &pod.pod {
+        Some(PodRole::Holder { share_processes }) => *share_processes,
+        Some(PodRole::Member { .. }) | None => {
+            return Err(vec![Violation::new("pod", Conflict.because(format!("{} is not a pod", pod.id)))]);
+        }
+    };
+    let shared = [
+        ("pod", member.member_of() == Some(&pod.id) && member.shares_processes() == share_processes),
+        ("network", member.network == pod.network && member.connectivity == pod.connectivity),
+        ("extra_hosts", member.surroundings.extra_hosts == pod.surroundings.extra_hosts),
+        ("shm_bytes", member.surroundings.shm_bytes == pod.surroundings.shm_bytes),
+        ("sysctls", member.surroundings.sysctls.is_empty()),
+        ("user_namespace", member.isolation.user_namespace == pod.isolation.user_namespace),
+    ];
+    for (field, _) in shared.into_iter().filter(|(_, is_same)| !is_same) {
+        report.add(field, Conflict.because(format!("differs from that of the pod {}", pod.id)));
+    }
+    for (index, volume) in member.volumes.iter().enumerate() {
+        let VolumeSource::Pod(name) = &volume.source else { continue };
+        if !pod.volumes.iter().any(|known| pod_volume_name(known) == Some(name)) {
+            report.add(format!("volumes[{index}].pod.name"), unknown(name, pod));
+        }
+    }
+    if report.0.is_empty() { Ok(()) } else { Err(report.0) }
+}
+
+/// Returns the fault of the name of a volume that a pod does not have.
+fn unknown(name: &str, pod: &Plan) -> FieldFault {
+    let names: Vec<&str> = pod.volumes.iter().filter_map(pod_volume_name).take(NAMES_SHOWN).collect();
+    let has = match (names.len(), pod.volumes.len()) {
+        (0, _) => "has none".to_owned(),
+        (shown, all) if shown < all => format!("has {} and {} more", names.join(", "), all - shown),
+        _ => format!("has {}", names.join(", ")),
+    };
+    UnknownValue.because(format!("{:?} is not a volume of the pod {}, which {has}", shorten(name), pod.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{EmptyVolume, Network, Surroundings, UserNamespace, Volume, pod_volume_path};
+    use crate::validate::{Policy, recheck, validate};
+
+    fn volume(name: &str, medium: Medium, bytes: u64) -> Volume {
+        let source = VolumeSource::Empty(EmptyVolume { medium, bytes, mode: 0o1777 });
+        Volume { path: pod_volume_path(name), source, sub_path: "".into(), read_only: false }
+    }
+
+    fn pod() -> Draft<'static> {
+        let pod = Some(PodRole::Holder { share_processes: false });
+        Draft { id: "p", pod, volumes: vec![volume("data", Medium::Disk, 0)], ..Draft::default() }
+    }
+
+    fn member() -> Draft<'static> {
+        let pod = Some(PodRole::Member { pod: "p".parse().unwrap(), share_processes: false });
+        Draft { id: "m", path: "/bin/true", pod, ..Draft::default() }
+    }
+
+    fn fields(told: Result<impl Sized, Vec<Violation>>) -> Vec<String> {
+        told.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
+    }
+
+    #[test]
+    fn a_pod_runs_no_program_and_is_judged_again() {
+        let policy = Policy { allow_host_userns: true, allow_privileged: true, ..Policy::default() };
+        let plan = validate(&pod(), &policy).unwrap();
+        assert!(plan.processes.is_empty() && plan.is_pod() && plan.makes_network());
+        recheck(&plan, &policy).unwrap();
+        let mut wrong = pod();
+        (wrong.terminal, wrong.isolation.privileged, wrong.token_path) = (true, true, "/t");
+        wrong.volumes.push(volume("m", Medium::Memory, 0));
+        wrong.volumes.push(volume("-x", Medium::Disk, 0));
+        let expected =
+            ["volume_mounted_files", "stdin", "privileged", "volumes[1].empty.size_bytes", "volumes[2].name"];
+        assert_eq!(fields(validate(&wrong, &policy)), expected);
+        // Nor does anything else without a process pass for a pod.
+        let mut empty = plan;
+        empty.pod = None;
+        assert_eq!(fields(recheck(&empty, &policy)), ["action"]);
+    }
+
+    #[test]
+    fn a_member_has_what_its_pod_has() {
+        let policy = Policy { allow_host_userns: true, allow_host_network: true, ..Policy::default() };
+        let pod = validate(&pod(), &policy).unwrap();
+        let of_pod = |name: &str| Volume { source: VolumeSource::Pod(name.into()), ..volume("x", Medium::Disk, 0) };
+        let with = |volumes: Vec<Volume>| Draft { volumes, ..member() };
+        let plan = validate(&with(vec![of_pod("data")]), &policy).unwrap();
+        recheck(&plan, &policy).unwrap();
+        assert!(!plan.makes_network() && plan.member_of().is_some());
+        check_member(&plan, &pod).unwrap();
+        let unknown = validate(&with(vec![of_pod("other")]), &policy).unwrap();
+        let told = check_member(&unknown, &pod).unwrap_err();
+        assert_eq!(told[0].field, "volumes[0].pod.name");
+        assert!(told[0].description.contains("has data"), "{told:?}");
+        let mut other = plan.clone();
+        (other.network, other.isolation.user_namespace) = (Network::Host, UserNamespace::Host);
+        other.surroundings = Surroundings { sysctls: [("a".into(), "1".into())].into(), ..other.surroundings };
+        assert_eq!(fields(check_member(&other, &pod)), ["network", "sysctls", "user_namespace"]);
+        assert_eq!(fields(check_member(&plan, &plan)), ["pod"], "a member is not a pod");
+        // A volume of a pod is for members alone.
+        let alone = Draft { pod: None, ..with(vec![of_pod("data")]) };
+        assert_eq!(fields(validate(&alone, &policy)), ["volumes[0].pod"]);
+    }
+
+    #[test]
+    fn what_needs_a_first_process_of_its_own_is_refused_beside_shared_ones() {
+        let asked = |share_processes| Draft {
+            pod: Some(PodRole::Member { pod: "p".parse().unwrap(), share_processes }),
+            surroundings: Surroundings { init: true, ..Surroundings::default() },
+            ..member()
+        };
+        assert_eq!(fields(validate(&asked(true), &Policy::default())), ["init"]);
+        assert_eq!(fields(validate(&asked(false), &Policy::default())), [""; 0], "the control");
+    }
+}

@@ -1,0 +1,58 @@
+//! Messages of pods.
+
+use executor_core::lifecycle::State;
+use executor_core::plan::{Volume, pod_volume_name};
+use executor_proto::v1;
+
+use super::{dns, extra_host, network, network_status, port, result, timestamp, user_namespace, volumes};
+use crate::draft;
+use crate::facts::Facts;
+
+/// Makes the message of a pod, which takes no new members if it is `closed`.
+pub(in crate::api) fn pod(facts: &Facts, closed: bool, members: Vec<v1::PodMember>) -> v1::Pod {
+    use v1::pod::State as Stage;
+    let stage = match facts.state {
+        State::Reserved | State::Initializing | State::Created => Stage::Creating,
+        State::Running if !closed => Stage::Ready,
+        State::Running | State::Stopping | State::Wiping => Stage::Stopping,
+        State::Completed => Stage::Ended,
+    };
+    v1::Pod {
+        id: facts.plan.id.to_string(),
+        state: stage.into(),
+        spec: Some(spec(facts)),
+        created_at: Some(timestamp(facts.created_at)),
+        ended_at: facts.end.as_ref().map(|end| timestamp(end.finished_at)),
+        network_status: network_status(facts),
+        id_range_start: facts.id_range_start.unwrap_or(0),
+        members,
+        failure: facts.end.as_deref().and_then(|end| result(end).failure),
+    }
+}
+
+fn spec(facts: &Facts) -> v1::PodSpec {
+    let plan = &facts.plan;
+    let connectivity = &plan.connectivity;
+    let volume = |volume: &Volume| {
+        let name = pod_volume_name(volume)?.to_owned();
+        Some(v1::PodVolume { name, empty: volume.empty().map(volumes::empty) })
+    };
+    v1::PodSpec {
+        labels: plan.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        network: network(plan.network).into(),
+        network_name: connectivity.network_name.clone(),
+        network_namespace: connectivity.network_namespace.display().to_string(),
+        ports: connectivity.ports.iter().map(port).collect(),
+        egress: connectivity.egress,
+        egress_rules: connectivity.egress_rules.iter().map(draft::egress_message).collect(),
+        hostname: executor_core::names::hostname(plan),
+        dns: Some(dns(connectivity)),
+        extra_hosts: plan.surroundings.extra_hosts.iter().map(extra_host).collect(),
+        sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        shm_bytes: plan.surroundings.shm_bytes,
+        user_namespace: user_namespace(plan.isolation.user_namespace).into(),
+        share_processes: plan.shares_processes(),
+        volumes: plan.volumes.iter().filter_map(volume).collect(),
+        warnings: facts.prepared.as_ref().map(|prepared| prepared.warnings.clone()).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,229 @@
+//! The pod of a container that is made: what its first process holds, found by the pod's record; and network namespaces that
+//! other programs made.
+//!
+//! ```text
+//! open      the record of the pod, which runs and has what the member's plan says; a descriptor of each namespace
+//! volume    a view of one of the pod's volumes, taken in the pod's own mount namespace
+//! shm       a view of the pod's /dev/shm, likewise
+//! foreign   a network namespace by a path of the operator's list, looked up among the mounts of the host
+//! ```
+//! A pod that ends meanwhile leaves its namespaces to whoever has joined them. Its members are ended by executord.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use executor_core::idmap::IdMap;
+use executor_core::lifecycle::State;
+use executor_core::plan::{Network, Plan, UserNamespace, pod_volume_path};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::record::ContainerRecord;
+use executor_core::spec::SharedNamespaces;
+use executor_core::validate::ViolationReason::{NotAllowed, NotFound, Unsuitable};
+use executor_core::validate::{FieldFault, Violation, check_member};
+use executor_sys::mount::{Follow, clone_tree, open_dir, open_dir_beneath, open_in_root};
+use executor_sys::process::{self, Ended, Fork};
+use executor_sys::seqpacket::Seqpacket;
+use executor_sys::{identity, userns};
+use rustix::fs::{Mode, OFlags, fstatfs};
+
+use crate::dirs::Dirs;
+use crate::errors::{failed, plain};
+use crate::host::Host;
+
+/// Directory of POSIX shared memory.
+const SHM: &str = "/dev/shm";
+
+/// The pod of a member that is made.
+#[derive(Debug)]
+pub(crate) struct Pod {
+    /// Record of the pod.
+    pub(crate) record: ContainerRecord,
+    init: OwnedFd,
+    network: OwnedFd,
+    uts: OwnedFd,
+    ipc: OwnedFd,
+    pid: Option<OwnedFd>,
+}
+
+impl Pod {
+    /// Opens the pod that a plan names, if it names one. `range` are the ids that the launcher keeps for the pod.
+    ///
+    /// # Errors
+    /// The pod does not run, or the plan has not what the pod has: a violation each.
+    pub(crate) fn open(host: &Host, plan: &Plan, range: Option<u32>) -> Result<Option<Self>, Refused> {
+        let Some(id) = plan.member_of() else { return Ok(None) };
+        let not_there = || {
+            let why = NotFound.because(format!("the pod {id} does not exist or is not running"));
+            Refused::of_fields(Reason::Precondition, &[Violation::new("pod", why)])
+        };
+        let record = Dirs::of(host, id).read_record().filter(|record| record.state == State::Running);
+        let record = record.ok_or_else(not_there)?;
+        check_member(plan, &record.plan).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+        let init = record.prepared.as_ref().map(|prepared| prepared.init.clone()).ok_or_else(not_there)?;
+        if record.id_range_start.is_some() && record.id_range_start != range {
+            return Err(not_there()); // another pod of this id by now
+        }
+        let namespace = |name: &str| File::open(format!("/proc/{}/ns/{name}", init.pid)).map(OwnedFd::from);
+        let open = || -> io::Result<Self> {
+            Ok(Self {
+                init: process::pidfd(init.pid)?,
+                network: namespace("net")?,
+                uts: namespace("uts")?,
+                ipc: namespace("ipc")?,
+                pid: plan.shares_processes().then(|| namespace("pid")).transpose()?,
+                record,
+            })
+        };
+        let pod = open().map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => not_there(),
+            _ => failed(&format!("pod {id}"), &error),
+        })?;
+        // What was opened is of the process that the record names, and of none that has its number by now.
+        if identity::alive(&init) { Ok(Some(pod)) } else { Err(not_there()) }
+    }
+
+    /// Returns the map of the pod's ids, and its user namespace where it has one.
+    ///
+    /// # Errors
+    /// The pod has ended.
+    pub(crate) fn ids(&self) -> Result<(IdMap, Option<OwnedFd>), Refused> {
+        let init = self.record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
+        if self.record.plan.isolation.user_namespace == UserNamespace::Host {
+            return Ok((IdMap::HOST, None));
+        }
+        let namespace = userns::open(init).map_err(|error| failed("user namespace of the pod", &error))?;
+        Ok((self.record.id_map(), Some(namespace)))
+    }
+
+    /// Returns the paths of the namespaces that the member joins, for processes that this one makes, as long as this value
+    /// lives.
+    pub(crate) fn namespaces(&self) -> SharedNamespaces {
+        let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        SharedNamespaces {
+            uts: path(&self.uts),
+            ipc: path(&self.ipc),
+            // One that belongs to the host's user namespace cannot be joined from another: see `enter_network`.
+            network: self.record.plan.owns_network().then(|| path(&self.network)),
+            pid: self.pid.as_ref().map(path),
+        }
+    }
+
+    /// Returns a detached view of a volume of the pod, or of a directory in it.
+    ///
+    /// # Errors
+    /// `NotFound`, `ELOOP` or `EXDEV` where the directory in the volume is not there, or is not in it.
+    pub(crate) fn volume(&self, name: &str, sub_path: &Path) -> io::Result<OwnedFd> {
+        let path = pod_volume_path(name);
+        self.view(|root| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let volume = open_in_root(root, &path, flags, Mode::empty(), Follow::NoLinks)?;
+            open_dir_beneath(volume.as_fd(), sub_path)
+        })
+    }
+
+    /// Returns a detached view of the pod's /dev/shm.
+    ///
+    /// # Errors
+    /// The pod has ended.
+    pub(crate) fn shm(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        self.view(|root| open_in_root(root, Path::new(SHM), flags, Mode::empty(), Follow::NoLinks))
+    }
+
+    /// Takes a view of what `open` opens below the pod's root: in its mount namespace, where alone that can be done.
+    fn view(&self, open: impl FnOnce(BorrowedFd<'_>) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+        elsewhere(self.init.as_fd(), || {
+            let root = open_dir(Path::new("/"))?;
+            clone_tree(open(root.as_fd())?.as_fd(), Path::new(""), false)
+        })
+    }
+}
+
+/// Has this process enter the network namespace of a container whose user namespace does not own it, before any of the
+/// container's processes is made: they could not enter it themselves.
+///
+/// # Errors
+/// The path of the plan leads to no network namespace that may be joined: a violation.
+pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Result<(), Refused> {
+    if plan.network != Network::Path {
+        return Ok(());
+    }
+    let path = &plan.connectivity.network_namespace;
+    let refused = |why: FieldFault| {
+        let violation = Violation::new("network_namespace", why);
+        Refused::of_fields(Reason::Precondition, &[violation])
+    };
+    let found;
+    let namespace = match pod {
+        Some(pod) => &pod.network,
+        None => {
+            let opened = elsewhere(host.mounts.as_fd(), || foreign(path)).map_err(|error| {
+                let shown = path.display();
+                refused(match error.raw_os_error() {
+                    Some(libc::ENOENT) => NotFound.because(format!("`{shown}` does not exist")),
+                    Some(libc::ELOOP) => Unsuitable.because(format!("`{shown}`: a symbolic link is on the way")),
+                    Some(libc::EINVAL) => Unsuitable.because(format!("`{shown}` is not a network namespace")),
+                    _ => Unsuitable.because(format!("`{shown}`: {}", plain(&error))),
+                })
+            })?;
+            found = opened;
+            &found
+        }
+    };
+    let node = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino()));
+    let own = File::open("/proc/self/ns/net").and_then(|own| node(&own));
+    let asked = namespace.try_clone().map(File::from).and_then(|asked| node(&asked));
+    match own.and_then(|own| Ok(own == asked?)) {
+        Ok(false) => {}
+        Ok(true) => {
+            let why = format!("`{}` is the host's own; it needs the network `host`", path.display());
+            return Err(refused(NotAllowed.because(why)));
+        }
+        Err(error) => return Err(failed("network namespace", &error)),
+    }
+    // The kernel refuses a namespace of another kind.
+    process::enter_namespaces(namespace.as_fd(), false, true).map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => refused(Unsuitable.because(format!("`{}` is not a network namespace", path.display()))),
+        _ => failed("network namespace", &error),
+    })
+}
+
+/// Opens a namespace by its path, without a link on the way. What is not a namespace is not opened for reading.
+fn foreign(path: &Path) -> io::Result<OwnedFd> {
+    let root = open_dir(Path::new("/"))?;
+    let found = open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
+    if fstatfs(&found)?.f_type != libc::NSFS_MAGIC {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?.into())
+}
+
+/// Opens something in another mount namespace, in a child that ends with that.
+fn elsewhere(mounts: BorrowedFd<'_>, open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+    let parent = std::process::id();
+    let (ours, theirs) = Seqpacket::pair()?;
+    let child = match process::fork()? {
+        Fork::Parent(child) => child,
+        Fork::Child => {
+            drop(ours);
+            let done = process::die_with(parent)
+                .and_then(|()| process::enter_namespaces(mounts, true, false))
+                .and_then(|()| open())
+                .and_then(|opened| theirs.send(b"fd", &[opened.as_fd()]));
+            process::exit_now(done.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0))
+        }
+    };
+    drop(theirs);
+    let received = ours.recv(&mut [0; 2]);
+    match process::wait_for(child)? {
+        Ended::Code(0) => {
+            let (_, fds) = received?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            Ok(fds.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
+        }
+        Ended::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
+        Ended::Signal(signal) => Err(io::Error::other(format!("a helper was ended by signal {signal}"))),
+    }
+}

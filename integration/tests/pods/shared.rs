@@ -1,0 +1,191 @@
+//! What members of a pod share.
+
+use executor_client::PodFilter;
+use executor_proto::v1::event::Kind;
+use executor_proto::v1::volume_mount::Source;
+use executor_proto::v1::{
+    CreatePodRequest, EmptyVolume, ExtraHost, ListRequest, PodVolume, PodVolumeName, RunRequest, State, VolumeMount,
+    empty_volume, pod,
+};
+use integration::api::exit;
+use integration::daemon::Daemon;
+use integration::network::Network;
+use integration::request::{RequestBuilder, sh, sleeper};
+use integration::rootfs::Rootfs;
+use integration::wait;
+
+use super::{asked, create, delete, get, in_pod, namespace, pods, script_output, stop};
+
+#[test]
+fn members_share_network_ipc_and_host_name_and_nothing_else() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    let hosts = vec![ExtraHost { name: "db.example".into(), address: "10.1.2.3".into() }];
+    let request = CreatePodRequest { hostname: "web".into(), extra_hosts: hosts, ..asked("p1") };
+    let pod = create(&daemon, &request);
+    create(&daemon, &asked("p2"));
+    assert_eq!((pod.state(), pod.members.len()), (pod::State::Ready, 0));
+    let one = daemon.api.started(in_pod("p1", sleeper("one")));
+    let two = daemon.api.started(in_pod("p1", sleeper("two")));
+    let other = daemon.api.started(in_pod("p2", sleeper("other")));
+    for kind in ["net", "ipc", "uts", "user"] {
+        assert_eq!(namespace(&one, kind), namespace(&two, kind), "{kind}");
+        assert_ne!(namespace(&one, kind), namespace(&other, kind), "the control: {kind}");
+    }
+    for kind in ["pid", "mnt", "cgroup"] {
+        assert_ne!(namespace(&one, kind), namespace(&two, kind), "{kind}");
+    }
+    assert_eq!((one.id_range_start, pod.id_range_start), (two.id_range_start, one.id_range_start));
+    assert_ne!(one.id_range_start, other.id_range_start);
+    let spec = one.spec.unwrap();
+    assert_eq!((&*spec.pod, &*spec.hostname), ("p1", "web"));
+
+    let told = script_output(&daemon, in_pod("p1", sh("hostname; grep db /etc/hosts; echo $$; ls -d /proc/[0-9]*")));
+    let words: Vec<&str> = told.split_whitespace().collect();
+    assert_eq!(words[..5], ["web", "10.1.2.3", "db.example", "1", "/proc/1"], "{told}");
+    assert_eq!(words.len(), 5, "one process: {told}");
+
+    // Shared memory is the pod's.
+    daemon.api.run_to_end(in_pod("p1", sh("echo seen > /dev/shm/word").id("writes")));
+    let read = |pod: &str| script_output(&daemon, in_pod(pod, sh("cat /dev/shm/word")));
+    assert_eq!(read("p1"), "seen\n");
+    assert!(read("p2").contains("No such file"), "the control");
+
+    let list = |pod: &str| daemon.api.list(ListRequest { pod: pod.into(), ..ListRequest::default() }).unwrap();
+    let ids = |pod: &str| list(pod).containers.into_iter().map(|container| container.id).collect::<Vec<_>>();
+    assert_eq!((ids("p1"), ids("p2")), (vec!["one".into(), "two".into(), "writes".into()], vec!["other".to_owned()]));
+    assert_eq!(daemon.api.ids(), ["one", "other", "two", "writes"], "a pod is no container");
+    let all = daemon.api.block_on(pods(&daemon).list(&PodFilter::default())).unwrap();
+    assert_eq!(all.iter().map(|pod| (&*pod.id, pod.members.len())).collect::<Vec<_>>(), [("p1", 3), ("p2", 1)]);
+
+    let stopped = stop(&daemon, "p1");
+    assert_eq!((stopped.state(), &stopped.failure), (pod::State::Ended, &None));
+    let states: Vec<State> = stopped.members.iter().map(|member| member.state()).collect();
+    assert_eq!(states, [State::Completed; 3]);
+    assert_eq!(daemon.api.get("other").unwrap().state(), State::Running, "the control");
+    delete(&daemon, "p1", false).unwrap();
+    delete(&daemon, "p2", true).unwrap();
+    assert_eq!(daemon.api.ids(), Vec::<String>::new());
+    let mut events = daemon.api.events_after(0);
+    let of_pod = |kind: Kind| {
+        move |event: &executor_proto::v1::WatchEventsResponse| {
+            let event = event.event.as_ref().unwrap();
+            event.kind() == kind && event.container_id == "p1"
+        }
+    };
+    for kind in [Kind::PodReady, Kind::PodEnded, Kind::PodDeleted] {
+        events.until(of_pod(kind));
+    }
+    daemon.wait_until_back_at(&before);
+}
+
+/// A member that dies, also the first one, takes nothing from the others.
+#[test]
+fn the_network_outlives_every_member() {
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    network.configure("10-test.conflist", "test", &[]);
+    let daemon = network.daemon("allow_egress = true");
+    let before = daemon.footprint();
+    let on_cni = |id: &str| CreatePodRequest { network: executor_proto::v1::Network::Cni.into(), ..asked(id) };
+    let pod = create(&daemon, &on_cni("web"));
+    create(&daemon, &on_cni("other"));
+    let address = pod.network_status.unwrap().addresses[0].split_once('/').unwrap().0.to_owned();
+    let run = |pod: &str, request: RunRequest| in_pod(pod, request.rootfs(&rootfs.reference()));
+    let first = daemon.api.started(run("web", sleeper("first")));
+    assert_eq!(first.network_status.unwrap().addresses[0].split_once('/').unwrap().0, address);
+    let serve = "exec busybox nc -ll -p 8080 -e /bin/echo from-server";
+    daemon.api.started(run("web", sh(serve).id("server")));
+    let asks = |pod: &str, address: &str| {
+        script_output(&daemon, run(pod, sh(&format!("busybox nc -w 2 {address} 8080 </dev/null"))))
+    };
+    wait::until("a member is reached by loopback", || asks("web", "127.0.0.1").contains("from-server").then_some(()));
+    assert!(!asks("other", "127.0.0.1").contains("from-server"), "another pod has another loopback");
+    daemon.api.delete("first", true).unwrap();
+    assert!(asks("web", "127.0.0.1").contains("from-server"));
+    assert!(asks("other", &address).contains("from-server"), "and by the network");
+    let told = script_output(&daemon, run("web", sh("cat /etc/hosts /etc/resolv.conf")));
+    assert!(told.contains(&format!("{address} web")) && told.contains("nameserver"), "{told}");
+
+    delete(&daemon, "web", true).unwrap();
+    delete(&daemon, "other", true).unwrap();
+    assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());
+    daemon.wait_until_back_at(&before);
+}
+
+#[test]
+fn volumes_live_as_long_as_the_pod() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    let medium = empty_volume::Medium::Memory.into();
+    let memory = EmptyVolume { medium, size_bytes: 1 << 20, ..EmptyVolume::default() };
+    let volumes =
+        vec![PodVolume { name: "disk".into(), empty: None }, PodVolume { name: "memory".into(), empty: Some(memory) }];
+    create(&daemon, &CreatePodRequest { volumes: volumes.clone(), ..asked("p1") });
+    create(&daemon, &CreatePodRequest { volumes, ..asked("p2") });
+    let mount = |name: &str, path: &str, sub_path: &str, read_only| VolumeMount {
+        path: path.into(),
+        source: Some(Source::Pod(PodVolumeName { name: name.into() })),
+        sub_path: sub_path.into(),
+        read_only,
+    };
+    let with = |pod: &str, volumes: Vec<VolumeMount>, script: &str| RunRequest { volumes, ..in_pod(pod, sh(script)) };
+    let both = || vec![mount("disk", "/tmp/d", "", false), mount("memory", "/tmp/m", "", false)];
+    let write = "umask 0; for one in d m; do mkdir /tmp/$one/sub; echo $one > /tmp/$one/sub/file; done";
+    let written = daemon.api.run_to_end(with("p1", both(), write).user("1000:1000"));
+    assert_eq!(exit(&written), Ok(0), "{}", daemon.api.output(&written.id).text());
+    daemon.api.delete(&written.id, true).unwrap();
+    let read = "cat /tmp/d/sub/file /tmp/m/sub/file; stat -c %u /tmp/d/sub/file";
+    assert_eq!(script_output(&daemon, with("p1", both(), read)), "d\nm\n1000\n");
+    assert!(script_output(&daemon, with("p2", both(), read)).contains("No such file"), "the control: another pod");
+    let part = vec![mount("disk", "/tmp/d", "sub", true)];
+    let told = script_output(&daemon, with("p1", part, "cat /tmp/d/file; echo x > /tmp/d/file"));
+    assert!(told.starts_with("d\n") && told.contains("Read-only file system"), "{told}");
+    // Nothing leads out of a volume.
+    let link = with("p1", both(), "ln -s /etc /tmp/d/link");
+    assert_eq!(exit(&daemon.api.run_to_end(link.id("links"))), Ok(0));
+    for (sub_path, why) in [("link", "symbolic link"), ("none", "No such file")] {
+        let refused = daemon.api.run(with("p1", vec![mount("disk", "/tmp/d", sub_path, false)], "true"));
+        let told = refused.unwrap_err().message().to_owned();
+        assert!(told.contains("volumes[0].sub_path") && told.contains(why), "{told}");
+    }
+    let full = with("p1", both(), "head -c 2000000 /dev/zero > /tmp/m/big");
+    assert!(script_output(&daemon, full).contains("No space left"), "a size holds");
+    for pod in ["p1", "p2"] {
+        delete(&daemon, pod, true).unwrap();
+    }
+    daemon.wait_until_back_at(&before);
+}
+
+#[test]
+fn processes_are_shared_where_it_is_asked_for() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    create(&daemon, &CreatePodRequest { share_processes: true, ..asked("shared") });
+    create(&daemon, &asked("apart"));
+    for pod in ["shared", "apart"] {
+        daemon.api.started(in_pod(pod, sleeper(&format!("sleeps-{pod}"))));
+    }
+    let sees = |pod: &str| {
+        let script = "for one in /proc/[0-9]*; do cat $one/cmdline; done | tr '\\0' ' '; echo $$";
+        script_output(&daemon, in_pod(pod, sh(script)))
+    };
+    let told = sees("shared");
+    assert!(told.contains("/bin/sleep 100000") && !told.trim_end().ends_with(" 1"), "{told}");
+    assert!(!sees("apart").contains("/bin/sleep 100000"), "the control");
+
+    // SIGTERM ends a process that has no handler, because it is not the first one of its namespace.
+    daemon.api.stop("sleeps-shared", None).unwrap();
+    assert_eq!(exit(&daemon.api.wait("sleeps-shared").unwrap()), Err(15));
+    // What a member leaves behind ends with it, and its secrets are wiped.
+    let leaves = "(trap '' TERM HUP; exec sleep 4242) & echo $!";
+    daemon.api.run_to_end(in_pod("shared", sh(leaves).id("leaves").file("a", b"secret")));
+    let told = sees("shared");
+    assert!(!told.contains("4242"), "{told}");
+    let wipe = daemon.api.get("leaves").unwrap().result.unwrap().wipe.unwrap();
+    assert_eq!((wipe.files, wipe.verified), (1, true));
+    assert_eq!(get(&daemon, "shared").state(), pod::State::Ready);
+    for pod in ["shared", "apart"] {
+        delete(&daemon, pod, true).unwrap();
+    }
+    daemon.wait_until_back_at(&before);
+}
