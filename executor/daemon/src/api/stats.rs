@@ -33,11 +33,14 @@ pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v
     let mut violations = too_many(&request.ids);
     let after = match &*request.page_token {
         "" => None,
-        token => token.parse::<ContainerId>().map(Some).unwrap_or_else(|_| {
-            let why = InvalidFormat.because("unknown page token: use the next_page_token of an earlier page");
-            violations.push(Violation::new("page_token", why));
-            None
-        }),
+        token => {
+            let id = token.parse::<ContainerId>().ok();
+            if id.is_none() {
+                let why = InvalidFormat.because("unknown page token: use the next_page_token of an earlier page");
+                violations.push(Violation::new("page_token", why));
+            }
+            id
+        }
     };
     let most = if request.page_size == 0 { MOST } else { request.page_size as usize };
     if most > MOST {
