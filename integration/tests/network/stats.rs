@@ -23,7 +23,7 @@ fn traffic_is_counted_while_it_runs_and_at_the_end() {
     let traffic = |id: &str| -> Option<NetworkUsage> {
         let request = StatsRequest { ids: vec![id.into()], ..StatsRequest::default() };
         let stats = daemon.api.block_on(daemon.api.rpc().stats(request)).unwrap().into_inner();
-        stats.containers.first()?.usage.clone()?.network
+        stats.containers.first()?.usage?.network
     };
     let seen = wait::until("the checks are counted", || {
         traffic("serves").filter(|traffic| traffic.received_packets > 0 && traffic.sent_bytes > 0)

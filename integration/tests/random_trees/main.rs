@@ -55,7 +55,7 @@ fn random_trees_end_as_the_rules_say_whoever_is_killed() {
         for (id, tree) in &trees {
             let ended = wait::within(wait::PATIENCE, || {
                 let container = node.api.get(id).unwrap();
-                if container.state() == State::Completed { Ok(container) } else { Err(container) }
+                if container.state() == State::Completed { Ok(container) } else { Err(Box::new(container)) }
             });
             let container = ended.unwrap_or_else(|it| panic!("{id}, seed {seed} does not end\n{tree:#?}\n{it:#?}"));
             let output = node.api.output(id).text();

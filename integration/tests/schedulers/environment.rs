@@ -57,7 +57,7 @@ fn a_container_that_does_not_keep_it_says_so() {
     let probe = ExecCheck { path: "/bin/true".into(), container_environment: true, ..ExecCheck::default() };
     let check = Check { kind: Some(check::Kind::Exec(probe)), ..Check::default() };
     let checks = Some(Checks { readiness: vec![check], ..Checks::default() });
-    let told = daemon.api.run(RunRequest { checks: checks.clone(), ..sleeper("checked") }).unwrap_err();
+    let told = daemon.api.run(RunRequest { checks, ..sleeper("checked") }).unwrap_err();
     let field = "checks.readiness[0].exec.container_environment";
     assert!(told.code() == Code::InvalidArgument && told.message().contains(field), "{told}");
 }

@@ -50,7 +50,7 @@ fn what_a_container_has_used_is_counted() {
     daemon.api.started(sleeper("idle"));
     let [busy, idle] = &of(&daemon, &["idle", "busy"])[..] else { panic!("two containers") };
     assert_eq!((&*busy.id, &*idle.id, busy.state()), ("busy", "idle", State::Running));
-    let (used, spared) = (busy.usage.clone().unwrap(), idle.usage.clone().unwrap());
+    let (used, spared) = (busy.usage.unwrap(), idle.usage.unwrap());
     let (cpu, other) = (used.cpu.unwrap(), spared.cpu.unwrap());
     assert!(cpu.total_ns > other.total_ns && cpu.user_ns + cpu.system_ns > 0, "{cpu:?} {other:?}");
     assert!(cpu.periods > 0 && other.periods == 0, "only a limit is counted: {cpu:?} {other:?}");
@@ -62,7 +62,7 @@ fn what_a_container_has_used_is_counted() {
     // The final counters are not less than those while it ran.
     daemon.api.stop("busy", Some(0)).unwrap();
     let ended = daemon.api.wait("busy").unwrap();
-    let end = ending(&ended).usage.clone().unwrap();
+    let end = ending(&ended).usage.unwrap();
     assert!(end.cpu.unwrap().total_ns >= cpu.total_ns && end.memory.unwrap().max_bytes >= memory.max_bytes, "{end:?}");
     assert_eq!(of(&daemon, &["busy"])[0].usage, Some(end));
     // What never ran has none.
@@ -136,10 +136,10 @@ fn counters_outlive_executord_and_the_shim() {
     let mut daemon = Daemon::start();
     worked(&daemon, sh(WORK).id("c"));
     let total = |usage: Option<executor_proto::v1::Usage>| usage.unwrap().cpu.unwrap().total_ns;
-    let before = total(of(&daemon, &["c"])[0].usage.clone());
+    let before = total(of(&daemon, &["c"])[0].usage);
     daemon.kill();
     daemon.start_again();
-    let after = wait::until("the shim is found again", || of(&daemon, &["c"])[0].usage.clone());
+    let after = wait::until("the shim is found again", || of(&daemon, &["c"])[0].usage);
     assert!(total(Some(after)) >= before);
     kill(daemon.record("c").shim.pid, 9);
     let ended = daemon.api.wait("c").unwrap();

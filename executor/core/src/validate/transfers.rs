@@ -258,9 +258,7 @@ mod tests {
             let told = validate(&draft(DraftTransfer { checksum: sum, ..download(ID) }), &policy).unwrap_err();
             assert_eq!(told[0].field, format!("{ID}.download.checksum_{field}"));
         }
-        for closed in
-            [Policy { allow_transfers: false, ..policy.clone() }, Policy { allow_exec: false, ..policy.clone() }]
-        {
+        for closed in [Policy { allow_transfers: false, ..policy.clone() }, Policy { allow_exec: false, ..policy }] {
             let told = validate(&draft(download(ID)), &closed).unwrap_err();
             assert_eq!((&*told[0].field, told[0].reason), (&*format!("{ID}.download"), NotAllowed));
         }
