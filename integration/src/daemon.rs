@@ -152,7 +152,9 @@ impl Setup {
             // A socket that an earlier daemon left behind refuses connections until the new one listens.
             Api::connect(&socket).ok()
         });
-        wait::until("executord is connected to its launcher", || api.info().launcher_connected.then_some(()));
+        wait::until("executord is connected to its launcher", || {
+            api.try_info().ok().filter(|info| info.launcher_connected).map(drop)
+        });
         (child, api)
     }
 }

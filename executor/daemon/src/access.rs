@@ -167,6 +167,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 29);
+        assert_eq!(methods, 31);
     }
 }

@@ -36,7 +36,7 @@ async fn every_violation_is_told_and_no_value() {
     assert!(!format!("{status:?}{}", node.log()).contains("canary-value"));
     let upload = v1::Action { upload: Some(v1::UploadAction::default()), ..Default::default() };
     let status = client.run(v1::RunRequest { action: Some(upload), ..Default::default() }).await.unwrap_err();
-    assert!(status.code() == Code::Unimplemented && status.message().contains("`upload`"), "{status:?}");
+    assert!(status.code() == Code::InvalidArgument && status.message().contains("action.upload.to"), "{status:?}");
     let mut large = request("large");
     large.volume_mounted_files = vec![v1::File { path: "a".into(), content: vec![0; 3 << 20], ..v1::File::default() }];
     let status = client.run(large).await.unwrap_err();

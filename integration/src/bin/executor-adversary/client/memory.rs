@@ -102,7 +102,7 @@ type Way = fn(&mut CCore, &str) -> anyhow::Result<String>;
 
 /// Ways to be refused, each with its name and the expected codes.
 const WAYS: &[(Way, (&str, &[&str]))] = &[
-    (other_action, ("an action that is not supported", &["UNIMPLEMENTED"])),
+    (bad_action, ("an upload without a file", &["INVALID_ARGUMENT"])),
     (bad_field, ("a field that is wrong", &["INVALID_ARGUMENT"])),
     (too_large, ("too large a message", &["OUT_OF_RANGE", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "CANCELLED"])),
     (unknown_method, ("an unknown method", &["UNIMPLEMENTED", "PERMISSION_DENIED"])),
@@ -112,10 +112,11 @@ const WAYS: &[(Way, (&str, &[&str]))] = &[
     (metadata, ("metadata", &["OK", "UNAVAILABLE", "INTERNAL", "RESOURCE_EXHAUSTED", "UNKNOWN", "CANCELLED"])),
 ];
 
-fn other_action(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
+fn bad_action(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
     let run = secretive("x", secret).action.and_then(|action| action.run);
     let inner = v1::Action { run, ..v1::Action::default() };
-    let upload = v1::Action { upload: Some(v1::UploadAction::default()), ..v1::Action::default() };
+    let upload = v1::UploadAction { to: format!("http://localhost/?{secret}"), ..v1::UploadAction::default() };
+    let upload = v1::Action { upload: Some(upload), ..v1::Action::default() };
     let serial = Some(v1::SerialAction { actions: vec![inner, upload], ..v1::SerialAction::default() });
     let action = Some(v1::Action { serial, ..v1::Action::default() });
     client.call(RUN, &RunRequest { action, ..RunRequest::default() }.encode_to_vec())
