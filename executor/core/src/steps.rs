@@ -16,7 +16,7 @@
 //! | emit_progress | with its action | that of its action |
 //!
 //! Sidecars and the main action are like codependent actions, but one that ends well is no error. With a restart policy they begin
-//! again after their end ([`restart`]); setup does not.
+//! again after their end (`restart.rs`); setup does not.
 
 mod restart;
 
