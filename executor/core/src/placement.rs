@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::PATH_MAX;
 use crate::plan::{Layout, PlannedFile, PlannedProcess, PlannedTransfer};
-use crate::validate::Violation;
-use crate::validate::ViolationReason::{TooLong, Unsuitable};
+use crate::violation::Violation;
+use crate::violation::ViolationReason::{TooLong, Unsuitable};
 
 /// Type of a path in the rootfs, without following symbolic links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::placement::{Content, MountPoint};
 use crate::plan::{EgressRule, Plan, PlannedFile};
-use crate::validate::Violation;
-use crate::validate::ViolationReason::{TooLong, Unsuitable};
+use crate::violation::Violation;
+use crate::violation::ViolationReason::{TooLong, Unsuitable};
 
 /// Replaces the secret files of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
