@@ -26,6 +26,7 @@ const PACKAGES: [&str; 18] = [
     "iptables",    // plugins publish ports with it
     "kmod",        // overlayfs is a module
     "libcap2-bin", // tests put capabilities on a file
+    "openssl",     // keys and signatures of images
     "python3",     // tests make system calls from it
     "quota",       // tells what projects use
     "skopeo",      // copies images
