@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use crate::workspace::{Workspace, run, step};
 
 /// Packages that the checks use, besides Debian's essential ones. A check that needs a program adds its package here.
-const PACKAGES: [&str; 18] = [
+const PACKAGES: &[&str] = &[
     "apache2-utils",  // htpasswd, for the registry
     "busybox-static", // root file systems of containers
     "containernetworking-plugins",
