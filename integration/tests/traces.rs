@@ -62,6 +62,7 @@ fn joined(output: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for line in output.lines() {
         let Some((pid, call)) = line.split_once(' ') else { continue };
+        let call = call.trim_start(); // short pids are padded
         if let Some(begun) = call.strip_suffix("<unfinished ...>") {
             halves.insert(pid, begun);
         } else if let Some((_, ended)) = call.split_once(" resumed>") {
