@@ -213,8 +213,10 @@ pub(crate) async fn wait_until_up(rpc: &mut Rpc, id: &str) -> Result<(), Status>
     Output::default().begin(rpc, id).await
 }
 
-/// Lets a living container proceed to its end, by an update of its files, whether or not that was done before.
+/// Lets a living container proceed to its end, by an update of its files, whether or not that was done before. Where it can, not
+/// before the container has read the first ones: the last of several steps may not have begun.
 pub(crate) async fn let_proceed(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> Result<(), Status> {
+    let _ = wait_until_up(rpc, id).await; // the update tells what is wrong
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         match bounded(rpc.update_files(update(id, secrets))).await {
