@@ -159,6 +159,7 @@ impl Dirs {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&ahead)
             .or_else(|_| self.open_new(&ahead))?;
+        self.share(&file)?; // a shim that was killed may have made it and not got to that
         file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
         file.set_len(bytes.len() as u64)?;
         publish_durably(&file, &ahead, &path).map_err(|error| at(&path, &error))
@@ -206,9 +207,13 @@ impl Dirs {
         let mut options = OpenOptions::new();
         options.create_new(true).append(false).write(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(path).map_err(|error| at(path, &error))?;
-        std::os::unix::fs::fchown(&file, None, Some(self.gid))?;
-        file.set_permissions(fs::Permissions::from_mode(0o640))?;
-        Ok(file)
+        self.share(&file).map(|()| file)
+    }
+
+    /// Lets the daemon read a file.
+    fn share(&self, file: &File) -> io::Result<()> {
+        std::os::unix::fs::fchown(file, None, Some(self.gid))?;
+        file.set_permissions(fs::Permissions::from_mode(0o640))
     }
 
     /// Appends the executor's own words to the log, unless they are its last words already. What its writer may have left

@@ -419,6 +419,22 @@ mod tests {
         }
     }
 
+    fn ended() -> ExitRecord {
+        ExitRecord {
+            container: record(State::Completed, true),
+            exit: Some(Exit::Code(0)),
+            oom_killed: false,
+            failure: None,
+            timings: Timings::default(),
+            wipe: None,
+            outputs: None,
+            output_incomplete: false,
+            usage: None,
+            termination_message: String::new(),
+            finished_at: Timestamp(4),
+        }
+    }
+
     #[test]
     fn what_went_wrong_is_told_by_what_is_known() {
         let hung = || Some("has not responded to a ping for 90 s".to_owned());
@@ -468,19 +484,7 @@ mod tests {
         };
         let write = |path: &Path, json: &[u8]| fs::write(path, json).expect("write");
         let json = serde_json::to_vec(&record(State::Running, true)).expect("JSON");
-        let exit = ExitRecord {
-            container: record(State::Completed, true),
-            exit: Some(Exit::Code(0)),
-            oom_killed: false,
-            failure: None,
-            timings: Timings::default(),
-            wipe: None,
-            outputs: None,
-            output_incomplete: false,
-            usage: None,
-            termination_message: String::new(),
-            finished_at: Timestamp(4),
-        };
+        let exit = ended();
         assert_eq!(found(), "never was", "no directory");
         fs::create_dir(&dirs.run).expect("mkdir");
         assert_eq!(found(), "never was", "no state directory");
@@ -496,5 +500,25 @@ mod tests {
         assert_eq!(found(), "lost", "half of an exit record does not count");
         write(&dirs.state.join("exit.json"), &serde_json::to_vec(&exit).expect("JSON"));
         assert_eq!(found(), "ended");
+    }
+
+    /// Also where the shim was killed between the making of the file and its next step.
+    #[test]
+    #[ignore = "needs root"]
+    fn the_daemon_can_read_an_exit_record() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().expect("a directory");
+        let dirs = Dirs::in_home(home.path());
+        fs::create_dir(&dirs.state).expect("mkdir");
+        let ahead = dirs.state.join(".exit.json");
+        for kept in [false, true] {
+            if kept {
+                fs::write(&ahead, "").expect("write");
+                fs::set_permissions(&ahead, fs::Permissions::from_mode(0o600)).expect("chmod");
+            }
+            dirs.write_exit(&ended()).expect("a record");
+            let mode = fs::metadata(dirs.state.join("exit.json")).expect("a record").permissions().mode();
+            assert_eq!(mode & 0o777, 0o640, "{kept}");
+        }
     }
 }
