@@ -313,6 +313,9 @@ fn without_the_shim_everything_ends_and_is_told() {
     let mut bytes = vec![1; SECRET.len()];
     kept.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
+    // Init waits for the steps, and those for the launcher, which does not wait for init alone.
+    let logged = daemon.setup().logged();
+    assert!(logged.contains("its shim is gone") && !logged.contains("has not ended within"), "{logged}");
 }
 
 /// The process that starts the steps is killed: what ran ends, nothing is started any more, and the shim tells.

@@ -46,6 +46,17 @@ pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
     log::line(Level::Error, "", "orphaned processes keep appearing");
 }
 
+/// Takes children of this process that have ended, but for those that are kept.
+pub(crate) fn take_ended(kept: &BTreeSet<i32>) {
+    let children = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    let pids = children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
+    for pid in pids.filter(|pid| !kept.contains(pid)) {
+        if process::has_ended(pid).unwrap_or(false) {
+            let _ = process::wait_for(pid);
+        }
+    }
+}
+
 fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
     let own = std::process::id() as i32;
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -34,6 +34,8 @@ use crate::watched::Shim;
 
 /// Time that the kernel is given to end processes that were killed, all together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks at children that have ended meanwhile.
+const KILL_LOOK: Duration = Duration::from_millis(5);
 /// The number of the question for a shim's handles.
 const SHARE: u64 = 1;
 /// Time that shims are given to answer a launcher that has just started, all together.
@@ -162,11 +164,12 @@ fn end(
 ) -> Outcome {
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
+    let kept: BTreeSet<i32> = living.iter().copied().chain(init.as_ref().map(|init| init.pid)).collect();
     // Init is a child of this process now if its shim was. If it ended by itself, its status is still to be had.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {
-            kill_all(&[init.pid]);
+            kill_all(&[init.pid], &kept);
         }
         // One that the kernel does not let end is not waited for.
         let ended = process::has_ended(init.pid).ok()?.then(|| process::wait_for(init.pid).ok()).flatten()?;
@@ -175,7 +178,7 @@ fn end(
     if let Some(init) = init.filter(identity::alive) {
         process::kill(init.pid);
     }
-    kill_all(&host.hierarchies.pids(&remains.cgroup));
+    kill_all(&host.hierarchies.pids(&remains.cgroup), &kept);
     orphans::end(&host.run_dir, living);
     // The first process of a tree of actions runs no program.
     let seen = seen.filter(|_| record.plan.actions.is_none());
@@ -248,15 +251,26 @@ fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> Outp
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
 }
 
-/// Kills processes and waits for their end: a helper of the shim's that is still writing must not write behind the wipe.
-fn kill_all(pids: &[i32]) {
-    let processes: Vec<_> = pids.iter().filter_map(|pid| pidfd(*pid).ok()).collect();
-    for process in &processes {
+/// Kills processes and waits for their end: a helper of the shim's that is still writing must not write behind the wipe. The first
+/// process of a container ends when nobody else in its pid namespace is left to be waited for: steps of a tree of actions, which
+/// came to this process with the end of the one that started them, are taken meanwhile. Children that are `kept` are not.
+fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
+    let processes: Vec<_> = pids.iter().filter_map(|pid| Some((pid, pidfd(*pid).ok()?))).collect();
+    for (_, process) in &processes {
         let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL);
     }
     let deadline = Instant::now() + KILL_PATIENCE;
-    for process in &processes {
-        let _ = readable_by(process, deadline); // one that does not end is not waited for
+    for (pid, process) in &processes {
+        while !readable_by(process, deadline.min(Instant::now() + KILL_LOOK)).unwrap_or(true) {
+            if Instant::now() >= deadline {
+                // It is not waited for.
+                let late =
+                    format_args!("process {pid} was killed and has not ended within {} s", KILL_PATIENCE.as_secs());
+                log::line(Level::Warning, "", late);
+                break;
+            }
+            orphans::take_ended(kept);
+        }
     }
 }
 

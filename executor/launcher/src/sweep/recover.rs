@@ -4,6 +4,7 @@
 //! each place where the files or their generations show, makes that writable (it is another mount; the container's own
 //! stay as they are), and hands it back. What is wiped through it is the very same file system.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -72,7 +73,7 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
         }
     };
     if let Err(error) = received {
-        super::kill_all(&[helper]); // it is taken with the orphans, if the kernel holds it
+        super::kill_all(&[helper], &BTreeSet::from([helper])); // it is taken with the orphans, if the kernel holds it
         return Err(error);
     }
     match process::wait_for(helper)? {
