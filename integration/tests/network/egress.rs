@@ -143,14 +143,22 @@ impl Probe {
     }
 }
 
-/// Tries each place once from a container, all at the same time, and returns which were reached.
-fn reached(daemon: &Daemon, id: &str, probes: &[Probe]) -> Vec<bool> {
+/// Tries places from a container, all at the same time: those to be reached until each was (a busy machine may answer late), and
+/// the others as often, without one success.
+fn assert_reached(daemon: &Daemon, id: &str, probes: &[Probe], expected: &[bool], context: &str) {
     let numbered = probes.iter().enumerate();
     let commands: Vec<String> =
         numbered.map(|(at, probe)| format!("({} | sed s/^/{at}=/) &", probe.command())).collect();
     let all = format!("exec 2>/dev/null\n{}\nwait", commands.join("\n"));
-    let told = executed(&daemon.api, script(id, &all)).unwrap().text();
-    (0..probes.len()).map(|at| told.lines().any(|line| line == format!("{at}=yes"))).collect()
+    let mut reached = vec![false; probes.len()];
+    wait::until(&format!("{context}: {id} reaches {expected:?} of {probes:?}"), || {
+        let told = executed(&daemon.api, script(id, &all)).unwrap().text();
+        for (at, (probe, expected)) in probes.iter().zip(expected).enumerate() {
+            reached[at] |= told.lines().any(|line| line == format!("{at}=yes"));
+            assert!(*expected || !reached[at], "{context}: {id} reaches {probe:?}");
+        }
+        (reached == expected).then_some(())
+    });
 }
 
 fn rule(protocol: Protocol, destination: &str, ports: &[(u32, u32)]) -> EgressRule {
@@ -251,14 +259,15 @@ fn rules_allow_what_they_name_and_nothing_beside_it() {
         let container = daemon.api.started(RunRequest { egress: true, egress_rules: rules.to_vec(), ..waiting(&id) });
         assert_eq!(container.spec.unwrap().egress_rules.len(), rules.len());
         let all = [allowed, refused].concat();
-        assert_eq!(reached(&daemon, "open", &all), vec![true; all.len()], "the control: {all:?}");
+        let context = format!("{rules:?}");
+        assert_reached(&daemon, "open", &all, &vec![true; all.len()], "the control");
         let expected: Vec<bool> = (0..all.len()).map(|at| at < allowed.len()).collect();
-        assert_eq!(reached(&daemon, &id, &all), expected, "{rules:?}: {all:?}");
-        assert_eq!(reached(&daemon, "closed", &all), vec![false; all.len()], "{all:?}");
+        assert_reached(&daemon, &id, &all, &expected, &context);
+        assert_reached(&daemon, "closed", &all, &vec![false; all.len()], &context);
         // The same rules in a container that runs.
         let updated = set(&daemon, "closed", true, rules).unwrap();
         assert_eq!(updated.egress_generation, 2 * number as u64 + 1);
-        assert_eq!(reached(&daemon, "closed", &all), expected, "updated: {rules:?}: {all:?}");
+        assert_reached(&daemon, "closed", &all, &expected, &format!("updated: {context}"));
         assert!(!set(&daemon, "closed", false, &[]).unwrap().spec.unwrap().egress);
         daemon.api.delete(&id, true).unwrap();
     }
@@ -380,14 +389,14 @@ fn rules_outlive_executord_and_its_launcher() {
     let event = told[0].event.clone().unwrap();
     assert_eq!((event.kind(), event.egress_generation), (v1::event::Kind::EgressUpdated, 1));
     let both = [Tcp("192.0.2.3", 7001), Tcp("192.0.2.4", 7001)];
-    assert_eq!(reached(&daemon, "c", &both), [true, false]);
+    assert_reached(&daemon, "c", &both, &[true, false], "");
     daemon.kill();
     daemon.start_again();
     let kept = wait::until("the container is known", || daemon.api.get("c").ok());
     assert_eq!((kept.egress_generation, kept.spec.unwrap().egress_rules[0].destinations[0].as_str()), (1, "192.0.2.3"));
-    assert_eq!(reached(&daemon, "c", &both), [true, false]);
+    assert_reached(&daemon, "c", &both, &[true, false], "");
     wait::until("the shim is connected", || set(&daemon, "c", true, &[]).ok());
-    assert_eq!(reached(&daemon, "c", &both), [true, true]);
+    assert_reached(&daemon, "c", &both, &[true, true], "");
     let ended = daemon.api.stop("c", Some(0)).and_then(|_| daemon.api.wait("c")).unwrap();
     assert_eq!(ended.egress_generation, 2);
     let late = set(&daemon, "c", true, &rules).unwrap_err();

@@ -17,6 +17,7 @@ use crate::workspace::{Workspace, run, step};
 /// Packages that the checks use, besides Debian's essential ones. A check that needs a program adds its package here.
 const PACKAGES: &[&str] = &[
     "apache2-utils",  // htpasswd, for the registry
+    "apparmor",       // loads the profile of a test
     "busybox-static", // root file systems of containers
     "containernetworking-plugins",
     "dbus", // systemctl's way to systemd
