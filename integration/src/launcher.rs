@@ -86,6 +86,11 @@ impl Launcher {
         (self.child, self.connection) = spawn(self.dir.path(), &self.extra, "");
     }
 
+    /// A further launcher on the same directories, with its messages.
+    pub fn rival(&self) -> Child {
+        command(self.dir.path(), &self.extra, "").stderr(Stdio::piped()).spawn().expect("the launcher starts")
+    }
+
     /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.dir.path().join("run")
@@ -279,8 +284,9 @@ pub fn encoded(strings: &[&[u8]]) -> MemFile {
     file
 }
 
-fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) {
-    let mut child = Command::new("sh")
+fn command(dir: &Path, extra: &[String], preparation: &str) -> Command {
+    let mut command = Command::new("sh");
+    command
         .arg("-c")
         .arg(format!("{preparation} exec \"$@\""))
         .arg("sh")
@@ -291,9 +297,12 @@ fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) 
         .arg(dir.join("state"))
         .args(["--daemon-user", "0"])
         .args(extra)
-        .stdin(Stdio::null())
-        .spawn()
-        .expect("the launcher starts");
+        .stdin(Stdio::null());
+    command
+}
+
+fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) {
+    let mut child = command(dir, extra, preparation).spawn().expect("the launcher starts");
     let socket = dir.join("run/launcher.sock");
     let connection = wait::until("the launcher's socket", || {
         if let Some(status) = child.try_wait().expect("wait") {

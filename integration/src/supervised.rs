@@ -202,8 +202,14 @@ fn spawn(home: &Path, program: &str, user: &str) -> Result<Child, String> {
 fn start_launcher(home: &Path) -> Result<Process, String> {
     let mut child = spawn(home, "executor-launcher", "--daemon-user")?;
     let socket = home.join("run/launcher.sock");
-    // A socket that an earlier launcher left behind refuses connections until the new one listens.
-    come_up("executor-launcher", home, Some(&mut child), || Seqpacket::connect(&socket).ok())?;
+    // Until the new one listens, connections are refused, or taken in the name of the earlier launcher: a process that this forked
+    // may still have the socket open.
+    let pid = child.id() as i32;
+    come_up("executor-launcher", home, Some(&mut child), || {
+        let connection = Seqpacket::connect(&socket).ok()?;
+        let listens = rustix::net::sockopt::socket_peercred(connection.as_fd()).ok()?.pid;
+        (listens.as_raw_nonzero().get() == pid).then_some(())
+    })?;
     Process::new(child)
 }
 

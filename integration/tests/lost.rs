@@ -19,6 +19,7 @@ use integration::{host, wait};
 
 const SIGTERM: i32 = nix::sys::signal::Signal::SIGTERM as i32;
 const SIGSTOP: i32 = nix::sys::signal::Signal::SIGSTOP as i32;
+const SIGCONT: i32 = nix::sys::signal::Signal::SIGCONT as i32;
 const SECRET: &[u8] = b"canary-of-the-lost-1c0ffee";
 
 fn plan(id: &str) -> Plan {
@@ -236,6 +237,39 @@ fn impatient(dir: &Path) -> Launcher {
     let path = dir.join("executor.toml");
     std::fs::write(&path, "[launcher]\nwatchdog_seconds = 3\n").unwrap();
     Launcher::start(&["--config", path.to_str().unwrap()])
+}
+
+/// A second launcher that starts on a run directory is not one of the processes that a shim leaves, which the first one ends with
+/// its container: the second learns that the directory is taken.
+#[test]
+fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
+    let launcher = Launcher::start(&[]);
+    let second = wait::until("a second launcher is frozen while it starts", || {
+        let mut child = launcher.rival();
+        let pid = child.id() as i32;
+        let from_memory = |pid| {
+            std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().starts_with("/memfd:"))
+        };
+        wait::until("it runs from its memory file, or has ended", || {
+            (from_memory(pid) || child.try_wait().unwrap().is_some()).then_some(())
+        });
+        let _ = pidfd_signal(pidfd(pid).ok()?.as_fd(), SIGSTOP);
+        wait::until("it is stopped, or has ended", || {
+            host::status(pid, "State").is_none_or(|state| state.starts_with(['T', 'Z'])).then_some(())
+        });
+        child.try_wait().unwrap().is_none().then_some(child)
+    });
+    let _shim = start(&launcher, "lost");
+    kill(launcher.record("lost").unwrap().shim.pid);
+    assert_eq!(launcher.exit("lost").failure.unwrap().kind, FailureKind::SupervisorLost);
+    pidfd_signal(pidfd(second.id() as i32).unwrap().as_fd(), SIGCONT).unwrap();
+    let ended = second.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        ended.status.code().is_some() && told.contains("another executor-launcher serves"),
+        "{}: {told}",
+        ended.status
+    );
 }
 
 /// A shim that is frozen is killed by the launcher, which finishes its container and reports it. An idle shim lives

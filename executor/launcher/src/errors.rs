@@ -6,6 +6,8 @@ use std::path::Path;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::shortage::{self, Shortage};
 
+use crate::memfd_exec::{SERVING, STARTING};
+
 /// No byte or no file is left on a disk, or of what may be used of it.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -58,7 +60,7 @@ fn exhausted(what: Shortage, words: String) -> Refused {
 /// Returns the name of this process: the launcher, a shim, or one of their helpers.
 fn own_name() -> String {
     match rustix::thread::name() {
-        Ok(name) if name.as_c_str() != c"executor-launch" => name.to_string_lossy().into_owned(),
+        Ok(name) if ![STARTING, SERVING].contains(&name.as_c_str()) => name.to_string_lossy().into_owned(),
         _ => "executor-launcher".to_owned(),
     }
 }

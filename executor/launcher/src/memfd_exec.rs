@@ -3,7 +3,7 @@
 //! /proc/PID/exe of a created container's init is this very program; whoever could open it for writing would own
 //! the host (CVE-2019-5736). A sealed memory file cannot be written, and is not the file on disk.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io::{self, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -15,6 +15,10 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_
 /// the container where it is set.
 const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM", "RUST_BACKTRACE", "INVOCATION_ID"];
 const NAME: &str = "executor-launcher";
+/// Name of a launcher's thread until the run directory is its own.
+pub(crate) const STARTING: &CStr = c"executor-start";
+/// Its name from then on, which what it forks has at first.
+pub(crate) const SERVING: &CStr = c"executor-launch";
 /// Target of /proc/PID/exe of this process, and of each that it forks.
 pub(crate) const LINK: &str = "/memfd:executor-launcher (deleted)";
 

@@ -76,11 +76,18 @@ fn ancestors(pid: i32) -> Option<Vec<i32>> {
     Some(above)
 }
 
-/// A zombie is not: it has no program any more.
+/// A zombie is not: it has no program any more. Neither is a launcher that only starts: it learns by itself that the run directory
+/// is another one's.
 fn is_ours(pid: i32, run_dir: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(memfd_exec::LINK))
+        && fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| !is_starting(name.trim_ascii_end()))
         && fs::read(format!("/proc/{pid}/cmdline"))
             .is_ok_and(|line| run_dir_of(&line).is_some_and(|dir| dir == run_dir))
+}
+
+/// The kernel gives a program in a memory file that file's name, or its descriptor's number (before Linux 6.14).
+fn is_starting(name: &[u8]) -> bool {
+    name == memfd_exec::STARTING.to_bytes() || name.starts_with(b"memfd:") || name.iter().all(u8::is_ascii_digit)
 }
 
 /// The run directory that a command line names.
@@ -127,6 +134,15 @@ mod tests {
         assert_eq!(of("executor-launcher --run-dir=/run/a"), Path::new("/run/a"));
         assert_eq!(of("executor-launcher"), Path::new("/run/executor"));
         assert_eq!(of("executor-launcher --run-directory /x"), Path::new("/run/executor"));
+    }
+
+    #[test]
+    fn a_launcher_that_starts_is_told_by_its_name() {
+        let starting = ["executor-start", "memfd:executor-", "4", "12"].map(|name| is_starting(name.as_bytes()));
+        assert_eq!(starting, [true; 4]);
+        for name in ["executor-launch", "executor-shim", "executor-steps", "youki:[1:INTER]", "init"] {
+            assert!(!is_starting(name.as_bytes()), "{name}");
+        }
     }
 
     #[test]

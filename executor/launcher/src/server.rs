@@ -38,6 +38,7 @@ use crate::host::Host;
 use crate::ids::Claims;
 use crate::layers::{HasLayers, Layers};
 use crate::log::{self, Level};
+use crate::memfd_exec;
 use crate::seccomp::Filter;
 use crate::sweep::{self, Swept, Unwiped};
 use crate::watched::{Killed, Shim};
@@ -131,6 +132,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         Ok(())
     })?;
     let lock = lock(&host.run_dir)?;
+    rustix::thread::set_name(memfd_exec::SERVING)?;
     host.hierarchies.make_parent(&host.cgroup_parent)?;
     if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.make_parent(&host.cgroup_parent)) {
         log::line(Level::Warning, "", format_args!("containers cannot be limited to processors: cpuset: {error}"));
