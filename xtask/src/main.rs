@@ -49,7 +49,7 @@ enum Command {
     Demo(demo::Options),
     /// Set up what tests need, and run every test
     Test(test::Options),
-    /// Measure against crun, runc and the bare system calls
+    /// Measure against bubblewrap, crun, runc and the bare system calls
     Bench(bench::Options),
     /// Search for inputs that violate a rule
     Fuzz(fuzz::Options),

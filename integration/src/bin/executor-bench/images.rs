@@ -6,12 +6,14 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use integration::images::{Endpoint as _, Image, Registry};
+use integration::network::Network;
 
 use crate::Options;
-use crate::client::{Client, TRUE};
-use crate::host::Host;
-use crate::latency::{Contestant, Latency, rounds};
+use crate::client::TRUE;
+use crate::latency::{Contestant, Latencies, rounds};
+use crate::peer::program;
 use crate::rootfs::Rootfs;
+use crate::stage::{Executor, Ours, Stage};
 
 /// Images with the rootfs's tree, on a registry that runs until this is dropped.
 pub(crate) struct Images {
@@ -21,8 +23,29 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Makes two images: one with a single layer, one with a layer for each directory.
-    pub(crate) fn make(rootfs: &Rootfs) -> anyhow::Result<Self> {
+    /// Makes two images: one with a single layer, one with a layer for each directory. The registry is on the host that
+    /// the daemons are on. Says so and makes none where a program is missing.
+    pub(crate) fn make(rootfs: &Rootfs, network: Option<&Network>) -> anyhow::Result<Option<Self>> {
+        if ["umoci", "skopeo", "docker-registry"].iter().any(|name| program(name).is_none()) {
+            eprintln!(
+                "executor-bench: nothing starts from an image: umoci, skopeo and docker-registry are needed for it"
+            );
+            return Ok(None);
+        }
+        let made = || Self::made(rootfs);
+        network.map_or_else(made, |network| network.enter(made)).map(Some)
+    }
+
+    /// Reference of the image with a single layer.
+    pub(crate) fn one_layer(&self) -> String {
+        self.reference(self.pushed[0].0)
+    }
+
+    fn reference(&self, name: &str) -> String {
+        format!("docker://{}", self.registry.name(&format!("{name}:1")))
+    }
+
+    fn made(rootfs: &Rootfs) -> anyhow::Result<Self> {
         let registry = Registry::start(false);
         let directories = rootfs.path.read_dir()?.map(|entry| entry.map(|entry| entry.path()));
         let directories = directories.collect::<std::io::Result<Vec<_>>>()?;
@@ -45,20 +68,19 @@ impl Images {
     }
 }
 
-/// Measures the starts, interleaved like every latency. The first contestant is `dir:`.
+/// Measures a daemon's starts, interleaved like every latency. The first contestant is `dir:`.
 pub(crate) async fn measure(
     options: &Options,
-    host: &Host,
+    stage: &Stage<'_>,
     images: &Images,
-    client: &Client,
-) -> anyhow::Result<Vec<Latency>> {
-    let mut clients = vec![("dir:".to_owned(), client.lane().await?)];
+    executor: &Executor,
+) -> anyhow::Result<Latencies> {
+    let mut clients = vec![("dir:".to_owned(), executor.client.lane().await?)];
     for (name, layers) in images.pushed {
-        let reference = format!("docker://{}", images.registry.name(&format!("{name}:1")));
         let plural = if layers == 1 { "" } else { "s" };
-        clients.push((format!("image, {layers} layer{plural}"), client.with_rootfs(reference)));
+        clients.push((format!("image, {layers} layer{plural}"), executor.client.with_rootfs(images.reference(name))));
     }
-    let contestants: Vec<_> =
-        clients.iter().map(|(name, client)| Contestant::Executor { name: name.clone(), client, shape: TRUE }).collect();
-    rounds(options, host, "image", &contestants).await
+    let ours = |(name, client)| Ours { name, daemon: &executor.daemon, client, shape: TRUE };
+    let contestants: Vec<_> = clients.into_iter().map(ours).map(Contestant::Executor).collect();
+    rounds(options, stage.host, "image", &contestants).await
 }
