@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 
-use crate::peer::{Run, call, program};
 use crate::rootfs::Rootfs;
+use crate::run::{Run, call, program};
 
 /// Namespaces and mounts as crun and runc get them, as far as bubblewrap has them.
 const ARGUMENTS: [&str; 24] = [

@@ -13,8 +13,8 @@ use executor_client::{Events, Run as Request, Secret};
 use tokio::sync::oneshot;
 
 use crate::oci;
-use crate::peer::Run;
 use crate::rootfs::Rootfs;
+use crate::run::Run;
 
 /// Longest time for one container, from call to event.
 const PATIENCE: Duration = Duration::from_secs(60);

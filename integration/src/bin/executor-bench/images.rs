@@ -1,6 +1,4 @@
-//! Starts from images that are already in the store, compared with starts from `dir:` of the same tree.
-//!
-//! The images are made by umoci and served by Debian's registry. Each is fetched before the runs that count.
+//! Images with the tree of the root file system, made by umoci and served by Debian's registry.
 
 use std::path::Path;
 
@@ -8,12 +6,8 @@ use anyhow::Context as _;
 use integration::images::{Endpoint as _, Image, Registry};
 use integration::network::Network;
 
-use crate::Options;
-use crate::client::TRUE;
-use crate::latency::{Contestant, Latencies, rounds};
-use crate::peer::program;
 use crate::rootfs::Rootfs;
-use crate::stage::{Executor, Ours, Stage};
+use crate::run::program;
 
 /// Images with the rootfs's tree, on a registry that runs until this is dropped.
 pub(crate) struct Images {
@@ -41,6 +35,11 @@ impl Images {
         self.reference(self.pushed[0].0)
     }
 
+    /// References of all images, with the number of layers of each.
+    pub(crate) fn references(&self) -> [(String, usize); 2] {
+        self.pushed.map(|(name, layers)| (self.reference(name), layers))
+    }
+
     fn reference(&self, name: &str) -> String {
         format!("docker://{}", self.registry.name(&format!("{name}:1")))
     }
@@ -66,21 +65,4 @@ impl Images {
         }
         Ok(Self { registry, pushed })
     }
-}
-
-/// Measures a daemon's starts, interleaved like every latency. The first contestant is `dir:`.
-pub(crate) async fn measure(
-    options: &Options,
-    stage: &Stage<'_>,
-    images: &Images,
-    executor: &Executor,
-) -> anyhow::Result<Latencies> {
-    let mut clients = vec![("dir:".to_owned(), executor.client.lane().await?)];
-    for (name, layers) in images.pushed {
-        let plural = if layers == 1 { "" } else { "s" };
-        clients.push((format!("image, {layers} layer{plural}"), executor.client.with_rootfs(images.reference(name))));
-    }
-    let ours = |(name, client)| Ours { name, daemon: &executor.daemon, client, shape: TRUE };
-    let contestants: Vec<_> = clients.into_iter().map(ours).map(Contestant::Executor).collect();
-    rounds(options, stage.host, "image", &contestants).await
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::Options;
 use crate::host::Host;
-use crate::peer::{Peer, Run};
+use crate::peer::Peer;
 use crate::processor::{Meter, Rest, Used, Watched};
+use crate::run::Run;
 use crate::stage::{Ours, Stage};
 use crate::stats::{Sample, Shuffle};
 

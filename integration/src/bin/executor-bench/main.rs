@@ -34,6 +34,8 @@ mod profile;
 mod redaction;
 mod report;
 mod rootfs;
+mod roots;
+mod run;
 mod runtime;
 mod seccomp;
 mod settings;
@@ -203,7 +205,7 @@ async fn one(options: &Options, stage: &Stage<'_>, part: Part, report: &mut Repo
         Part::Images => {
             let Some(images) = &stage.images else { return Ok(()) };
             for executor in &stage.executors {
-                let latencies = images::measure(options, stage, images, executor).await?;
+                let latencies = roots::measure(options, stage, images, executor).await?;
                 report.images(&executor.name, &latencies);
             }
         }

@@ -1,8 +1,6 @@
 //! The peers that the executor is compared with: each makes a container on the thread that asks for it.
 
-use std::io::{Read as _, Seek as _};
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +9,7 @@ use crate::bubblewrap::Bubblewrap;
 use crate::floor;
 use crate::host::Host;
 use crate::rootfs::Rootfs;
+use crate::run::Run;
 use crate::runtime::{self, Bundle, Runtime};
 
 /// Something that makes containers.
@@ -27,26 +26,9 @@ pub(crate) struct Prepared {
     bundle: Option<Bundle>,
 }
 
-/// Times of one run, from its beginning.
-pub(crate) struct Run {
-    /// Time until the end of the container's process was known.
-    pub(crate) exit: Duration,
-    /// Time until the container was deleted.
-    pub(crate) gone: Duration,
-    /// Durations of the phases that the contestant reports.
-    pub(crate) phases: Vec<(&'static str, Duration)>,
-}
-
-impl Run {
-    /// A run that leaves nothing to delete.
-    pub(crate) fn ended(took: Duration) -> Self {
-        Self { exit: took, gone: took, phases: Vec::new() }
-    }
-}
-
 /// Finds the peers on this machine.
 pub(crate) fn find(
-    run: &std::path::Path,
+    run: &Path,
     rootfs: &Arc<Rootfs>,
     seccomp: Option<&serde_json::Value>,
     host: &Host,
@@ -132,26 +114,4 @@ impl Peer {
         exits.sort_unstable();
         Ok((exits, took))
     }
-}
-
-/// Runs a command and returns its error output as the error. The output goes to a file: the container's process would
-/// inherit a pipe and keep it open.
-pub(crate) fn call(command: &mut Command) -> anyhow::Result<()> {
-    let complaint = rustix::fs::memfd_create("complaint", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut reader = std::fs::File::from(complaint);
-    let status = command.stderr(reader.try_clone()?).status()?;
-    if !status.success() {
-        let mut text = String::new();
-        reader.rewind()?;
-        reader.read_to_string(&mut text)?;
-        anyhow::bail!("{:?}: {status}: {}", command.get_args(), text.trim_end());
-    }
-    Ok(())
-}
-
-/// Finds a program. Debian has runc in /usr/sbin, which is not in every PATH.
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(extra).map(|directory| directory.join(name)).find(|path| path.is_file())
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::peer::program;
+use crate::run::program;
 
 /// Samples a second on each processor: not a divisor of the kernel's ticks.
 const FREQUENCY: &str = "997";

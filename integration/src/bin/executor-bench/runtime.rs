@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::host::Host;
 use crate::oci;
-use crate::peer::{Run, call, program};
 use crate::rootfs::Rootfs;
+use crate::run::{Run, call, program};
 
 /// A runtime with one set of options.
 pub(crate) struct Runtime {

@@ -10,9 +10,10 @@ use crate::client::{self, Client, Shape};
 use crate::daemon::{Daemon, Setup};
 use crate::host::Host;
 use crate::images::Images;
-use crate::peer::{self, Peer, program};
+use crate::peer::{self, Peer};
 use crate::profile::Profiler;
 use crate::rootfs::Rootfs;
+use crate::run::program;
 use crate::settings;
 use crate::{Options, Part};
 
