@@ -180,15 +180,9 @@ impl Daemon {
         self.child.id() as i32
     }
 
-    /// Pid of the launcher, that is, of the holder of its lock. It is looked up without a connection, which would show
-    /// in the launcher's descriptors.
+    /// Pid of the launcher.
     pub fn launcher(&self) -> Option<i32> {
-        let inode = fs::metadata(self.setup.run_dir().join("launcher.lock")).ok()?.ino();
-        let locks = fs::read_to_string("/proc/locks").ok()?;
-        // 1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF
-        let mut locks = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let lock = locks.find(|lock| lock.get(5).is_some_and(|file| file.ends_with(&format!(":{inode}"))))?;
-        lock[4].parse().ok().filter(|pid| *pid > 0)
+        launcher_of(&self.setup.run_dir())
     }
 
     /// Reads the record that the shim of a living container keeps.
@@ -250,6 +244,17 @@ impl Drop for Daemon {
         }
         clear(&self.setup.run_dir());
     }
+}
+
+/// Pid of the launcher that serves a run directory, that is, of the holder of its lock. It is looked up without a
+/// connection, which would show in the launcher's descriptors.
+pub fn launcher_of(run_dir: &Path) -> Option<i32> {
+    let inode = fs::metadata(run_dir.join("launcher.lock")).ok()?.ino();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    // 1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF
+    let mut locks = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let lock = locks.find(|lock| lock.get(5).is_some_and(|file| file.ends_with(&format!(":{inode}"))))?;
+    lock[4].parse().ok().filter(|pid| *pid > 0)
 }
 
 /// Ends what a daemon leaves behind whose launcher was killed and is not started again: only a launcher cleans this up.

@@ -6,18 +6,27 @@ use crate::api::Rpc;
 use crate::daemon::Daemon;
 
 /// Concurrent calls.
-const LANES: usize = 8;
+pub const LANES: usize = 8;
 
 /// Makes a call for each of `count` containers, with the ids `c000` and so on, eight at a time.
 pub fn for_all<F>(daemon: &Daemon, count: usize, call: impl Fn(Rpc, String) -> F + Copy + Send + 'static)
 where
     F: Future<Output = Result<(), Status>> + Send,
 {
+    let ids: Vec<String> = (0..count).map(|number| format!("c{number:03}")).collect();
+    for_each(daemon, &ids, call);
+}
+
+/// Makes a call for each of these ids, [`LANES`] at a time.
+pub fn for_each<F>(daemon: &Daemon, ids: &[String], call: impl Fn(Rpc, String) -> F + Clone + Send + 'static)
+where
+    F: Future<Output = Result<(), Status>> + Send,
+{
     let lane = |lane: usize| {
-        let api = daemon.api.clone();
+        let (api, call) = (daemon.api.clone(), call.clone());
+        let ids: Vec<String> = ids.iter().skip(lane).step_by(LANES).cloned().collect();
         daemon.api.spawn(async move {
-            for number in (lane..count).step_by(LANES) {
-                let id = format!("c{number:03}");
+            for id in ids {
                 call(api.rpc(), id.clone()).await.unwrap_or_else(|status| panic!("{id}: {status:?}"));
             }
         })

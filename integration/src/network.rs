@@ -168,13 +168,19 @@ impl Network {
 
     /// Returns the configuration of [`Self::setup`] with a plugin timeout of `seconds`.
     pub fn patient_for(&self, seconds: u32, policy: &str) -> Setup {
+        let config = format!("[policy]\n{}{policy}\n[launcher]\ncni_plugin_seconds = {seconds}\n", self.policy());
+        Setup::default().config(&config).network(&self.namespace())
+    }
+
+    /// The keys of a daemon's `[policy]` by which it finds this host's networks and plugins.
+    pub fn policy(&self) -> String {
         let dir = self.dir.path();
-        let config = format!(
-            "[policy]\ncni_conf_dir = {:?}\ncni_bin_dirs = [{:?}, {PLUGINS:?}]\n{policy}\n[launcher]\ncni_plugin_seconds = {seconds}\n",
-            dir.join("net.d"),
-            dir.join("bin"),
-        );
-        Setup::default().config(&config).network(&format!("/run/netns/{}", self.name))
+        format!("cni_conf_dir = {:?}\ncni_bin_dirs = [{:?}, {PLUGINS:?}]\n", dir.join("net.d"), dir.join("bin"))
+    }
+
+    /// Path of this host's network namespace.
+    pub fn namespace(&self) -> String {
+        format!("/run/netns/{}", self.name)
     }
 
     /// Runs a command on this host and returns everything that it printed.

@@ -15,6 +15,9 @@ const INSTALLED_PROFILE: &str = "/usr/share/containers/seccomp.json";
 /// Debian package that contains it. It is unpacked, not installed: it depends on half of podman.
 const PROFILE_PACKAGE: &str = "golang-github-containers-common";
 
+/// Names of the contestants that are not the executor's.
+const PEERS: [&str; 4] = ["raw floor", "bwrap", "crun, full seccomp", "runc, full seccomp"];
+
 /// The measurements to make.
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -24,27 +27,44 @@ pub(crate) struct Options {
     /// Also write the numbers to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these parts: latency, throughput, memory, failures, images, redaction
+    /// Only these parts: latency, throughput, burst, memory, many, failures, images, redaction
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<String>,
-    /// Only contestants whose name contains one of these: floor, crun, runc, executor
+    /// Only contestants whose name contains one of these: floor, bwrap, crun, runc, executor
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     contestants: Vec<String>,
+    /// One more executord, whose configuration has these keys as well: 'NAME=launcher.watchdog_seconds = 0'
+    #[arg(long, value_name = "NAME=TOML")]
+    settings: Vec<String>,
+    /// Number of containers of a burst
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    burst: u32,
+    /// Number of containers of the part `many`
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    many: u32,
+    /// Also record each part with perf, where it is installed, and write texts made of it
+    #[arg(long, value_name = "DIR")]
+    profile: Option<PathBuf>,
 }
 
 /// Sets up and measures.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "the benchmark makes namespaces and cgroups: run it as root");
+    let wants = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
     // The redaction part runs no container.
     let containers = options.only.is_empty() || options.only.iter().any(|part| part != "redaction");
     if containers {
         needs::prefer(&needs::BENCH);
     }
     let profile = if containers { seccomp_profile(workspace) } else { None };
-    let ours = options.contestants.is_empty() || options.contestants.iter().any(|name| "executor".contains(name));
-    if containers && ours {
-        if options.only.is_empty() || options.only.iter().any(|part| part == "images") {
+    let of_a_peer = |name: &String| PEERS.iter().any(|peer| peer.contains(name)) && !"executor".contains(name);
+    if containers && (options.contestants.is_empty() || !options.contestants.iter().all(of_a_peer)) {
+        if wants("images") {
             needs::require(&needs::BENCH_IMAGES)?;
+        }
+        if wants("latency") || wants("throughput") {
+            needs::prefer(&needs::BENCH_IMAGES);
+            needs::prefer(&needs::BENCH_NETWORK);
         }
         dist::build(workspace)?;
     }
@@ -53,11 +73,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
 
     let mut command = Command::new(program);
     command.arg("--dist").arg(workspace.dist()).arg("--runs").arg(options.runs.to_string());
-    if let Some(profile) = profile {
-        command.arg("--seccomp").arg(profile);
+    command.arg("--burst").arg(options.burst.to_string()).arg("--many").arg(options.many.to_string());
+    for (option, path) in [("--seccomp", &profile), ("--json", &options.json), ("--profile", &options.profile)] {
+        if let Some(path) = path {
+            command.arg(option).arg(path);
+        }
     }
-    if let Some(json) = &options.json {
-        command.arg("--json").arg(json);
+    for settings in &options.settings {
+        command.arg("--settings").arg(settings);
     }
     for (option, values) in [("--only", &options.only), ("--contestants", &options.contestants)] {
         if !values.is_empty() {

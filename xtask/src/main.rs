@@ -49,13 +49,13 @@ enum Command {
     Demo(demo::Options),
     /// Set up what tests need, and run every test
     Test(test::Options),
-    /// Measure against crun, runc and the bare system calls
+    /// Measure against bubblewrap, crun, runc and the bare system calls
     Bench(bench::Options),
     /// Search for inputs that violate a rule
     Fuzz(fuzz::Options),
     /// Kill the executor's processes at every system call of a container's life
     Crash(crash::Options),
-    /// Carry out random trees and random histories of calls, for long
+    /// Carry out random trees, random histories of calls and many short lives, for long
     Soak(soak::Options),
     /// Attack from the positions of a client, a container, executord's user and an image
     Adversary(adversary::Options),

@@ -45,17 +45,28 @@ const SKOPEO: Need = Need { package: "skopeo", reason: "pushes and archives them
 const REGISTRY: Need =
     Need { package: "docker-registry", reason: "serves them", sign: Sign::Program("docker-registry") };
 
+const BUSYBOX: Need = Need {
+    package: "busybox-static",
+    reason: "the programs of the root file systems that tests make",
+    sign: Sign::Program("busybox"),
+};
+const IPROUTE: Need =
+    Need { package: "iproute2", reason: "network namespaces that play hosts", sign: Sign::Program("ip") };
+const IPTABLES: Need =
+    Need { package: "iptables", reason: "CNI's plugins publish ports with it", sign: Sign::Program("iptables") };
+const PLUGINS: Need = Need {
+    package: "containernetworking-plugins",
+    reason: "the plugins of CNI that networks are tested with",
+    sign: Sign::File("/usr/lib/cni/bridge"),
+};
+
 /// Needed by every `cargo xtask test`, also without root.
 pub(crate) const TEST: [Need; 1] =
     [Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") }];
 
 /// Needed by the tests that require root.
 pub(crate) const ROOT_TEST: &[Need] = &[
-    Need {
-        package: "busybox-static",
-        reason: "the programs of the root file systems that tests make",
-        sign: Sign::Program("busybox"),
-    },
+    BUSYBOX,
     Need { package: "python3", reason: "the gRPC client in another language", sign: Sign::Program("python3") },
     Need {
         package: "python3-venv",
@@ -64,13 +75,9 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     },
     Need { package: "nodejs", reason: "service binding clients in JavaScript", sign: Sign::Program("node") },
     Need { package: "npm", reason: "installs those clients", sign: Sign::Program("npm") },
-    Need { package: "iproute2", reason: "network namespaces that play hosts", sign: Sign::Program("ip") },
-    Need { package: "iptables", reason: "CNI's plugins publish ports with it", sign: Sign::Program("iptables") },
-    Need {
-        package: "containernetworking-plugins",
-        reason: "the plugins of CNI that networks are tested with",
-        sign: Sign::File("/usr/lib/cni/bridge"),
-    },
+    IPROUTE,
+    IPTABLES,
+    PLUGINS,
     Need { package: "curl", reason: "asks a published port, in the first steps", sign: Sign::Program("curl") },
     Need { package: "openssl", reason: "signs an image as cosign does", sign: Sign::Program("openssl") },
     Need { package: "strace", reason: "shows which files our processes open", sign: Sign::Program("strace") },
@@ -126,14 +133,21 @@ pub(crate) const SANITIZE: [Need; 1] = [Need {
 pub(crate) const FUZZ: [Need; 1] =
     [Need { package: "g++", reason: "the fuzzing engine is C++, compiled from source", sign: Sign::Program("c++") }];
 
-/// Runtimes that `cargo xtask bench` compares with. It runs without them and says so.
-pub(crate) const BENCH: [Need; 2] = [
+/// Programs that `cargo xtask bench` compares with. It runs without them and says so.
+pub(crate) const BENCH: [Need; 3] = [
+    Need { package: "bubblewrap", reason: "the sandbox to be compared with", sign: Sign::Program("bwrap") },
     Need { package: "crun", reason: "the runtime to be compared with", sign: Sign::Program("crun") },
     Need { package: "runc", reason: "another runtime to be compared with", sign: Sign::Program("runc") },
 ];
 
 /// Needed by `cargo xtask bench` to measure starts from images.
 pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
+
+/// Needed by `cargo xtask bench` for containers with a network. It runs without them and says so.
+pub(crate) const BENCH_NETWORK: [Need; 4] = [BUSYBOX, IPROUTE, IPTABLES, PLUGINS];
+
+/// Needed by `cargo xtask soak` for its image.
+pub(crate) const SOAK: [Need; 2] = [BUSYBOX, UMOCI];
 
 impl Need {
     fn met(&self) -> bool {

@@ -1,13 +1,14 @@
-//! `cargo xtask soak`: the random tests of real containers, for long.
+//! `cargo xtask soak`: the random tests of real containers, for long, and many short lives in a row.
 //!
-//! Each prints the seed that repeats it.
+//! Each random test prints the seed that repeats it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
-use crate::dist;
 use crate::workspace::{Workspace, is_root, step};
+use crate::{dist, needs};
 
 /// How long.
 #[derive(clap::Args)]
@@ -18,11 +19,18 @@ pub(crate) struct Options {
     /// Histories of calls, rotations, kills and restarts
     #[arg(long, value_name = "N", default_value_t = 20)]
     histories: u32,
+    /// Short lives in a row, after which nothing has grown
+    #[arg(long, value_name = "N", default_value_t = 30_000)]
+    lives: u32,
+    /// Also write the figures of the short lives to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 /// Builds the binaries and runs; fails at the first difference from what the rules say.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers need root");
+    needs::require(&needs::SOAK)?;
     dist::build(workspace)?;
     let test = |name: &str, variables: &[(&str, String)]| -> anyhow::Result<bool> {
         let mut cargo = workspace.cargo_with_ctrl_c(["test", "-p", "integration", "--test", name, "--", "--nocapture"]);
@@ -34,6 +42,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     for number in 1..=options.histories {
         step(&format!("History {number} of {}", options.histories));
         passed &= test("histories", &[])?;
+    }
+    if options.lives > 0 {
+        step(&format!("{} short lives", options.lives));
+        let mut variables = vec![("EXECUTOR_LIVES", options.lives.to_string())];
+        if let Some(json) = &options.json {
+            // The test runs in another directory.
+            let json = std::path::absolute(json).with_context(|| json.display().to_string())?;
+            variables.push(("EXECUTOR_LIVES_JSON", json.display().to_string()));
+        }
+        passed &= test("lives", &variables)?;
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

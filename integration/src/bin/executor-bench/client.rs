@@ -8,35 +8,41 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use executor_client::v1::event::Kind;
-use executor_client::v1::{Result as RunResult, exit_status};
+use executor_client::v1::{Network, Result as RunResult, exit_status};
 use executor_client::{Events, Run as Request, Secret};
 use tokio::sync::oneshot;
 
 use crate::oci;
 use crate::rootfs::Rootfs;
-use crate::runtime::Run;
+use crate::run::Run;
 
 /// Longest time for one container, from call to event.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Size of the secret file in bytes.
-const SECRET: usize = 1024;
-
-/// The program of a container, and its secret.
+/// The program of a container, and what it gets.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     program: &'static str,
-    /// True for a container with a secret file of 1 KiB on its own tmpfs.
-    pub(crate) secret: bool,
+    /// Number of secret files.
+    files: u32,
+    /// Size of each of them in bytes.
+    file_bytes: u32,
+    /// True for a container with a network of CNI; others have no network.
+    pub(crate) network: bool,
 }
 
-/// The container of the headline.
-pub(crate) const TRUE_WITH_SECRET: Shape = Shape { program: "/bin/true", secret: true };
 /// The container of the headline without its secret file.
-pub(crate) const TRUE: Shape = Shape { program: "/bin/true", secret: false };
+pub(crate) const TRUE: Shape = Shape { program: "/bin/true", files: 0, file_bytes: 0, network: false };
+/// The container of the headline.
+pub(crate) const TRUE_WITH_SECRET: Shape = Shape { files: 1, file_bytes: 1024, ..TRUE };
+/// A container with as many secrets as a large application has.
+pub(crate) const TRUE_WITH_FIFTY: Shape = Shape { files: 50, file_bytes: 10_000, ..TRUE };
+/// A container with a network of CNI.
+pub(crate) const TRUE_WITH_NETWORK: Shape = Shape { network: true, ..TRUE };
 /// An idle container.
-pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", secret: true };
+pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", ..TRUE_WITH_SECRET };
 
 /// Both connections and the event stream.
+#[derive(Clone)]
 pub(crate) struct Client {
     connection: executor_client::Client,
     runs: executor_client::Client,
@@ -64,13 +70,12 @@ impl Client {
     /// Makes a client for another lane, which shares the event stream and its connection.
     pub(crate) async fn lane(&self) -> anyhow::Result<Self> {
         let runs = executor_client::Client::connect(self.connection.socket()).await?;
-        Ok(Self { runs, ..self.with_rootfs(self.rootfs.clone()) })
+        Ok(Self { runs, ..self.clone() })
     }
 
     /// Makes a client whose containers have another root file system.
     pub(crate) fn with_rootfs(&self, rootfs: String) -> Self {
-        let (connection, runs) = (self.connection.clone(), self.runs.clone());
-        Self { connection, runs, waiting: self.waiting.clone(), rootfs }
+        Self { rootfs, ..self.clone() }
     }
 
     /// Measures one container: the call, its exit event, and its deletion.
@@ -84,6 +89,13 @@ impl Client {
         let (ended, result) = outcome.with_context(|| id.to_owned())?;
         deleted?;
         Ok(Run { exit: ended - start, gone, phases: phases(&result) })
+    }
+
+    /// Runs one container and leaves it completed. Returns the time of its exit event.
+    pub(crate) async fn run_to_exit(&self, id: &str, shape: Shape) -> anyhow::Result<Instant> {
+        let request = self.request(id, shape);
+        let (at, _) = self.until_exit(id, &request, shape).await.with_context(|| id.to_owned())?;
+        Ok(at)
     }
 
     async fn until_exit(&self, id: &str, request: &Request, shape: Shape) -> anyhow::Result<Exit> {
@@ -114,10 +126,10 @@ impl Client {
             .memory_bytes(oci::MEMORY_BYTES)
             .pids(oci::PIDS)
             .cpu_millis(oci::CPU_MILLIS);
-        match shape.secret {
-            true => request.secret_file("bench/secret", Secret::from(vec![b's'; SECRET])),
-            false => request,
-        }
+        let request = if shape.network { request.network(Network::Cni) } else { request };
+        let add =
+            |request: Request, number| request.secret_file(format!("bench/secret-{number}"), shape.secret(number));
+        (0..shape.files).fold(request, add)
     }
 }
 
@@ -147,12 +159,21 @@ impl Waiting {
     }
 }
 
+impl Shape {
+    /// Content of a secret file, different for each.
+    fn secret(self, number: u32) -> Secret {
+        let letter = |at: u32| b'a' + ((at * 7 + at / 26 + number * 11) % 26) as u8;
+        Secret::from((0..self.file_bytes).map(letter).collect::<Vec<u8>>())
+    }
+}
+
 /// Checks that a run was correct in every respect; only such runs count.
 fn check(result: &RunResult, shape: Shape) -> anyhow::Result<()> {
     let status = result.exit.as_ref().and_then(|exit| exit.status.as_ref());
     ensure!(matches!(status, Some(exit_status::Status::Code(0))), "the container ended with {result:?}");
-    let wiped = result.wipe.as_ref().is_some_and(|wipe| wipe.files == 1 && wipe.verified);
-    ensure!(wiped || !shape.secret, "the secret file was not wiped: {result:?}");
+    let wiped =
+        result.wipe.as_ref().is_some_and(|wipe| u64::from(wipe.files) == u64::from(shape.files) && wipe.verified);
+    ensure!(wiped || shape.files == 0, "not every secret file was wiped: {result:?}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The daemon under measurement: `executord --ephemeral` in a temporary directory.
+//! A daemon under measurement: `executord --ephemeral` in a temporary directory, with a configuration of its own.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,38 +18,61 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Daemon {
     child: Child,
     run: PathBuf,
+    state: PathBuf,
     log: PathBuf,
+}
+
+/// Places and configuration of a daemon.
+pub(crate) struct Setup<'a> {
+    /// Directory of the product's binaries.
+    pub(crate) dist: &'a Path,
+    /// Directory for its state, on a disk.
+    pub(crate) scratch: &'a Path,
+    /// Directory for what is in /run.
+    pub(crate) run: &'a Path,
+    /// Name of its directories in those two.
+    pub(crate) name: &'a str,
+    /// Text of its configuration file.
+    pub(crate) config: &'a str,
+    /// Path of the network namespace in which it runs; this process's own if unset.
+    pub(crate) network: Option<&'a str>,
 }
 
 impl Daemon {
     /// Starts the daemon and waits until it can run containers.
-    pub(crate) async fn start(
-        dist: &Path,
-        scratch: &Path,
-        run: &Path,
-        rootfs: &Rootfs,
-    ) -> anyhow::Result<(Self, Client)> {
-        let mut daemon = Self::spawn(dist, scratch, run)?;
+    pub(crate) async fn start(setup: &Setup<'_>, rootfs: &Rootfs) -> anyhow::Result<(Self, Client)> {
+        let mut daemon = Self::spawn(setup)?;
         let connection = daemon.connection().await?;
         let client = Client::new(connection, rootfs).await?;
         Ok((daemon, client))
     }
 
-    fn spawn(dist: &Path, scratch: &Path, run: &Path) -> anyhow::Result<Self> {
-        let (run, log) = (run.join("executor"), scratch.join("executord.log"));
-        let program = dist.join("executord");
-        let child = Command::new(&program)
-            .arg("--ephemeral")
-            .arg("--run-dir")
-            .arg(&run)
-            .arg("--state-dir")
-            .arg(scratch.join("state"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log)?)
-            .spawn()
-            .with_context(|| format!("starting {}", program.display()))?;
-        Ok(Self { child, run, log })
+    fn spawn(setup: &Setup<'_>) -> anyhow::Result<Self> {
+        let (run, state) = (setup.run.join(setup.name), setup.scratch.join(setup.name));
+        let [log, config] = ["log", "toml"].map(|kind| setup.scratch.join(format!("{}.{kind}", setup.name)));
+        std::fs::write(&config, setup.config)?;
+        // Programs of its own, so that daemons share no pages of files: their memory is compared.
+        let programs = setup.scratch.join(format!("{}.bin", setup.name));
+        std::fs::create_dir(&programs)?;
+        for name in ["executord", "executor-launcher"] {
+            let from = setup.dist.join(name);
+            std::fs::copy(&from, programs.join(name)).with_context(|| from.display().to_string())?;
+        }
+        let program = programs.join("executord");
+        let mut command = match setup.network {
+            None => Command::new(&program),
+            Some(namespace) => {
+                // nsenter executes the program in its own place: the pid is executord's.
+                let mut entered = Command::new("nsenter");
+                entered.arg(format!("--net={namespace}")).arg(&program);
+                entered
+            }
+        };
+        command.arg("--ephemeral").arg("--run-dir").arg(&run).arg("--state-dir").arg(&state);
+        command.arg("--config").arg(&config);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
+        let child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
+        Ok(Self { child, run, state, log })
     }
 
     /// Waits until the daemon is ready, and connects.
@@ -72,6 +95,22 @@ impl Daemon {
     /// Pid of executord.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Pid of its launcher.
+    pub(crate) fn launcher(&self) -> anyhow::Result<u32> {
+        let pid = integration::daemon::launcher_of(&self.run).context("executord has no launcher")?;
+        Ok(pid.unsigned_abs())
+    }
+
+    /// The run directory.
+    pub(crate) fn run_dir(&self) -> &Path {
+        &self.run
+    }
+
+    /// The state directory.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.state
     }
 
     /// Sends SIGTERM, and waits for the end of executord and then of the launcher, which removes the run directory

@@ -1,9 +1,9 @@
 //! Many runs, eight at a time: the number of incorrect ones, and the processor time of each.
 
-use std::time::Duration;
-
-use crate::client::Client;
-use crate::host::{self, Host};
+use crate::client::TRUE_WITH_SECRET;
+use crate::host::Host;
+use crate::processor::{Meter, Rest, Used, Watched};
+use crate::stage::Executor;
 use crate::throughput::of_executor;
 
 /// Number of runs.
@@ -13,17 +13,21 @@ pub(crate) const LANES: u32 = 8;
 
 /// Result of the runs.
 pub(crate) struct Failures {
+    pub(crate) name: String,
     /// Failures, one per line.
     pub(crate) lines: Vec<String>,
-    /// Processor time of the whole machine per run, the client's included.
-    pub(crate) processor: Duration,
+    pub(crate) used: Used,
+    /// What the machine used at rest.
+    pub(crate) rest: Rest,
 }
 
 /// Runs the containers and counts failures; a failure does not end the measurement.
-pub(crate) async fn measure(host: &Host, client: &Client) -> anyhow::Result<Failures> {
+pub(crate) async fn measure(host: &Host, executor: &Executor) -> anyhow::Result<Failures> {
     host.go_on().await?;
-    let before = host::processor_time()?;
-    let (failures, _) = of_executor(client, LANES, RUNS, "many").await;
-    let processor = host::processor_time()?.saturating_sub(before) / RUNS;
-    Ok(Failures { lines: failures.iter().map(|failure| format!("{failure:#}")).collect(), processor })
+    let rest = Rest::measure().await?;
+    let meter = Meter::start(rest, Watched::Daemon(&executor.daemon))?;
+    let run = of_executor(&executor.client, TRUE_WITH_SECRET, LANES, RUNS, "failures").await;
+    let used = meter.stop(RUNS).await?;
+    let lines = run.failures.iter().map(|failure| format!("{failure:#}")).collect();
+    Ok(Failures { name: executor.name.clone(), lines, used, rest })
 }

@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -65,17 +64,6 @@ impl Host {
         ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");
         Ok(())
     }
-}
-
-/// Processor time that the whole machine has used so far, including kernel threads, in steps of 10 ms.
-pub(crate) fn processor_time() -> anyhow::Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no sum")?;
-    let ticks: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    // user, nice, system; after idle and iowait, the time of interrupts.
-    let used: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| ticks.get(*at)).sum();
-    let second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100).unsigned_abs();
-    Ok(Duration::from_millis(used * 1000 / second.max(1)))
 }
 
 /// A tmpfs for the runtimes' state, as `/run` is one on every host with systemd. Dropping it unmounts it.

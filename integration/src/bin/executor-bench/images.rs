@@ -1,17 +1,13 @@
-//! Starts from images that are already in the store, compared with starts from `dir:` of the same tree.
-//!
-//! The images are made by umoci and served by Debian's registry. Each is fetched before the runs that count.
+//! Images with the tree of the root file system, made by umoci and served by Debian's registry.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 use integration::images::{Endpoint as _, Image, Registry};
+use integration::network::Network;
 
-use crate::Options;
-use crate::client::{Client, TRUE};
-use crate::host::Host;
-use crate::latency::{Contestant, Latency, rounds};
 use crate::rootfs::Rootfs;
+use crate::run::program;
 
 /// Images with the rootfs's tree, on a registry that runs until this is dropped.
 pub(crate) struct Images {
@@ -21,8 +17,34 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Makes two images: one with a single layer, one with a layer for each directory.
-    pub(crate) fn make(rootfs: &Rootfs) -> anyhow::Result<Self> {
+    /// Makes two images: one with a single layer, one with a layer for each directory. The registry is on the host that
+    /// the daemons are on. Says so and makes none where a program is missing.
+    pub(crate) fn make(rootfs: &Rootfs, network: Option<&Network>) -> anyhow::Result<Option<Self>> {
+        if ["umoci", "skopeo", "docker-registry"].iter().any(|name| program(name).is_none()) {
+            eprintln!(
+                "executor-bench: nothing starts from an image: umoci, skopeo and docker-registry are needed for it"
+            );
+            return Ok(None);
+        }
+        let made = || Self::made(rootfs);
+        network.map_or_else(made, |network| network.enter(made)).map(Some)
+    }
+
+    /// Reference of the image with a single layer.
+    pub(crate) fn one_layer(&self) -> String {
+        self.reference(self.pushed[0].0)
+    }
+
+    /// References of all images, with the number of layers of each.
+    pub(crate) fn references(&self) -> [(String, usize); 2] {
+        self.pushed.map(|(name, layers)| (self.reference(name), layers))
+    }
+
+    fn reference(&self, name: &str) -> String {
+        format!("docker://{}", self.registry.name(&format!("{name}:1")))
+    }
+
+    fn made(rootfs: &Rootfs) -> anyhow::Result<Self> {
         let registry = Registry::start(false);
         let directories = rootfs.path.read_dir()?.map(|entry| entry.map(|entry| entry.path()));
         let directories = directories.collect::<std::io::Result<Vec<_>>>()?;
@@ -43,22 +65,4 @@ impl Images {
         }
         Ok(Self { registry, pushed })
     }
-}
-
-/// Measures the starts, interleaved like every latency. The first contestant is `dir:`.
-pub(crate) async fn measure(
-    options: &Options,
-    host: &Host,
-    images: &Images,
-    client: &Client,
-) -> anyhow::Result<Vec<Latency>> {
-    let mut clients = vec![("dir:".to_owned(), client.lane().await?)];
-    for (name, layers) in images.pushed {
-        let reference = format!("docker://{}", images.registry.name(&format!("{name}:1")));
-        let plural = if layers == 1 { "" } else { "s" };
-        clients.push((format!("image, {layers} layer{plural}"), client.with_rootfs(reference)));
-    }
-    let contestants: Vec<_> =
-        clients.iter().map(|(name, client)| Contestant::Executor { name: name.clone(), client, shape: TRUE }).collect();
-    rounds(options, host, "image", &contestants).await
 }

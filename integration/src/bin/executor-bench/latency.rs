@@ -1,33 +1,56 @@
-//! Latency of single containers: every contestant in every round, in an order shuffled anew.
+//! Latency of single containers: every contestant in every round, in an order shuffled anew. Then their processor time:
+//! in blocks of lives in a row, because what comes after an answer belongs to the contestant as well.
+
+use std::time::Duration;
 
 use crate::Options;
-use crate::client::{self, Client, Shape};
-use crate::floor;
 use crate::host::Host;
-use crate::rootfs::Rootfs;
-use crate::runtime::{Run, Runtime, Runtimes};
+use crate::peer::Peer;
+use crate::processor::{Meter, Rest, Used, Watched};
+use crate::run::Run;
+use crate::stage::{Ours, Stage};
 use crate::stats::{Sample, Shuffle};
 
 /// Rounds that do not count: caches fill, and the daemon prepares what it keeps ready.
 const WARM_UP: u32 = 5;
+/// Lives of a contestant in a row whose processor time is taken together.
+const BLOCK: u32 = 20;
 
-/// Times of one contestant.
+/// Figures of one contestant.
 pub(crate) struct Latency {
     pub(crate) name: String,
     /// Time until the exit is known: of the process to a runtime's driver, of the container (wiped, its record on disk)
     /// to the executor's client.
     pub(crate) exit: Sample,
-    /// Time until the container is deleted as well. The floor has nothing to delete.
+    /// Time until the container is deleted as well. The floor and bubblewrap have nothing to delete.
     pub(crate) gone: Sample,
-    /// Durations of the phases that the contestant reports.
+    /// Durations of the phases that the contestant reports, and of everything else until the exit is known.
     pub(crate) phases: Vec<(&'static str, Sample)>,
+    /// Processor time until the container is deleted.
+    pub(crate) used: Used,
+}
+
+/// Figures of all contestants, and what the machine used at rest.
+pub(crate) struct Latencies {
+    pub(crate) all: Vec<Latency>,
+    pub(crate) rest: Rest,
 }
 
 impl Latency {
+    fn of(contestant: &Contestant<'_>) -> Self {
+        let name = contestant.name().to_owned();
+        let (exit, gone, phases) = (Sample::default(), Sample::default(), Vec::new());
+        Self { name, exit, gone, phases, used: Used::default() }
+    }
+
     fn add(&mut self, run: &Run) {
         self.exit.add(run.exit);
         self.gone.add(run.gone);
-        for (name, took) in &run.phases {
+        if run.phases.is_empty() {
+            return;
+        }
+        let reported: Duration = run.phases.iter().map(|(_, took)| *took).sum();
+        for (name, took) in run.phases.iter().chain([&("rest", run.exit.saturating_sub(reported))]) {
             let at = self.phases.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
                 self.phases.push((*name, Sample::default()));
                 self.phases.len() - 1
@@ -37,78 +60,86 @@ impl Latency {
     }
 }
 
-/// A measured runtime.
+/// A measured way to run a container.
 pub(crate) enum Contestant<'a> {
-    Floor(&'a Rootfs),
-    Runtime(&'a Runtime),
-    Executor { name: String, client: &'a Client, shape: Shape },
+    Peer(&'a Peer),
+    Executor(Ours<'a>),
 }
 
 impl Contestant<'_> {
-    fn name(&self) -> String {
+    fn name(&self) -> &str {
         match self {
-            Self::Floor(_) => "raw floor".to_owned(),
-            Self::Runtime(runtime) => runtime.name.clone(),
-            Self::Executor { name, .. } => name.clone(),
+            Self::Peer(peer) => peer.name(),
+            Self::Executor(ours) => &ours.name,
         }
     }
 
-    async fn run(&self, id: &str) -> anyhow::Result<Run> {
+    async fn run(&self, id: String) -> anyhow::Result<Run> {
         match self {
-            Self::Floor(rootfs) => {
-                let took = floor::run(rootfs)?;
-                Ok(Run { exit: took, gone: took, phases: Vec::new() })
+            Self::Peer(peer) => peer.run(&peer.prepare(id)?),
+            Self::Executor(ours) => ours.client.run(&id, ours.shape).await,
+        }
+    }
+
+    /// Returns the processor time of lives in a row.
+    async fn block(&self, rest: Rest, prefix: &str) -> anyhow::Result<Used> {
+        match self {
+            Self::Peer(peer) => {
+                let prepared = (0..BLOCK).map(|number| peer.prepare(format!("{prefix}-{number}")));
+                let prepared = prepared.collect::<anyhow::Result<Vec<_>>>()?;
+                let meter = Meter::start(rest, Watched::Programs)?;
+                for one in &prepared {
+                    peer.run(one)?;
+                }
+                meter.stop(BLOCK).await
             }
-            Self::Runtime(runtime) => runtime.run(&runtime.bundle(id)?),
-            Self::Executor { client, shape, .. } => client.run(id, *shape).await,
+            Self::Executor(ours) => {
+                let meter = Meter::start(rest, Watched::Daemon(ours.daemon))?;
+                for number in 0..BLOCK {
+                    ours.client.run(&format!("{prefix}-{number}"), ours.shape).await?;
+                }
+                meter.stop(BLOCK).await
+            }
         }
     }
 }
 
-/// Measures the floor, the runtimes and the executor.
-pub(crate) async fn measure(
-    options: &Options,
-    host: &Host,
-    rootfs: &Rootfs,
-    runtimes: &Runtimes,
-    client: Option<&Client>,
-) -> anyhow::Result<Vec<Latency>> {
-    let mut contestants = vec![Contestant::Floor(rootfs)];
-    contestants.extend(runtimes.0.iter().map(Contestant::Runtime));
-    for (name, shape) in [("no file", client::TRUE), ("secret file", client::TRUE_WITH_SECRET)] {
-        let ours = |client| Contestant::Executor { name: format!("executor, {name}"), client, shape };
-        contestants.extend(client.map(ours));
-    }
-    contestants.retain(|contestant| options.wants_contestant(&contestant.name()));
-    rounds(options, host, "bench", &contestants).await
+/// Measures the peers and the executor.
+pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Latencies> {
+    let peers = stage.peers.iter().map(Contestant::Peer);
+    let contestants: Vec<_> = peers.chain(stage.ours(options).into_iter().map(Contestant::Executor)).collect();
+    rounds(options, stage.host, "bench", &contestants).await
 }
 
-/// Runs all rounds. The first failure ends the measurement: figures of some of the runs would be worth nothing.
+/// Runs all rounds and blocks. The first failure ends the measurement: figures of some of the runs would be worth
+/// nothing.
 pub(crate) async fn rounds(
     options: &Options,
     host: &Host,
     prefix: &str,
     contestants: &[Contestant<'_>],
-) -> anyhow::Result<Vec<Latency>> {
-    let empty = |contestant: &Contestant<'_>| Latency {
-        name: contestant.name(),
-        exit: Sample::default(),
-        gone: Sample::default(),
-        phases: Vec::new(),
-    };
-    let mut latencies: Vec<_> = contestants.iter().map(empty).collect();
-
+) -> anyhow::Result<Latencies> {
+    let mut all: Vec<_> = contestants.iter().map(Latency::of).collect();
     let mut order: Vec<_> = (0..contestants.len()).collect();
     let mut shuffle = Shuffle::default();
     for round in 0..WARM_UP + options.runs {
         shuffle.shuffle(&mut order);
         for &index in &order {
             host.go_on().await?;
-            let run = contestants[index].run(&format!("{prefix}-{index}-{round}")).await?;
+            let run = contestants[index].run(format!("{prefix}-{index}-{round}")).await?;
             if round >= WARM_UP {
-                latencies[index].add(&run);
+                all[index].add(&run);
             }
         }
     }
-    Ok(latencies)
+    let rest = Rest::measure().await?;
+    for block in 0..options.runs.div_ceil(BLOCK) {
+        shuffle.shuffle(&mut order);
+        for &index in &order {
+            host.go_on().await?;
+            let used = contestants[index].block(rest, &format!("{prefix}-{index}-block-{block}")).await?;
+            all[index].used.add(used);
+        }
+    }
+    Ok(Latencies { all, rest })
 }

@@ -1,7 +1,7 @@
-//! `executor-bench`: time and memory of the executor, compared with crun, runc and the bare system calls.
+//! `executor-bench`: time and memory of the executor, compared with bubblewrap, crun, runc and the bare system calls.
 //!
-//! Input is the product's binaries (`--dist`), a full seccomp profile (`--seccomp`) and the installed ones of crun and
-//! runc. Output is a table for people and, with `--json`, the same numbers for programs.
+//! Input is the product's binaries (`--dist`), a full seccomp profile (`--seccomp`) and the installed ones of
+//! bubblewrap, crun and runc. Output is a table for people and, with `--json`, the same numbers for programs.
 //!
 //! Method:
 //! - All contestants run in one process's measurement, interleaved: in each round every contestant runs once, in an
@@ -11,9 +11,12 @@
 //!   a user namespace and an id-mapped root.
 //! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it. The
 //!   executor is timed from the client's call to the arrival of the exit event, on a connection that stays open.
+//! - Processor time is the whole machine's, kernel threads included, less what it used at rest just before.
 //! - All run in one private mount namespace, from which the cgroup2 mount of a hybrid host is removed: crun 1.8 refuses
 //!   such a host otherwise.
 
+mod bubblewrap;
+mod burst;
 mod client;
 mod daemon;
 mod failures;
@@ -21,13 +24,22 @@ mod floor;
 mod host;
 mod images;
 mod latency;
+mod many;
 mod memory;
 mod oci;
+mod peer;
+mod processes;
+mod processor;
+mod profile;
 mod redaction;
 mod report;
 mod rootfs;
+mod roots;
+mod run;
 mod runtime;
 mod seccomp;
+mod settings;
+mod stage;
 mod stats;
 mod throughput;
 
@@ -37,16 +49,13 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use clap::{Parser, ValueEnum};
 
-use crate::client::Client;
-use crate::daemon::Daemon;
 use crate::host::{Host, RuntimeDirectory};
-use crate::images::Images;
 use crate::report::Report;
-use crate::rootfs::Rootfs;
-use crate::runtime::Runtimes;
+use crate::settings::Settings;
+use crate::stage::Stage;
 
 #[derive(Parser)]
-#[command(about = "Measure the executor beside crun, runc and the raw floor")]
+#[command(about = "Measure the executor beside bubblewrap, crun, runc and the raw floor")]
 struct Options {
     /// Directory of executord, executor-launcher and agent-cli
     #[arg(long, value_name = "DIR", env = "EXECUTOR_DIST")]
@@ -66,6 +75,18 @@ struct Options {
     /// Only contestants whose name contains one of these
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     contestants: Vec<String>,
+    /// One more executord, whose configuration has these keys as well
+    #[arg(long, value_name = "NAME=TOML")]
+    settings: Vec<Settings>,
+    /// Number of containers of a burst
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=250))]
+    burst: u32,
+    /// Number of containers of the part `many`
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=4000))]
+    many: u32,
+    /// Also record each part with perf, and write texts made of it
+    #[arg(long, value_name = "DIR")]
+    profile: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,8 +95,12 @@ enum Part {
     Latency,
     /// Containers per second, several at once
     Throughput,
+    /// Many containers asked for at the same moment
+    Burst,
     /// Memory of idle containers
     Memory,
+    /// A thousand containers at once: starting, memory, deleting, and what is left
+    Many,
     /// Many runs, counting failures
     Failures,
     /// Starts from stored images, compared with `dir:` of the same tree
@@ -89,9 +114,19 @@ impl Options {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// Returns whether any part runs containers.
-    fn wants_containers(&self) -> bool {
+    /// Returns whether any part runs containers of the executor.
+    fn wants_executor(&self) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| *part != Part::Redaction)
+    }
+
+    /// Returns whether a part has a contestant for each kind of container.
+    fn wants_shapes(&self) -> bool {
+        self.wants(Part::Latency) || self.wants(Part::Throughput)
+    }
+
+    /// Returns the most containers that are there at once, with some to spare.
+    fn most_containers(&self) -> u32 {
+        self.burst.max(self.many) + 100
     }
 
     fn wants_contestant(&self, name: &str) -> bool {
@@ -118,25 +153,16 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
+    settings::check_names(&options.settings)?;
     host.watch_for_interrupt();
     let scratch = tempfile::Builder::new().prefix("executor-bench.").tempdir()?;
     let run = RuntimeDirectory::mount(scratch.path())?;
-    let rootfs = Rootfs::make(scratch.path())?;
     let profile = options.seccomp.as_deref().map(seccomp::load).transpose()?;
-    let runtimes = Runtimes::find(run.path(), &rootfs, profile.as_ref(), host)?;
-    let ours = options.wants_containers() && options.wants_contestant("executor");
-    let images = if ours && options.wants(Part::Images) { Some(Images::make(&rootfs)?) } else { None };
-    let mut daemon = None;
-    if ours {
-        daemon = Some(Daemon::start(&options.dist, scratch.path(), run.path(), &rootfs).await?);
-    }
-    let mut report = Report::new(options.runs, host, &runtimes, profile.is_some());
+    let stage = Stage::set_up(options, host, scratch.path(), run.path(), profile.as_ref()).await?;
+    let mut report = Report::new(options.runs, &stage, profile.is_some());
     report.head();
-    let outcome = parts(options, host, &rootfs, &runtimes, daemon.as_ref(), images.as_ref(), &mut report).await;
-    if let Some((mut daemon, client)) = daemon {
-        drop(client);
-        daemon.end()?;
-    }
+    let outcome = parts(options, &stage, &mut report).await;
+    stage.end()?;
     outcome?;
     if let Some(path) = &options.json {
         std::fs::write(path, report.json()).with_context(|| format!("writing {}", path.display()))?;
@@ -144,35 +170,45 @@ async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn parts(
-    options: &Options,
-    host: &Host,
-    rootfs: &Rootfs,
-    runtimes: &Runtimes,
-    daemon: Option<&(Daemon, Client)>,
-    images: Option<&Images>,
-    report: &mut Report,
-) -> anyhow::Result<()> {
-    let client = daemon.map(|(_, client)| client);
-    if options.wants(Part::Latency) {
-        report.latency(&latency::measure(options, host, rootfs, runtimes, client).await?);
+/// Measures the wanted parts, one after the other.
+async fn parts(options: &Options, stage: &Stage<'_>, report: &mut Report) -> anyhow::Result<()> {
+    for part in Part::value_variants().iter().filter(|part| options.wants(**part)) {
+        let named = part.to_possible_value();
+        let recording = stage.profiler.begin(named.as_ref().map_or("part", |value| value.get_name())).await?;
+        one(options, stage, *part, report).await?;
+        recording.end()?;
     }
-    if options.wants(Part::Throughput) {
-        report.throughput(&throughput::measure(options, host, runtimes, client).await?);
-    }
-    if let Some((daemon, client)) = daemon {
-        if options.wants(Part::Memory) {
-            report.memory(&memory::measure(host, daemon.pid(), client).await?);
+    Ok(())
+}
+
+async fn one(options: &Options, stage: &Stage<'_>, part: Part, report: &mut Report) -> anyhow::Result<()> {
+    match part {
+        Part::Latency => report.latency(&latency::measure(options, stage).await?),
+        Part::Throughput => report.throughput(&throughput::measure(options, stage).await?),
+        Part::Burst => report.burst(&burst::measure(options, stage).await?),
+        Part::Redaction => report.redaction(&redaction::measure(stage.host).await?),
+        Part::Memory => {
+            for executor in &stage.executors {
+                report.memory(&memory::measure(stage.host, executor).await?);
+            }
         }
-        if let Some(images) = images {
-            report.images(&images::measure(options, host, images, client).await?);
+        Part::Many => {
+            for executor in &stage.executors {
+                report.many(&many::measure(options, stage.host, executor).await?);
+            }
         }
-        if options.wants(Part::Failures) {
-            report.failures(&failures::measure(host, client).await?);
+        Part::Failures => {
+            for executor in &stage.executors {
+                report.failures(&failures::measure(stage.host, executor).await?);
+            }
         }
-    }
-    if options.wants(Part::Redaction) {
-        report.redaction(&redaction::measure(host).await?);
+        Part::Images => {
+            let Some(images) = &stage.images else { return Ok(()) };
+            for executor in &stage.executors {
+                let latencies = roots::measure(options, stage, images, executor).await?;
+                report.images(&executor.name, &latencies);
+            }
+        }
     }
     Ok(())
 }

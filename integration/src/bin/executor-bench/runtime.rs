@@ -1,9 +1,8 @@
 //! crun and runc, driven as a container manager drives a runtime: create, start, wait, delete.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
@@ -12,6 +11,7 @@ use serde_json::Value;
 use crate::host::Host;
 use crate::oci;
 use crate::rootfs::Rootfs;
+use crate::run::{Run, call, program};
 
 /// A runtime with one set of options.
 pub(crate) struct Runtime {
@@ -26,42 +26,26 @@ pub(crate) struct Runtime {
     cgroup: String,
 }
 
-/// The installed runtimes.
-pub(crate) struct Runtimes(pub(crate) Vec<Runtime>);
-
-/// Times of one run, from its beginning.
-pub(crate) struct Run {
-    /// Time until the container's process had ended.
-    pub(crate) exit: Duration,
-    /// Time until `delete` had returned.
-    pub(crate) gone: Duration,
-    /// Durations of the phases that the contestant reports.
-    pub(crate) phases: Vec<(&'static str, Duration)>,
-}
-
-impl Runtimes {
-    /// Finds crun and runc; each runs without a filter and, if there is a profile, with it.
-    pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Self> {
-        let mut found = Vec::new();
-        for name in ["crun", "runc"] {
-            let Some(program) = program(name) else { continue };
-            let version =
-                Command::new(&program).arg("--version").output().with_context(|| format!("running {name}"))?;
-            let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
-            for seccomp in [None, seccomp].iter().take(if seccomp.is_some() { 2 } else { 1 }) {
-                found.push(Runtime {
-                    name: if seccomp.is_some() { format!("{name}, full seccomp") } else { name.to_owned() },
-                    version: version.clone(),
-                    program: program.clone(),
-                    root: run.join(name),
-                    bundles: run.join("bundles"),
-                    config: oci::config(rootfs, "ID", &host.cgroup, *seccomp),
-                    cgroup: host.cgroup.clone(),
-                });
-            }
+/// Finds crun and runc; each runs without a filter and, if there is a profile, with it.
+pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Vec<Runtime>> {
+    let mut found = Vec::new();
+    for name in ["crun", "runc"] {
+        let Some(program) = program(name) else { continue };
+        let version = Command::new(&program).arg("--version").output().with_context(|| format!("running {name}"))?;
+        let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
+        for seccomp in [None, seccomp].iter().take(if seccomp.is_some() { 2 } else { 1 }) {
+            found.push(Runtime {
+                name: if seccomp.is_some() { format!("{name}, full seccomp") } else { name.to_owned() },
+                version: version.clone(),
+                program: program.clone(),
+                root: run.join(name),
+                bundles: run.join("bundles"),
+                config: oci::config(rootfs, "ID", &host.cgroup, *seccomp),
+                cgroup: host.cgroup.clone(),
+            });
         }
-        Ok(Self(found))
     }
+    Ok(found)
 }
 
 /// A bundle on disk, made before the time is taken.
@@ -116,26 +100,4 @@ impl Runtime {
         command.arg("--root").arg(&self.root).args(args).stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
-}
-
-/// Runs a command and returns its error output as the error. The output goes to a file: the container's process would
-/// inherit a pipe and keep it open.
-fn call(command: &mut Command) -> anyhow::Result<()> {
-    let complaint = rustix::fs::memfd_create("complaint", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut reader = std::fs::File::from(complaint);
-    let status = command.stderr(reader.try_clone()?).status()?;
-    if !status.success() {
-        let mut text = String::new();
-        std::io::Seek::rewind(&mut reader)?;
-        reader.read_to_string(&mut text)?;
-        anyhow::bail!("{:?}: {status}: {}", command.get_args(), text.trim_end());
-    }
-    Ok(())
-}
-
-/// Finds a program. Debian has runc in /usr/sbin, which is not in every PATH.
-fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(extra).map(|directory| directory.join(name)).find(|path| path.is_file())
 }

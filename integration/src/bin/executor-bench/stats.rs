@@ -7,6 +7,10 @@ use std::time::Duration;
 pub(crate) struct Sample(Vec<Duration>);
 
 impl Sample {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
     pub(crate) fn add(&mut self, duration: Duration) {
         let at = self.0.partition_point(|have| *have <= duration);
         self.0.insert(at, duration);

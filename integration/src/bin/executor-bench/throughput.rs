@@ -8,84 +8,83 @@ use anyhow::Context as _;
 use tokio::task::JoinSet;
 
 use crate::Options;
-use crate::client::{Client, TRUE_WITH_SECRET};
-use crate::host::Host;
-use crate::runtime::{Runtime, Runtimes};
+use crate::client::{Client, Shape};
+use crate::processor::{Meter, Rest, Used, Watched};
+use crate::stage::{Ours, Stage};
 
 /// Numbers of concurrent containers.
 pub(crate) const LANES: [u32; 3] = [1, 4, 16];
 /// Number of containers of one measurement, a multiple of every number of lanes.
 const CONTAINERS: u32 = 160;
 
-/// Throughput of one contestant.
+/// Throughput of one contestant, in the order of [`LANES`].
 pub(crate) struct Throughput {
     pub(crate) name: String,
-    /// Containers per second, in the order of [`LANES`].
+    /// Containers per second.
     pub(crate) rates: Vec<f64>,
+    pub(crate) used: Vec<Used>,
+}
+
+/// Figures of all contestants, and what the machine used at rest.
+pub(crate) struct Throughputs {
+    pub(crate) all: Vec<Throughput>,
+    pub(crate) rest: Rest,
+}
+
+impl Throughput {
+    fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), rates: Vec::new(), used: Vec::new() }
+    }
+
+    fn add(&mut self, took: Duration, used: Used) {
+        self.rates.push(f64::from(CONTAINERS) / took.as_secs_f64());
+        self.used.push(used);
+    }
 }
 
 /// Measures all contestants, one after the other, for each number of lanes.
-pub(crate) async fn measure(
-    options: &Options,
-    host: &Host,
-    runtimes: &Runtimes,
-    client: Option<&Client>,
-) -> anyhow::Result<Vec<Throughput>> {
-    let runtimes: Vec<_> = runtimes.0.iter().filter(|runtime| options.wants_contestant(&runtime.name)).collect();
-    let names = runtimes.iter().map(|runtime| runtime.name.clone());
-    let names = names.chain(client.map(|_| "executor, secret file".to_owned()));
-    let mut all: Vec<_> = names.map(|name| Throughput { name, rates: Vec::new() }).collect();
+pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Throughputs> {
+    let rest = Rest::measure().await?;
+    let peers: Vec<_> = stage.peers.iter().filter(|peer| peer.is_program()).collect();
+    let ours = stage.ours(options);
+    let mut peer_figures: Vec<_> = peers.iter().map(|peer| Throughput::named(peer.name())).collect();
+    let mut our_figures: Vec<_> = ours.iter().map(|ours| Throughput::named(&ours.name)).collect();
     for lanes in LANES {
-        for (index, runtime) in runtimes.iter().enumerate() {
-            host.go_on().await?;
-            all[index].rates.push(rate(of_runtime(runtime, lanes)?));
+        for (peer, figures) in peers.iter().zip(&mut peer_figures) {
+            stage.host.go_on().await?;
+            let meter = Meter::start(rest, Watched::Programs)?;
+            let ended = peer.run_at_once(lanes, CONTAINERS, &format!("rate-{lanes}"));
+            let (_, took) = ended.with_context(|| format!("{lanes} at once"))?;
+            figures.add(took, meter.stop(CONTAINERS).await?);
         }
-        if let (Some(client), Some(last)) = (client, all.last_mut()) {
-            host.go_on().await?;
-            let (failures, took) = of_executor(client, lanes, CONTAINERS, "rate").await;
-            if let Some(failure) = failures.into_iter().next() {
-                return Err(failure.context(format!("{lanes} at once")));
+        for (index, (ours, figures)) in ours.iter().zip(&mut our_figures).enumerate() {
+            stage.host.go_on().await?;
+            warm_up(ours, &format!("rate-{index}-{lanes}-first")).await?;
+            let meter = Meter::start(rest, Watched::Daemon(ours.daemon))?;
+            let run = of_executor(&ours.client, ours.shape, lanes, CONTAINERS, &format!("rate-{index}")).await;
+            if let Some(failure) = run.failures.into_iter().next() {
+                return Err(failure.context(format!("{}, {lanes} at once", ours.name)));
             }
-            last.rates.push(rate(took));
+            figures.add(run.took, meter.stop(CONTAINERS).await?);
         }
     }
-    Ok(all)
+    peer_figures.extend(our_figures);
+    Ok(Throughputs { all: peer_figures, rest })
 }
 
-fn rate(took: Duration) -> f64 {
-    f64::from(CONTAINERS) / took.as_secs_f64()
+/// Runs a container that does not count: the first one of an image fetches it.
+async fn warm_up(ours: &Ours<'_>, id: &str) -> anyhow::Result<()> {
+    ours.client.run(id, ours.shape).await.map(drop)
 }
 
-fn of_runtime(runtime: &Runtime, lanes: u32) -> anyhow::Result<Duration> {
-    let bundles = (0..CONTAINERS).map(|number| runtime.bundle(&format!("rate-{lanes}-{number}")));
-    let bundles = bundles.collect::<anyhow::Result<Vec<_>>>()?;
-    let (bundles, next) = (&bundles, &AtomicU32::new(0));
-    let lane = || -> anyhow::Result<()> {
-        while let Some(bundle) = bundles.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-            runtime.run(bundle)?;
-        }
-        Ok(())
-    };
-    let start = Instant::now();
-    let outcome: anyhow::Result<()> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
-        let ended =
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        // All threads are joined before the first failure is returned.
-        ended.collect::<Vec<_>>().into_iter().collect()
-    });
-    let took = start.elapsed();
-    outcome.with_context(|| format!("{lanes} at once"))?;
-    Ok(took)
+/// Outcome of many containers.
+pub(crate) struct Lanes {
+    pub(crate) failures: Vec<anyhow::Error>,
+    pub(crate) took: Duration,
 }
 
-/// Runs `count` containers of the executor in `lanes` lanes. Returns the failures and the time.
-pub(crate) async fn of_executor(
-    client: &Client,
-    lanes: u32,
-    count: u32,
-    prefix: &str,
-) -> (Vec<anyhow::Error>, Duration) {
+/// Runs `count` containers of the executor in `lanes` lanes.
+pub(crate) async fn of_executor(client: &Client, shape: Shape, lanes: u32, count: u32, prefix: &str) -> Lanes {
     let (mut clients, mut failures) = (Vec::new(), Vec::new());
     for _ in 0..lanes {
         match client.lane().await {
@@ -97,19 +96,19 @@ pub(crate) async fn of_executor(
     let next = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
     for client in clients {
-        tasks.spawn(lane(client, Arc::clone(&next), count, format!("{prefix}-{lanes}")));
+        tasks.spawn(lane(client, shape, Arc::clone(&next), count, format!("{prefix}-{lanes}")));
     }
     failures.extend(tasks.join_all().await.into_iter().flatten());
-    (failures, start.elapsed())
+    Lanes { failures, took: start.elapsed() }
 }
 
-async fn lane(client: Client, next: Arc<AtomicU32>, count: u32, prefix: String) -> Vec<anyhow::Error> {
+async fn lane(client: Client, shape: Shape, next: Arc<AtomicU32>, count: u32, prefix: String) -> Vec<anyhow::Error> {
     let mut failures = Vec::new();
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
         if number >= count {
             return failures;
         }
-        failures.extend(client.run(&format!("{prefix}-{number}"), TRUE_WITH_SECRET).await.err());
+        failures.extend(client.run(&format!("{prefix}-{number}"), shape).await.err());
     }
 }

@@ -1,0 +1,69 @@
+//! bubblewrap, which makes a sandbox and is no runtime: one program from the call to the end, without a cgroup, limits
+//! or a filter.
+//!
+//! The program is root without capabilities: bubblewrap changes the user only in a user namespace, which the other
+//! peers do not make either.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use crate::rootfs::Rootfs;
+use crate::run::{Run, call, program};
+
+/// Namespaces and mounts as crun and runc get them, as far as bubblewrap has them.
+const ARGUMENTS: [&str; 24] = [
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--unshare-cgroup",
+    "--new-session",
+    "--die-with-parent",
+    "--cap-drop",
+    "ALL",
+    "--clearenv",
+    "--setenv",
+    "PATH",
+    "/bin",
+    "--proc",
+    "/proc",
+    "--dev",
+    "/dev",
+    "--tmpfs",
+    "/tmp",
+    "--tmpfs",
+    "/run",
+    "--chdir",
+    "/",
+    "/bin/true",
+];
+
+/// The installed bubblewrap.
+pub(crate) struct Bubblewrap {
+    /// Version as it prints it: `bubblewrap 0.8.0`.
+    pub(crate) version: String,
+    program: PathBuf,
+    rootfs: PathBuf,
+}
+
+impl Bubblewrap {
+    pub(crate) fn find(rootfs: &Rootfs) -> anyhow::Result<Option<Self>> {
+        let Some(program) = program("bwrap") else { return Ok(None) };
+        let version = Command::new(&program).arg("--version").output().context("running bwrap")?;
+        let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+        Ok(Some(Self { version, program, rootfs: rootfs.path.clone() }))
+    }
+
+    /// Runs `/bin/true` once.
+    pub(crate) fn run(&self, id: &str) -> anyhow::Result<Run> {
+        let mut command = Command::new(&self.program);
+        command.arg("--ro-bind").arg(&self.rootfs).args(["/", "--hostname", id]).args(ARGUMENTS);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let start = Instant::now();
+        call(&mut command).with_context(|| format!("bwrap {id}"))?;
+        Ok(Run::ended(start.elapsed()))
+    }
+}

@@ -1,0 +1,167 @@
+//! Many containers that sleep at once: the time to start and to delete them, what they cost in memory, and what is left
+//! of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use integration::footprint;
+use tokio::task::JoinSet;
+
+use crate::Options;
+use crate::client::PAUSE;
+use crate::daemon::Daemon;
+use crate::host::Host;
+use crate::processes::{self, Memory};
+use crate::processor::{Meter, Rest, Used, Watched};
+use crate::stage::Executor;
+
+/// Calls at a time.
+pub(crate) const LANES: u32 = 8;
+/// Number of the first and of the last starts that are told apart.
+const PART: u32 = 100;
+/// Time for what is removed after the answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Figures of one daemon.
+pub(crate) struct Many {
+    pub(crate) name: String,
+    pub(crate) containers: u32,
+    /// Number of the first and of the last starts that are told apart.
+    pub(crate) part: u32,
+    pub(crate) start: Duration,
+    /// Times for each of the first and of the last starts.
+    pub(crate) first: Duration,
+    pub(crate) last: Duration,
+    /// Processor time of the starts and of the deletions. A shim's time is told when it has ended.
+    pub(crate) start_used: Used,
+    pub(crate) delete_used: Used,
+    pub(crate) delete: Duration,
+    /// Memory while all sleep.
+    pub(crate) memory: Memory,
+    pub(crate) left: Left,
+    /// What the machine used at rest.
+    pub(crate) rest: Rest,
+}
+
+/// Number of things of a daemon on the host, or how many more there are than before.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    pub(crate) processes: usize,
+    pub(crate) cgroups: usize,
+    pub(crate) mounts: usize,
+    /// Files and directories below the run and the state directory, without the ledger's.
+    pub(crate) files: usize,
+}
+
+impl Left {
+    /// Counts what there is.
+    fn count(daemon: &Daemon) -> anyhow::Result<Self> {
+        let (run, launcher) = (daemon.run_dir(), Some(daemon.launcher()?.cast_signed()));
+        Ok(Self {
+            processes: footprint::processes(run, launcher).len(),
+            cgroups: footprint::cgroups(run).len(),
+            mounts: footprint::mounts(run, launcher).len(),
+            files: footprint::files(run, daemon.state_dir()).len(),
+        })
+    }
+
+    /// The numbers and their names.
+    pub(crate) fn named(self) -> [(&'static str, usize); 4] {
+        [("processes", self.processes), ("cgroups", self.cgroups), ("mounts", self.mounts), ("files", self.files)]
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            processes: self.processes.saturating_sub(before.processes),
+            cgroups: self.cgroups.saturating_sub(before.cgroups),
+            mounts: self.mounts.saturating_sub(before.mounts),
+            files: self.files.saturating_sub(before.files),
+        }
+    }
+
+    /// Returns whether nothing is left.
+    pub(crate) fn is_nothing(self) -> bool {
+        self.named().iter().all(|(_, count)| *count == 0)
+    }
+}
+
+/// Starts the containers, measures, and deletes them.
+pub(crate) async fn measure(options: &Options, host: &Host, executor: &Executor) -> anyhow::Result<Many> {
+    let (count, daemon) = (options.many, &executor.daemon);
+    // The first container makes directories that stay.
+    executor.client.start("many-first", PAUSE).await?;
+    executor.client.delete("many-first", true).await?;
+    let rest = Rest::measure().await?;
+    let before = Left::count(daemon)?;
+
+    let (meter, began) = (Meter::start(rest, Watched::Daemon(daemon))?, Instant::now());
+    let started = for_all(host, executor, count, Call::Start).await;
+    let measured = async {
+        let mut started = started?;
+        let (start, start_used) = (began.elapsed(), meter.stop(count).await?);
+        started.sort_unstable();
+        let contained = processes::contained(daemon)?;
+        ensure!(contained >= count as usize, "only {contained} of {count} containers run");
+        let there = Left::count(daemon)?.since(before);
+        let all_seen = there.processes >= 2 * count as usize && there.cgroups >= count as usize;
+        ensure!(all_seen && there.files > 0, "what {count} containers add is not seen: {:?}", there.named());
+        let part = PART.min(count);
+        let since = |from: u32| started.last().map_or(began, |last| *last) - started[(count - from) as usize];
+        let first = started[part as usize - 1] - began;
+        Ok((start, start_used, first / part, since(part) / part.saturating_sub(1).max(1), part, Memory::read(daemon)?))
+    };
+    let measured: anyhow::Result<_> = measured.await;
+
+    let (meter, began) = (Meter::start(rest, Watched::Daemon(daemon))?, Instant::now());
+    let deleted = for_all(host, executor, count, Call::Delete).await;
+    let delete = began.elapsed();
+    let (start, start_used, first, last, part, memory) = measured?;
+    deleted?;
+    let delete_used = meter.stop(count).await?;
+    let left = left_at_last(daemon, before).await?;
+    let name = executor.name.clone();
+    let containers = count;
+    Ok(Many { name, containers, part, start, first, last, start_used, delete_used, delete, memory, left, rest })
+}
+
+/// Waits until nothing is left, and returns what is left in the end.
+async fn left_at_last(daemon: &Daemon, before: Left) -> anyhow::Result<Left> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = Left::count(daemon)?.since(before);
+        if left.is_nothing() || Instant::now() > deadline {
+            return Ok(left);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Call {
+    Start,
+    Delete,
+}
+
+/// Makes a call for each container, [`LANES`] at a time. Returns when each was answered; the first error is returned
+/// when all lanes have ended.
+async fn for_all(host: &Host, executor: &Executor, count: u32, call: Call) -> anyhow::Result<Vec<Instant>> {
+    host.go_on().await?;
+    let mut lanes = JoinSet::new();
+    for lane in 0..LANES {
+        let client = executor.client.lane().await?;
+        lanes.spawn(async move {
+            let mut answered = Vec::new();
+            for number in (lane..count).step_by(LANES as usize) {
+                let id = format!("many-{number}");
+                match call {
+                    Call::Start => client.start(&id, PAUSE).await?,
+                    Call::Delete => client.delete(&id, true).await?,
+                }
+                answered.push(Instant::now());
+            }
+            anyhow::Ok(answered)
+        });
+    }
+    let answered = lanes.join_all().await.into_iter().collect::<anyhow::Result<Vec<_>>>();
+    Ok(answered.context("one of many containers")?.concat())
+}

@@ -1,0 +1,190 @@
+//! Processor time: of the whole machine, kernel threads included, less what it uses at rest; and of each of the
+//! executor's processes, as /proc counts it.
+//!
+//! The kernel counts in steps of 10 ms, so that a figure for one container needs many of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::unistd::{SysconfVar, sysconf};
+
+use crate::daemon::Daemon;
+
+/// Time for which the machine is watched at rest.
+const REST: Duration = Duration::from_secs(2);
+/// Time after the last container for what comes after the answer: the executor's own, and the kernel's removal of
+/// namespaces and cgroups.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Name of this process, which is the client.
+const CLIENT: &str = "client";
+
+/// Use of the machine while nothing is measured, in processor seconds per second.
+#[derive(Clone, Copy)]
+pub(crate) struct Rest(pub(crate) f64);
+
+/// Whose processes are told apart.
+#[derive(Clone, Copy)]
+pub(crate) enum Watched<'a> {
+    /// Those of a daemon.
+    Daemon(&'a Daemon),
+    /// Programs that this process starts and waits for.
+    Programs,
+}
+
+/// A measurement that has begun.
+pub(crate) struct Meter<'a> {
+    rest: Rest,
+    watched: Watched<'a>,
+    began: Instant,
+    machine: Duration,
+    processes: Vec<(&'static str, Duration)>,
+}
+
+/// Processor time of a number of lives.
+#[derive(Clone, Default)]
+pub(crate) struct Used {
+    lives: u32,
+    /// Of the whole machine.
+    machine: Duration,
+    /// By process.
+    processes: Vec<(&'static str, Duration)>,
+}
+
+impl Rest {
+    /// Watches the machine at rest.
+    pub(crate) async fn measure() -> anyhow::Result<Self> {
+        tokio::time::sleep(SETTLE).await;
+        let (began, before) = (Instant::now(), machine()?);
+        tokio::time::sleep(REST).await;
+        Ok(Self(machine()?.saturating_sub(before).as_secs_f64() / began.elapsed().as_secs_f64()))
+    }
+}
+
+impl Watched<'_> {
+    /// Reads the processor time of each process so far.
+    fn read(self) -> anyhow::Result<Vec<(&'static str, Duration)>> {
+        let (client, programs) = counters(std::process::id())?;
+        Ok(match self {
+            Self::Daemon(daemon) => {
+                let (executord, workers) = counters(daemon.pid())?;
+                // Children that have ended: shims with their own, which are init, helpers and the program.
+                let (launcher, shims) = counters(daemon.launcher()?)?;
+                vec![("executord", executord + workers), ("launcher", launcher), ("shims", shims), (CLIENT, client)]
+            }
+            Self::Programs => vec![("programs", programs), (CLIENT, client)],
+        })
+    }
+}
+
+impl<'a> Meter<'a> {
+    pub(crate) fn start(rest: Rest, watched: Watched<'a>) -> anyhow::Result<Self> {
+        Ok(Self { rest, watched, began: Instant::now(), processes: watched.read()?, machine: machine()? })
+    }
+
+    /// Waits until what comes after the last answer is done as well. The machine's time is without its rest.
+    pub(crate) async fn stop(self, lives: u32) -> anyhow::Result<Used> {
+        tokio::time::sleep(SETTLE).await;
+        let machine = machine()?.saturating_sub(self.machine);
+        let machine = machine.saturating_sub(self.began.elapsed().mul_f64(self.rest.0));
+        let now = self.watched.read()?.into_iter().zip(self.processes);
+        let processes = now.map(|((name, now), (_, before))| (name, now.saturating_sub(before))).collect();
+        Ok(Used { lives, machine, processes })
+    }
+}
+
+impl Used {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.lives += other.lives;
+        self.machine += other.machine;
+        if self.processes.is_empty() {
+            self.processes = other.processes;
+        } else {
+            for ((_, sum), (_, time)) in self.processes.iter_mut().zip(other.processes) {
+                *sum += time;
+            }
+        }
+    }
+
+    /// Number of lives.
+    pub(crate) fn lives(&self) -> u32 {
+        self.lives
+    }
+
+    /// Returns the machine's time for each life.
+    pub(crate) fn machine(&self) -> Duration {
+        self.machine / self.lives.max(1)
+    }
+
+    /// Returns the time of the contestant's processes for each life, without the client.
+    pub(crate) fn own(&self) -> Duration {
+        let own = self.processes.iter().filter(|(name, _)| *name != CLIENT);
+        own.map(|(_, time)| *time).sum::<Duration>() / self.lives.max(1)
+    }
+
+    /// Returns the time for each life by process; the last is the rest of the machine's: threads of the kernel, and
+    /// interrupts.
+    pub(crate) fn by_process(&self) -> Vec<(&'static str, Duration)> {
+        let known: Duration = self.processes.iter().map(|(_, time)| *time).sum();
+        let other = ("other", self.machine.saturating_sub(known));
+        let all = self.processes.iter().chain([&other]);
+        all.map(|(name, time)| (*name, *time / self.lives.max(1))).collect()
+    }
+}
+
+/// Processor time that the machine has used so far, including kernel threads.
+fn machine() -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no sum")?;
+    let fields: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    // user, nice, system; after idle and iowait, the time of interrupts.
+    ticks([0, 1, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum())
+}
+
+/// Returns the processor time of a process, and of its children that it has waited for.
+fn counters(pid: u32) -> anyhow::Result<(Duration, Duration)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid}"))?;
+    // The name is in parentheses and may hold anything; the state is the third field, `utime` the 14th.
+    let after = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let times: Vec<u64> = after.skip(11).take(4).map(str::parse).collect::<Result<_, _>>()?;
+    anyhow::ensure!(times.len() == 4, "/proc/{pid}/stat ends early");
+    Ok((ticks(times[0] + times[1])?, ticks(times[2] + times[3])?))
+}
+
+fn ticks(count: u64) -> anyhow::Result<Duration> {
+    let second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100).unsigned_abs().max(1);
+    Ok(Duration::from_millis(count * 1000 / second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_by_process_adds_up_to_the_machines() {
+        let processes = vec![("executord", ms(20)), ("launcher", ms(10)), ("shims", ms(100)), (CLIENT, ms(10))];
+        let block = Used { lives: 10, machine: ms(200), processes };
+        let mut used = Used::default();
+        used.add(block.clone());
+        used.add(block);
+        assert_eq!((used.lives(), used.machine(), used.own()), (20, ms(20), ms(13)));
+        let processes = used.by_process();
+        let times: Vec<_> = processes.iter().map(|(_, time)| *time).collect();
+        assert_eq!(times, [ms(2), ms(1), ms(10), ms(1), ms(6)]);
+        assert_eq!(processes.last().map(|(name, _)| *name), Some("other"));
+    }
+
+    #[test]
+    fn a_process_that_computes_is_charged() {
+        let (before, _) = counters(std::process::id()).unwrap();
+        let machine_before = machine().unwrap();
+        let start = Instant::now();
+        while start.elapsed() < ms(10_000) && counters(std::process::id()).unwrap().0 < before + ms(100) {}
+        assert!(counters(std::process::id()).unwrap().0 >= before + ms(100));
+        assert!(machine().unwrap() > machine_before);
+    }
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+}

@@ -1,0 +1,120 @@
+//! What `perf` sees of the whole machine during a part: a recording with call chains, and texts made of it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::run::program;
+
+/// Samples a second on each processor: not a divisor of the kernel's ticks.
+const FREQUENCY: &str = "997";
+/// Time for perf to begin and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Texts made of each recording, with their sort keys.
+const TEXTS: [(&str, &str); 2] = [("by-process", "comm"), ("by-symbol", "comm,dso,symbol")];
+
+/// Records parts into a directory, or does nothing.
+pub(crate) struct Profiler(Option<(PathBuf, PathBuf)>);
+
+/// A recording that goes on until [`Recording::end`]; dropping it ends perf and makes no text.
+pub(crate) struct Recording(Option<(Perf, PathBuf)>);
+
+struct Perf {
+    program: PathBuf,
+    child: Child,
+}
+
+impl Profiler {
+    /// Makes the directory, if one is given and perf is installed.
+    pub(crate) fn new(directory: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(directory) = directory else { return Ok(Self(None)) };
+        let Some(perf) = program("perf") else {
+            eprintln!("executor-bench: --profile: perf is not installed (Debian: linux-perf); nothing is recorded");
+            return Ok(Self(None));
+        };
+        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        Ok(Self(Some((perf, directory.to_owned()))))
+    }
+
+    /// Returns whether parts are recorded, which costs processor time itself.
+    pub(crate) fn records(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins to record a part.
+    pub(crate) async fn begin(&self, part: &str) -> anyhow::Result<Recording> {
+        let Some((program, directory)) = &self.0 else { return Ok(Recording(None)) };
+        let data = directory.join(format!("{part}.data"));
+        if data.exists() {
+            std::fs::remove_file(&data).with_context(|| data.display().to_string())?;
+        }
+        let log = File::create(directory.join(format!("{part}.log")))?;
+        let child = Command::new(program)
+            .args(["record", "-a", "-g", "-F", FREQUENCY, "-o"])
+            .arg(&data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("starting perf")?;
+        let mut perf = Perf { program: program.clone(), child };
+        let start = Instant::now();
+        while std::fs::metadata(&data).map_or(0, |found| found.len()) == 0 {
+            if let Some(status) = perf.child.try_wait()? {
+                bail!("perf record ended ({status}): see {}", directory.join(format!("{part}.log")).display());
+            }
+            ensure!(start.elapsed() < PATIENCE, "perf writes nothing to {}", data.display());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(Recording(Some((perf, data))))
+    }
+}
+
+impl Recording {
+    /// Ends the recording and writes its texts beside it.
+    pub(crate) fn end(mut self) -> anyhow::Result<()> {
+        let Some((mut perf, data)) = self.0.take() else { return Ok(()) };
+        perf.stop()?;
+        for (kind, keys) in TEXTS {
+            let text = data.with_extension(format!("{kind}.txt"));
+            let status = Command::new(&perf.program)
+                .args(["report", "--stdio", "--no-children", "-g", "none", "--percent-limit", "0.05", "--sort", keys])
+                .arg("-i")
+                .arg(&data)
+                .stdin(Stdio::null())
+                .stdout(File::create(&text)?)
+                .stderr(Stdio::null())
+                .status()?;
+            ensure!(status.success(), "perf report of {}: {status}", data.display());
+        }
+        println!("\nperf: {}, {}", data.display(), TEXTS.map(|(kind, _)| format!("{kind}.txt")).join(" and "));
+        Ok(())
+    }
+}
+
+impl Perf {
+    /// Ends perf by the signal at which it completes its file.
+    fn stop(&mut self) -> anyhow::Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::INT)?;
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            ensure!(start.elapsed() < PATIENCE, "perf does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // Whatever stops: nothing is made of this recording.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

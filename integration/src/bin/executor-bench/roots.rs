@@ -1,0 +1,26 @@
+//! Starts from images that are already in the store, compared with starts from `dir:` of the same tree.
+//!
+//! Each image is fetched before the runs that count.
+
+use crate::Options;
+use crate::client::TRUE;
+use crate::images::Images;
+use crate::latency::{Contestant, Latencies, rounds};
+use crate::stage::{Executor, Ours, Stage};
+
+/// Measures a daemon's starts, interleaved like every latency. The first contestant is `dir:`.
+pub(crate) async fn measure(
+    options: &Options,
+    stage: &Stage<'_>,
+    images: &Images,
+    executor: &Executor,
+) -> anyhow::Result<Latencies> {
+    let mut clients = vec![("dir:".to_owned(), executor.client.lane().await?)];
+    for (reference, layers) in images.references() {
+        let plural = if layers == 1 { "" } else { "s" };
+        clients.push((format!("image, {layers} layer{plural}"), executor.client.with_rootfs(reference)));
+    }
+    let ours = |(name, client)| Ours { name, daemon: &executor.daemon, client, shape: TRUE };
+    let contestants: Vec<_> = clients.into_iter().map(ours).map(Contestant::Executor).collect();
+    rounds(options, stage.host, "image", &contestants).await
+}

@@ -1,0 +1,93 @@
+//! Configuration of the measured daemons: what the benchmark needs, and with `--settings` what the user wants to
+//! compare.
+
+use std::str::FromStr;
+
+use anyhow::{Context as _, bail, ensure};
+use integration::network::Network;
+use toml::{Table, Value};
+
+/// Name and keys of one more executord: `NAME=TOML`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) name: String,
+    keys: Table,
+}
+
+impl FromStr for Settings {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (name, keys) =
+            text.split_once('=').context("no `=`: give NAME=TOML, as 'slow=launcher.watchdog_seconds = 0'")?;
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        ensure!(
+            !name.is_empty() && name.len() <= 24 && name.chars().all(plain),
+            "the name {name:?} must be 1 to 24 letters, digits, `-`, `_` or `.`"
+        );
+        let keys = keys.parse::<Table>().with_context(|| format!("the settings of {name:?} are not TOML"))?;
+        Ok(Self { name: name.to_owned(), keys })
+    }
+}
+
+/// Checks that no name is used twice.
+pub(crate) fn check_names(settings: &[Settings]) -> anyhow::Result<()> {
+    for (index, one) in settings.iter().enumerate() {
+        if settings[..index].iter().any(|other| other.name == one.name) {
+            bail!("--settings: the name {:?} is given twice", one.name);
+        }
+    }
+    Ok(())
+}
+
+/// Returns executord's configuration file for `containers` at once: the benchmark's own keys, replaced by those of
+/// `settings`.
+pub(crate) fn file(containers: u32, network: Option<&Network>, settings: Option<&Settings>) -> anyhow::Result<String> {
+    // Memory is a limit that no contestant comes near: nothing is reserved for it. The ids are enough for several
+    // daemons, each with the benchmark's most containers.
+    let own = format!(
+        "[policy]\nuserns_pool_ranges = 4096\n{}\n[capacity]\ncontainers = {containers}\nmemory_bytes = {}\n",
+        network.map(Network::policy).unwrap_or_default(),
+        1_u64 << 40,
+    );
+    let mut table: Table = own.parse().context("the benchmark's own configuration")?;
+    if let Some(settings) = settings {
+        merge(&mut table, &settings.keys);
+    }
+    Ok(table.to_string())
+}
+
+/// Puts `keys` into a table; tables within are merged, everything else is replaced.
+fn merge(table: &mut Table, keys: &Table) {
+    for (key, value) in keys {
+        match (table.get_mut(key), value) {
+            (Some(Value::Table(old)), Value::Table(new)) => merge(old, new),
+            _ => drop(table.insert(key.clone(), value.clone())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_replace_keys_and_keep_the_others() {
+        let settings: Settings = "few=capacity.containers = 7\nlog_level = \"warn\"".parse().unwrap();
+        let file: Table = file(1000, None, Some(&settings)).unwrap().parse().unwrap();
+        assert_eq!(file["capacity"]["containers"].as_integer(), Some(7));
+        assert_eq!(file["capacity"]["memory_bytes"].as_integer(), Some(1 << 40));
+        assert_eq!(file["log_level"].as_str(), Some("warn"));
+    }
+
+    #[test]
+    fn wrong_settings_are_named() {
+        let error = |text: &str| format!("{:#}", text.parse::<Settings>().unwrap_err());
+        assert!(error("nothing").contains("NAME=TOML"));
+        assert!(error("a b=x = 1").contains("\"a b\""));
+        assert!(error("a=x = ").contains("not TOML"));
+        let twice = ["a=x = 1", "b=x = 1", "a=x = 2"].map(|text| text.parse().unwrap());
+        assert!(check_names(&twice[..2]).is_ok());
+        assert!(check_names(&twice).unwrap_err().to_string().contains("\"a\" is given twice"));
+    }
+}
