@@ -89,7 +89,8 @@ pub async fn serve(
         tracing::warn!("some calls did not end within {} s", CALLS_END.as_secs());
     }
     // The last batch waits for the disk, and nothing else is left to do meanwhile.
-    tokio::task::block_in_place(|| node.ledger.close(node.events.close()));
+    let last = Arc::clone(&node);
+    let _ = tokio::task::spawn_blocking(move || last.ledger.close(last.events.close())).await;
     if config.ephemeral {
         // From here on the directories are the launcher's to remove.
         let _ = timeout(CALLS_END, node.launcher.shutdown()).await;

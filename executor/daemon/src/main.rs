@@ -19,8 +19,6 @@ use tokio::signal::unix::{SignalKind, signal};
 #[global_allocator]
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 
-/// Threads of the runtime. Calls wait for shims and disks far more than they compute.
-const WORKERS: usize = 2;
 /// Most threads for blocking reads of logs and outputs.
 const READERS: usize = 16;
 /// Time limit for the launcher of an ephemeral daemon to remove everything and end.
@@ -59,11 +57,12 @@ fn fail(code: u8, why: &str) -> ExitCode {
 
 fn run(config: Config) -> anyhow::Result<()> {
     let booted = boot::boot(&config)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
+    // One thread serves: calls wait for shims and disks far more than they compute, and of several threads each that has work
+    // wakes the next, which finds none. The ledger and reads of logs, outputs and images have threads of their own.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(READERS)
         .thread_stack_size(STACK)
-        .thread_name("serve")
+        .thread_name("read")
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
