@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use executor_core::protocol::PACKET_MAX;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
@@ -20,19 +21,27 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_MAX]);
 }
 
-/// A connection.
+/// A connection. It is watched for what comes; for room to send only while a message waits for some, because the kernel tells a
+/// watcher of room each time the peer has taken a message.
 #[derive(Debug)]
 pub(crate) struct Packets(AsyncFd<Seqpacket>);
 
 impl Packets {
     pub(crate) fn new(socket: Seqpacket) -> io::Result<Self> {
         socket.set_nonblocking(true);
-        watched(socket).map(Self)
+        watched_for(socket, Interest::READABLE).map(Self)
     }
 
     /// Sends a message with descriptors.
     pub(crate) async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.0.async_io(tokio::io::Interest::WRITABLE, |socket| socket.send(bytes, fds)).await
+        let socket = self.0.get_ref();
+        match socket.send(bytes, fds) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            sent => return sent,
+        }
+        // A descriptor is watched once.
+        let room = watched_for(socket.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+        room.async_io(Interest::WRITABLE, |_| socket.send(bytes, fds)).await
     }
 
     /// Receives a message; `None` when the peer is gone. Descriptors that come with it are closed.
@@ -42,7 +51,7 @@ impl Packets {
 
     /// Receives a raw packet; `None` when the peer is gone. Descriptors that come with it are closed.
     pub(crate) async fn recv_bytes(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let received = self.0.async_io(tokio::io::Interest::READABLE, |socket| socket.recv(buffer)).await?;
+        let received = self.0.async_io(Interest::READABLE, |socket| socket.recv(buffer)).await?;
         Ok(received.map(|(length, _)| length))
     }
 
@@ -50,16 +59,22 @@ impl Packets {
     pub(crate) async fn recv_with_fds<M: Message + Default>(
         &self,
     ) -> io::Result<Option<(M, io::Result<Vec<OwnedFd>>)>> {
-        self.0.async_io(tokio::io::Interest::READABLE, |socket| BUFFER.with_borrow_mut(|b| receive(socket, b))).await
+        self.0.async_io(Interest::READABLE, |socket| BUFFER.with_borrow_mut(|b| receive(socket, b))).await
     }
 }
 
-/// Registers a descriptor with the runtime. For owners that keep their descriptor unchanged until they are dropped.
+/// Registers a descriptor with the runtime, for reading and writing. For owners that keep their descriptor unchanged until they
+/// are dropped.
 pub(crate) fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
+    watched_for(owner, Interest::READABLE | Interest::WRITABLE)
+}
+
+/// Registers a descriptor with the runtime, for this alone. For owners as with [`watched`].
+pub(crate) fn watched_for<T: AsRawFd>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // Deprecated in favour of an unsafe twin, because a safe type could close or exchange its descriptor while it is
-    // registered. The types that are registered here (Seqpacket, Inotify, and the one of StdioFd) cannot.
+    // registered. The types that are registered here (Seqpacket, UnixStream, OwnedFd, Inotify, and the one of StdioFd) cannot.
     #[allow(deprecated)]
-    AsyncFd::new(owner)
+    AsyncFd::with_interest(owner, interest)
 }
 
 fn receive<M: Message + Default>(
@@ -113,5 +128,38 @@ impl<A> PendingCalls<A> {
     /// Ends all waiting calls: no answer will come any more.
     pub(crate) fn close(&self) {
         locked(&self.0).callers = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// A message that finds no room is sent when the peer has taken others, and no message is lost or sent twice.
+    #[tokio::test]
+    async fn a_message_waits_for_room() {
+        let (ours, theirs) = Seqpacket::pair().unwrap();
+        let packets = Packets::new(ours).unwrap();
+        let sending = tokio::spawn(async move {
+            for number in 0..1000_u32 {
+                let mut message = vec![0; 4096];
+                message[..4].copy_from_slice(&number.to_le_bytes());
+                packets.send(&message, &[]).await.unwrap();
+            }
+        });
+        sleep(Duration::from_millis(50)).await;
+        assert!(!sending.is_finished(), "the control: there is no room for all");
+        let theirs = Packets::new(theirs).unwrap();
+        let mut buffer = vec![0; 8192];
+        for number in 0..1000_u32 {
+            let received = timeout(Duration::from_secs(10), theirs.recv_bytes(&mut buffer)).await.unwrap().unwrap();
+            assert_eq!((received, &buffer[..4]), (Some(4096), &number.to_le_bytes()[..]));
+        }
+        sending.await.unwrap();
+        assert_eq!(theirs.recv_bytes(&mut buffer).await.unwrap(), None);
     }
 }

@@ -7,6 +7,7 @@
 //! There are two sockets: the control plane's, and the one that containers see. Connections to the second are bounded
 //! apart from the first, in number, in number for each container, and in time.
 
+mod client;
 mod linger;
 mod rates;
 mod slots;
@@ -35,6 +36,7 @@ use crate::problem::Problem;
 use crate::wire::body::{Call, ResponseBody};
 use crate::wire::budget::{AnswerBudget, ConnectionBudget};
 use crate::wire::{Calls, FIELDS_MAX, Wire};
+use client::ClientSocket;
 use linger::LingeringSocket;
 use rates::{Rate, Rates};
 use slots::{Limits, Owner, Slot, Slots};
@@ -263,6 +265,10 @@ impl Connection {
         let Self { routes, socket, bounds, peer, calls, budget, slot, lifetime, shortage, mut stopping, _alive } = self;
         let lingering = match LingeringSocket::of(&stream) {
             Ok(lingering) => lingering,
+            Err(error) => return tracing::error!(%error, "cannot serve a connection"),
+        };
+        let stream = match ClientSocket::new(stream) {
+            Ok(stream) => stream,
             Err(error) => return tracing::error!(%error, "cannot serve a connection"),
         };
         let uid = peer.uid;

@@ -1,0 +1,191 @@
+//! A client's socket, watched for what the client writes and, while nothing has to wait, for nothing else.
+//!
+//! The kernel tells a watcher of writing each time a client has read an answer, and each time the daemon wakes for
+//! nothing. So writing is watched only from the first answer on that finds no room.
+
+use std::io::{self, IoSlice, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+use crate::packets::watched_for;
+
+/// A client's socket.
+#[derive(Debug)]
+pub(super) struct ClientSocket {
+    /// Set but while the socket is being registered anew; unset for good when that failed.
+    socket: Option<AsyncFd<UnixStream>>,
+    /// True when writing is watched, too.
+    writing: bool,
+}
+
+impl ClientSocket {
+    /// Watches a connected socket.
+    ///
+    /// # Errors
+    /// The runtime cannot watch it.
+    pub(super) fn new(stream: tokio::net::UnixStream) -> io::Result<Self> {
+        let socket = watched_for(stream.into_std()?, Interest::READABLE)?;
+        Ok(Self { socket: Some(socket), writing: false })
+    }
+
+    fn socket(&self) -> io::Result<&AsyncFd<UnixStream>> {
+        self.socket.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Watches the socket for writing as well.
+    fn watch_writing(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let socket = self.socket.take().ok_or(io::ErrorKind::NotConnected)?;
+        let socket = self.socket.insert(watched_for(socket.into_inner(), Interest::READABLE | Interest::WRITABLE)?);
+        self.writing = true;
+        // The earlier registration had the waker of a read that waits.
+        if socket.poll_read_ready(context).is_ready() {
+            context.waker().wake_by_ref();
+        }
+        Ok(())
+    }
+
+    /// Writes by `write`, as soon as there is room.
+    fn poll_by(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl Fn(&UnixStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        while !self.writing {
+            match write(self.socket()?.get_ref()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.watch_writing(context)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                written => return Poll::Ready(written),
+            }
+        }
+        loop {
+            let mut room = ready!(self.socket()?.poll_write_ready(context))?;
+            match room.try_io(|socket| write(socket.get_ref())) {
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(written) => return Poll::Ready(written),
+                Err(_no_room) => {}
+            }
+        }
+    }
+}
+
+impl AsyncRead for ClientSocket {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let socket = self.get_mut().socket()?;
+        loop {
+            let mut bytes = ready!(socket.poll_read_ready(context))?;
+            match bytes.try_io(|socket| socket.get_ref().read(room.initialize_unfilled())) {
+                Ok(Ok(read)) => {
+                    // Fewer than there is room for were all: the next are announced.
+                    if 0 < read && read < room.remaining() {
+                        bytes.clear_ready();
+                    }
+                    room.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_none) => {}
+            }
+        }
+    }
+}
+
+impl AsyncWrite for ClientSocket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_by(context, |mut socket| socket.write(bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_by(context, |mut socket| socket.write_vectored(pieces))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.socket()?.get_ref().shutdown(Shutdown::Write))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// More than a socket has room for.
+    const LARGE: usize = 4 << 20;
+
+    fn pair() -> (tokio::net::UnixStream, ClientSocket) {
+        let (client, server) = tokio::net::UnixStream::pair().unwrap();
+        (client, ClientSocket::new(server).unwrap())
+    }
+
+    /// An answer that finds no room waits for the client, and a read that waits meanwhile is still woken.
+    #[tokio::test]
+    async fn answers_wait_for_room_and_reads_go_on() {
+        let (mut client, server) = pair();
+        let (mut reader, mut writer) = tokio::io::split(server);
+        let reading = tokio::spawn(async move {
+            let mut said = [0; 5];
+            reader.read_exact(&mut said).await.unwrap();
+            (said, reader.read(&mut [0; 1]).await.unwrap())
+        });
+        let writing = tokio::spawn(async move {
+            writer.write_all(&vec![7; LARGE]).await.unwrap();
+            writer.shutdown().await.unwrap();
+        });
+        sleep(Duration::from_millis(50)).await;
+        assert!(!writing.is_finished(), "the control: the answer finds no room");
+        client.write_all(b"hello").await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(timeout(Duration::from_secs(10), reading).await.unwrap().unwrap(), (*b"hello", 0));
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.len() == LARGE && answer.iter().all(|byte| *byte == 7));
+        writing.await.unwrap();
+    }
+
+    /// What the kernel watches of a descriptor for this process, as epoll_ctl(2) was asked.
+    fn watched_of(socket: &ClientSocket) -> u32 {
+        let line = format!("tfd: {:>8} events: ", socket.socket().unwrap().as_raw_fd());
+        let watches = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+        let texts = watches.filter_map(|watch| std::fs::read_to_string(watch.unwrap().path()).ok());
+        let found = texts
+            .flat_map(|text| text.lines().filter_map(|l| l.strip_prefix(&line).map(str::to_owned)).collect::<Vec<_>>());
+        let events = found.last().expect("is watched");
+        u32::from_str_radix(events.split_ascii_whitespace().next().unwrap(), 16).unwrap()
+    }
+
+    /// A client that reads its answers wakes nobody; when an answer has found no room, it does (the control).
+    #[tokio::test]
+    async fn writing_is_watched_from_the_first_answer_on_that_waits() {
+        const EPOLLIN: u32 = 1;
+        const EPOLLOUT: u32 = 4;
+        let (mut client, mut server) = pair();
+        server.write_all(b"answer").await.unwrap();
+        assert_eq!(watched_of(&server) & (EPOLLIN | EPOLLOUT), EPOLLIN);
+        let reading = tokio::spawn(async move { client.read_exact(&mut vec![0; LARGE]).await.map(drop) });
+        server.write_all(&vec![7; LARGE]).await.unwrap();
+        assert_eq!(watched_of(&server) & (EPOLLIN | EPOLLOUT), EPOLLIN | EPOLLOUT);
+        reading.await.unwrap().unwrap();
+    }
+}
