@@ -8,17 +8,15 @@ use serde::Serialize;
 
 /// Puts a document into a memory file, as JSON.
 pub(crate) fn of_json(name: &str, document: &impl Serialize) -> io::Result<MemFile> {
-    let json = serde_json::to_vec(document)?;
-    let mut file = MemFile::create(name, json.len())?;
-    file.fill(|bytes| bytes.copy_from_slice(&json))?;
-    Ok(file)
+    MemFile::of(name, &[&serde_json::to_vec(document)?])
 }
 
 /// Puts strings into a memory file, encoded as a payload.
 pub(crate) fn of_strings(name: &str, strings: &[&[u8]]) -> io::Result<MemFile> {
-    let mut file = MemFile::create(name, payload::encoded_len(strings.iter().copied()))?;
-    file.fill(|bytes| payload::encode(strings.iter().copied(), bytes))?;
-    Ok(file)
+    let (head, prefixes) = (payload::head(strings.len()), strings.iter().map(|string| payload::prefix(string.len())));
+    let prefixes: Vec<[u8; 4]> = prefixes.collect();
+    let parts = prefixes.iter().zip(strings).flat_map(|(prefix, string)| [&prefix[..], string]);
+    MemFile::of(name, &std::iter::once(&head[..]).chain(parts).collect::<Vec<_>>())
 }
 
 /// A payload that is overwritten when it is dropped. Its receiver overwrites it as well, unless it was killed.

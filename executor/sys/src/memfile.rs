@@ -1,12 +1,12 @@
 //! Memory files that carry secrets from process to process by descriptor.
 //!
 //! A memory file has a fixed size (sealed, so that no peer can make a reader fault by shrinking it) and is
-//! written in place, so that one wipe reaches what every holder of the descriptor sees. It has no name on any file
+//! written once, so that one wipe reaches what every holder of the descriptor sees. It has no name on any file
 //! system. Whoever passed it may go on writing into it: so it is read as a copy, which nobody else can change and which
-//! is overwritten after use. Pages of both are locked into memory where the limit on locked memory allows.
+//! is overwritten after use. What is mapped meanwhile is locked into memory where the limit on locked memory allows.
 
 use std::ffi::c_void;
-use std::io;
+use std::io::{self, IoSlice};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -26,6 +26,8 @@ pub struct MemFile {
     len: usize,
 }
 
+/// Most pieces in one system call (IOV_MAX).
+const PIECES_MAX: usize = 1024;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 /// Seals under which nothing can be overwritten.
 const UNWRITABLE: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
@@ -40,6 +42,30 @@ impl MemFile {
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
+        fcntl_add_seals(&fd, SEALS)?;
+        Ok(Self { fd, len })
+    }
+
+    /// A file of these pieces, one after the other. None of them is copied within this process.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory.
+    pub fn of(name: &str, pieces: &[&[u8]]) -> io::Result<Self> {
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let mut slices: Vec<IoSlice<'_>> =
+            pieces.iter().filter(|piece| !piece.is_empty()).map(|piece| IoSlice::new(piece)).collect();
+        let (mut rest, mut len) = (&mut slices[..], 0);
+        while !rest.is_empty() {
+            match rustix::io::pwritev(&fd, &rest[..rest.len().min(PIECES_MAX)], len as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    len += written;
+                    IoSlice::advance_slices(&mut rest, written);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         fcntl_add_seals(&fd, SEALS)?;
         Ok(Self { fd, len })
     }
@@ -240,6 +266,22 @@ mod tests {
         assert!(other.read(|bytes| bytes.len() == 10_000 && bytes.iter().all(|b| *b == 7)).unwrap());
         file.wipe().unwrap();
         assert!(other.read(|bytes| bytes.iter().all(|b| *b == 0)).unwrap());
+    }
+
+    /// Pieces of all lengths, more of them than one call takes, are written in their order and sealed.
+    #[test]
+    fn pieces_are_written_one_after_the_other() {
+        let bytes: Vec<u8> = (0..=250).cycle().take(100_000).collect();
+        let mut pieces: Vec<&[u8]> = bytes.chunks(30).collect();
+        pieces.insert(7, b"");
+        assert!(pieces.len() > 3 * PIECES_MAX);
+        let file = MemFile::of("test", &pieces).unwrap();
+        assert_eq!(file.len(), bytes.len());
+        let passed = MemFile::from_fd_to_wipe(file.as_fd().try_clone_to_owned().unwrap(), 100_000).unwrap();
+        assert!(passed.read(|read| read == bytes).unwrap());
+        passed.wipe().unwrap();
+        assert!(file.read(|read| read.iter().all(|byte| *byte == 0)).unwrap());
+        assert!(MemFile::of("test", &[]).unwrap().is_empty());
     }
 
     /// What is read does not change under the reader's hands, whoever writes into the file meanwhile.
