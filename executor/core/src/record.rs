@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cni::Address;
-use crate::ident::ProcessIdentity;
+use crate::ident::{ContainerId, ProcessIdentity};
 use crate::idmap::IdMap;
 use crate::lifecycle::State;
 use crate::placement::{Content, MountPoint, StepMount};
@@ -109,13 +109,13 @@ pub struct Attached {
     pub addresses: Vec<Address>,
 }
 
-/// A container that has a shim.
+/// A container that has a shim. A reader that knows its plan already reads it with [`PlanId`] in the place of that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainerRecord {
+pub struct ContainerRecord<P = Plan> {
     /// [`RECORD_VERSION`].
     pub version: u32,
     /// Plan of the container.
-    pub plan: Plan,
+    pub plan: P,
     /// A keyed hash of the whole request, under a key that is in memory only.
     pub request_tag: String,
     /// Time of admission.
@@ -161,6 +161,13 @@ pub struct ContainerRecord {
     /// First id of the host that the users of its pod have, where it is a member of one with a user namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_range_start: Option<u32>,
+}
+
+/// The id in a plan, of which nothing else is parsed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PlanId {
+    /// Id of the container.
+    pub id: ContainerId,
 }
 
 impl ContainerRecord {
@@ -263,9 +270,9 @@ pub struct OutputsRecord {
 
 /// The end of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExitRecord {
+pub struct ExitRecord<P = Plan> {
     /// Last record of the container.
-    pub container: ContainerRecord,
+    pub container: ContainerRecord<P>,
     /// Exit status of the process; unset if it never ran or its status is unknown.
     pub exit: Option<Exit>,
     /// The kernel killed for want of memory.

@@ -237,6 +237,8 @@ impl Actor {
                         }
                         return Ok(FollowEnd::Lost);
                     }
+                    // Nothing that the record has then is asked for before the next state.
+                    Some(State::Initializing) if self.facts.state == State::Initializing => {}
                     Some(state) => {
                         self.reached(state);
                         self.transferring.follow(&self.node, &self.handle, &self.facts, link);
@@ -264,18 +266,12 @@ impl Actor {
     /// Takes over a report of a state before `completed`. The record may be ahead of the report; the state follows the
     /// reports, so that a process that ran for a moment only is still seen to have run.
     fn reached(&mut self, reported: State) {
-        let steps = std::mem::take(&mut self.facts.steps);
-        let restarts = self.facts.restarts.clone();
+        let (steps, restarts) = (self.facts.steps.clone(), self.facts.restarts.clone());
         let (generation, egress) = (self.facts.files_generation, self.facts.egress_generation);
-        match records::live(&self.node.config.paths, self.handle.id()) {
-            Ok(Some(record)) => self.facts.update(record),
-            // The container is at its end: the exit record follows.
-            Ok(None) => self.facts.steps.clone_from(&steps),
-            Err(error) => {
-                self.facts.steps.clone_from(&steps);
-                let (id, error) = (self.handle.id(), crate::chain(&error));
-                tracing::error!(container = %id, error, "cannot use the container's record");
-            }
+        // Without a record the container is at its end: the exit record follows.
+        if let Err(error) = records::progress(&self.node.config.paths, &mut self.facts) {
+            let (id, error) = (self.handle.id(), crate::chain(&error));
+            tracing::error!(container = %id, error, "cannot use the container's record");
         }
         self.advance(reported);
         self.steps_changed(&steps, restarts.as_ref());
@@ -348,12 +344,10 @@ impl Actor {
 
     /// Completes the container if its exit record is there; true if so.
     fn conclude_from_record(&mut self) -> bool {
-        match records::exit(&self.node.config.paths, self.handle.id()) {
-            Ok(None) => false,
-            Ok(Some(record)) => {
-                let steps = std::mem::take(&mut self.facts.steps);
-                let restarts = self.facts.restarts.clone();
-                self.facts.conclude(record);
+        let (steps, restarts) = (self.facts.steps.clone(), self.facts.restarts.clone());
+        match records::conclude(&self.node.config.paths, &mut self.facts) {
+            Ok(false) => false,
+            Ok(true) => {
                 self.steps_changed(&steps, restarts.as_ref());
                 self.complete();
                 true

@@ -141,12 +141,29 @@ impl Facts {
         }
     }
 
-    /// Takes over the shim's record. The caller advances the state.
+    /// Takes over the shim's record with its plan. The caller advances the state.
     pub fn update(&mut self, record: ContainerRecord) {
-        let generations = (self.files_generation, self.egress_generation);
-        if generations != (record.files_generation, record.egress_generation) {
-            self.plan = Arc::new(record.plan);
+        if (self.files_generation, self.egress_generation) != (record.files_generation, record.egress_generation) {
+            self.replan(record.plan.clone());
         }
+        self.progress(record);
+    }
+
+    /// True when the plan of a record is not the present one, because files or egress were replaced. The first files of a container
+    /// that is only being made are those of the plan.
+    pub fn is_replanned<P>(&self, record: &ContainerRecord<P>) -> bool {
+        let first = self.prepared.is_none() && record.files_generation == 1 && self.files_generation == 0;
+        (record.files_generation != self.files_generation && !first)
+            || record.egress_generation != self.egress_generation
+    }
+
+    /// Takes over the plan of a record.
+    pub fn replan(&mut self, plan: Plan) {
+        self.plan = Arc::new(plan);
+    }
+
+    /// Takes over a record but for its plan. The caller advances the state.
+    pub fn progress<P>(&mut self, record: ContainerRecord<P>) {
         self.files_generation = record.files_generation;
         self.files_updated_at = record.files_updated_at;
         self.id_range_start = record.pod_range_start.or(record.id_range_start);
@@ -170,9 +187,9 @@ impl Facts {
         }
     }
 
-    /// Takes over the exit record.
-    pub fn conclude(&mut self, record: ExitRecord) {
-        self.update(record.container);
+    /// Takes over the exit record but for the plan.
+    pub fn conclude<P>(&mut self, record: ExitRecord<P>) {
+        self.progress(record.container);
         self.end = Some(Arc::new(End {
             exit: record.exit,
             oom_killed: record.oom_killed,

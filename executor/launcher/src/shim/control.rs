@@ -148,7 +148,8 @@ impl Control {
         listener.set_nonblocking(true)?;
         dirs.share_socket(&path)?;
         self.listener = Some(listener);
-        self.reached(State::Initializing);
+        // Not the daemon, which has known the state since the launcher's answer, and would wake for nothing.
+        self.tell_launcher(&reached_report(self.state));
         Ok(())
     }
 
