@@ -114,8 +114,13 @@ enum Found {
 impl Found {
     fn of(dirs: &Dirs) -> Self {
         let record = dirs.read_record();
-        if dirs.read_exit().is_some() {
-            return Self::Ended;
+        match dirs.read_exit() {
+            Ok(Some(_)) => return Self::Ended,
+            Ok(None) => {}
+            Err(error) => {
+                let name = dirs.state.file_name().unwrap_or_default().to_string_lossy();
+                log::line(Level::Error, &name, format_args!("its exit record does not count: {error}"));
+            }
         }
         // The state directory is made before the first record and goes first when a container is undone.
         match record.filter(|_| dirs.state.exists()) {
@@ -298,7 +303,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     }
     let alive = |id: &ContainerId| shims.iter().any(|shim| shim.id == *id);
     for id in ids(&host.containers_state())?.into_iter().filter(|id| !alive(id)) {
-        if Dirs::of(host, &id).read_exit().is_none() && !host.containers_run().join(id.as_str()).exists() {
+        if !Dirs::of(host, &id).has_exit() && !host.containers_run().join(id.as_str()).exists() {
             unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));
         }
     }
@@ -492,9 +497,15 @@ mod tests {
         assert_eq!(found(), "never was", "no record");
         write(&dirs.state.join("container.json"), &json);
         assert_eq!(found(), "lost", "by the record in its state directory: the machine was stopped");
-        write(&dirs.state.join("exit.json"), b"{");
-        assert_eq!(found(), "lost", "half of an exit record does not count");
-        write(&dirs.state.join("exit.json"), &serde_json::to_vec(&exit).expect("JSON"));
+        let whole = serde_json::to_vec(&exit).expect("JSON");
+        let mut holed = whole.clone();
+        holed[40..].fill(0);
+        // It is not synced: what a power cut leaves of it.
+        for torn in [&b""[..], &whole[..whole.len() / 2], &vec![0; whole.len()], &holed] {
+            write(&dirs.state.join("exit.json"), torn);
+            assert_eq!(found(), "lost", "a part of an exit record does not count");
+        }
+        write(&dirs.state.join("exit.json"), &whole);
         assert_eq!(found(), "ended");
     }
 }

@@ -44,13 +44,21 @@ pub fn live(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, 
     record.map(|record| check(&path, id, &record).map(|()| record)).transpose()
 }
 
-/// Reads the exit record of a container; `None` where there is none (yet).
+/// Reads the exit record of a container; `None` where there is none (yet). Exit records are not synced: what a power cut left
+/// of one does not count, and is told in the log.
 ///
 /// # Errors
 /// See [`RecordError`].
 pub fn exit(paths: &Paths, id: &ContainerId) -> Result<Option<ExitRecord>, RecordError> {
     let path = paths.exit_record(id);
-    let record: Option<ExitRecord> = read(&path)?;
+    let record: Option<ExitRecord> = match read(&path) {
+        Err(error @ RecordError::Form(..)) => {
+            let error = crate::chain(&error);
+            tracing::error!(container = %id, error, "the exit record does not count");
+            None
+        }
+        record => record?,
+    };
     record.map(|record| check(&path, id, &record.container).map(|()| record)).transpose()
 }
 

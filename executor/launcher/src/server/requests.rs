@@ -125,7 +125,7 @@ impl Server {
                 .then_some(LAST_STEPS),
             // The daemon saw the exit record of a shim that was killed before its very last step.
             LauncherCall::Remove(remove) => shim(&remove.container_id)
-                .is_some_and(|shim| Dirs::of(&self.host, &shim.id).read_exit().is_some())
+                .is_some_and(|shim| Dirs::of(&self.host, &shim.id).has_exit())
                 .then_some(LAST_STEPS),
             _ => None,
         }
