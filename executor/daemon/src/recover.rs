@@ -59,7 +59,11 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
     for facts in known.into_values() {
         if facts.state == State::Completed {
             completed += 1;
-            let _ = node.registry.adopt(facts);
+            let is_removed = !node.config.paths.live_container(&facts.plan.id).exists();
+            let adopted = node.registry.adopt(facts.clone(), is_removed);
+            if let Some(handle) = adopted.filter(|_| !is_removed) {
+                tokio::spawn(actor::resume(Arc::clone(node), handle, facts, None));
+            }
         } else {
             let reported = reported.get(&facts.plan.id);
             let reported = reported.map_or((&[][..], None), |(steps, restarts)| (&steps[..], restarts.as_ref()));
@@ -89,7 +93,7 @@ fn look_for_record(node: &Node, facts: &mut Facts) {
     if !has_record(facts) || matches!(records::exit(&node.config.paths, &facts.plan.id), Ok(Some(_))) {
         return;
     }
-    tracing::warn!(container = %facts.plan.id, "the machine was stopped before the exit record was on the disk: the ledger has the result");
+    tracing::warn!(container = %facts.plan.id, "the exit record was lost with the machine's power; the ledger has the result");
     if let Some(end) = &mut facts.end {
         Arc::make_mut(end).record_lost = true;
     }
@@ -102,7 +106,7 @@ fn resume(
     facts: Facts,
     (reported, restarts): (&[StepRecord], Option<&RestartRecord>),
 ) -> Option<Arc<Handle>> {
-    let handle = node.registry.adopt(facts.clone())?;
+    let handle = node.registry.adopt(facts.clone(), false)?;
     node.events.append_steps(&facts.plan.id, reported, &facts.steps);
     node.events.append_restart(&facts.plan.id, restarts, facts.restarts.as_ref());
     node.ledger.put(Arc::new(facts.clone()));
@@ -327,7 +331,7 @@ mod tests {
             assert!(disk.codes().is_empty(), "{form}: no container is known by it");
             let (node, _) = Node::open(disk.config()).unwrap();
             let facts = Facts { state: State::Running, ..Facts::from_record(record("torn").container) };
-            let handle = node.registry.adopt(facts.clone()).unwrap();
+            let handle = node.registry.adopt(facts.clone(), false).unwrap();
             actor::resume(Arc::clone(&node), Arc::clone(&handle), facts, None).await;
             let end = handle.facts().unwrap().end.clone().unwrap();
             assert_eq!(

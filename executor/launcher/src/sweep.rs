@@ -26,7 +26,7 @@ use executor_sys::{identity, process::pidfd};
 use prost::Message;
 
 use crate::dirs::{Dirs, finish_removals};
-use crate::finish::{Outcome, Remains, Rotated, now};
+use crate::finish::{Outcome, Recorded, Remains, Rotated, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::orphans;
@@ -141,7 +141,9 @@ fn finish_remains(
         Found::Ended => {
             orphans::end(&host.run_dir, living);
             let _ = remains.wipe(id.as_str()); // logged
-            return remains.leave(host, id.as_str());
+            remains.detach(host, id.as_str());
+            remains.leave(host, id.as_str(), Recorded::Yes);
+            return;
         }
         Found::NeverWas => {
             orphans::end(&host.run_dir, living);
@@ -154,7 +156,8 @@ fn finish_remains(
         remains.volumes = recover::volumes(host, &record);
     }
     let outcome = end(host, &record, remains, killed, living);
-    remains.complete(host, record, outcome, || {});
+    let recorded = remains.complete(host, record, outcome, || {});
+    remains.leave(host, id.as_str(), recorded);
 }
 
 /// Ends what still runs of a container, and tells what is known of its end.
