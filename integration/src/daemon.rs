@@ -209,6 +209,12 @@ impl Daemon {
         (self.child, self.api) = self.setup.spawn();
     }
 
+    /// Waits until a container whose end is told has left nothing of the host: its run directory goes last.
+    pub fn wait_until_removed(&self, id: &str) {
+        let path = self.setup.run_dir().join("containers").join(id);
+        wait::until("the container has left", || (!path.exists()).then_some(()));
+    }
+
     /// Takes the current footprint of the daemon.
     pub fn footprint(&self) -> Footprint {
         Footprint::take(self.setup.home(), self.pid(), self.launcher(), &self.api)

@@ -163,6 +163,12 @@ impl Launcher {
         serde_json::from_slice(&bytes).expect("an exit record")
     }
 
+    /// Waits until a container whose end is told has left nothing of the host: its run directory goes last.
+    pub fn wait_until_removed(&self, id: &str) {
+        let path = self.run_dir().join("containers").join(id);
+        wait::until("the container has left", || (!path.exists()).then_some(()));
+    }
+
     /// Output of a container from its log file; the parts of a divided line (`P`, ending with `F`) are joined.
     pub fn log(&self, id: &str) -> String {
         let path = self.state_dir().join("containers").join(id).join("log");

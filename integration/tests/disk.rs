@@ -144,7 +144,7 @@ fn disk_is_a_part_of_the_capacity() {
     daemon.api.started(limited(sleeps("three"), LIMIT));
     daemon.api.stop("one", Some(0)).unwrap();
     daemon.api.wait("one").unwrap();
-    assert_eq!(left(), 2 * LIMIT);
+    wait::until("the disk of the completed container is free", || (left() == 2 * LIMIT).then_some(()));
     let default = Setup::default().start();
     let size = rustix::fs::statvfs(default.setup().state_dir()).unwrap();
     assert_eq!(default.api.info().total.unwrap().disk_bytes, size.f_blocks * size.f_frsize, "the file system's size");

@@ -75,8 +75,8 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     }
     let wipe = exit.wipe.unwrap();
     assert_eq!((wipe.files, wipe.bytes, wipe.verified, &*wipe.by), (2, 9, true, "shim"));
+    launcher.remove("one"); // which waits for what the container held
     assert!(!launcher.run_dir().join("containers/one").exists());
-    launcher.remove("one");
     assert!(!launcher.state_dir().join("containers/one").exists());
     assert!(
         !footprint::inventory_of(&run_dir).cgroups.is_empty(),
@@ -122,6 +122,7 @@ fn a_prepared_rootfs_is_never_written_to() {
     let log = launcher.log("dir");
     assert!(log.contains("uid=1234(app) gid=80(web)") && log.contains("stdout P S"), "{log}");
     assert_eq!(launcher.exit("dir").exit, Some(Exit::Code(3)), "{log}");
+    launcher.wait_until_removed("dir");
     assert_eq!(rootfs.listing(), before);
     assert!(!launcher.state_dir().join("containers/dir/upper").exists());
 }

@@ -74,7 +74,7 @@ fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     assert_eq!((wipe.files, wipe.bytes, &*wipe.by), (1, SECRET.len() as u64, "launcher"));
     assert_eq!(read(SECRET.len()), vec![0; SECRET.len()]);
     wait_until_gone(record.prepared.unwrap().init.pid);
-    wait::until("the run directory is gone", || (!launcher.run_dir().join("containers/lost").exists()).then_some(()));
+    launcher.wait_until_removed("lost");
     assert_eq!(footprint::inventory_of(&launcher.run_dir()), before);
     start(&launcher, "next");
 }

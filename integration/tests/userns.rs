@@ -135,6 +135,7 @@ fn files_show_their_owners_and_nothing_is_chowned() {
     assert_eq!(owner(&upper), (start, start));
     daemon.api.stop("owners", Some(0)).unwrap();
     daemon.api.wait("owners").unwrap();
+    daemon.wait_until_removed("owners");
     assert_eq!(rootfs.listing(), before);
     assert_eq!(owner(&rootfs.path().join("srv/apps")), (1234, 80));
     assert!(!upper.exists(), "the container's files are removed with it");

@@ -111,7 +111,7 @@ pub(crate) const LINTIAN: [Need; 1] =
     [Need { package: "lintian", reason: "checks the package", sign: Sign::Program("lintian") }];
 
 /// Needed by `cargo xtask vm-test`.
-pub(crate) const VM: [Need; 4] = [
+pub(crate) const VM: [Need; 5] = [
     Need { package: "mmdebstrap", reason: "makes the virtual machine's Debian", sign: Sign::Program("mmdebstrap") },
     Need {
         package: "debian-archive-keyring",
@@ -120,6 +120,7 @@ pub(crate) const VM: [Need; 4] = [
     },
     Need { package: "e2fsprogs", reason: "makes its disks", sign: Sign::Program("mke2fs") },
     Need { package: "qemu-system-x86", reason: "is the virtual machine", sign: Sign::Program("qemu-system-x86_64") },
+    Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
 ];
 
 /// Needed by `cargo xtask sanitize`, besides [`BUILD`]. gcc brings the runtime itself.

@@ -3,13 +3,15 @@
 //! Tests on the build machine use its cgroup version and its kernel, and no units. Here the package is installed, runs
 //! from its units, is restarted and killed under load and removed again, and the most important tests run once more.
 //! The checks are in `integration/vm/`, one per file; this module makes the machine ([`root`]), copies the package and
-//! the programs into it ([`payload`]), boots it ([`machine`]) and prints the results ([`report`]).
+//! the programs into it ([`payload`]), boots it ([`machine`]) and prints the results ([`report`]). With `--power-cut` the
+//! machine is killed again and again instead ([`power_cut`]).
 //!
 //! It needs root, to make the root file system, and once Debian's archive. Nothing is mounted on this machine and no
 //! port is opened; the virtual machine has no network. All files are below `target/vm/`.
 
 mod machine;
 mod payload;
+mod power_cut;
 mod report;
 mod root;
 
@@ -42,6 +44,11 @@ pub(crate) struct Options {
     /// Leave out the tests of `integration/tests`, which are compiled for it
     #[arg(long)]
     no_tests: bool,
+    /// Run no check: kill the machine in the middle of a stream of containers, so many times, and look each time what the next
+    /// boot knows of them
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", conflicts_with_all = ["filter", "shell"],
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    power_cut: Option<u32>,
     /// Use the binaries and the package as they are in target/
     #[arg(long)]
     no_build: bool,
@@ -63,14 +70,22 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         dist::build(workspace)?;
         deb::build(workspace)?;
     }
-    let payload = payload::image(workspace, &options.filter, !options.no_tests && !options.shell)?;
+    let with_tests = !options.no_tests && !options.shell && options.power_cut.is_none();
+    let payload = payload::image(workspace, &options.filter, with_tests)?;
     let machine = machine::Machine {
         directory: workspace.target.join("vm"),
-        root,
         payload,
         accel: options.accel.clone(),
         deadline: Duration::from_secs(options.deadline * 60),
+        changes: match options.power_cut {
+            None => machine::Changes::Forgotten,
+            Some(_) => machine::Changes::Kept(power_cut::disk(&root)?),
+        },
+        root,
     };
+    if let Some(cuts) = options.power_cut {
+        return power_cut::run(&machine, cuts, options.json);
+    }
     if options.shell {
         return machine.shell();
     }

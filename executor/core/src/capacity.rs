@@ -45,7 +45,7 @@ pub struct Exhausted {
 }
 
 /// Reservations by container.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Account {
     total: Amount,
     held: HashMap<ContainerId, Amount>,

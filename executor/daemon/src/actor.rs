@@ -2,7 +2,7 @@
 //! container.
 //!
 //! ```text
-//!  launch ──> follow the shim's reports ──> exit record ──> completed
+//!  launch ──> follow the shim's reports ──> exit record ──> completed ──> all that it held is removed: capacity free
 //!    │               │  connection lost
 //!    │               └──> exit record? shim again? else wait for the launcher, which finishes what a shim left
 //!    └─ refused ──> wiping, completed, deleted: the id is free, and the callers that wait get the reason
@@ -112,7 +112,12 @@ pub(crate) async fn launch(
 /// Drives a container of an earlier daemon to its end.
 pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
     let (unconfirmed, checking, transferring) = (Vec::new(), None, Transferring::default());
-    Actor { node, handle, facts, unconfirmed, checking, transferring }.drive(link).await;
+    let mut actor = Actor { node, handle, facts, unconfirmed, checking, transferring };
+    // Its shim may be about to remove what is left: it told the end to the daemon before, and tells no more.
+    if actor.facts.state == State::Completed || actor.conclude_from_record() {
+        return actor.watch_removal(link).await;
+    }
+    actor.drive(link).await;
 }
 
 impl Actor {
@@ -161,9 +166,9 @@ impl Actor {
                 self.handle.set_shim(None);
                 link.close();
                 match followed {
-                    Ok(FollowEnd::Completed) => return,
+                    Ok(FollowEnd::Completed) => return self.watch_removal(Some(link)).await,
                     Ok(FollowEnd::Lost) => {}
-                    Ok(FollowEnd::Finished) => return self.finished(),
+                    Ok(FollowEnd::Finished) => return self.finished().await,
                     Err(refused) => return self.refuse(refused),
                 }
             }
@@ -171,13 +176,14 @@ impl Actor {
             let mut greetings = self.node.launcher.watch_greetings();
             greetings.mark_unchanged();
             if self.conclude_from_record() {
-                return;
+                return self.watch_removal(None).await;
             }
             if self.facts.boot_id != self.node.boot_id {
-                return self.conclude_without_record(
+                self.conclude_without_record(
                     FailureKind::HostStopped,
                     "the machine was stopped while the container ran",
                 );
+                return self.watch_removal(None).await;
             }
             if !greeted {
                 // A launcher's greeting says that every shim listens or is gone. It may have come before this task
@@ -205,17 +211,39 @@ impl Actor {
             }
             // The run directory is removed last: without it there is nothing left to finish.
             if !self.node.config.paths.live_container(self.handle.id()).exists() {
-                return self.finished();
+                return self.finished().await;
             }
             // Without shim and record the launcher finishes the container, now or when it is there again.
             tokio::select! {
-                () = self.handle.shim_lost.notified() => return self.finished(),
+                () = self.handle.shim_lost.notified() => return self.finished().await,
                 _ = greetings.changed() => {}
             }
             if Seqpacket::connect(&self.node.config.paths.shim_socket(self.handle.id())).is_err() {
-                return self.finished();
+                return self.finished().await;
             }
         }
+    }
+
+    /// Waits until what a completed container held of the node is removed, and gives its capacity back: by its shim, which
+    /// ends with that, or by the launcher, where the shim was lost. The run directory goes last.
+    async fn watch_removal(self, mut link: Option<Arc<ShimLink>>) {
+        let mut pause = RECONNECT;
+        let path = self.node.config.paths.live_container(self.handle.id());
+        loop {
+            if let Some(link) = link.take() {
+                while let Ok(Some(_)) = link.next().await {}
+                link.close();
+            }
+            if !path.exists() {
+                break;
+            }
+            tokio::select! {
+                () = self.handle.shim_lost.notified() => {}
+                () = self.handle.until_removed() => {} // it was deleted
+                () = tokio::time::sleep(pause.pause()) => {}
+            }
+        }
+        self.node.registry.release(&self.handle);
     }
 
     /// Follows one connection.
@@ -370,9 +398,9 @@ impl Actor {
     }
 
     /// Concludes a container that has no shim any more and that the launcher has finished.
-    fn finished(mut self) {
+    async fn finished(mut self) {
         if self.conclude_from_record() {
-            return;
+            return self.watch_removal(None).await;
         }
         if self.facts.state > State::Initializing && !self.node.config.paths.kept_container(self.handle.id()).exists() {
             return self.vanish();
@@ -387,6 +415,7 @@ impl Actor {
             FailureKind::SupervisorLost,
             "the container's shim was lost, and it left no exit record",
         );
+        self.watch_removal(None).await;
     }
 
     fn wipe_unconfirmed(&mut self) {
@@ -421,12 +450,11 @@ impl Actor {
         }
     }
 
-    /// Completes the container. Its capacity is free before the completion is published.
+    /// Completes the container. Its capacity is free when what it held is removed.
     fn complete(&mut self) {
         let passed = advance(self.facts.state, State::Completed);
         self.facts.state = State::Completed;
         self.wipe_unconfirmed();
-        self.node.registry.release(self.handle.id());
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
         for state in passed {

@@ -101,14 +101,14 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     let payload = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
-    let launched = launch(node, plan, &tag, session, payload);
+    let launched = launch(node, plan, &tag, session, payload).await;
     // From here on the container itself keeps its images in use.
     drop(resolved);
     launched
 }
 
 /// Makes a pod, and starts the task that drives it.
-pub(crate) fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> Result<(Arc<Handle>, bool), Problem> {
+pub(crate) async fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> Result<(Arc<Handle>, bool), Problem> {
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
@@ -123,37 +123,46 @@ pub(crate) fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> Result
     let payload = payload_of_pod(&plan).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
     })?;
-    launch(node, plan, &tag, session, payload)
+    launch(node, plan, &tag, session, payload).await
 }
 
 /// Takes id and capacity for a container, and starts the task that drives it.
-fn launch(
+async fn launch(
     node: &Arc<Node>,
     plan: Plan,
     tag: &str,
     session: Arc<Session>,
     payload: LaunchPayload,
 ) -> Result<(Arc<Handle>, bool), Problem> {
+    let unlaunched = Unlaunched(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
     let facts = Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone());
-    match node.registry.admit(facts.clone()) {
+    match node.registry.admit_when_removed(&facts).await {
         Ok(Admission::New(handle)) => {
+            unlaunched.is_admitted();
             handle.set_shim(Some(Arc::clone(&payload.ours)));
             tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, payload));
             Ok((handle, true))
         }
-        Ok(Admission::Used(handle)) => {
-            payload.wipe();
-            same_container(handle, tag)
-        }
-        Ok(Admission::PodEnds) => {
-            payload.wipe();
-            Err(Problem::pod_unavailable(&pod))
-        }
-        Err(exhausted) => {
-            payload.wipe();
-            Err(Problem::new(Kind::Exhausted, exhausted.to_string()))
-        }
+        Ok(Admission::Used(handle)) => same_container(handle, tag),
+        Ok(Admission::PodEnds) => Err(Problem::pod_unavailable(&pod)),
+        Err(exhausted) => Err(Problem::new(Kind::Exhausted, exhausted.to_string())),
+    }
+}
+
+/// Payload of a container that is not admitted yet: overwritten where it is not, and where the caller goes away meanwhile.
+struct Unlaunched<'a>(Option<&'a LaunchPayload>);
+
+impl Unlaunched<'_> {
+    /// From here on the container's task looks after it.
+    fn is_admitted(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unlaunched<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|payload| payload.wipe());
     }
 }
 

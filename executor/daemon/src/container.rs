@@ -5,7 +5,8 @@
 //!              │  └── shim: link ────────> Stop, Signal
 //!              └── driven by one task (actor), from its launch or its recovery to its completion
 //! ```
-//! The handle outlives the task: a completed container is its facts alone.
+//! The handle outlives the task: a completed container is its facts alone. Between its completion and the end of the
+//! task its shim removes what it held of the node.
 
 pub mod link;
 pub mod records;
@@ -44,6 +45,8 @@ pub struct Handle {
     closed: AtomicBool,
     presence: watch::Sender<Presence>,
     shim: Mutex<Option<Arc<ShimLink>>>,
+    /// True when nothing is left of a completed container but what its deletion removes.
+    removed: watch::Sender<bool>,
     /// Notified when the launcher has finished the container, whose shim was lost.
     pub(crate) shim_lost: Notify,
     /// Held by the call that deletes the container.
@@ -62,6 +65,7 @@ impl Handle {
             closed: AtomicBool::new(false),
             presence: watch::Sender::new(Presence::Present(Arc::new(facts))),
             shim: Mutex::new(None),
+            removed: watch::Sender::new(false),
             shim_lost: Notify::new(),
             deleting: tokio::sync::Mutex::new(()),
             updating: tokio::sync::Mutex::new(()),
@@ -112,6 +116,22 @@ impl Handle {
     /// True when the container is completed, refused or deleted.
     pub fn is_over(&self) -> bool {
         self.state().is_none_or(|state| state == State::Completed)
+    }
+
+    /// True of a completed container of which the node holds something still: cgroup, mounts, writable layer.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_over() && !*self.removed.borrow()
+    }
+
+    /// Waits until nothing is left of a container that is over but what its deletion removes.
+    pub(crate) async fn until_removed(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.removed.subscribe().wait_for(|removed| *removed).await;
+    }
+
+    /// Tells those who wait that the container holds nothing of the node any more. Only the registry calls it.
+    pub(crate) fn set_removed(&self) {
+        self.removed.send_replace(true);
     }
 
     /// Watches the container.

@@ -2,14 +2,19 @@
 //! takes a container out of the registry, the ledger and the sight of its watchers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{ShimCall, Stop};
+use tokio::time::timeout;
 
 use crate::container::{Handle, Presence};
 use crate::events::EventKind;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+
+/// Time that a deletion waits for the removal of what the container held, before the launcher is asked all the same.
+const REMOVAL: Duration = Duration::from_secs(30);
 
 /// Deletes a container with its logs and its record. With `force` a living one is killed first.
 ///
@@ -45,6 +50,9 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
         }
         handle.completed().await?;
     }
+    // Its shim, or the launcher, removes what it held; a launcher that cannot says why.
+    node.launcher.session()?;
+    let _ = timeout(REMOVAL, handle.until_removed()).await;
     let _alone = handle.deleting.lock().await;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
     node.launcher.remove(id).await?;
@@ -107,7 +115,7 @@ mod tests {
             if let Admission::New(handle) = node.registry.admit(facts.clone()).unwrap() {
                 node.events.append(handle.id(), EventKind::Reached(State::Reserved), None, crate::now());
                 node.ledger.put(Arc::new(facts.clone()));
-                node.registry.release(handle.id()); // there is not enough memory for all of them
+                node.registry.release(&handle); // there is not enough memory for all of them
                 return handle;
             }
         };

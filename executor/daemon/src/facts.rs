@@ -93,6 +93,9 @@ pub struct End {
     /// True when there is an exit record. Without one no process was left that could write it.
     #[serde(default)]
     pub recorded: bool,
+    /// True when the machine was stopped before the exit record was on the disk.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub record_lost: bool,
 }
 
 impl Facts {
@@ -203,6 +206,7 @@ impl Facts {
             termination_message: record.termination_message,
             finished_at: record.finished_at,
             recorded: true,
+            record_lost: false,
         }));
     }
 
@@ -221,6 +225,7 @@ impl Facts {
             termination_message: String::new(),
             finished_at: now,
             recorded: false,
+            record_lost: false,
         }));
         self.steps.iter_mut().for_each(StepRecord::lose);
         self.restarts.iter_mut().for_each(|restarts| restarts.next_at = None);

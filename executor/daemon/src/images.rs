@@ -11,6 +11,7 @@ mod apply;
 mod problem;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_core::image::{Digest, ImageReference};
 use executor_core::plan::{Plan, PlannedImage, VolumeImage};
@@ -21,6 +22,9 @@ use zeroize::Zeroizing;
 
 use crate::node::Node;
 use crate::problem::Problem;
+
+/// Time that the removal of an image waits for completed containers to let go of theirs.
+const LEAVING: Duration = Duration::from_secs(10);
 
 pub(crate) use apply::apply;
 pub(crate) use problem::{of_image, of_image_in, of_image_of_run};
@@ -143,13 +147,24 @@ pub(crate) async fn resolve(
     }
 }
 
-/// Returns the id of a container that uses an image and is not completed.
+/// Waits until completed containers have let go of their images, or for as long as [`LEAVING`] says.
+pub(crate) async fn until_left(node: &Node) {
+    let leaving: Vec<_> = node.registry.all().into_iter().filter(|handle| handle.is_leaving()).collect();
+    let all = async {
+        for handle in &leaving {
+            handle.until_removed().await;
+        }
+    };
+    let _ = tokio::time::timeout(LEAVING, all).await; // what is still in use is named as such
+}
+
+/// Returns the id of a container that uses an image: it is not completed, or its root file system is not removed yet.
 pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
     let mut user = None;
     node.registry.visit(None, |handle| {
         let has = |facts: &crate::facts::Facts| facts.plan.images().any(|(one, _)| one == digest);
-        if !handle.is_over() && handle.facts().is_some_and(|facts| has(&facts)) {
+        if (!handle.is_over() || handle.is_leaving()) && handle.facts().is_some_and(|facts| has(&facts)) {
             user = Some(handle.id().to_string());
         }
         user.is_none()

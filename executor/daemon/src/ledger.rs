@@ -2,7 +2,8 @@
 //!
 //! Containers' facts and events go in; after a restart they come out again. No request waits for the ledger: changes
 //! are collected, the newer replacing the older, and one thread writes them in batches, each durable as a whole. What a
-//! kill -9 takes from the last batch is in the shims' own records, which are on disk before the daemon hears of them.
+//! kill -9 takes from the last batch is in the shims' own records, which are written before the daemon hears of them. These
+//! are not synced: results are on the disk with the batch, in one sync for as many containers as end in its time.
 //!
 //! A disk that is full or broken stops no container: the batch is kept, the store is opened again until it takes the
 //! batch, and meanwhile [`Ledger::trouble`] says why, so that no new container is admitted. A daemon that starts on a
@@ -36,6 +37,8 @@ pub struct Loaded {
     pub events: KeptEvents,
     /// Number of daemons that were started on this ledger, this one included.
     pub starts: u64,
+    /// Boot in which the ledger was last written; `None` in a new one.
+    pub boot_id: Option<String>,
 }
 
 /// Why the ledger cannot be opened.
@@ -62,11 +65,13 @@ struct Batch {
     oldest_event: u64,
     /// The first cursor that is not reserved.
     reserved: Option<u64>,
+    /// This boot, where it is to be noted.
+    boot_id: Option<String>,
 }
 
 impl Batch {
     fn is_empty(&self) -> bool {
-        self.containers.is_empty() && self.events.is_empty() && self.reserved.is_none()
+        self.containers.is_empty() && self.events.is_empty() && self.reserved.is_none() && self.boot_id.is_none()
     }
 
     /// Takes back a batch that could not be written; changes since are newer.
@@ -77,6 +82,7 @@ impl Batch {
         self.events.extend(failed.events);
         self.oldest_event = self.oldest_event.max(failed.oldest_event);
         self.reserved = self.reserved.or(failed.reserved);
+        self.boot_id = self.boot_id.take().or(failed.boot_id);
         self.drop_old_events();
     }
 
@@ -160,6 +166,11 @@ impl Ledger {
     /// Reserves the cursors below `limit`.
     pub fn reserve_cursors(&self, limit: u64) {
         self.writer.add(|batch| batch.reserved = Some(limit));
+    }
+
+    /// Notes the boot in which the ledger is written.
+    pub fn keep_boot(&self, boot_id: &str) {
+        self.writer.add(|batch| batch.boot_id = Some(boot_id.to_owned()));
     }
 
     /// Returns why nothing can be written at the moment.

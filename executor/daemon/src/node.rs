@@ -64,6 +64,8 @@ pub struct Node {
     pub log_watch: DirectoryWatch,
     /// Id of this boot.
     pub boot_id: String,
+    /// True where the ledger was last written before the machine was started.
+    pub booted: bool,
     /// Start of the daemon.
     pub started_at: Timestamp,
     /// Notified when a container is completed, for the retention.
@@ -85,6 +87,7 @@ impl Node {
         let (ledger, loaded) = Ledger::open(&config.paths.ledger())?;
         tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
         let ledger = Arc::new(ledger);
+        let boot_id = executor_sys::identity::boot_id().map_err(NodeError::BootId)?;
         let launcher = Arc::new(Launcher::new(config.paths.launcher_socket()));
         let layers = LauncherLayers::new(Arc::clone(&launcher));
         let node = Self {
@@ -93,7 +96,8 @@ impl Node {
             registry: Registry::new(config.capacity),
             events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
-            boot_id: executor_sys::identity::boot_id().map_err(NodeError::BootId)?,
+            booted: loaded.boot_id.is_some_and(|last| last != boot_id),
+            boot_id,
             config,
             ledger,
             launcher,

@@ -24,7 +24,7 @@ const NAMES_SHOWN: usize = 20;
 /// Those that the interface lists for CreatePod. Nothing is left then, and the id is free.
 pub(crate) async fn create(node: &Arc<Node>, request: v1::CreatePodRequest) -> Result<(Arc<Facts>, bool), Problem> {
     node.until_found().await;
-    let (handle, created) = admit::pod(node, request)?;
+    let (handle, created) = admit::pod(node, request).await?;
     let facts = tokio::select! {
         facts = handle.started() => facts?,
         () = node.until_stopping() => return Err(Problem::stopping()),

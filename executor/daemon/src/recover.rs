@@ -2,7 +2,8 @@
 //!
 //! There are three sources: the ledger (containers that were admitted, and those that were completed), the run
 //! directory (containers with a shim) and the state directory (containers with an exit record). None is complete: the
-//! ledger lacks its last moment before a kill, the run directory goes with a reboot, an exit record comes last.
+//! ledger lacks its last moment before a kill, the run directory goes with a reboot, an exit record comes last and may be
+//! lost when the machine loses its power.
 //! Together they are registered before the first call is served; what is still open is decided by each container's own
 //! task, with the launcher's help.
 
@@ -20,7 +21,7 @@ use tokio::time::timeout;
 use crate::actor;
 use crate::container::link::ShimLink;
 use crate::container::{Handle, records};
-use crate::facts::Facts;
+use crate::facts::{End, Facts};
 use crate::members;
 use crate::node::Node;
 use crate::paths::containers_in;
@@ -31,8 +32,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Registers every container that is known from before, and resumes those that are not completed. `node.settled`
 /// becomes true when each of them is connected or completed.
 pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
-    let (deleted, remembered): (Vec<_>, Vec<_>) = remembered.into_iter().partition(|facts| was_deleted(node, facts));
+    let (deleted, mut remembered): (Vec<_>, Vec<_>) =
+        remembered.into_iter().partition(|facts| was_deleted(node, facts));
     deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
+    if node.booted {
+        remembered.iter_mut().for_each(|facts| look_for_record(node, facts));
+    }
+    node.ledger.keep_boot(&node.boot_id); // behind what was found out about the time before
     let mut known: BTreeMap<ContainerId, Facts> =
         remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
     // Steps and restarts of which events tell already.
@@ -53,7 +59,11 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
     for facts in known.into_values() {
         if facts.state == State::Completed {
             completed += 1;
-            let _ = node.registry.adopt(facts);
+            let is_removed = !node.config.paths.live_container(&facts.plan.id).exists();
+            let adopted = node.registry.adopt(facts.clone(), is_removed);
+            if let Some(handle) = adopted.filter(|_| !is_removed) {
+                tokio::spawn(actor::resume(Arc::clone(node), handle, facts, None));
+            }
         } else {
             let reported = reported.get(&facts.plan.id);
             let reported = reported.map_or((&[][..], None), |(steps, restarts)| (&steps[..], restarts.as_ref()));
@@ -65,10 +75,29 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
 }
 
 /// True of a completed container whose exit record is gone: it was deleted in the ledger's last moment before a kill. A
-/// container that never had a record (its end is unknown) stays.
+/// container that never had a record (its end is unknown) stays; so does one that may have lost it with the machine's power,
+/// because records are not synced and the ledger is.
 fn was_deleted(node: &Node, facts: &Facts) -> bool {
-    let had_record = facts.end.as_ref().is_some_and(|end| end.recorded || end.wipe.is_some());
-    facts.state == State::Completed && had_record && !node.config.paths.exit_record(&facts.plan.id).exists()
+    !node.booted && has_record(facts) && !node.config.paths.exit_record(&facts.plan.id).exists()
+}
+
+/// True of a completed container that has an exit record, by the ledger.
+fn has_record(facts: &Facts) -> bool {
+    let recorded = |end: &Arc<End>| (end.recorded || end.wipe.is_some()) && !end.record_lost;
+    facts.state == State::Completed && facts.end.as_ref().is_some_and(recorded)
+}
+
+/// Notes in the ledger where the machine was stopped before the exit record of a completed container was on the disk. The
+/// ledger has the result.
+fn look_for_record(node: &Node, facts: &mut Facts) {
+    if !has_record(facts) || matches!(records::exit(&node.config.paths, &facts.plan.id), Ok(Some(_))) {
+        return;
+    }
+    tracing::warn!(container = %facts.plan.id, "the exit record was lost with the machine's power; the ledger has the result");
+    if let Some(end) = &mut facts.end {
+        Arc::make_mut(end).record_lost = true;
+    }
+    node.ledger.put(Arc::new(facts.clone()));
 }
 
 /// Registers a container that is not completed, and starts its task.
@@ -77,7 +106,7 @@ fn resume(
     facts: Facts,
     (reported, restarts): (&[StepRecord], Option<&RestartRecord>),
 ) -> Option<Arc<Handle>> {
-    let handle = node.registry.adopt(facts.clone())?;
+    let handle = node.registry.adopt(facts.clone(), false)?;
     node.events.append_steps(&facts.plan.id, reported, &facts.steps);
     node.events.append_restart(&facts.plan.id, restarts, facts.restarts.as_ref());
     node.ledger.put(Arc::new(facts.clone()));
@@ -158,4 +187,158 @@ fn containers(directory: &Path) -> Vec<ContainerId> {
         tracing::error!(%error, directory = %directory.display(), "cannot list the containers of earlier daemons");
         Vec::new()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::record::{Exit, ExitRecord, FailureKind, RECORD_VERSION, Timings};
+    use executor_core::time::Timestamp;
+    use executor_core::validate::{Draft, Policy, validate};
+    use executor_sys::identity;
+
+    use super::*;
+    use crate::cli::Args;
+    use crate::config::Config;
+    use crate::ledger::Ledger;
+
+    /// State of a node between two daemons.
+    struct Disk(tempfile::TempDir);
+
+    impl Disk {
+        /// A disk on which the daemon of a boot has left completed containers: their results are in the ledger.
+        fn left_by(boot_id: Option<&str>, ids: &[&str]) -> Self {
+            let disk = Self(tempfile::tempdir().unwrap());
+            std::fs::create_dir_all(disk.config().paths.ledger()).unwrap();
+            let (ledger, _) = Ledger::open(&disk.config().paths.ledger()).unwrap();
+            for id in ids {
+                let record = record(id);
+                let mut facts = Facts::from_record(record.container.clone());
+                facts.conclude(record);
+                facts.state = State::Completed;
+                ledger.put(Arc::new(facts));
+            }
+            boot_id.iter().for_each(|boot_id| ledger.keep_boot(boot_id));
+            ledger.close(1);
+            disk
+        }
+
+        fn config(&self) -> Arc<Config> {
+            let path = |name| Some(self.0.path().join(name));
+            let args = Args { run_dir: path("run"), state_dir: path("state"), ..Args::default() };
+            Arc::new(Config::load(&args).unwrap())
+        }
+
+        fn write_record(&self, id: &str, content: &[u8]) {
+            let path = self.config().paths.exit_record(&id.parse().unwrap());
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+
+        /// Starts a daemon and ends it. Returns the exit codes that it knows, by id.
+        fn codes(&self) -> Vec<(String, Option<Exit>)> {
+            let (node, remembered) = Node::open(self.config()).unwrap();
+            recover(&node, remembered);
+            let known = node.registry.all();
+            let code = |handle: &Arc<Handle>| handle.facts().and_then(|facts| facts.end.as_ref()?.exit);
+            let codes = known.iter().map(|handle| (handle.id().to_string(), code(handle))).collect();
+            node.ledger.close(node.events.close());
+            codes
+        }
+    }
+
+    fn record(id: &str) -> ExitRecord {
+        let plan = validate(&Draft { id, path: "/bin/true", ..Draft::default() }, &Policy::default()).unwrap();
+        let container = ContainerRecord {
+            version: RECORD_VERSION,
+            plan,
+            request_tag: String::new(),
+            created_at: Timestamp(1),
+            begun_at: Timestamp(2),
+            state: State::Completed,
+            shim: executor_core::ident::ProcessIdentity { pid: 1, start_time: 1, boot_id: "before".into() },
+            cgroup: id.into(),
+            prepared: None,
+            started_at: Some(Timestamp(3)),
+            stopped: false,
+            exit: Some(Exit::Code(7)),
+            files_generation: 0,
+            files_updated_at: None,
+            id_range_start: None,
+            pod_range_start: None,
+            steps: Vec::new(),
+            egress_generation: 0,
+            unhealthy: None,
+            restarts: None,
+        };
+        ExitRecord {
+            container,
+            exit: Some(Exit::Code(7)),
+            oom_killed: false,
+            failure: None,
+            timings: Timings::default(),
+            wipe: None,
+            outputs: None,
+            output_incomplete: false,
+            usage: None,
+            termination_message: String::new(),
+            finished_at: Timestamp(4),
+        }
+    }
+
+    /// Forms in which a power cut can leave an exit record that was not synced.
+    fn torn() -> Vec<(&'static str, Vec<u8>)> {
+        let whole = serde_json::to_vec(&record("torn")).unwrap();
+        let mut holed = whole.clone();
+        holed[40..].fill(0);
+        vec![
+            ("empty", Vec::new()),
+            ("half", whole[..whole.len() / 2].to_vec()),
+            ("zeros", vec![0; whole.len()]),
+            ("its beginning", holed),
+        ]
+    }
+
+    #[tokio::test]
+    async fn a_power_cut_takes_no_result_that_the_ledger_has() {
+        let seven = |id: &str| (id.to_owned(), Some(Exit::Code(7)));
+        for (form, content) in torn() {
+            let disk = Disk::left_by(Some("another boot"), &["gone", "torn", "whole"]);
+            disk.write_record("torn", &content);
+            disk.write_record("whole", &serde_json::to_vec(&record("whole")).unwrap());
+            let expected = ["gone", "torn", "whole"].map(seven);
+            assert_eq!(disk.codes(), expected, "{form}");
+            // What the launcher of this boot has removed since was no container to it.
+            std::fs::remove_dir_all(disk.config().paths.kept_container(&"torn".parse().unwrap())).unwrap();
+            assert_eq!(disk.codes(), expected, "{form}: the next daemon");
+        }
+    }
+
+    /// The control: a record that is gone without the machine having been stopped was deleted.
+    #[tokio::test]
+    async fn a_record_that_is_gone_in_the_same_boot_was_deleted() {
+        let boot_id = identity::boot_id().unwrap();
+        for boot_id in [Some(&*boot_id), None] {
+            assert!(Disk::left_by(boot_id, &["gone"]).codes().is_empty(), "{boot_id:?}");
+        }
+    }
+
+    /// Without the ledger a part of a record is no result: nobody takes the container for one that ended in order.
+    #[tokio::test]
+    async fn a_part_of_a_record_is_never_a_result() {
+        for (form, content) in torn() {
+            let disk = Disk::left_by(None, &[]);
+            disk.write_record("torn", &content);
+            assert!(disk.codes().is_empty(), "{form}: no container is known by it");
+            let (node, _) = Node::open(disk.config()).unwrap();
+            let facts = Facts { state: State::Running, ..Facts::from_record(record("torn").container) };
+            let handle = node.registry.adopt(facts.clone(), false).unwrap();
+            actor::resume(Arc::clone(&node), Arc::clone(&handle), facts, None).await;
+            let end = handle.facts().unwrap().end.clone().unwrap();
+            assert_eq!(
+                (end.exit, end.failure.as_ref().map(|failure| failure.kind)),
+                (None, Some(FailureKind::HostStopped))
+            );
+            node.ledger.close(node.events.close());
+        }
+    }
 }

@@ -3,20 +3,28 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use executor_core::capacity::{Account, Amount, Exhausted};
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use crate::container::Handle;
 use crate::facts::Facts;
 use crate::locked;
+
+/// Time that a request waits for the removal of what completed containers left, where it needs their capacity.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// All containers by id, and the account of the capacity that they hold. One lock guards both, so that an id and its
 /// capacity are taken and given back together.
 #[derive(Debug)]
 pub struct Registry {
     inner: Mutex<Inner>,
+    /// Number of times that capacity was given back.
+    releases: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -51,7 +59,8 @@ impl Inner {
 impl Registry {
     /// Makes an empty registry over the capacity of the host.
     pub fn new(total: Amount) -> Self {
-        Self { inner: Mutex::new(Inner { containers: BTreeMap::new(), account: Account::new(total) }) }
+        let inner = Inner { containers: BTreeMap::new(), account: Account::new(total) };
+        Self { inner: Mutex::new(inner), releases: watch::Sender::new(0) }
     }
 
     /// Returns the container of an id.
@@ -78,17 +87,51 @@ impl Registry {
         Ok(Admission::New(handle))
     }
 
-    /// Takes in a container of an earlier daemon. A living one holds its capacity, whatever is left.
-    /// `None` where the id has been taken since.
-    pub fn adopt(&self, facts: Facts) -> Option<Arc<Handle>> {
+    /// Takes an id and capacity for a new container. Where there is not enough, but will be when what completed containers
+    /// left is removed, waits for that.
+    ///
+    /// # Errors
+    /// Some capacity does not suffice.
+    pub(crate) async fn admit_when_removed(&self, facts: &Facts) -> Result<Admission, Exhausted> {
+        let mut releases = self.releases.subscribe();
+        let deadline = Instant::now() + REMOVAL_PATIENCE;
+        loop {
+            releases.mark_unchanged();
+            match self.admit(facts.clone()) {
+                Err(exhausted) => {
+                    let waits = self.suffices_when_removed(facts);
+                    if !waits || timeout_at(deadline, releases.changed()).await.is_err() {
+                        return Err(exhausted);
+                    }
+                }
+                admitted => return admitted,
+            }
+        }
+    }
+
+    /// True where there is enough capacity without the completed containers that still hold some.
+    fn suffices_when_removed(&self, facts: &Facts) -> bool {
+        let inner = locked(&self.inner);
+        let mut after = inner.account.clone();
+        let leaving = inner.containers.values().filter(|handle| handle.is_leaving());
+        leaving.for_each(|handle| after.release(handle.id()));
+        after.reserve(&facts.plan.id, Amount::of(&facts.plan.limits, &facts.plan.volumes)).is_ok()
+    }
+
+    /// Takes in a container of an earlier daemon. One that is there, or has left something, holds its capacity, whatever
+    /// remains. `None` where the id has been taken since.
+    pub fn adopt(&self, facts: Facts, is_removed: bool) -> Option<Arc<Handle>> {
         let mut inner = locked(&self.inner);
         if inner.containers.contains_key(&facts.plan.id) {
             return None;
         }
-        if facts.end.is_none() {
+        if !is_removed {
             inner.account.adopt(&facts.plan.id, Amount::of(&facts.plan.limits, &facts.plan.volumes));
         }
         let handle = Arc::new(Handle::new(facts));
+        if is_removed {
+            handle.set_removed();
+        }
         inner.containers.insert(handle.id().clone(), Arc::clone(&handle));
         Some(handle)
     }
@@ -113,9 +156,15 @@ impl Registry {
         locked(&self.inner).members(pod)
     }
 
-    /// Gives back the capacity of a container, which stays known.
-    pub fn release(&self, id: &ContainerId) {
-        locked(&self.inner).account.release(id);
+    /// Gives back the capacity of a container, which stays known where it is. A later container of its id keeps its own.
+    pub fn release(&self, handle: &Handle) {
+        let mut inner = locked(&self.inner);
+        if inner.containers.get(handle.id()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {
+            inner.account.release(handle.id());
+        }
+        drop(inner);
+        handle.set_removed();
+        self.releases.send_modify(|releases| *releases += 1);
     }
 
     /// Forgets a container, and gives back its capacity. `before` runs while the id is still taken and nobody can look
@@ -124,7 +173,10 @@ impl Registry {
         let mut inner = locked(&self.inner);
         before();
         inner.account.release(id);
-        inner.containers.remove(id);
+        let removed = inner.containers.remove(id);
+        drop(inner);
+        removed.iter().for_each(|handle| handle.set_removed());
+        self.releases.send_modify(|releases| *releases += 1);
     }
 
     /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false. The

@@ -280,14 +280,7 @@ impl Hierarchies {
 
     /// Pids of the processes in a cgroup and in those below it.
     pub(crate) fn pids(&self, path: &Path) -> Vec<i32> {
-        let mut pids = Vec::new();
-        let mut waiting = vec![self.memory_dir(path)];
-        while let Some(dir) = waiting.pop() {
-            let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-            pids.extend(procs.lines().filter_map(|line| line.parse::<i32>().ok()));
-            waiting.extend(parts(&dir));
-        }
-        pids
+        pids_in(self.memory_dir(path))
     }
 
     /// Kills what is in a cgroup but one process, and stays until nothing else is.
@@ -309,17 +302,20 @@ impl Hierarchies {
         }
     }
 
-    /// Kills what is in a cgroup and stays until nothing is.
+    /// Kills what is in a cgroup, in any hierarchy, and stays until nothing is: a privileged process can have left one of
+    /// them.
     ///
     /// # Errors
     /// A process that cannot die within `patience`.
     pub(crate) fn kill_all(&self, path: &Path, patience: Duration) -> io::Result<()> {
         let deadline = Instant::now() + patience;
-        while !self.pids(path).is_empty() {
-            if Instant::now() >= deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
+        for dir in self.dirs(path) {
+            while !pids_in(dir.clone()).is_empty() {
+                if Instant::now() >= deadline {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
+                }
+                empty(&dir);
             }
-            empty(&self.memory_dir(path));
         }
         Ok(())
     }
@@ -384,6 +380,18 @@ fn enter(dir: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::write(dir.join("cgroup.procs"), "0"),
         entered => entered,
     }
+}
+
+/// Pids of the processes in a cgroup's directory and in those below it.
+fn pids_in(dir: PathBuf) -> Vec<i32> {
+    let mut pids = Vec::new();
+    let mut waiting = vec![dir];
+    while let Some(dir) = waiting.pop() {
+        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        pids.extend(procs.lines().filter_map(|line| line.parse::<i32>().ok()));
+        waiting.extend(parts(&dir));
+    }
+    pids
 }
 
 /// Returns the cgroups right below one.

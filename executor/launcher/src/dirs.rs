@@ -9,7 +9,7 @@
 //! STATE_DIR/containers/ID/   0750 root:daemon    until it is deleted
 //!    container.json          0640                what was asked for: all that is left after the machine stopped
 //!    log, log.1              0640                what it printed
-//!    exit.json               0640                how it ended (allocated ahead: a full disk cannot lose it)
+//!    exit.json               0640                how it ended (allocated ahead: a full disk cannot lose it; not synced)
 //!    outputs/                0750 root:daemon    what was captured of its outputs (core's `outputs`), files 0640
 //!    upper/ work/            0700                its writable layer, until it ends; below disk/ where it has a limit
 //! ```
@@ -24,7 +24,7 @@ use executor_core::ident::ContainerId;
 use executor_core::logline;
 use executor_core::outputs::{self, OutputsList};
 use executor_core::record::{ContainerRecord, ExitRecord, RECORD_MAX};
-use executor_sys::replace::{Replacement, publish_durably};
+use executor_sys::replace::Replacement;
 use serde::Serialize;
 
 use crate::errors::{at, is_full};
@@ -143,11 +143,24 @@ impl Dirs {
     }
 
     /// The exit record, if there is one.
-    pub(crate) fn read_exit(&self) -> Option<ExitRecord> {
-        read_json(&self.state.join(EXIT), RECORD_MAX).ok()
+    ///
+    /// # Errors
+    /// There is one that cannot be read: a part of it, as a power cut leaves it (`InvalidData`, `UnexpectedEof`), or the disk.
+    pub(crate) fn read_exit(&self) -> io::Result<Option<ExitRecord>> {
+        let path = self.state.join(EXIT);
+        match read_json(&path, RECORD_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            record => record.map(Some).map_err(|error| at(&path, &error)),
+        }
     }
 
-    /// Writes the exit record so that it survives the machine: into the room kept, synced, renamed.
+    /// Tells whether there is an exit record that can be read.
+    pub(crate) fn has_exit(&self) -> bool {
+        self.read_exit().is_ok_and(|record| record.is_some())
+    }
+
+    /// Writes the exit record: into the room kept, then renamed, so that it is whole or absent for every process. It is not
+    /// synced: the daemon has the result on the disk with its ledger, in one sync for many containers.
     ///
     /// # Errors
     /// The disk.
@@ -162,7 +175,7 @@ impl Dirs {
         self.share(&file)?; // a shim that was killed may have made it and not got to that
         file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
         file.set_len(bytes.len() as u64)?;
-        publish_durably(&file, &ahead, &path).map_err(|error| at(&path, &error))
+        fs::rename(&ahead, &path).map_err(|error| at(&path, &error))
     }
 
     /// Makes the directory of the captured outputs, which the daemon may read.

@@ -1,14 +1,21 @@
 //! The end of a container: whoever does it, in one order.
 //!
-//! Wipe the secrets, kill what is left in the cgroup and remove it, take the container off its network, remove the writable
-//! layer, give readers the last of the output, write the exit record (synced), remove the run directory. Each step may be
-//! done again: a shim that is killed in the middle is followed by the launcher, and a launcher by the next one's sweep. A
-//! launcher that follows a shim kills the container's processes first.
+//! ```text
+//! complete   wipe the secrets, kill what is left in the cgroup, take the container off a network of CNI, give readers
+//!            the last of the output, write the exit record
+//!            ── here the end is told ──
+//! leave      remove the cgroup and the writable layer, last the run directory
+//! ```
+//! What is told is therefore true for good: no secret is left, no process runs, the result is written. What is still there
+//! is the executor's own: it stays counted while its run directory is there, and a deletion waits for that to go. Each step
+//! may be done again: a shim that is killed in the middle is followed by the launcher, and a launcher by the next one's
+//! sweep. A launcher that follows a shim kills the container's processes first.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use executor_core::plan::Network;
 use executor_core::record::{
     ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
 };
@@ -79,6 +86,14 @@ pub(crate) struct Outcome {
     pub ended_at: Option<Timestamp>,
 }
 
+/// Tells whether a container has its exit record.
+pub(crate) enum Recorded {
+    /// It has: its end is known, whatever happens.
+    Yes,
+    /// It could not be written.
+    No(Box<ExitRecord>),
+}
+
 impl Remains {
     /// Overwrites every secret that this process can reach. What could not be overwritten stays in `volumes`.
     ///
@@ -105,15 +120,16 @@ impl Remains {
         if failed { Err(()) } else { Ok(receipt.record(self.by, now())) }
     }
 
-    /// Ends the container for good. The record is written even when a step before it failed; what failed is in
-    /// the log and in the record's missing receipt. `last` is what comes when no secret is left and before the end is told.
+    /// Ends the container for good, up to its exit record. That is written even when a step before it failed; what failed is
+    /// in the log and in the record's missing receipt. `last` is what comes when no secret is left and before the end is told.
+    /// Tells whether the record was written: then the end may be told. [`Self::leave`] is to follow either way.
     pub(crate) fn complete(
         &mut self,
         host: &Host,
         container: ContainerRecord,
         outcome: Outcome,
         last: impl FnOnce(),
-    ) -> Option<ExitRecord> {
+    ) -> Recorded {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
         let oom_killed = host.hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
@@ -127,7 +143,13 @@ impl Remains {
             || container.prepared.as_ref().is_some_and(had_files);
         let out_of_reach = self.volumes.is_empty() && had_files;
         let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);
-        self.remove_leftovers(host, &id);
+        if let Err(error) = host.hierarchies.kill_all(&self.cgroup, PATIENCE) {
+            log::line(Level::Error, &id, format_args!("{error}"));
+        }
+        // Its address was given out by a plugin, its ports are the host's: who is told of the end may ask for them again.
+        if container.plan.network == Network::Cni && container.plan.makes_network() {
+            self.detach(host, &id);
+        }
         let finish = now().since(ended_at);
         last();
         let mut container = container;
@@ -148,19 +170,23 @@ impl Remains {
             termination_message: outcome.termination_message,
             finished_at: now(),
         };
-        if let Err(error) = self.dirs.write_exit(&record) {
-            log::line(Level::Error, &id, format_args!("the exit record was not written: {error}"));
-            return None; // the run directory stays: the next launcher tries again
+        self.record(&id, Box::new(record))
+    }
+
+    fn record(&self, id: &str, record: Box<ExitRecord>) -> Recorded {
+        match self.dirs.write_exit(&record) {
+            Ok(()) => Recorded::Yes,
+            Err(error) => {
+                log::line(Level::Error, id, format_args!("the exit record was not written: {error}"));
+                Recorded::No(record)
+            }
         }
-        if let Err(error) = self.dirs.remove_run() {
-            log::line(Level::Error, &id, format_args!("the run directory was not removed: {error}"));
-        }
-        Some(record)
     }
 
     /// Removes everything, with no record: the container never was.
     pub(crate) fn discard(&mut self, host: &Host, id: &str) {
         let _ = self.wipe(id); // logged
+        self.detach(host, id);
         self.remove_leftovers(host, id);
         for result in [self.dirs.remove_state(), self.dirs.remove_run()] {
             if let Err(error) = result {
@@ -169,11 +195,27 @@ impl Remains {
         }
     }
 
-    /// Removes what a container that has its exit record may have left.
-    pub(crate) fn leave(&mut self, host: &Host, id: &str) {
+    /// Removes what a container that has ended has left. Where its exit record was not written, there may be room for it
+    /// then; without it the run directory stays, and whoever follows tries again. Tells whether it is written.
+    pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: Recorded) -> Recorded {
         self.remove_leftovers(host, id);
-        if let Err(error) = self.dirs.remove_run() {
+        let recorded = match recorded {
+            Recorded::Yes => Recorded::Yes,
+            Recorded::No(record) => self.record(id, record),
+        };
+        if matches!(recorded, Recorded::Yes)
+            && let Err(error) = self.dirs.remove_run()
+        {
             log::line(Level::Error, id, format_args!("the run directory was not removed: {error}"));
+        }
+        recorded
+    }
+
+    /// Takes the container off its network. What a plugin does not take back now, a later launcher asks it for again.
+    pub(crate) fn detach(&self, host: &Host, id: &str) {
+        let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
+        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
+            log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
         }
     }
 
@@ -183,11 +225,6 @@ impl Remains {
         }
         if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.remove(&self.cgroup, PATIENCE)) {
             log::line(Level::Error, id, format_args!("{error}"));
-        }
-        // Nobody uses it any more. What a plugin does not take back now, a later launcher asks it for again.
-        let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
-        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
-            log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
         }
         if let Err(error) = self.dirs.remove_layers() {
             log::line(Level::Error, id, format_args!("the writable layer was not removed: {error}"));

@@ -24,7 +24,7 @@ use executor_layers::Store;
 use executor_secrets::TagKey;
 use executor_sys::events::Events;
 use executor_sys::process::{self, SignalEvents};
-use executor_sys::ready::is_readable;
+use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -60,6 +60,9 @@ const WIPE_AGAIN: Duration = Duration::from_secs(1);
 const WATCHES: u32 = 6;
 /// Time that a shim that was killed may take to end.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time that a launcher which is to end gives shims that remove what their containers left.
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// A shim that was killed and has not ended.
 struct Stuck {
@@ -417,8 +420,8 @@ impl Server {
         let mut pool = self.pool.clone();
         let mut free = pool.free(&all, self.claims.blocks());
         if free.is_none() {
-            // A shim whose container has ended is about to end: nothing has its ids any more.
-            let held = self.ranges(|shim| !self.has_finished(shim));
+            // A shim that has removed everything is about to end: nothing has its ids any more.
+            let held = self.ranges(|shim| !self.has_removed(shim));
             free = pool.free(&held, self.claims.blocks());
         }
         if free.is_none() {
@@ -452,10 +455,22 @@ impl Server {
             .collect()
     }
 
-    /// A shim is on its way out: it has told that all is done, or has removed its directory, which comes last. The daemon
-    /// may have seen so before this process did.
+    /// The end of a shim's container is told, and what is left of that is being removed. The daemon may have heard so before
+    /// this process did.
     fn has_finished(&self, shim: &Shim) -> bool {
-        shim.done || (shim.listening && !self.host.containers_run().join(shim.id.as_str()).exists())
+        shim.done || self.has_removed(shim)
+    }
+
+    /// A shim has removed the directory of its container, which comes last.
+    fn has_removed(&self, shim: &Shim) -> bool {
+        shim.listening && !self.host.containers_run().join(shim.id.as_str()).exists()
+    }
+
+    /// No range of ids is free, and some shim removes what a container left that has ended.
+    fn ids_are_about_to_be_free(&self) -> bool {
+        let leaving = |shim: &Shim| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
+        self.shims.values().any(leaving)
+            && self.pool.clone().free(&self.ranges(|_| true), self.claims.blocks()).is_none()
     }
 
     /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.
@@ -479,7 +494,13 @@ impl Server {
         let _ = fs::remove_file(&self.socket_path);
         self.layers.end();
         self.hear_shims();
-        let done: Vec<ContainerId> = self.shims.values().filter(|shim| shim.done).map(|shim| shim.id.clone()).collect();
+        // Their containers have ended: what is left of them is gone in a moment.
+        let deadline = Instant::now() + LEAVING;
+        let done = self.shims.values().filter(|shim| shim.done);
+        let done: Vec<ContainerId> = done
+            .filter(|shim| readable_by(&shim.pidfd, deadline).is_ok_and(|ended| ended))
+            .map(|shim| shim.id.clone())
+            .collect();
         for id in done {
             self.shim_has_ended(&id);
         }

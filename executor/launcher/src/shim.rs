@@ -11,8 +11,9 @@
 //!              new secret files                                                       (shim/update.rs)
 //!              new rules of egress                                                    (shim/egress.rs)
 //!   capture    what the run declared as its outputs, into the state directory         (shim/outputs.rs)
-//!   finish     wipe, remove, record                                                   (finish.rs)
+//!   finish     wipe, kill what is left, record; then the end is told                  (finish.rs)
 //!              before the record, the last of the output to whoever reads it          (shim/last.rs)
+//!   leave      remove cgroup, mounts, layer, directories                              (finish.rs)
 //! ```
 //! A shim is forked from a process that never saw a secret. Arguments, environment and the contents of its files
 //! stay in memory files that only init and the helper map; where output is to be masked, the shim keeps the values
@@ -59,7 +60,7 @@ use executor_sys::pulse::Pulse;
 use executor_sys::seqpacket::Seqpacket;
 
 use crate::errors::failed;
-use crate::finish::{Outcome, Remains, now};
+use crate::finish::{Outcome, Recorded, Remains, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network;
@@ -71,8 +72,10 @@ use pace::Pace;
 const PREPARE: Duration = Duration::from_secs(60);
 /// Bytes that are overwritten and read back in a second, even by a machine that is slow and busy.
 const WIPED_A_SECOND: u64 = 64 << 20;
-/// Time that its end may take beside its network: its cgroup has 10 s.
+/// Time that its end may take beside its network: its processes have 10 s.
 const FINISH: Duration = Duration::from_secs(15);
+/// Time that the removal of what it leaves may take: each hierarchy of cgroups has 10 s.
+const REMOVAL: Duration = Duration::from_secs(60);
 
 /// Everything that a shim needs.
 pub(crate) struct Launch {
@@ -106,7 +109,7 @@ struct Ready {
     remains: Remains,
     container: create::Created,
     /// Keeps the container's ports of the host while the shim is there.
-    _ports: Option<network::Reserved>,
+    ports: Option<network::Reserved>,
     log: stdio::Log,
     watch: watch::Watch,
     /// Of the runtime token, where the container has one. The token itself is in the volume alone.
@@ -219,7 +222,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     ready.record.exit = outcome.exit;
     save(&ready);
     control.reached(State::Wiping);
-    let Ready { record, mut remains, log: output, watch, .. } = ready;
+    let Ready { record, mut remains, log: output, watch, ports, .. } = ready;
     let log_path = output.path().to_owned();
     // The values that were masked are gone before a helper is forked, and before the end is told.
     let mut clients = output.end();
@@ -238,10 +241,19 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     outcome.outputs = outputs
         .filter(|_| ran)
         .map(|source| outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
-    prepare::unmount(&remains.dirs);
     control.pace().begin(FINISH + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
-    if remains.complete(host, record, outcome, deliver).is_some() {
+    let recorded = remains.complete(host, record, outcome, deliver);
+    drop(ports); // before who is told of the end asks for them
+    let told = matches!(recorded, Recorded::Yes);
+    if told {
+        control.reached(State::Completed);
+    }
+    // Nobody waits for this but a deletion, and a container that needs the room.
+    control.pace().begin(REMOVAL);
+    prepare::unmount(&remains.dirs);
+    let recorded = remains.leave(host, id.as_str(), recorded);
+    if !told && matches!(recorded, Recorded::Yes) {
         control.reached(State::Completed);
     }
 }

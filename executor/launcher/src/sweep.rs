@@ -26,7 +26,7 @@ use executor_sys::{identity, process::pidfd};
 use prost::Message;
 
 use crate::dirs::{Dirs, finish_removals};
-use crate::finish::{Outcome, Remains, Rotated, now};
+use crate::finish::{Outcome, Recorded, Remains, Rotated, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::orphans;
@@ -116,8 +116,13 @@ enum Found {
 impl Found {
     fn of(dirs: &Dirs) -> Self {
         let record = dirs.read_record();
-        if dirs.read_exit().is_some() {
-            return Self::Ended;
+        match dirs.read_exit() {
+            Ok(Some(_)) => return Self::Ended,
+            Ok(None) => {}
+            Err(error) => {
+                let name = dirs.state.file_name().unwrap_or_default().to_string_lossy();
+                log::line(Level::Error, &name, format_args!("its exit record does not count: {error}"));
+            }
         }
         // The state directory is made before the first record and goes first when a container is undone.
         match record.filter(|_| dirs.state.exists()) {
@@ -138,7 +143,9 @@ fn finish_remains(
         Found::Ended => {
             orphans::end(&host.run_dir, living);
             let _ = remains.wipe(id.as_str()); // logged
-            return remains.leave(host, id.as_str());
+            remains.detach(host, id.as_str());
+            remains.leave(host, id.as_str(), Recorded::Yes);
+            return;
         }
         Found::NeverWas => {
             orphans::end(&host.run_dir, living);
@@ -151,7 +158,8 @@ fn finish_remains(
         remains.volumes = recover::volumes(host, &record);
     }
     let outcome = end(host, &record, remains, killed, living);
-    remains.complete(host, record, outcome, || {});
+    let recorded = remains.complete(host, record, outcome, || {});
+    remains.leave(host, id.as_str(), recorded);
 }
 
 /// Ends what still runs of a container, and tells what is known of its end.
@@ -312,7 +320,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     }
     let alive = |id: &ContainerId| shims.iter().any(|shim| shim.id == *id);
     for id in ids(&host.containers_state())?.into_iter().filter(|id| !alive(id)) {
-        if Dirs::of(host, &id).read_exit().is_none() && !host.containers_run().join(id.as_str()).exists() {
+        if !Dirs::of(host, &id).has_exit() && !host.containers_run().join(id.as_str()).exists() {
             unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));
         }
     }
@@ -510,9 +518,15 @@ mod tests {
         assert_eq!(found(), "never was", "no record");
         write(&dirs.state.join("container.json"), &json);
         assert_eq!(found(), "lost", "by the record in its state directory: the machine was stopped");
-        write(&dirs.state.join("exit.json"), b"{");
-        assert_eq!(found(), "lost", "half of an exit record does not count");
-        write(&dirs.state.join("exit.json"), &serde_json::to_vec(&exit).expect("JSON"));
+        let whole = serde_json::to_vec(&exit).expect("JSON");
+        let mut holed = whole.clone();
+        holed[40..].fill(0);
+        // It is not synced: what a power cut leaves of it.
+        for torn in [&b""[..], &whole[..whole.len() / 2], &vec![0; whole.len()], &holed] {
+            write(&dirs.state.join("exit.json"), torn);
+            assert_eq!(found(), "lost", "a part of an exit record does not count");
+        }
+        write(&dirs.state.join("exit.json"), &whole);
         assert_eq!(found(), "ended");
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct Shim {
     pub pod_range: Option<u32>,
     /// Set when it listens for daemons.
     pub(crate) listening: bool,
-    /// Set when it has told that all is done, and is about to end.
+    /// Set when it has told the end of its container: it removes what is left, and ends.
     pub(crate) done: bool,
     /// Signs of life; none of a shim of an older version.
     pub(crate) watch: Option<Watch>,

@@ -71,21 +71,13 @@ impl<'a> Replacement<'a> {
     }
 
     fn publish(&self, file: &File, partial: &Path) -> io::Result<()> {
-        if self.durable {
-            return publish_durably(file, partial, self.path);
+        if !self.durable {
+            return fs::rename(partial, self.path);
         }
-        fs::rename(partial, self.path)
+        file.sync_all()?;
+        fs::rename(partial, self.path)?;
+        self.path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     }
-}
-
-/// Syncs a file that was written under another name of the same directory, gives it its own, and syncs the directory.
-///
-/// # Errors
-/// The disk.
-pub fn publish_durably(file: &File, partial: &Path, path: &Path) -> io::Result<()> {
-    file.sync_all()?;
-    fs::rename(partial, path)?;
-    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 /// Name of a file while it is written.

@@ -3,9 +3,9 @@
 use executor_proto::v1::{Container, MountKind, Network, SecretFile, State, failure};
 use integration::api::{ending, exit, pid};
 use integration::daemon::Daemon;
-use integration::host;
 use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
+use integration::{host, wait};
 use tonic::Code;
 
 /// A container is described without its secrets, while it runs and afterwards.
@@ -203,9 +203,13 @@ fn info_tells_what_is_there_and_what_is_left() {
     assert_eq!(before.total, before.remaining);
     daemon.api.started(sleeper("one").memory(100 << 20));
     daemon.api.run_to_end(program("/bin/true", &[]).id("two"));
+    let held = || {
+        let info = daemon.api.info();
+        info.total.unwrap().memory_bytes - info.remaining.unwrap().memory_bytes
+    };
+    wait::until("the completed one holds nothing", || (held() == 100 << 20).then_some(()));
     let during = daemon.api.info();
     let (total, remaining) = (during.total.unwrap(), during.remaining.unwrap());
-    assert_eq!(total.memory_bytes - remaining.memory_bytes, 100 << 20, "the completed one holds nothing");
     assert_eq!((total.containers - remaining.containers, total.pids - remaining.pids), (1, 1024));
     let counted = [("running".to_owned(), 1), ("completed".to_owned(), 1)].into();
     assert_eq!(during.containers, counted);

@@ -99,6 +99,7 @@ fn a_deep_tree_goes_with_its_container() {
     shim.reach(State::Completed).unwrap();
     assert_eq!(launcher.exit("deep").exit, Some(Exit::Code(0)), "{}", launcher.log("deep"));
     assert!(launcher.log("deep").contains("1500 deep"), "the control");
+    launcher.wait_until_removed("deep");
     let state = launcher.state_dir().join("containers/deep");
     assert!(!state.join("upper").exists() && state.join("exit.json").exists());
     assert_done(&launcher.remove("deep"));

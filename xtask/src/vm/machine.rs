@@ -1,14 +1,15 @@
 //! The machine: qemu, booted directly into the kernel, without an initramfs, a network or a screen.
 //!
 //! Its first serial port is the console, kept in `target/vm/console.log`; its second one carries the checks' reports,
-//! one line each, to this program's standard input. Changes to its disk go to a temporary file of qemu's. The machine
-//! ends when the checks report that they are done, when it ends by itself (a panic of the kernel), or at the deadline.
+//! one line each, to this program's standard input. Changes to its disk go to a temporary file of qemu's, or into a file that
+//! outlives it. The machine ends when the checks report that they are done, when it ends by itself (a panic of the
+//! kernel), or at the deadline.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -29,28 +30,74 @@ pub(super) struct Machine {
     pub(super) payload: PathBuf,
     pub(super) accel: String,
     pub(super) deadline: Duration,
+    pub(super) changes: Changes,
+}
+
+/// What becomes of changes to the machine's disk.
+pub(super) enum Changes {
+    /// They are gone with the machine.
+    Forgotten,
+    /// They are in this file, of the form qcow2. qemu keeps the tables that lead to newly written blocks in its own memory
+    /// until the guest flushes its disk: killed, it loses what was not flushed, as a disk with a volatile cache does.
+    Kept(PathBuf),
 }
 
 /// A running machine, which is switched off on drop.
-struct Running(Child);
+pub(super) struct Running {
+    qemu: Child,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    /// Waits for the next line of the guest.
+    ///
+    /// # Errors
+    /// None has come by then, or the machine has ended.
+    pub(super) fn line(&self, until: Instant) -> Result<String, RecvTimeoutError> {
+        self.lines.recv_timeout(until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Cuts the power: kills qemu. Returns the lines that the guest had written before.
+    pub(super) fn cut(mut self) -> anyhow::Result<Vec<String>> {
+        self.qemu.kill()?;
+        self.qemu.wait()?;
+        Ok(self.lines.iter().collect())
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
     }
 }
 
 impl Machine {
     /// Boots the machine, passes on each line of the checks, and returns when they are done.
     pub(super) fn run(&self, filter: &[String], mut line: impl FnMut(&str)) -> anyhow::Result<()> {
-        let words = format!("vm.filter={}", filter.join(","));
-        let console = format!("file:{}", self.directory.join("console.log").display());
-        let mut command = self.command(&words, &["-serial", &console, "-serial", "stdio"]);
         step(&format!("Booting the virtual machine ({})", self.accelerator()));
-        let mut running = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("qemu")?);
-        let output = running.0.stdout.take().context("qemu's output")?;
+        let running = self.boot(&format!("vm.filter={}", filter.join(",")))?;
+        let deadline = Instant::now() + self.deadline;
+        loop {
+            match running.line(deadline) {
+                Ok(told) if told == DONE => return Ok(()),
+                Ok(told) => line(&told),
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("the checks were not done after {} minutes", self.deadline.as_secs() / 60)
+                }
+                Err(RecvTimeoutError::Disconnected) => bail!("the machine ended before its checks were done"),
+            }
+        }
+    }
+
+    /// Boots the machine with these words on its kernel's command line.
+    pub(super) fn boot(&self, words: &str) -> anyhow::Result<Running> {
+        let console = format!("file:{}", self.directory.join("console.log").display());
+        let mut command = self.command(words, &["-serial", &console, "-serial", "stdio"]);
+        let mut qemu = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("qemu")?;
+        let output = qemu.stdout.take().context("qemu's output")?;
         let (sender, lines) = channel();
+        let running = Running { qemu, lines };
         // The thread ends with the pipe, which ends with qemu.
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
@@ -60,17 +107,7 @@ impl Machine {
                 }
             }
         });
-        let deadline = Instant::now() + self.deadline;
-        loop {
-            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(told) if told == DONE => return Ok(()),
-                Ok(told) => line(&told),
-                Err(RecvTimeoutError::Timeout) => {
-                    bail!("the checks were not done after {} minutes", self.deadline.as_secs() / 60)
-                }
-                Err(RecvTimeoutError::Disconnected) => bail!("the machine ended before its checks were done"),
-            }
-        }
+        Ok(running)
     }
 
     /// Boots into a root shell on this terminal.
@@ -100,9 +137,12 @@ impl Machine {
         command.arg("-kernel").arg(&self.root.kernel);
         let kernel = "root=/dev/nvme0n1 rw console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0";
         command.arg("-append").arg(format!("{kernel} {words}"));
-        for (name, image, mode) in [("root", &self.root.disk, "snapshot=on"), ("payload", &self.payload, "readonly=on")]
-        {
-            command.args(["-drive", &format!("file={},if=none,format=raw,id={name},{mode}", escaped(image))]);
+        let (root, mode) = match &self.changes {
+            Changes::Forgotten => (&self.root.disk, "format=raw,snapshot=on"),
+            Changes::Kept(file) => (file, "format=qcow2,cache=writeback"),
+        };
+        for (name, image, mode) in [("root", root, mode), ("payload", &self.payload, "format=raw,readonly=on")] {
+            command.args(["-drive", &format!("file={},if=none,id={name},{mode}", escaped(image))]);
             command.args(["-device", &format!("nvme,drive={name},serial={name}")]);
         }
         // Directory of the file with the changes.

@@ -134,6 +134,7 @@ impl Images for ImageService {
         let name = images::image_name(&request.get_ref().image)?.to_owned();
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
+            images::until_left(&node).await;
             let used_by = |digest: &_| images::user_of(&node, digest);
             node.images.remove(&name, used_by).await
         });
@@ -157,6 +158,7 @@ impl Images for ImageService {
         };
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
+            images::until_left(&node).await;
             let used_by = |digest: &_| images::user_of(&node, digest);
             node.images.prune(PruneRules { unused_for, bytes_budget, dry_run }, used_by).await
         });

@@ -47,14 +47,15 @@ pub fn live(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, 
     Ok(Some(record))
 }
 
-/// Reads the exit record of a container; `None` where there is none (yet).
+/// Reads the exit record of a container; `None` where there is none (yet). Exit records are not synced: what a power cut left
+/// of one does not count, and is told in the log.
 ///
 /// # Errors
 /// See [`RecordError`].
 pub fn exit(paths: &Paths, id: &ContainerId) -> Result<Option<ExitRecord>, RecordError> {
     let path = paths.exit_record(id);
     let Some(bytes) = read(&path)? else { return Ok(None) };
-    let record: ExitRecord = parse(&path, &bytes)?;
+    let Some(record): Option<ExitRecord> = parse_whole(&path, id, &bytes)? else { return Ok(None) };
     check(&path, id, record.container.version, &record.container.plan.id)?;
     Ok(Some(record))
 }
@@ -83,7 +84,9 @@ pub fn progress(paths: &Paths, facts: &mut Facts) -> Result<bool, RecordError> {
 pub fn conclude(paths: &Paths, facts: &mut Facts) -> Result<bool, RecordError> {
     let path = paths.exit_record(&facts.plan.id);
     let Some(bytes) = read(&path)? else { return Ok(false) };
-    let record: ExitRecord<PlanId> = parse(&path, &bytes)?;
+    let Some(record): Option<ExitRecord<PlanId>> = parse_whole(&path, &facts.plan.id, &bytes)? else {
+        return Ok(false);
+    };
     check(&path, &facts.plan.id, record.container.version, &record.container.plan.id)?;
     if facts.is_replanned(&record.container) {
         facts.replan(parse::<ExitRecord>(&path, &bytes)?.container.plan);
@@ -119,6 +122,18 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, RecordError> {
 
 fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, RecordError> {
     serde_json::from_slice(bytes).map_err(|error| RecordError::Form(path.to_owned(), error))
+}
+
+/// Parses an exit record; `None` of one that is not whole.
+fn parse_whole<T: DeserializeOwned>(path: &Path, id: &ContainerId, bytes: &[u8]) -> Result<Option<T>, RecordError> {
+    match parse(path, bytes) {
+        Err(error @ RecordError::Form(..)) => {
+            let error = crate::chain(&error);
+            tracing::error!(container = %id, error, "the exit record does not count");
+            Ok(None)
+        }
+        record => record.map(Some),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The embedded store behind the ledger: redb, because it is one file, checks what it reads, survives a kill at
 //! any point, and needs no C library.
 //!
-//! Three tables: containers by id and events by cursor, each as JSON, and a few numbers. Its cache is small; the
+//! Tables: containers by id and events by cursor, each as JSON, a few numbers, and the last boot. Its cache is small; the
 //! daemon reads the ledger once.
 
 use std::io;
@@ -11,7 +11,7 @@ use executor_core::shortage::{self, Shortage};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::{Batch, Loaded};
-use crate::events::{Event, KeptEvents};
+use crate::events::Event;
 use crate::facts::Facts;
 
 const CONTAINERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("containers");
@@ -24,6 +24,9 @@ const STARTS: &str = "starts";
 /// Version of the tables' format. A newer one is refused.
 const FORM: &str = "form";
 const FORM_VERSION: u64 = 1;
+/// The boot in which the store was last written. A table that older daemons do not look at.
+const BOOTS: TableDefinition<'_, &str, &str> = TableDefinition::new("boots");
+const LAST: &str = "last";
 /// Bytes of the store's cache.
 const CACHE: usize = 1 << 20;
 
@@ -96,7 +99,7 @@ impl Store {
     /// Reads everything in the store.
     pub(super) fn load(&self) -> Result<Loaded, StoreError> {
         let transaction = self.0.begin_read()?;
-        let mut loaded = Loaded { containers: Vec::new(), events: KeptEvents::default(), starts: 0 };
+        let mut loaded = Loaded::default();
         let numbers = match transaction.open_table(NUMBERS) {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
             other => other?,
@@ -106,6 +109,10 @@ impl Store {
         if form > FORM_VERSION {
             return Err(StoreError::Newer(form));
         }
+        loaded.boot_id = match transaction.open_table(BOOTS) {
+            Err(redb::TableError::TableDoesNotExist(_)) => None,
+            table => table?.get(LAST)?.map(|boot_id| boot_id.value().to_owned()),
+        };
         loaded.starts = number(STARTS)?;
         loaded.events.next = number(RESERVED)?;
         for row in transaction.open_table(CONTAINERS)?.iter()? {
@@ -160,6 +167,9 @@ impl Store {
             events.retain_in(..batch.oldest_event, |_, _| false)?;
             if let Some(reserved) = batch.reserved {
                 transaction.open_table(NUMBERS)?.insert(RESERVED, reserved)?;
+            }
+            if let Some(boot_id) = &batch.boot_id {
+                transaction.open_table(BOOTS)?.insert(LAST, boot_id.as_str())?;
             }
         }
         Ok(transaction.commit()?)

@@ -50,6 +50,17 @@ fn what_was_put_is_there_after_a_restart() {
 }
 
 #[test]
+fn the_last_boot_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    for (boot_id, before) in [("one", None), ("two", Some("one"))] {
+        let (ledger, loaded) = Ledger::open(dir.path()).unwrap();
+        assert_eq!(loaded.boot_id.as_deref(), before);
+        ledger.keep_boot(boot_id);
+        ledger.close(1);
+    }
+}
+
+#[test]
 fn a_second_daemon_cannot_open_it() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Ledger::open(dir.path()).unwrap();

@@ -359,3 +359,62 @@ async fn a_caller_that_goes_away_leaves_the_container() {
     assert!(!answer.created && answer.container.unwrap().state() == v1::State::Running);
     shim.exits(0);
 }
+
+/// Capacity is held until the shim has removed what its container held, also over a kill of the daemon. A deletion and a
+/// request that needs the capacity wait for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_removed_yet_is_counted() {
+    let mut node = Node::start().await;
+    let total = info(&node).await.total.unwrap().memory_bytes;
+    let whole = |id: &str| {
+        let limits = Some(v1::Limits { memory_bytes: total, ..Default::default() });
+        v1::RunRequest { limits, ..request(id) }
+    };
+    for crash in [false, true] {
+        let (shim, _) = node.run(whole("a")).await;
+        shim.reached(State::Wiping);
+        shim.record_exit(Some(Exit::Code(7)), None);
+        shim.report(State::Completed);
+        let mut client = node.client().await;
+        let seven = Some(v1::exit_status::Status::Code(7));
+        assert_eq!(wait(&mut client, "a").await.result.unwrap().exit.unwrap().status, seven, "the end is told");
+        if crash {
+            node.crash().await;
+            client = node.client().await;
+            assert_eq!(wait(&mut client, "a").await.result.unwrap().exit.unwrap().status, seven);
+        }
+        assert_eq!(info(&node).await.remaining.unwrap().memory_bytes, 0);
+        let calls = node.launcher.calls().len();
+        let deleted = tokio::spawn({
+            let mut client = client.clone();
+            async move { client.delete(v1::DeleteRequest { id: "a".into(), force: false }).await }
+        });
+        let next = tokio::spawn({
+            let (mut client, request) = (client.clone(), whole("next"));
+            async move { client.run(request).await }
+        });
+        // They have had the time for it when others were answered.
+        for _ in 0..10 {
+            let info = client.info(v1::InfoRequest {}).await.unwrap().into_inner();
+            assert_eq!(info.remaining.unwrap().memory_bytes, 0);
+        }
+        assert!(!deleted.is_finished() && !next.is_finished() && node.launcher.calls().len() == calls);
+        shim.leaves();
+        deleted.await.unwrap().unwrap();
+        let other = node.launcher.launched().await;
+        other.runs();
+        next.await.unwrap().unwrap();
+        other.exits(0);
+        wait(&mut client, "next").await;
+        client.delete(v1::DeleteRequest { id: "next".into(), force: false }).await.unwrap();
+        assert_eq!(info(&node).await.remaining.unwrap().memory_bytes, total);
+    }
+    // The control: where nothing is about to be free, a request is refused at once.
+    let (_shim, _) = node.run(whole("lives")).await;
+    let refused = node.client().await.run(whole("more")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+}
+
+async fn info(node: &Node) -> v1::InfoResponse {
+    node.client().await.info(v1::InfoRequest {}).await.unwrap().into_inner()
+}

@@ -33,6 +33,8 @@ use crate::watched::{Shim, Watch};
 const REQUEST_MAX: usize = 8192;
 /// Time that a shim may take from its last word to its end.
 const LAST_STEPS: Duration = Duration::from_secs(5);
+/// And to the end of the removal of what its container left.
+const REMOVAL: Duration = Duration::from_secs(30);
 /// And from its fork until it listens, before a daemon is welcomed all the same.
 const SHIM_PATIENCE: Duration = Duration::from_secs(20);
 /// Requests that wait, of all daemons: each may have brought descriptors.
@@ -119,14 +121,18 @@ impl Server {
             LauncherCall::Hello(_) => {
                 self.shims.values().any(|shim| !shim.listening && !shim.done).then_some(SHIM_PATIENCE)
             }
-            // Of this id, on its way out, or it has closed its end.
+            // Of this id, on its way out, or it has closed its end. Or every range of ids is in use, and some shim still removes
+            // what its container left.
             LauncherCall::Launch(launch) => shim(&launch.container_id)
-                .is_some_and(|shim| shim.lifeline.is_none() || self.has_finished(shim))
+                .map_or_else(
+                    || self.ids_are_about_to_be_free(),
+                    |shim| shim.lifeline.is_none() || self.has_finished(shim),
+                )
                 .then_some(LAST_STEPS),
-            // The daemon saw the exit record of a shim that was killed before its very last step.
+            // The daemon told the end, and what the container left is still being removed.
             LauncherCall::Remove(remove) => shim(&remove.container_id)
-                .is_some_and(|shim| Dirs::of(&self.host, &shim.id).read_exit().is_some())
-                .then_some(LAST_STEPS),
+                .is_some_and(|shim| Dirs::of(&self.host, &shim.id).has_exit())
+                .then_some(REMOVAL),
             _ => None,
         }
     }
@@ -294,7 +300,8 @@ impl Server {
             self.shim_has_ended(&id);
         }
         if self.host.containers_run().join(id.as_str()).exists() {
-            return Err(Refused::new(Reason::Precondition, format!("container {id} is not completed")));
+            let why = if Dirs::of(&self.host, &id).has_exit() { "is still being removed" } else { "is not completed" };
+            return Err(Refused::new(Reason::Precondition, format!("container {id} {why}")));
         }
         // One more try, where a plugin failed at its end.
         if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {

@@ -94,7 +94,7 @@ pub(super) fn prepare(
             record,
             remains: site.remains,
             container,
-            _ports: ports,
+            ports,
             log,
             watch,
             token,

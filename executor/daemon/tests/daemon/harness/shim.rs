@@ -153,6 +153,18 @@ impl FakeShim {
 
     /// Writes the exit record and removes the run directory, without a report.
     pub(crate) fn write_exit(&self, exit: Option<Exit>, failure: Option<Failure>) {
+        self.record_exit(exit, failure);
+        let _ = std::fs::remove_dir_all(self.shared.run_dir());
+    }
+
+    /// Removes the run directory and ends, when its end is told already.
+    pub(crate) fn leaves(&self) {
+        let _ = std::fs::remove_dir_all(self.shared.run_dir());
+        self.hangs_up();
+    }
+
+    /// Writes the exit record, without a report.
+    pub(crate) fn record_exit(&self, exit: Option<Exit>, failure: Option<Failure>) {
         let container = self.shared.record.lock().unwrap().clone();
         let wipe = WipeRecord { files: 1, bytes: 2, verified: true, by: "shim".into(), at: now() };
         let timings = Timings { run: Duration::from_millis(5), ..Timings::default() };
@@ -170,7 +182,6 @@ impl FakeShim {
             finished_at: now(),
         };
         write(&self.shared.state_dir().join("exit.json"), &record);
-        let _ = std::fs::remove_dir_all(self.shared.run_dir());
     }
 
     /// Ends as usual.

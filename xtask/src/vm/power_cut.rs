@@ -1,0 +1,191 @@
+//! The machine's power is cut in the middle of a stream of containers, again and again, on the same disk.
+//!
+//! The guest (`integration/vm/power-cut`) runs one container after the other and reports over its serial port, which no cut takes
+//! back. Lines of a boot:
+//!
+//! - `@known ID STATE CODE`, for each container that executord lists: the exit code, or `-` where it is unknown; then `@looked`.
+//! - `@next CODE`: of a container that ran after that. Then those that are listed are deleted.
+//! - `@answered ID CODE`, for each container of the stream whose end was told.
+//! - `@durable N`: the end of the first N of this stream was told longer ago than the executor's promise, of which the guest
+//!   has waited for many times as long.
+//! - `@failed TEXT`: the guest cannot go on.
+//!
+//! After each cut the next boot must know the result of every container up to the last `@durable`, no other result than the one
+//! that was told of any container, and must run the next one.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::json;
+
+use super::machine::Machine;
+use super::root::Root;
+use crate::workspace::{run as execute, step};
+
+/// Containers whose end must be durable before the power is cut.
+const DURABLE_MIN: usize = 3;
+/// The cuts are spread over this time, and steps within it: no multiple of the executor's own interval.
+const SPREAD_MS: u64 = 1500;
+const STEP_MS: u64 = 137;
+
+/// Containers of one boot, as the guest has told them.
+#[derive(Default)]
+struct Stream {
+    /// Exit codes by id, in the order of their ends.
+    answered: Vec<(String, String)>,
+    /// Number of those that must be known after a cut.
+    durable: usize,
+}
+
+/// What a boot knows of the stream before it.
+#[derive(Default)]
+struct Found {
+    /// State and exit code by id.
+    known: BTreeMap<String, (String, String)>,
+    next: Option<String>,
+}
+
+/// Sums over all cuts.
+#[derive(Default)]
+struct Figures {
+    cuts: u32,
+    answered: usize,
+    durable: usize,
+    lost_after_the_mark: usize,
+}
+
+/// Makes the disk: changes to the root file system are in a file of their own.
+pub(super) fn disk(root: &Root) -> anyhow::Result<PathBuf> {
+    let path = root.disk.with_file_name("power-cut.qcow2");
+    let mut command = Command::new("qemu-img");
+    command.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).arg(&root.disk).arg(&path);
+    execute(&mut command)?;
+    Ok(path)
+}
+
+/// Cuts the power so many times, and looks once more.
+pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result<ExitCode> {
+    let mut figures = Figures::default();
+    let mut before = Stream::default();
+    for boot in 0..=cuts {
+        step(&format!(
+            "Boot {boot} of {cuts}, behind {} containers, of which {} must be known",
+            before.answered.len(),
+            before.durable
+        ));
+        let ended = round(machine, boot, boot == cuts);
+        let (found, stream) =
+            ended.inspect_err(|_| eprintln!("--- the end of the machine's console\n{}\n---", machine.console()))?;
+        let lost = before.judge(&found).with_context(|| format!("boot {boot}"))?;
+        figures.lost_after_the_mark += lost;
+        figures.answered += stream.answered.len();
+        figures.durable += stream.durable;
+        figures.cuts = boot;
+        before = stream;
+    }
+    let Figures { cuts, answered, durable, lost_after_the_mark: lost } = figures;
+    if as_json {
+        println!("{:#}", json!({"passed": true, "cuts": cuts, "answered": answered, "durable": durable, "lost": lost}));
+    }
+    eprintln!(
+        "{cuts} cuts: {answered} containers, all of {durable} known that had to be; {lost} of the others have no result"
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One boot: to what it knows, and on to the cut of its power, except the last time.
+fn round(machine: &Machine, boot: u32, is_last: bool) -> anyhow::Result<(Found, Stream)> {
+    let running = machine.boot(&format!("vm.power-cut={boot}"))?;
+    let deadline = Instant::now() + machine.deadline;
+    let (mut found, mut stream) = (Found::default(), Stream::default());
+    let mut cut_at = None;
+    loop {
+        match running.line(cut_at.unwrap_or(deadline)) {
+            Ok(line) => take(&line, &mut found, &mut stream)?,
+            Err(RecvTimeoutError::Timeout) if cut_at.is_some() => break,
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("boot {boot}: no end after {} minutes", machine.deadline.as_secs() / 60)
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!("boot {boot}: the machine ended by itself"),
+        }
+        if is_last && found.next.is_some() {
+            break;
+        }
+        if stream.durable >= DURABLE_MIN && cut_at.is_none() {
+            let pause = Duration::from_millis(u64::from(boot) * STEP_MS % SPREAD_MS);
+            cut_at = Some(Instant::now() + pause);
+        }
+    }
+    for line in running.cut()? {
+        take(&line, &mut found, &mut stream)?;
+    }
+    ensure!(found.next.as_deref() == Some("5"), "boot {boot}: the next container ended with {:?}", found.next);
+    Ok((found, stream))
+}
+
+fn take(line: &str, found: &mut Found, stream: &mut Stream) -> anyhow::Result<()> {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words[..] {
+        ["@known", id, state, code] => drop(found.known.insert(id.to_owned(), (state.to_owned(), code.to_owned()))),
+        ["@next", code] => found.next = Some(code.to_owned()),
+        ["@answered", id, code] => stream.answered.push((id.to_owned(), code.to_owned())),
+        ["@durable", count] => stream.durable = count.parse().with_context(|| line.to_owned())?,
+        ["@failed", ..] => bail!("the guest: {line}"),
+        _ => {} // half of a line, where the power was cut
+    }
+    Ok(())
+}
+
+impl Stream {
+    /// Compares what was told with what the next boot knows. Returns how many containers have no result, of which none
+    /// had to have one.
+    fn judge(&self, found: &Found) -> anyhow::Result<usize> {
+        for (index, (id, code)) in self.answered.iter().enumerate() {
+            match found.known.get(id) {
+                Some((state, known)) if state == "completed" && known == code => {}
+                Some((_, known)) if known != "-" => {
+                    bail!("{id} ended with {code}, and is known to have ended with {known}")
+                }
+                other if index < self.durable => bail!("{id} ended with {code}, and is known as {other:?}"),
+                _ => {}
+            }
+        }
+        for (id, (state, _)) in &found.known {
+            ensure!(state == "completed", "{id} is {state} after the machine was started");
+        }
+        let told = self.answered.iter().filter(|(id, _)| found.known.get(id).is_none_or(|(_, known)| known == "-"));
+        Ok(told.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(durable: usize, known: &[&str]) -> Result<usize, String> {
+        let (mut found, mut stream) = (Found::default(), Stream::default());
+        let lines = ["@answered a 1", "@answered b 2"].iter().chain(known).copied();
+        lines.for_each(|line| take(line, &mut found, &mut stream).unwrap());
+        stream.durable = durable;
+        stream.judge(&found).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_was_told_is_known_or_of_the_last_moment() {
+        assert_eq!(judged(2, &["@known a completed 1", "@known b completed 2"]), Ok(0));
+        assert_eq!(judged(1, &["@known a completed 1", "@known b completed -"]), Ok(1));
+        assert_eq!(judged(1, &["@known a completed 1"]), Ok(1));
+        for (durable, known) in [
+            (2, &["@known a completed 1", "@known b completed -"][..]),
+            (2, &["@known a completed 1"]),
+            (0, &["@known a completed 2"]),
+            (0, &["@known a running -"]),
+        ] {
+            judged(durable, known).unwrap_err();
+        }
+    }
+}
