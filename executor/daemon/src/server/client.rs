@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -21,6 +21,8 @@ pub(super) struct ClientSocket {
     socket: Option<AsyncFd<UnixStream>>,
     /// True when writing is watched, too.
     writing: bool,
+    /// A read that waits. Its place is lost when the socket is registered anew.
+    reader: Option<Waker>,
 }
 
 impl ClientSocket {
@@ -30,7 +32,7 @@ impl ClientSocket {
     /// The runtime cannot watch it.
     pub(super) fn new(stream: tokio::net::UnixStream) -> io::Result<Self> {
         let socket = watched_for(stream.into_std()?, Interest::READABLE)?;
-        Ok(Self { socket: Some(socket), writing: false })
+        Ok(Self { socket: Some(socket), writing: false, reader: None })
     }
 
     fn socket(&self) -> io::Result<&AsyncFd<UnixStream>> {
@@ -38,14 +40,11 @@ impl ClientSocket {
     }
 
     /// Watches the socket for writing as well.
-    fn watch_writing(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn watch_writing(&mut self) -> io::Result<()> {
         let socket = self.socket.take().ok_or(io::ErrorKind::NotConnected)?;
-        let socket = self.socket.insert(watched_for(socket.into_inner(), Interest::READABLE | Interest::WRITABLE)?);
+        self.socket = Some(watched_for(socket.into_inner(), Interest::READABLE | Interest::WRITABLE)?);
         self.writing = true;
-        // The earlier registration had the waker of a read that waits.
-        if socket.poll_read_ready(context).is_ready() {
-            context.waker().wake_by_ref();
-        }
+        self.reader.take().into_iter().for_each(Waker::wake); // it waits at the earlier registration
         Ok(())
     }
 
@@ -57,7 +56,7 @@ impl ClientSocket {
     ) -> Poll<io::Result<usize>> {
         while !self.writing {
             match write(self.socket()?.get_ref()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.watch_writing(context)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.watch_writing()?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 written => return Poll::Ready(written),
             }
@@ -75,9 +74,14 @@ impl ClientSocket {
 
 impl AsyncRead for ClientSocket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let socket = self.get_mut().socket()?;
+        let this = self.get_mut();
         loop {
-            let mut bytes = ready!(socket.poll_read_ready(context))?;
+            let socket = this.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+            let Poll::Ready(bytes) = socket.poll_read_ready(context) else {
+                this.reader = (!this.writing).then(|| context.waker().clone());
+                return Poll::Pending;
+            };
+            let mut bytes = bytes?;
             match bytes.try_io(|socket| socket.get_ref().read(room.initialize_unfilled())) {
                 Ok(Ok(read)) => {
                     // Fewer than there is room for were all: the next are announced.
@@ -127,7 +131,8 @@ mod tests {
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::time::{sleep, timeout};
+    use tokio::task::yield_now;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -153,7 +158,7 @@ mod tests {
             writer.write_all(&vec![7; LARGE]).await.unwrap();
             writer.shutdown().await.unwrap();
         });
-        sleep(Duration::from_millis(50)).await;
+        yield_now().await; // one thread: both tasks go on until they have to wait
         assert!(!writing.is_finished(), "the control: the answer finds no room");
         client.write_all(b"hello").await.unwrap();
         client.shutdown().await.unwrap();
