@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::{error, io};
 
 use executor_core::plan::HttpProbe;
@@ -39,7 +39,7 @@ pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) 
     let request = request.body(String::new()).map_err(|error| failed(&error))?;
     let mut builder = http1::Builder::new();
     builder.max_headers(HEADERS_MAX).max_buf_size(HEAD_MAX);
-    let bounded = TokioIo::new(Bounded { stream, room: READ_MAX });
+    let bounded = TokioIo::new(Bounded { stream, room: READ_MAX, asked: false, reader: None });
     let (mut sender, connection) = builder.handshake(bounded).await.map_err(|error| failed(&error))?;
     let (mut answer, mut connection) = (pin!(sender.send_request(request)), pin!(connection));
     let mut over = false;
@@ -55,10 +55,13 @@ pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) 
     if probe.passes(status) { Ok(()) } else { Err(format!("received status code {status}")) }
 }
 
-/// A connection that ends after so many bytes.
+/// A connection that ends after so many bytes, and that nothing is read from before the request is written: there are servers that
+/// answer before they are asked, and the client takes that for a fault.
 struct Bounded {
     stream: TcpStream,
     room: usize,
+    asked: bool,
+    reader: Option<Waker>,
 }
 
 impl AsyncRead for Bounded {
@@ -67,6 +70,10 @@ impl AsyncRead for Bounded {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.asked {
+            self.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
         if self.room == 0 {
             return Poll::Ready(Err(io::Error::other(format!(
                 "the answer has more than {READ_MAX} bytes in its head"
@@ -84,7 +91,10 @@ impl AsyncRead for Bounded {
 
 impl AsyncWrite for Bounded {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.asked = true;
+        self.reader.take().into_iter().for_each(Waker::wake);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
