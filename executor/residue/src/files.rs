@@ -11,6 +11,8 @@ use rustix::fs::{OFlags, major, minor};
 use crate::process::{Process, gone};
 use crate::{Place, Search};
 
+/// Type of a proc file system (statfs(2)).
+const PROC_MAGIC: i64 = 0x9fa0;
 /// Files and directories that one call looks at.
 const ENTRIES_MAX: usize = 1_000_000;
 /// Bytes of one file that are read.
@@ -39,6 +41,10 @@ impl Search<'_> {
             let target = target.to_string_lossy().into_owned();
             // `user:[4026531837]`: a namespace, a file of the kernel's with nothing in it that could be read.
             if !target.starts_with('/') && target.contains(":[") {
+                continue;
+            }
+            // A process's own view of /proc: what it leads to is searched by process.
+            if rustix::fs::statfs(&link).is_ok_and(|stat| stat.f_type == PROC_MAGIC) {
                 continue;
             }
             let ordinary = !target.starts_with("/memfd:") && !target.ends_with(" (deleted)");
