@@ -67,7 +67,7 @@ fn the_end_is_told_before_the_removal() {
     let state = daemon.setup().state_dir().join("containers/one");
     assert!(!state.join("upper").exists());
     assert!(time(&state, false) > time(&state.join("exit.json"), true), "the writable layer went after the record");
-    let usage = ending(&ended).usage.clone().unwrap();
+    let usage = ending(&ended).usage.unwrap();
     assert!(usage.memory.is_some() && usage.cpu.is_some(), "the counters are read while there is a cgroup: {usage:?}");
 }
 

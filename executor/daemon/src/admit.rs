@@ -139,7 +139,7 @@ async fn launch(
     let facts = Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone());
     match node.registry.admit_when_removed(&facts).await {
         Ok(Admission::New(handle)) => {
-            unlaunched.is_admitted();
+            unlaunched.has_been_admitted();
             handle.set_shim(Some(Arc::clone(&payload.ours)));
             tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, payload));
             Ok((handle, true))
@@ -155,7 +155,7 @@ struct Unlaunched<'a>(Option<&'a LaunchPayload>);
 
 impl Unlaunched<'_> {
     /// From here on the container's task looks after it.
-    fn is_admitted(mut self) {
+    fn has_been_admitted(mut self) {
         self.0 = None;
     }
 }

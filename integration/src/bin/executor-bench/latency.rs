@@ -63,7 +63,7 @@ impl Latency {
 /// A measured way to run a container.
 pub(crate) enum Contestant<'a> {
     Peer(&'a Peer),
-    Executor(Ours<'a>),
+    Executor(Box<Ours<'a>>),
 }
 
 impl Contestant<'_> {
@@ -107,7 +107,8 @@ impl Contestant<'_> {
 /// Measures the peers and the executor.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Latencies> {
     let peers = stage.peers.iter().map(Contestant::Peer);
-    let contestants: Vec<_> = peers.chain(stage.ours(options).into_iter().map(Contestant::Executor)).collect();
+    let contestants: Vec<_> =
+        peers.chain(stage.ours(options).into_iter().map(Box::new).map(Contestant::Executor)).collect();
     rounds(options, stage.host, "bench", &contestants).await
 }
 

@@ -21,6 +21,6 @@ pub(crate) async fn measure(
         clients.push((format!("image, {layers} layer{plural}"), executor.client.with_rootfs(reference)));
     }
     let ours = |(name, client)| Ours { name, daemon: &executor.daemon, client, shape: TRUE };
-    let contestants: Vec<_> = clients.into_iter().map(ours).map(Contestant::Executor).collect();
+    let contestants: Vec<_> = clients.into_iter().map(ours).map(Box::new).map(Contestant::Executor).collect();
     rounds(options, stage.host, "image", &contestants).await
 }
