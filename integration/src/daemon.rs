@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::api::Api;
 use crate::footprint::{self, Footprint};
 use crate::mount::{self, RelocatedDirectory, Tmpfs};
-use crate::{dist, host, launcher, wait};
+use crate::{dist, host, launcher, shells, wait};
 
 /// Configuration of a daemon that is not started yet.
 pub struct Setup {
@@ -65,7 +65,7 @@ impl Setup {
     /// Sets the configuration file.
     pub fn config(mut self, toml: &str) -> Self {
         let path = self.home.path().join("executor.toml");
-        fs::write(&path, toml).expect("write");
+        fs::write(&path, shells::configured(toml)).expect("write");
         self.arguments.extend([OsString::from("--config"), path.into()]);
         self
     }
@@ -133,6 +133,9 @@ impl Setup {
             }
         };
         command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(self.state_dir());
+        if !self.arguments.iter().any(|argument| argument == "--config") {
+            command.args(shells::arguments(self.home(), ""));
+        }
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }
@@ -269,7 +272,7 @@ pub fn clear(run_dir: &Path) {
         kill(pid, 9);
         wait::until("a left process has ended", || has_ended(pid).then_some(()));
     }
-    for cgroup in footprint::cgroups(run_dir).into_iter().rev() {
+    for cgroup in footprint::all_cgroups(run_dir).into_iter().rev() {
         let _ = fs::remove_dir(cgroup);
     }
 }

@@ -13,7 +13,7 @@ use executor_proto::v1::Capacity;
 use sha2::{Digest, Sha256};
 
 use crate::api::Api;
-use crate::host;
+use crate::{host, shells, wait};
 
 /// Resources of a daemon and its children on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +29,8 @@ pub struct Footprint {
     pub descriptors: [usize; 2],
     /// Files and directories below the run and state directories, except the ledger's.
     pub files: BTreeSet<PathBuf>,
+    /// Number of shells that wait. They come and go with the containers that they become: what is theirs is not listed.
+    pub shells: usize,
     /// The daemon's remaining capacity, as Info reports it.
     pub remaining: Option<Capacity>,
 }
@@ -37,16 +39,25 @@ impl Footprint {
     /// Takes the footprint of a daemon whose directories are `run` and `state` in `home`.
     pub fn take(home: &Path, executord: i32, launcher: Option<i32>, api: &Api) -> Self {
         let (run, state) = (home.join("run"), home.join("state"));
-        let remaining = api.info().remaining;
+        let info = wait::until("every shell is ready", || {
+            let info = api.info();
+            let full = info.shells.is_some_and(|shells| shells.ready == shells.configured);
+            (full || launcher.is_none()).then_some(info)
+        });
+        let waiting = shells::waiting(&run);
         let mut others = processes(&run, launcher);
         others.retain(|pid| *pid != executord && Some(*pid) != launcher);
+        let others = others.difference(&shells::processes(&others)).copied().collect();
+        let mut files = files(&run, &state);
+        files.retain(|path| !path.starts_with(shells::directory(&run)));
         Self {
             mounts: mounts(home, launcher),
             cgroups: cgroups(&run),
             processes: others,
             descriptors: [host::descriptors(executord), launcher.map_or(0, host::descriptors)],
-            files: files(&run, &state),
-            remaining,
+            files,
+            shells: waiting.len(),
+            remaining: info.remaining,
         }
     }
 
@@ -74,6 +85,9 @@ impl Footprint {
             if *now > before {
                 tell(&format!("descriptors of {which}"), &(now, "there were", before));
             }
+        }
+        if self.shells > before.shells {
+            tell("shells", &(self.shells, "there were", before.shells));
         }
         if self.remaining != before.remaining {
             tell("capacity", &(self.remaining, "there was", before.remaining));
@@ -109,8 +123,16 @@ pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Every directory of the daemon's own cgroup.
+/// Directories of the daemon's own cgroup, without those of shells that wait.
 pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
+    let waiting = shells::waiting(run_dir);
+    let mut found = all_cgroups(run_dir);
+    found.retain(|path| !shells::is_cgroup_of(path, &waiting));
+    found
+}
+
+/// Every directory of the daemon's own cgroup.
+pub fn all_cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for root in cgroup_roots(run_dir) {
         found.insert(root.clone());
@@ -131,7 +153,7 @@ pub fn processes(run_dir: &Path, launcher: Option<i32>) -> BTreeSet<i32> {
         })
         .collect();
     found.extend(launcher.into_iter().flat_map(host::descendants));
-    for cgroup in cgroups(run_dir) {
+    for cgroup in all_cgroups(run_dir) {
         let members = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
         found.extend(members.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
     }

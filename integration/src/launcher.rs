@@ -8,8 +8,8 @@ use executor_core::logline;
 use executor_core::payload;
 use executor_core::plan::Plan;
 use executor_core::protocol::{
-    Hello, LAUNCH_FDS, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, Refused,
-    Remove, ShimCall, ShimNews, ShimReport, ShimRequest, VERSION, state_of,
+    CountShells, Hello, LAUNCH_FDS, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX,
+    Refused, Remove, ShimCall, ShimNews, ShimReport, ShimRequest, VERSION, state_of,
 };
 use executor_core::record::{ContainerRecord, ExitRecord};
 use executor_sys::memfile::MemFile;
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use tempfile::TempDir;
 
 use crate::mount::{self, RelocatedDirectory};
-use crate::{dist, wait};
+use crate::{dist, shells, wait};
 
 /// A running launcher and a connection to it.
 pub struct Launcher {
@@ -137,7 +137,13 @@ impl Launcher {
     ) -> Result<(), Refused> {
         let fds = [&[connection], &parts[..]].concat();
         assert_eq!(fds.len(), LAUNCH_FDS.len());
-        let launch = Launch { container_id: id.into(), request_tag: "tag".into(), created_at: 1, ..Launch::default() };
+        let launch = Launch {
+            container_id: id.into(),
+            request_tag: "tag".into(),
+            created_at: 1,
+            fits_shell: true, // whether that is so is for the shim to find out
+            ..Launch::default()
+        };
         match self.call(LauncherCall::Launch(launch), &fds) {
             LauncherAnswer::Done(_) => Ok(()),
             LauncherAnswer::Refused(refused) => Err(refused),
@@ -291,6 +297,7 @@ pub fn encoded(strings: &[&[u8]]) -> MemFile {
 }
 
 fn command(dir: &Path, extra: &[String], preparation: &str) -> Command {
+    let is_configured = preparation.contains("--config") || extra.iter().any(|one| one.starts_with("--config"));
     let mut command = Command::new("sh");
     command
         .arg("-c")
@@ -302,6 +309,7 @@ fn command(dir: &Path, extra: &[String], preparation: &str) -> Command {
         .arg("--state-dir")
         .arg(dir.join("state"))
         .args(["--daemon-user", "0"])
+        .args(if is_configured { Vec::new() } else { shells::arguments(dir, "") })
         .args(extra)
         .stdin(Stdio::null());
     command
@@ -323,5 +331,12 @@ fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) 
     connection.send(&hello.encode_to_vec(), &[]).expect("hello");
     let mut buffer = vec![0; PACKET_MAX];
     connection.recv(&mut buffer).expect("welcome").expect("welcome");
+    wait::until("every shell is ready", || {
+        let request = LauncherRequest { sequence: 2, call: Some(LauncherCall::CountShells(CountShells {})) };
+        connection.send(&request.encode_to_vec(), &[]).expect("count");
+        let (length, _) = connection.recv(&mut buffer).expect("counts").expect("counts");
+        let reply = LauncherReply::decode(&buffer[..length]).expect("a reply");
+        matches!(reply.answer, Some(LauncherAnswer::Shells(counts)) if counts.ready == counts.configured).then_some(())
+    });
     (child, connection)
 }

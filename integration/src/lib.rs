@@ -25,6 +25,7 @@ pub mod request;
 pub mod residue;
 pub mod rootfs;
 pub mod runtime;
+pub mod shells;
 pub mod streams;
 pub mod supervised;
 pub mod tree;

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::api::Api;
 use crate::daemon::{clear, kill};
 use crate::footprint::Footprint;
-use crate::{dist, host, launcher, wait};
+use crate::{dist, host, launcher, shells, wait};
 
 /// Uid of executord, which no user of the host has.
 const USER: &str = "64123";
@@ -41,6 +41,8 @@ pub struct Supervised {
     /// A connection to executord, renewed at each restart.
     pub api: Api,
     home: TempDir,
+    /// Those that name the configuration file.
+    arguments: Vec<String>,
     executord: Process,
     launcher: Process,
 }
@@ -75,11 +77,20 @@ impl Supervised {
     /// # Panics
     /// A process does not serve in time.
     pub fn start() -> Self {
+        Self::configured("")
+    }
+
+    /// Starts both processes with a configuration file, and waits until they serve.
+    ///
+    /// # Panics
+    /// A process does not serve in time.
+    pub fn configured(toml: &str) -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
-        let launcher = start_launcher(home.path()).unwrap_or_else(|why| panic!("{why}"));
-        let (executord, api) = start_executord(home.path()).unwrap_or_else(|why| panic!("{why}"));
-        Self { api, home, executord, launcher }
+        let arguments = shells::arguments(home.path(), toml);
+        let launcher = start_launcher(home.path(), &arguments).unwrap_or_else(|why| panic!("{why}"));
+        let (executord, api) = start_executord(home.path(), &arguments).unwrap_or_else(|why| panic!("{why}"));
+        Self { api, home, arguments, executord, launcher }
     }
 
     /// The directory that holds everything of the node.
@@ -135,10 +146,10 @@ impl Supervised {
     /// A process does not serve in time.
     pub fn revive(&mut self) -> Result<(), String> {
         if self.is_dead(Part::Launcher) {
-            self.launcher = start_launcher(self.home.path())?;
+            self.launcher = start_launcher(self.home.path(), &self.arguments)?;
         }
         if self.is_dead(Part::Executord) {
-            (self.executord, self.api) = start_executord(self.home.path())?;
+            (self.executord, self.api) = start_executord(self.home.path(), &self.arguments)?;
         }
         serves(&self.api)
     }
@@ -190,17 +201,23 @@ impl Drop for Supervised {
     }
 }
 
-fn spawn(home: &Path, program: &str, user: &str) -> Result<Child, String> {
+fn spawn(home: &Path, arguments: &[String], program: &str, user: &str) -> Result<Child, String> {
     let log = File::options().create(true).append(true).open(home.join("log"));
     let log = log.map_err(|error| format!("{}: {error}", home.join("log").display()))?;
     let mut command = Command::new(dist::binary(program));
-    command.arg("--run-dir").arg(home.join("run")).arg("--state-dir").arg(home.join("state")).args([user, USER]);
+    command
+        .args(arguments)
+        .arg("--run-dir")
+        .arg(home.join("run"))
+        .arg("--state-dir")
+        .arg(home.join("state"))
+        .args([user, USER]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.spawn().map_err(|error| format!("{program}: {error}"))
 }
 
-fn start_launcher(home: &Path) -> Result<Process, String> {
-    let mut child = spawn(home, "executor-launcher", "--daemon-user")?;
+fn start_launcher(home: &Path, arguments: &[String]) -> Result<Process, String> {
+    let mut child = spawn(home, arguments, "executor-launcher", "--daemon-user")?;
     let socket = home.join("run/launcher.sock");
     // Until the new one listens, connections are refused, or taken in the name of the earlier launcher: a process that this forked
     // may still have the socket open.
@@ -213,8 +230,8 @@ fn start_launcher(home: &Path) -> Result<Process, String> {
     Process::new(child)
 }
 
-fn start_executord(home: &Path) -> Result<(Process, Api), String> {
-    let mut child = spawn(home, "executord", "--user")?;
+fn start_executord(home: &Path, arguments: &[String]) -> Result<(Process, Api), String> {
+    let mut child = spawn(home, arguments, "executord", "--user")?;
     let socket = home.join("run/executor.sock");
     let api = come_up("executord", home, Some(&mut child), || Api::connect(&socket).ok())?;
     serves(&api)?;

@@ -11,10 +11,11 @@ use std::process::{Child, Command, Stdio};
 
 use executor_core::lifecycle::State;
 use executor_core::validate::{Draft, Policy, validate};
+use integration::host;
 use integration::launcher::{Launcher, Payload};
 use integration::rootfs::Rootfs;
 
-/// A trace of every call that opens a file, by a process and its future children.
+/// A trace of every call that opens a file, by a process, its shells, and the future children of each.
 struct Trace {
     strace: Child,
     output: tempfile::NamedTempFile,
@@ -23,26 +24,21 @@ struct Trace {
 impl Trace {
     fn of(pid: u32) -> Self {
         let output = tempfile::NamedTempFile::new().unwrap();
+        let traced = std::iter::once(pid as i32).chain(host::descendants(pid as i32));
+        let count = traced.clone().count();
         let mut strace = Command::new("strace")
-            .args([
-                "-f",
-                "-y",
-                "-s",
-                "4096",
-                "-e",
-                "trace=open,openat,openat2,creat,execve",
-                "-p",
-                &pid.to_string(),
-                "-o",
-            ])
+            .args(["-f", "-y", "-s", "4096", "-e", "trace=open,openat,openat2,creat,execve", "-o"])
             .arg(output.path())
+            .args(traced.flat_map(|pid| ["-p".to_owned(), pid.to_string()]))
             .stderr(Stdio::piped())
             .spawn()
             .expect("strace is installed");
         let mut told = BufReader::new(strace.stderr.take().unwrap());
-        let mut line = String::new();
-        told.read_line(&mut line).unwrap();
-        assert!(line.contains("attached"), "{line}");
+        for _ in 0..count {
+            let mut line = String::new();
+            told.read_line(&mut line).unwrap();
+            assert!(line.contains("attached"), "{line}");
+        }
         std::thread::spawn(move || std::io::copy(&mut told, &mut std::io::sink()));
         Self { strace, output }
     }

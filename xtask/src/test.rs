@@ -24,6 +24,9 @@ pub(crate) struct Options {
     /// Leave out the tests that need root
     #[arg(long)]
     no_root: bool,
+    /// Number of shells that wait in the daemons of the tests (`[shells] ready`)
+    #[arg(long, value_name = "N")]
+    shells: Option<u32>,
 }
 
 /// Sets up and runs; fails when a test fails, or when the root tests could not run and were not waived.
@@ -39,6 +42,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         dist::build(workspace)?;
         cargo.env("EXECUTOR_DIST", workspace.dist());
         cargo.env("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?);
+        if let Some(ready) = options.shells {
+            cargo.env("EXECUTOR_SHELLS", ready.to_string());
+        }
         // One at a time, because root tests count what is on the host before and after.
         cargo.env("RUST_TEST_THREADS", "1");
         step("Running all tests");

@@ -265,6 +265,10 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     if !info.apparmor_profiles.is_empty() {
         table.pair("AppArmor profiles", info.apparmor_profiles.join(", "));
     }
+    if let Some(v1::Shells { configured, ready, used, missed }) = info.shells {
+        let counts = format!("{ready} of {configured} ready; {used} used, {missed} missed");
+        table.pair("shells", if configured == 0 { "off".to_owned() } else { counts });
+    }
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();
     table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });

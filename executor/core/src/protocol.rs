@@ -44,7 +44,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150")]
     pub call: Option<LauncherCall>,
 }
 
@@ -75,6 +75,9 @@ pub enum LauncherCall {
     /// Copy files out of a container, or into it.
     #[prost(message, tag = "9")]
     Archive(Archive),
+    /// Count the shells.
+    #[prost(message, tag = "150")]
+    CountShells(CountShells),
 }
 
 /// Introduces the daemon.
@@ -103,7 +106,14 @@ pub struct Launch {
     /// Id of the pod that the container is a member of, as in the plan; empty where there is none.
     #[prost(string, tag = "110")]
     pub pod_id: String,
+    /// The container can be made of a shell, by the plan.
+    #[prost(bool, tag = "111")]
+    pub fits_shell: bool,
 }
+
+/// Asks for the counts of shells.
+#[derive(Clone, PartialEq, Message)]
+pub struct CountShells {}
 
 /// Removes a completed container's logs and record.
 #[derive(Clone, PartialEq, Message)]
@@ -156,7 +166,7 @@ pub struct LauncherReply {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// The answer.
-    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6")]
+    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150")]
     pub answer: Option<LauncherAnswer>,
 }
 
@@ -178,6 +188,9 @@ pub enum LauncherAnswer {
     /// Answer to [`UnpackLayer`] if there is a warning about the layer; else the answer is [`Done`].
     #[prost(message, tag = "6")]
     Unpacked(Unpacked),
+    /// Answer to [`CountShells`].
+    #[prost(message, tag = "150")]
+    Shells(Shells),
 }
 
 /// A layer is there, and not all that its archive has is in it.
@@ -208,6 +221,23 @@ pub struct Welcome {
 /// Done.
 #[derive(Clone, PartialEq, Message)]
 pub struct Done {}
+
+/// Counts of the shells of a launcher, since it started.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Shells {
+    /// Number that are to wait: as configured, or fewer where ids are scarce.
+    #[prost(uint32, tag = "1")]
+    pub configured: u32,
+    /// Number that wait.
+    #[prost(uint32, tag = "2")]
+    pub ready: u32,
+    /// Launches that found one.
+    #[prost(uint64, tag = "3")]
+    pub used: u64,
+    /// Launches that could have used one, and found none.
+    #[prost(uint64, tag = "4")]
+    pub missed: u64,
+}
 
 /// A shim is gone and its container was finished.
 #[derive(Clone, PartialEq, Message)]

@@ -145,6 +145,31 @@ pub struct LauncherSettings {
     pub watchdog_seconds: u64,
 }
 
+/// Section `[shells]`.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default, deny_unknown_fields)]
+pub struct ShellSettings {
+    /// Number of shells that wait for a container each: 0 (none) to 64.
+    pub ready: u32,
+}
+
+/// Most shells that wait.
+const SHELLS_READY_MAX: u32 = 64;
+
+impl ShellSettings {
+    /// Checks what the types of the keys do not.
+    ///
+    /// # Errors
+    /// A value that cannot be.
+    pub fn check(&self) -> Result<(), Unusable> {
+        if self.ready <= SHELLS_READY_MAX {
+            return Ok(());
+        }
+        let why = format!("0 to {SHELLS_READY_MAX} is allowed");
+        Err(Unusable { key: "shells.ready", value: self.ready.to_string(), why })
+    }
+}
+
 /// Section `[apparmor]`.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default, deny_unknown_fields)]

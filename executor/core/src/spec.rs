@@ -7,6 +7,7 @@
 
 mod capabilities;
 mod devices;
+mod shell;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
 pub use devices::DeviceNode;
+pub use shell::{Skeleton, fits_shell, shell};
 
 /// Replaced by an empty file or directory.
 pub const MASKED: [&str; 10] = [
@@ -46,6 +48,9 @@ pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sy
 /// Maximum number of terminals of a container. Without this limit a container could use up those of the whole kernel
 /// (`kernel.pty.max`, 4096).
 pub const TERMINALS_MAX: u32 = 256;
+
+/// Period in which a container uses its share of the processors, in microseconds.
+pub const CPU_PERIOD_US: u64 = 100_000;
 
 /// Facts about the host that a specification needs beside the plan.
 pub struct Resolved<'a> {
@@ -185,9 +190,7 @@ fn resources(resolved: &Resolved<'_>, all_devices: bool) -> Result<LinuxResource
     if limits.cpu_millis > 0 || limits.cpu_weight > 0 {
         let mut cpu = LinuxCpuBuilder::default();
         if limits.cpu_millis > 0 {
-            const PERIOD_US: u64 = 100_000;
-            let quota = limits.cpu_millis.saturating_mul(PERIOD_US) / 1000;
-            cpu = cpu.period(PERIOD_US).quota(i64::try_from(quota).unwrap_or(i64::MAX));
+            cpu = cpu.period(CPU_PERIOD_US).quota(i64::try_from(cpu_quota(limits.cpu_millis)).unwrap_or(i64::MAX));
         }
         if limits.cpu_weight > 0 {
             cpu = cpu.shares(shares(limits.cpu_weight));
@@ -200,19 +203,24 @@ fn resources(resolved: &Resolved<'_>, all_devices: bool) -> Result<LinuxResource
     all.build()
 }
 
+/// Returns the time on the processors that a container has in each [`CPU_PERIOD_US`], in microseconds.
+pub fn cpu_quota(cpu_millis: u64) -> u64 {
+    cpu_millis.saturating_mul(CPU_PERIOD_US) / 1000
+}
+
 /// Returns the limit on memory and swap together: -1 for none.
-fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
+pub fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
     match swap_bytes {
         Some(-1) => -1,
         swap => memory_bytes.saturating_add(swap.unwrap_or(0)),
     }
 }
 
-/// A weight of cgroup v2 (1 to 10000, 100 where nobody says otherwise) in the shares of v1 (2 to 262144, 1024): the most
+/// Returns a weight of cgroup v2 (1 to 10000, 100 where nobody says otherwise) in the shares of v1 (2 to 262144, 1024): the most
 /// shares that OCI runtimes turn into this weight, by a quadratic function of logarithms that leads the limits and the
 /// defaults to one another.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 2 to 262144
-fn shares(weight: u32) -> u64 {
+pub fn shares(weight: u32) -> u64 {
     let exponent = ((15_625.0 + 2448.0 * (f64::from(weight).log10() + 7.0 / 34.0)).sqrt() - 125.0) / 2.0;
     // What is a whole number but for the error of the calculation shall be that number.
     (exponent.exp2() * (1.0 + 1e-12)) as u64
@@ -250,24 +258,9 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
 }
 
 fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSpecError> {
-    let writable_sys = plan.isolation.privileged;
-    let terminals = format!("max={TERMINALS_MAX}");
-    let shm = format!("size={}", plan.surroundings.shm_bytes);
-    let mut all = vec![
-        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"])?,
-        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=128"])?,
-        mount(
-            "/dev/pts",
-            "devpts",
-            "devpts",
-            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", &terminals],
-        )?,
-        mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", &shm])?,
-        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
-    ];
+    let mut all = of_kernel(plan.surroundings.shm_bytes)?;
     if !shows_hosts_sys(plan) {
-        let access = if writable_sys { "rw" } else { "ro" };
-        all.push(mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access])?);
+        all.push(sys(plan.isolation.privileged)?);
     }
     // Beside volumes the shim mounts them, each in its turn.
     if plan.volumes.is_empty() {
@@ -284,6 +277,29 @@ fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSp
         )?);
     }
     Ok(all)
+}
+
+/// Returns the mounts of /proc and of the file systems below /dev.
+fn of_kernel(shm_bytes: u64) -> Result<Vec<Mount>, OciSpecError> {
+    let terminals = format!("max={TERMINALS_MAX}");
+    let shm = format!("size={shm_bytes}");
+    Ok(vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"])?,
+        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=128"])?,
+        mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", &terminals],
+        )?,
+        mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", &shm])?,
+        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
+    ])
+}
+
+/// Returns the mount of /sys.
+fn sys(writable: bool) -> Result<Mount, OciSpecError> {
+    mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", if writable { "rw" } else { "ro" }])
 }
 
 /// A tmpfs of a container.

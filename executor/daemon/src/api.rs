@@ -151,7 +151,7 @@ impl Executor for Service {
     }
 
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        Ok(Response::new(info::info(&self.node)))
+        Ok(Response::new(info::info(&self.node).await))
     }
 
     async fn update_files(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use executor_core::capacity::Amount;
 use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
 use executor_core::plan::{HostDevice, HostVolume};
-use executor_core::settings::{AppArmor, Bytes, LauncherSettings, Unusable};
+use executor_core::settings::{AppArmor, Bytes, LauncherSettings, ShellSettings, Unusable};
 use executor_core::validate::{
     CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_volumes,
     check_network_namespaces, check_ulimits_max, validate,
@@ -81,6 +81,8 @@ struct File {
     /// Table of the launcher, read here so that unknown keys and invalid values are reported, and for the size of logs,
     /// which a client that missed output is told.
     launcher: LauncherSettings,
+    /// Table of the launcher likewise.
+    shells: ShellSettings,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -204,7 +206,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     // So are its images, unless a configuration file was named.
     file.policy.images = file.images.policy(&check, args.ephemeral && args.config.is_none())?;
     check.policy(&file.policy)?;
-    check.launcher(&file.launcher)?;
+    check.launcher(&file.launcher, &file.shells)?;
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
     check.absolute("run_dir", &run_dir)?;
@@ -315,8 +317,9 @@ impl Check {
         Ok(())
     }
 
-    fn launcher(&self, settings: &LauncherSettings) -> Result<(), ConfigError> {
-        settings.check().map_err(|Unusable { key, value, why }| self.fault(key, &value, &why))
+    fn launcher(&self, settings: &LauncherSettings, shells: &ShellSettings) -> Result<(), ConfigError> {
+        let checked = settings.check().and_then(|()| shells.check());
+        checked.map_err(|Unusable { key, value, why }| self.fault(key, &value, &why))
     }
 
     /// Checks the policy, whose defaults must pass the validation of requests.

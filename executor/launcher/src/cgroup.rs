@@ -3,6 +3,7 @@
 //! libcontainer makes them and sets the limits; this module joins, asks, kills and removes, by path alone. On a
 //! version 1 host a container has one directory in each hierarchy, all of the same relative path.
 
+mod limits;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,6 +101,22 @@ impl Hierarchies {
         mounts.iter().map(move |mount| mount.join(path))
     }
 
+    /// The directory of a cgroup in the hierarchy of a controller.
+    fn controller_dir(&self, controller: &str, path: &Path) -> io::Result<PathBuf> {
+        let mount = match self {
+            Self::V1 { mounts, .. } => {
+                let has = |mount: &&PathBuf| {
+                    let names = mount.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+                    names.split(',').any(|name| name == controller)
+                };
+                let missing = || io::Error::other(format!("no {controller} cgroup hierarchy is mounted"));
+                mounts.iter().find(has).ok_or_else(missing)?
+            }
+            Self::V2 { mount } => mount,
+        };
+        Ok(mount.join(path))
+    }
+
     fn memory_dir(&self, path: &Path) -> PathBuf {
         match self {
             Self::V1 { memory, .. } => memory.join(path),
@@ -192,14 +209,7 @@ impl Hierarchies {
             }
         }
         if *pids > 0 {
-            let dir = match self {
-                Self::V1 { mounts, .. } => {
-                    let has = |mount: &&PathBuf| mount.file_name().is_some_and(|name| name == "pids");
-                    let missing = || io::Error::other("no pids cgroup hierarchy is mounted");
-                    mounts.iter().find(has).ok_or_else(missing)?.join(path)
-                }
-                Self::V2 { .. } => memory,
-            };
+            let dir = self.controller_dir("pids", path)?;
             fs::create_dir_all(&dir)?;
             fs::write(dir.join("pids.max"), pids.to_string())?;
         }

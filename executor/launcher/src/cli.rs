@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
-use executor_core::settings::{AppArmor, LauncherSettings, Unusable};
+use executor_core::settings::{AppArmor, LauncherSettings, ShellSettings, Unusable};
 use executor_core::validate::{
     Policy, check_apparmor_profiles, check_host_devices, check_host_volumes, check_network_namespaces,
     check_ulimits_max,
@@ -77,6 +77,8 @@ pub(crate) struct Config {
     pub apparmor: AppArmor,
     /// The launcher's own section.
     pub launcher: LauncherSettings,
+    /// Shells that wait for containers.
+    pub shells: ShellSettings,
 }
 
 /// A configuration that cannot be used.
@@ -115,7 +117,7 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     check_apparmor_profiles(&config.apparmor.profiles).map_err(fault("apparmor.profiles"))?;
     config.policy.apparmor_profiles = std::mem::take(&mut config.apparmor.profiles);
     check_ulimits_max(&config.policy).map_err(fault("policy.ulimits_max"))?;
-    config.launcher.check().map_err(|Unusable { key, value, why }| {
+    config.launcher.check().and_then(|()| config.shells.check()).map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))
     })?;
     Ok(config)

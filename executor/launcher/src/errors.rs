@@ -8,6 +8,9 @@ use executor_core::shortage::{self, Shortage};
 
 use crate::memfd_exec::{SERVING, STARTING};
 
+/// Descriptors that libcontainer needs at most, beside those that are open before and after.
+const DESCRIPTORS_NEEDED: u64 = 32;
+
 /// No byte or no file is left on a disk, or of what may be used of it.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -46,6 +49,21 @@ pub(crate) fn failed_by(words: String) -> Refused {
         Some(what) => exhausted(what, words),
         None => Refused::new(Reason::Internal, words),
     }
+}
+
+/// The same for libcontainer, which takes a file that cannot be opened for one that is not there: where this process has hardly a
+/// descriptor left, that is the reason.
+pub(crate) fn failed_by_libcontainer(words: String) -> Refused {
+    if shortage::named(&words).is_none() && descriptors_are_short() {
+        return exhausted(Shortage::Descriptors, words);
+    }
+    failed_by(words)
+}
+
+fn descriptors_are_short() -> bool {
+    let open = std::fs::read_dir("/proc/self/fd").map(|open| open.count() as u64);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.is_some_and(|limit| open.map_or(true, |open| limit < open + DESCRIPTORS_NEEDED))
 }
 
 fn exhausted(what: Shortage, words: String) -> Refused {

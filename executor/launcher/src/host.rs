@@ -52,6 +52,8 @@ pub(crate) struct Host {
     pub cni_patience: Duration,
     /// Time that a shim has for a turn of its loop; none where shims are not watched.
     pub watchdog: Option<Duration>,
+    /// Number of shells that wait for containers.
+    pub shells_ready: usize,
 }
 
 impl Host {
@@ -77,6 +79,7 @@ impl Host {
             mounts,
             cni_patience: Duration::from_secs(config.launcher.cni_plugin_seconds),
             watchdog: Some(config.launcher.watchdog_seconds).filter(|s| *s > 0).map(Duration::from_secs),
+            shells_ready: config.shells.ready as usize,
             run_dir,
         })
     }
@@ -84,6 +87,16 @@ impl Host {
     /// Returns the directory of running containers.
     pub(crate) fn containers_run(&self) -> PathBuf {
         self.run_dir.join("containers")
+    }
+
+    /// Returns the directory of shells.
+    pub(crate) fn shells(&self) -> PathBuf {
+        self.run_dir.join("shells")
+    }
+
+    /// Returns the root file system of shells.
+    pub(crate) fn skeleton(&self) -> PathBuf {
+        self.run_dir.join("skeleton")
     }
 
     /// The layers of images.

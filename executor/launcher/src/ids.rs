@@ -85,20 +85,27 @@ impl Ids {
         if plan.isolation.user_namespace == UserNamespace::Host {
             return Ok(Self { map: IdMap::HOST, namespace: None });
         }
-        let violation = |reason, why: String| Refused::of_fields(reason, &[Violation::new("user_namespace", why)]);
         let Some(start) = range else {
             let ranges = policy.userns_pool_ranges;
             let why = format!(
                 "all {ranges} ranges of ids are in use, here or by other launchers of this host \
                  (policy.userns_pool_ranges, policy.userns_pool_start)"
             );
-            return Err(violation(Reason::Exhausted, why));
+            return Err(Refused::of_fields(Reason::Exhausted, &[Violation::new("user_namespace", why)]));
         };
+        Self::of_range(start)
+    }
+
+    /// Returns the ids of this range, with a user namespace of their own.
+    ///
+    /// # Errors
+    /// The kernel makes no user namespace.
+    pub(crate) fn of_range(start: u32) -> Result<Self, Refused> {
         match userns::create(start, RANGE) {
             Ok(namespace) => Ok(Self { map: IdMap::of(Some(start)), namespace: Some(namespace) }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSPC | libc::EPERM)) => {
                 let why = format!("this kernel cannot make one (see /proc/sys/user/max_user_namespaces): {error}");
-                Err(violation(Reason::Precondition, why))
+                Err(Refused::of_fields(Reason::Precondition, &[Violation::new("user_namespace", why)]))
             }
             Err(error) => Err(failed("user namespace", &error)),
         }

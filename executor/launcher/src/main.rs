@@ -32,6 +32,7 @@ mod rootfs;
 mod runtime;
 mod seccomp;
 mod server;
+mod shells;
 mod shim;
 mod sweep;
 mod ulimits;

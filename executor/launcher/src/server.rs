@@ -5,6 +5,7 @@
 
 mod execs;
 mod requests;
+mod shells;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -32,6 +33,7 @@ use prost::Message;
 use rustix::fs::{Mode, OFlags};
 
 use crate::cli::Args;
+use crate::dirs::Dirs;
 use crate::errors::{at, is_full, plain};
 use crate::files::{self, ensure_dir, make_dir, remove_tree};
 use crate::host::Host;
@@ -89,6 +91,8 @@ struct Server {
     /// Those of containers that have no shim and could not be ended.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
+    /// Shells that wait for a launch.
+    shells: shells::Shells,
     /// Requests that wait for a shim.
     deferred: Vec<requests::Deferred>,
     /// Shims that were killed and do not end: the kernel holds them.
@@ -121,6 +125,8 @@ enum Event {
     Layer,
     /// A supervisor of an executed process tells something, or has ended.
     Exec,
+    /// A shell can be used, or has ended.
+    Shell,
 }
 
 /// Serves until asked to end.
@@ -141,6 +147,8 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         log::line(Level::Warning, "", format_args!("containers cannot be limited to processors: cpuset: {error}"));
     }
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
+    let used = shims.iter().filter_map(|shim| Some(Dirs::of(&host, &shim.id).read_record()?.cgroup)).collect();
+    crate::shells::sweep(&host, &used)?;
     let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
     let ranges_left = sweep::ranges_left(&host, &shims)?;
     let used = shims
@@ -175,6 +183,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         claims,
         ranges_left,
         execs: Vec::new(),
+        shells: shells::Shells::default(),
         deferred: Vec::new(),
         stuck: Vec::new(),
         unwiped,
@@ -212,7 +221,7 @@ impl Server {
                 self.watch_period().map(|period| watched_at + period),
                 self.deferred.iter().map(|deferred| deferred.until).min(),
             ];
-            let events = self.wait(due.into_iter().flatten())?;
+            let events = self.wait(due.into_iter().flatten().chain(self.shells_due()))?;
             if watchdog.is_some() {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
@@ -230,6 +239,7 @@ impl Server {
                 self.serve_daemons();
             }
             Layers::advance(self);
+            self.tend_shells();
             if self.unreaped {
                 self.unreaped = false;
                 self.reap_orphans();
@@ -250,6 +260,9 @@ impl Server {
         if has(Event::Exec) {
             self.look_after_execs();
         }
+        if has(Event::Shell) {
+            self.look_after_shells();
+        }
         self.look_after_shims(|shim| has(Event::ShimEnded(shim.pid)));
         if has(Event::Layer) {
             self.layers.look_after();
@@ -269,6 +282,7 @@ impl Server {
         }
         self.layers.pidfds().for_each(|pidfd| events.read(pidfd.as_fd(), Event::Layer));
         self.execs.iter().flat_map(execs::Supervisor::fds).for_each(|fd| events.read(fd, Event::Exec));
+        self.shells.fds().for_each(|fd| events.read(fd, Event::Shell));
         events.due(due);
         events.wait()
     }
@@ -345,6 +359,9 @@ impl Server {
             self.stuck.push(Stuck { pid: shim.pid, child: shim.child, pidfd: shim.pidfd });
         } else if shim.child {
             let _ = process::wait_for(shim.pid);
+        }
+        if let Some(place) = &shim.shell {
+            self.clear(place);
         }
         // One that died before it had a directory has left nothing but its inputs, and a daemon that waits.
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
@@ -452,6 +469,7 @@ impl Server {
             .flat_map(|shim| [shim.id_range, shim.pod_range])
             .flatten()
             .chain(self.ranges_left.iter().copied())
+            .chain(self.shells.ranges())
             .collect()
     }
 
@@ -485,7 +503,13 @@ impl Server {
     fn children(&self) -> impl Iterator<Item = i32> + '_ {
         let execs = self.execs.iter().map(|exec| exec.pid);
         let stuck = self.stuck.iter().map(|stuck| stuck.pid);
-        self.shims.values().map(|shim| shim.pid).chain(stuck).chain(self.layers.pids()).chain(execs)
+        self.shims
+            .values()
+            .map(|shim| shim.pid)
+            .chain(stuck)
+            .chain(self.layers.pids())
+            .chain(execs)
+            .chain(self.shells.pids())
     }
 
     /// Leaves the host as it was.
@@ -493,6 +517,7 @@ impl Server {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = fs::remove_file(&self.socket_path);
         self.layers.end();
+        while self.end_one_shell() {}
         self.hear_shims();
         // Their containers have ended: what is left of them is gone in a moment.
         let deadline = Instant::now() + LEAVING;
@@ -533,6 +558,7 @@ impl Server {
         self.shims.clear();
         self.layers.abandon();
         self.execs.clear();
+        self.shells = shells::Shells::default();
         self.deferred.clear();
         self.stuck.clear();
         self.unwiped.clear();
@@ -581,6 +607,7 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     let stage = host.stage();
     ensure_dir(&stage, 0o711)?;
     crate::ids::reachable(&stage)?;
+    crate::shells::make_dirs(host)?;
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 

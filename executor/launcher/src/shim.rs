@@ -1,7 +1,7 @@
 //! The shim: one process a container, from its making to its exit record.
 //!
 //! ```text
-//! fork from the launcher
+//! fork from the launcher, or a shell that waited                                   (shim/shell.rs, takeover.rs)
 //!   prepare    own mount namespace, directories, rootfs, user, places of files        (shim/prepare.rs)
 //!   create     libcontainer: namespaces, cgroup, pivot; init waits                    (shim/create.rs)
 //!   inject     a helper in the container's cgroup writes and mounts the secret files  (shim/inject.rs)
@@ -35,17 +35,21 @@ mod message;
 mod names;
 mod outputs;
 mod pace;
+mod part;
 mod prepare;
+mod shell;
 mod starter;
 mod stdio;
 mod steps;
 mod supervise;
 mod sysctls;
+mod takeover;
 mod transfers;
 mod update;
 mod usage;
 mod watch;
 
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +72,10 @@ use crate::seccomp::Filter;
 use control::Control;
 use pace::Pace;
 
+pub(crate) use shell::{Order as ShellOrder, READY as SHELL_READY, run as run_shell};
+
+/// Name of the process.
+const NAME: &CStr = c"executor-shim";
 /// Time that the making of a container may take beside its network: its init has a minute.
 const PREPARE: Duration = Duration::from_secs(60);
 /// Bytes that are overwritten and read back in a second, even by a machine that is slow and busy.
@@ -125,19 +133,29 @@ struct Ready {
 
 /// Runs a container from beginning to end. Gives the exit status of the shim's process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
+    match settle(NAME) {
+        Ok(signals) => live_through(host, filter, launch, lifeline, (None, signals)),
+        Err(error) => {
+            log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
+            let pace = Pace::new(launch.pulse, host.watchdog);
+            Control::new(launch.connection, lifeline, host.daemon_uid, pace).refuse(failed("shim", &error));
+            1
+        }
+    }
+}
+
+/// Runs a container, of a shell where there is one.
+fn live_through(
+    host: &Host,
+    filter: &Arc<Filter>,
+    launch: Launch,
+    lifeline: Seqpacket,
+    (shell, signals): (Option<shell::Shell>, SignalEvents),
+) -> i32 {
     let begun = now();
-    let settled = settle();
     let pace = Pace::new(launch.pulse, host.watchdog);
     pace.begin(PREPARE + network::longest(host));
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);
-    let signals = match settled {
-        Ok(signals) => signals,
-        Err(error) => {
-            log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
-            control.refuse(failed("shim", &error));
-            return 1;
-        }
-    };
     let inputs = vec![launch.process, launch.files];
     let request = prepare::Request {
         id: launch.id,
@@ -149,17 +167,24 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
         launcher: launch.launcher,
         begun,
     };
-    match prepare::prepare(host, filter, &request, inputs, &mut control) {
+    match prepare::prepare(host, filter, &request, (inputs, shell), &mut control) {
         Ok(ready) => live(host, ready, &mut control, &signals),
         Err(refused) => control.refuse(refused),
     }
     0
 }
 
+/// Gives the calling process a mount namespace of its own: what is mounted in it goes when the shim goes, and the host never
+/// sees it.
+fn isolate() -> std::io::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    Ok(())
+}
+
 /// Becomes a process of its own: a session, a name, events instead of signals, orphans of the container.
-fn settle() -> std::io::Result<SignalEvents> {
+fn settle(name: &CStr) -> std::io::Result<SignalEvents> {
     nix::unistd::setsid()?;
-    rustix::thread::set_name(c"executor-shim")?;
+    rustix::thread::set_name(name)?;
     process::become_subreaper()?;
     process::forbid_dumps()?;
     SignalEvents::take(&supervise::SIGNALS)

@@ -92,10 +92,14 @@ pub(crate) fn finish(
 }
 
 fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<MemFile>) -> Remains {
+    let dirs = Dirs::of(host, id);
+    // One that was a shell keeps the shell's.
+    let cgroup =
+        dirs.read_record().map(|record| record.cgroup).filter(|cgroup| cgroup.starts_with(&host.cgroup_parent));
     Remains {
         by: "launcher",
-        dirs: Dirs::of(host, id),
-        cgroup: host.cgroup_parent.join(id.as_str()),
+        cgroup: cgroup.unwrap_or_else(|| host.cgroup_parent.join(id.as_str())),
+        dirs,
         volumes: volume.into_iter().collect(),
         inputs,
         rotated: Rotated::default(),
@@ -379,6 +383,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         done: false,
         watch: None,
         killed: None,
+        shell: None,
     })
 }
 

@@ -18,6 +18,8 @@ use executor_sys::pulse::Pulse;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
+use crate::shells::Place;
+
 /// A shim that is watched.
 pub(crate) struct Shim {
     /// Container.
@@ -48,6 +50,8 @@ pub(crate) struct Shim {
     pub(crate) watch: Option<Watch>,
     /// Set when it was killed because it gave none.
     pub(crate) killed: Option<Killed>,
+    /// Place of the shell that it was.
+    pub(crate) shell: Option<Place>,
 }
 
 impl Shim {

@@ -23,6 +23,7 @@ pub mod pulse;
 pub mod quota;
 pub mod ready;
 pub mod replace;
+pub mod root;
 pub mod seqpacket;
 pub mod startup;
 pub mod tree;

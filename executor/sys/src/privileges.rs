@@ -67,7 +67,7 @@ pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`drop_to`].
-pub(crate) fn become_within(credentials: &Credentials) -> io::Result<()> {
+pub fn become_within(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
     // Before the user changes, because it takes CAP_SETPCAP.

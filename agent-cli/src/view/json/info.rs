@@ -27,6 +27,7 @@ pub(crate) struct Info {
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor_profiles: Vec<String>,
+    shells: Option<Shells>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
     containers: BTreeMap<String, u32>,
@@ -48,6 +49,16 @@ struct HostDevice {
     name: String,
     path: String,
     permissions: String,
+}
+
+/// Containers that are made ahead, and runs that could use one.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Shells {
+    configured: u32,
+    ready: u32,
+    used: u64,
+    missed: u64,
 }
 
 /// Rules on the images that may run; without `set` every image may.
@@ -110,6 +121,12 @@ impl Info {
             volumes: info.volumes.iter().map(volume).collect(),
             devices: info.devices.iter().map(device).collect(),
             apparmor_profiles: info.apparmor_profiles.clone(),
+            shells: info.shells.map(|shells| Shells {
+                configured: shells.configured,
+                ready: shells.ready,
+                used: shells.used,
+                missed: shells.missed,
+            }),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
             containers: sorted(&info.containers),

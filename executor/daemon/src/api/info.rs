@@ -1,16 +1,22 @@
 //! Info: version, capacity and state of this node.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use executor_core::image::ImagePolicy;
+use executor_core::protocol::{CountShells, LauncherAnswer, LauncherCall, Shells};
 use executor_core::record::VolumeKind;
 use executor_images::signatures::SignaturePolicy;
 use executor_proto::v1;
 
 use super::convert;
+use crate::launcher::Session;
 use crate::node::Node;
 
-pub(super) fn info(node: &Node) -> v1::InfoResponse {
+/// Time that the launcher has to count its shells: an answer without them is better than none.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     let (total, remaining) = node.registry.capacity();
     let mut containers: HashMap<String, u32> = HashMap::new();
     node.registry.visit(None, |handle| {
@@ -23,6 +29,10 @@ pub(super) fn info(node: &Node) -> v1::InfoResponse {
     let kind = session.as_ref().map_or(v1::MountKind::Unspecified, |session| {
         convert::mount_kind(if session.noswap() { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs })
     });
+    let shells = match &session {
+        Some(session) => shells(session).await,
+        None => None,
+    };
     v1::InfoResponse {
         version: executor_secrets::VERSION.to_owned(),
         total: Some(convert::capacity(total)),
@@ -42,6 +52,17 @@ pub(super) fn info(node: &Node) -> v1::InfoResponse {
         volumes: node.config.policy.volumes.iter().map(convert::host_volume).collect(),
         devices: node.config.policy.devices.iter().map(convert::host_device).collect(),
         apparmor_profiles: node.config.policy.apparmor_profiles.clone(),
+        shells,
+    }
+}
+
+/// Asks the launcher for its counts of shells. None where it does not answer in time, or is older than them.
+async fn shells(session: &Session) -> Option<v1::Shells> {
+    match session.call_within(PATIENCE, LauncherCall::CountShells(CountShells {}), &[]).await {
+        Ok(LauncherAnswer::Shells(Shells { configured, ready, used, missed })) => {
+            Some(v1::Shells { configured, ready, used, missed })
+        }
+        _ => None,
     }
 }
 

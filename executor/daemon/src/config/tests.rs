@@ -125,7 +125,7 @@ fn sizes_have_units() {
 
 #[test]
 fn faults_name_file_key_and_value() {
-    let cases: [(&str, &[&str]); 19] = [
+    let cases: &[(&str, &[&str])] = &[
         ("[policy]\ndefault_memory_bytes = '5X'", &["FILE", "default_memory_bytes", "5X", "256M"]),
         ("run_dri = '/x'", &["FILE", "run_dri", "line 1"]),
         ("[policy]\nfiles_rot = 'x'", &["FILE", "files_rot", "line 2"]),
@@ -146,12 +146,13 @@ fn faults_name_file_key_and_value() {
         ("[policy]\nuserns_pool_start = 1000", &["policy.userns_pool_start = 1000", "below 65536"]),
         ("[policy]\ndefault_disk_bytes = 5", &["policy.default_disk_bytes = 5", "1048576 to"]),
         ("[launcher]\nwatchdog_seconds = 1", &["FILE", "launcher.watchdog_seconds = 1", "2 to 3600"]),
+        ("[shells]\nready = 65", &["FILE", "shells.ready = 65", "0 to 64"]),
         ("[launcher]\ncgroup_parent = '../x'", &["launcher.cgroup_parent", "../x", "plain names"]),
         ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "65536 to"]),
     ];
     for (text, expected) in cases {
         let told = load(text, &[]).unwrap_err();
-        for part in expected {
+        for part in *expected {
             assert!(told.contains(part), "{text:?}: {told}");
         }
     }

@@ -29,7 +29,7 @@ impl Hierarchies {
             kernel_max: memory.number("memory.kmem.max_usage_in_bytes"),
             ..MemoryUsage::of_v1(used, &memory.text("memory.stat"))
         };
-        let controller = |name: &str| self.controller_dir(name, path).map(Files);
+        let controller = |name: &str| self.controller_dir(name, path).ok().map(Files);
         let cpu = controller("cpuacct").map_or_else(CpuUsage::default, |files| CpuUsage {
             total: files.number("cpuacct.usage").unwrap_or(0),
             user: files.number("cpuacct.usage_user").unwrap_or(0),
@@ -42,18 +42,6 @@ impl Hierarchies {
         };
         let pids = controller("pids").and_then(|files| files.number("pids.current"));
         Some(Usage { cpu, memory, pids, ..Usage::default() })
-    }
-
-    /// Returns the directory of a cgroup in the hierarchy of a controller of version 1.
-    fn controller_dir(&self, name: &str, path: &Path) -> Option<PathBuf> {
-        let Self::V1 { mounts, .. } = self else { return None };
-        let has = |mount: &&PathBuf| {
-            mount
-                .file_name()
-                .and_then(|names| names.to_str())
-                .is_some_and(|names| names.split(',').any(|one| one == name))
-        };
-        mounts.iter().find(has).map(|mount| mount.join(path))
     }
 }
 

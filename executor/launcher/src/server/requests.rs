@@ -145,6 +145,7 @@ impl Server {
             LauncherCall::Exec(exec) => self.exec(exec, None, fds),
             LauncherCall::Archive(archive) => self.archive(archive, fds),
             LauncherCall::Remove(remove) => self.remove(&remove.container_id),
+            LauncherCall::CountShells(_) => Ok(LauncherAnswer::Shells(self.count_shells())),
             LauncherCall::Shutdown(_) => {
                 self.shutdown = true;
                 Ok(LauncherAnswer::Done(Done {}))
@@ -213,12 +214,40 @@ impl Server {
         let plan = MemFile::from_fd(plan, PLAN_MAX).map_err(invalid)?;
         let payload = |fd| MemFile::from_fd_to_wipe(fd, BYTES_MAX as u64).map_err(invalid);
         let (process, files) = (payload(process)?, payload(files)?);
-        let pulse = Pulse::create().map_err(|error| failed("pulse", &error))?;
         self.make_what_is_missing()?;
+        if launch.fits_shell {
+            let fds = [connection.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
+            if let Some(taken) = self.shells.hand_over(&launch, &fds) {
+                let shim = Shim {
+                    id: id.clone(),
+                    created_at: Timestamp(launch.created_at),
+                    pid: taken.pid,
+                    child: true,
+                    pidfd: taken.pidfd,
+                    lifeline: Some(taken.lifeline),
+                    volume: None,
+                    inputs: vec![process, files],
+                    id_range: Some(taken.id_range),
+                    pod_range: None,
+                    listening: false,
+                    done: false,
+                    watch: Some(Watch::of(taken.pulse)),
+                    killed: None,
+                    shell: Some(taken.place),
+                };
+                self.shims.insert(id, shim);
+                return Ok(LauncherAnswer::Done(Done {}));
+            }
+        }
+        let pulse = Pulse::create().map_err(|error| failed("pulse", &error))?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
         let pod_range = self.pod_range(&launch.pod_id)?;
-        let (id_range, launcher) = (self.free_range(), std::process::id());
+        let mut id_range = self.free_range();
+        while id_range.is_none() && self.end_one_shell() {
+            id_range = self.free_range();
+        }
+        let launcher = std::process::id();
         let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("shim", &error))?;
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {
             Fork::Parent(pid) => pid,
@@ -259,6 +288,7 @@ impl Server {
             done: false,
             watch: Some(Watch::of(pulse)),
             killed: None,
+            shell: None,
         };
         self.shims.insert(id, shim);
         Ok(LauncherAnswer::Done(Done {}))

@@ -2,13 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use executor_core::idmap::IdMap;
-use executor_core::plan::HostOptions;
 use executor_core::protocol::{Reason, Refused};
-use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
 use executor_sys::ready::readable_by;
@@ -18,10 +16,10 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
 
-use super::executor::{Init, InitRole, TERMINAL};
-use super::stdio::Log;
-use crate::dirs::Dirs;
-use crate::errors::{failed, failed_by};
+use super::executor::{Init, TERMINAL};
+use super::part::Part;
+use crate::errors::{failed, failed_by, failed_by_libcontainer};
+use crate::files::make_dir;
 use crate::log;
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
@@ -44,33 +42,30 @@ pub(super) struct NotStarted {
     pub(super) errno: i32,
 }
 
-/// Creates a container of this specification, whose user has these ids on the host.
+/// Creates a container of this specification, with the files that libcontainer keeps of it in a directory. An init without a part
+/// waits to be told one.
 pub(super) fn create(
-    dirs: &Dirs,
+    dir: &Path,
     spec: &Spec,
-    user: &Arc<ResolvedUser>,
     filter: Arc<Filter>,
-    log: &mut Log,
-    ids: IdMap,
-    (terminal, role, options): (bool, InitRole, Arc<HostOptions>),
+    [stdin, stdout, stderr]: [OwnedFd; 3],
+    part: Option<Part>,
 ) -> Result<Created, Refused> {
-    let (bundle, state) = (dirs.run.join("bundle"), dirs.run.join("oci"));
+    let (bundle, state) = (dir.join("bundle"), dir.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
-    dirs.private(&bundle)
+    make_dir(&bundle, 0o700, None)
         .and_then(|()| std::fs::write(bundle.join("config.json"), config))
-        .and_then(|()| dirs.private(&state))
+        .and_then(|()| make_dir(&state, 0o700, None))
         .map_err(|error| failed("run directory", &error))?;
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
-    let (stdin, stdout, stderr) =
-        log.ends(ids.host(user.uid), ids.host(user.gid)).map_err(|error| failed("pipe", &error))?;
-    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal, role, options };
+    let init = Init { socket: Arc::new(theirs), filter, part: part.map(Arc::new) };
     let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
         .with_root_path(&state)
         .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
         .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
         .map_err(|error| {
             reap(); // an init that failed half-way stays a zombie of this process
-            failed_by(format!("create: {}", log::chain(&error)))
+            failed_by_libcontainer(format!("create: {}", log::chain(&error)))
         })?;
     let pid =
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
@@ -79,6 +74,17 @@ pub(super) fn create(
 }
 
 impl Created {
+    /// Lets the init of a shell go on to where it waits for its part.
+    pub(super) fn release(&mut self) -> Result<(), Refused> {
+        let Some(mut container) = self.container.take() else { return Ok(()) };
+        container.start().map_err(|error| failed_by(format!("libcontainer: {}", log::chain(&error))))
+    }
+
+    /// Connection to init.
+    pub(super) fn socket(&self) -> &Seqpacket {
+        &self.socket
+    }
+
     /// Init, in the host's pid namespace.
     pub(super) fn pid(&self) -> i32 {
         self.pid

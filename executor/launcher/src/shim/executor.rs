@@ -3,7 +3,8 @@
 //!
 //! `Init` runs in the cloned process, inside the container, without privilege. It waits for the process payload on a
 //! socket, takes its terminal where it is to have one, and becomes the program ([`crate::program`]). What fails is told
-//! over the same socket; its end of it closes when execve succeeds.
+//! over the same socket; its end of it closes when execve succeeds. In a shell it has privilege over its own namespaces until it is
+//! told which container it begins ([`super::takeover`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -11,8 +12,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use executor_core::payload::BYTES_MAX;
-use executor_core::plan::HostOptions;
-use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork};
 use executor_sys::pty::{self, Terminal, Window};
@@ -20,6 +19,8 @@ use executor_sys::seqpacket::Seqpacket;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use oci_spec::runtime::Spec;
 
+use super::part::{InitRole, Part};
+use super::takeover;
 use crate::program::{Program, StartFailure};
 use crate::seccomp::Filter;
 
@@ -31,49 +32,39 @@ pub(super) const TERMINAL: &[u8] = b"tty";
 pub(super) struct Init {
     /// Init's end of the start socket.
     pub socket: Arc<Seqpacket>,
-    /// Whom it runs as: gives HOME where the request does not.
-    pub user: Arc<ResolvedUser>,
     /// Filter on its system calls.
     pub filter: Arc<Filter>,
-    /// Set where it gets a terminal of its own.
-    pub terminal: bool,
-    /// What it becomes.
-    pub role: InitRole,
-    /// Limits and AppArmor profile of the program.
-    pub options: Arc<HostOptions>,
-}
-
-/// What a container's init becomes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InitRole {
-    /// The program.
-    Program,
-    /// It stays, and a child of it becomes the program.
-    Parent,
-    /// It stays and runs no program: others are started beside it.
-    Reaper,
+    /// Its part in a container. None in a shell, which is told later.
+    pub part: Option<Arc<Part>>,
 }
 
 impl Init {
     /// Comes back only with a failure.
     fn become_program(&self) -> StartFailure {
-        if self.role == InitRole::Reaper {
+        let part = match &self.part {
+            Some(part) => Arc::clone(part),
+            None => match takeover::carry_out(&self.socket) {
+                Ok(part) => Arc::new(part),
+                Err(failure) => return failure,
+            },
+        };
+        if part.role == InitRole::Reaper {
             return match self.await_start().and_then(|_| process::hold_signals()) {
                 Ok(()) => self.serve(None),
                 Err(error) => StartFailure::new("begin as an init", error),
             };
         }
         let program = self.receive().and_then(|payload| {
-            if self.role == InitRole::Parent {
+            if part.role == InitRole::Parent {
                 self.stay()?;
             }
-            if self.terminal {
+            if part.terminal {
                 self.take_terminal().map_err(|error| StartFailure::new("open a terminal", error))?;
             }
-            Program::read(&payload, None, &self.user.home)
+            Program::read(&payload, None, &part.user.home)
         });
         match program {
-            Ok(program) => program.execute(self.socket.as_fd(), &self.filter, &self.options),
+            Ok(program) => program.execute(self.socket.as_fd(), &self.filter, &part.options),
             Err(failure) => failure,
         }
     }

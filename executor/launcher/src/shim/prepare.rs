@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
@@ -25,7 +26,7 @@ use executor_core::placement::{MountPoint, VolumeSize};
 use executor_core::plan::{Actions, Plan, WritableFiles};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
 use executor_core::record::{ContainerRecord, Prepared, PreparedStep, RECORD_VERSION};
-use executor_core::spec::DeviceNode;
+use executor_core::spec::{DeviceNode, fits_shell};
 use executor_core::time::Timestamp;
 use executor_core::users::ResolvedUser;
 use executor_core::validate::{Violation, recheck};
@@ -37,12 +38,13 @@ use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
 
 use super::control::Control;
-use super::executor::InitRole;
 use super::message::{MessageFile, Placing};
+use super::part::{InitRole, Part};
+use super::shell::{Shell, Takeon};
 use super::steps::Running;
 use super::usage::Interfaces;
 use super::watch::Watch;
-use super::{Ready, create, host_options, inject, limits, names, stdio, update};
+use super::{Ready, create, host_options, inject, isolate, limits, names, stdio, update};
 use crate::dirs::Dirs;
 use crate::disk;
 use crate::errors::failed;
@@ -71,16 +73,18 @@ pub(super) fn prepare(
     host: &Host,
     filter: &Arc<Filter>,
     request: &Request,
-    inputs: Vec<MemFile>,
+    (inputs, shell): (Vec<MemFile>, Option<Shell>),
     control: &mut Control,
 ) -> Result<Ready, Refused> {
-    let admitted = admit(host, request);
+    let init = shell.as_ref().map(Shell::init);
+    let admitted = admit(host, request, shell);
     let (dirs, cgroup) = match &admitted {
         Ok(admitted) => (admitted.dirs.clone(), admitted.record.cgroup.clone()),
         Err(_) => (Dirs::nowhere(), PathBuf::new()),
     };
     let remains = Remains { by: SHIM, dirs, cgroup, volumes: Vec::new(), inputs, rotated: Rotated::default() };
-    let mut site = Site { init: None, remains };
+    let mut site =
+        Site { init: admitted.as_ref().ok().and_then(|admitted| admitted.shell.as_ref()).and(init), remains };
     let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
@@ -132,12 +136,23 @@ impl Site {
 struct Admitted {
     record: ContainerRecord,
     dirs: Dirs,
-    ids: Ids,
+    ids: Rc<Ids>,
     pod: Option<Pod>,
+    shell: Option<Shell>,
 }
 
-/// Reads and judges the plan, and takes the id.
-fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
+/// Reads and judges the plan, and takes the id. A shell that the plan cannot use ends.
+fn admit(host: &Host, request: &Request, shell: Option<Shell>) -> Result<Admitted, Refused> {
+    let mut shell = shell;
+    let admitted = try_to_admit(host, request, &mut shell);
+    if let Some(unused) = shell {
+        unused.end(host);
+    }
+    admitted
+}
+
+/// Takes the shell where the container is admitted with it.
+fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Result<Admitted, Refused> {
     let internal =
         |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
     if request.plan.len() as u64 > PLAN_MAX {
@@ -155,11 +170,15 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         return Err(no_bound());
     }
     let pod = Pod::open(host, &plan, request.pod_range)?;
-    let ids = match &pod {
-        None => Ids::of(&plan, request.id_range, &host.policy)?,
-        Some(pod) => Ids::of_pod(pod.ids()?),
+    let used = shell.as_ref().filter(|_| fits_shell(&plan));
+    let ids = match (used, &pod) {
+        (Some(shell), _) => shell.ids(),
+        (None, None) => Rc::new(Ids::of(&plan, request.id_range, &host.policy)?),
+        (None, Some(pod)) => Rc::new(Ids::of_pod(pod.ids()?)),
     };
-    isolate().map_err(|error| failed("mount namespace", &error))?;
+    if shell.is_none() {
+        isolate().map_err(|error| failed("mount namespace", &error))?; // a shell has one
+    }
     let shim = identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?;
     let dirs = Dirs::of(host, &plan.id);
     dirs.create().map_err(|error| match error.kind() {
@@ -177,7 +196,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
     }
     let record = ContainerRecord {
         version: RECORD_VERSION,
-        cgroup: host.cgroup_parent.join(plan.id.as_str()),
+        cgroup: used.map_or_else(|| host.cgroup_parent.join(plan.id.as_str()), Shell::cgroup),
         plan,
         request_tag: request.request_tag.clone(),
         created_at: request.created_at,
@@ -197,13 +216,8 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
         unhealthy: None,
         restarts: None,
     };
-    Ok(Admitted { record, dirs, ids, pod })
-}
-
-/// A mount namespace of the shim's own: what is mounted in it goes when the shim goes, and the host never sees it.
-fn isolate() -> std::io::Result<()> {
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
-    Ok(())
+    let shell = if used.is_some() { shell.take() } else { None };
+    Ok(Admitted { record, dirs, ids, pod, shell })
 }
 
 /// The Docker daemon's socket, where the container asked for it. Which one that is is the launcher's own configuration.
@@ -226,8 +240,9 @@ fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Re
 struct Recorded {
     record: ContainerRecord,
     dirs: Dirs,
-    ids: Ids,
+    ids: Rc<Ids>,
     pod: Option<Pod>,
+    shell: Option<Shell>,
     log: stdio::Log,
 }
 
@@ -296,12 +311,15 @@ impl Admitted {
     }
 
     fn record(self, host: &Host, control: &mut Control) -> Result<Recorded, Refused> {
-        let Self { record, dirs, ids, pod } = self;
+        let Self { record, dirs, ids, pod, shell } = self;
         dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
+        if let Some(shell) = &shell {
+            shell.hand_over().map_err(|error| failed("run directory", &error))?;
+        }
         control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
         dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
         let log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
-        Ok(Recorded { record, dirs, ids, pod, log })
+        Ok(Recorded { record, dirs, ids, pod, shell, log })
     }
 }
 
@@ -346,28 +364,11 @@ impl Recorded {
 impl Assembled {
     fn create(self, host: &Host, filter: &Arc<Filter>, site: &mut Site) -> Result<Waiting, Refused> {
         let Self { recorded, tree, user, extra_groups, file_groups, mounts, message, steps, unheld } = self;
-        let Recorded { record, dirs, ids, pod, mut log } = recorded;
+        let Recorded { record, dirs, ids, pod, shell, mut log } = recorded;
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
         let devices = host_options::check(host, &record.plan, &mut warnings)?;
         warnings.extend_from_slice(tree.warnings());
-        let namespace = ids.namespace_path();
-        let shared = pod.as_ref().map(Pod::namespaces);
-        let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;
-        let resolved = spec::Resolved {
-            rootfs: &dirs.stage,
-            user: &user,
-            limits: &limits,
-            cgroup: &record.cgroup,
-            swap_limit: host.hierarchies.swap_limit(),
-            socket_limit: host.hierarchies.socket_limit(),
-            user_namespace: namespace.as_deref(),
-            docker_socket: docker_socket(host, &record.plan)?,
-            devices: &devices,
-            shared: shared.as_ref(),
-        };
-        let spec = spec::build(&record.plan, &resolved)
-            .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
         let held = spec::held(&record.plan.isolation, user.uid);
         limits::can_be_given(&record.plan, &held)?;
         let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
@@ -378,11 +379,47 @@ impl Assembled {
             (None, true) => InitRole::Parent,
             (None, false) => InitRole::Program,
         };
-        let options = Arc::new(record.plan.host_options.clone());
-        let first = (record.plan.terminal, role, options);
-        pods::enter_network(host, &record.plan, pod.as_ref())?;
-        let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), first)?;
+        let (terminal, options) = (record.plan.terminal, record.plan.host_options.clone());
+        let part = Part { user: (*user).clone(), terminal, role, options };
         let id_map = ids.map();
+        let stdio = log.ends(id_map.host(user.uid), id_map.host(user.gid)).map_err(|error| failed("pipe", &error))?;
+        let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;
+        let (shell, unused) = match shell {
+            Some(shell) if !Shell::has_room_for(user.groups.len()) => (None, Some(shell)),
+            shell => (shell, None),
+        };
+        if let Some(unused) = unused {
+            unused.end(host);
+            site.init = None;
+        }
+        let container = match shell {
+            Some(shell) => {
+                // Where some kernels need a place to attach the secret files.
+                dirs.private(&dirs.run.join("bundle")).map_err(|error| failed("run directory", &error))?;
+                let on = Takeon { plan: &record.plan, part, limits: &limits, held: &held, stdio, rootfs: &dirs.stage };
+                shell.become_container(host, on)?
+            }
+            None => {
+                let namespace = ids.namespace_path();
+                let shared = pod.as_ref().map(Pod::namespaces);
+                let resolved = spec::Resolved {
+                    rootfs: &dirs.stage,
+                    user: &user,
+                    limits: &limits,
+                    cgroup: &record.cgroup,
+                    swap_limit: host.hierarchies.swap_limit(),
+                    socket_limit: host.hierarchies.socket_limit(),
+                    user_namespace: namespace.as_deref(),
+                    docker_socket: docker_socket(host, &record.plan)?,
+                    devices: &devices,
+                    shared: shared.as_ref(),
+                };
+                let spec = spec::build(&record.plan, &resolved)
+                    .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
+                pods::enter_network(host, &record.plan, pod.as_ref())?;
+                create::create(&dirs.run, &spec, filter, stdio, Some(part))?
+            }
+        };
         drop(ids);
         site.init = Some(container.pid());
         host_options::set(host, &record.plan.host_options, &record.cgroup, container.pid())?;

@@ -126,15 +126,15 @@ impl Log {
     /// The container's ends: standard input, output and error. The pipes belong to its user, so that the process
     /// can open /dev/stdout again. Output that is not kept has pipes, too: attached clients see it, and libcontainer opens
     /// a /dev/null that it finds there anew, for reading only.
-    pub(super) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+    pub(super) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<[OwnedFd; 3]> {
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         if self.terminal {
-            return Ok((null()?, null()?, null()?)); // until it has opened its terminal
+            return Ok([null()?, null()?, null()?]); // until it has opened its terminal
         }
         let stdin = if self.stdin { self.input(uid, gid)? } else { null()? };
         let source = Rc::clone(&self.source);
         let stdout = self.end_of(Stream::Stdout, &source, None, (uid, gid))?;
-        Ok((stdin, stdout, self.end_of(Stream::Stderr, &source, None, (uid, gid))?))
+        Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, None, (uid, gid))?])
     }
 
     /// The ends of a process of a tree of actions: standard input, output and error.

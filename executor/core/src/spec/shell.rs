@@ -1,0 +1,148 @@
+//! Shells: the OCI specification of a container that is made before it is asked for, and the plans that fit one.
+//!
+//! A shell has every namespace of its own, /proc, /dev and /sys on a skeleton of a root, and an init with every capability
+//! in its user namespace, which waits. What a plan decides comes later: root file system, user, capabilities, limits.
+
+use std::path::Path;
+
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{
+    LinuxBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxResourcesBuilder, ProcessBuilder,
+    RootBuilder, Spec, SpecBuilder, UserBuilder,
+};
+
+use super::{Held, MASKED, READONLY, capabilities, devices, of_kernel, sys};
+use crate::plan::{HostOptions, Plan, Rootfs, SHM_BYTES_DEFAULT, UserNamespace};
+use crate::validate::CAPABILITIES;
+
+/// Facts about the host that the specification of a shell needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Skeleton<'a> {
+    /// Directory with the mount points.
+    pub root: &'a Path,
+    /// The shell's cgroup, relative to each hierarchy's mount.
+    pub cgroup: &'a Path,
+    /// Path of the user namespace to enter.
+    pub user_namespace: &'a Path,
+}
+
+/// Returns whether a container of this plan can be made of a shell: its namespaces are all its own, its system calls are
+/// filtered as by default, and what lies below /dev is what every container has.
+pub fn fits_shell(plan: &Plan) -> bool {
+    let isolation = &plan.isolation;
+    let isolated = isolation.user_namespace == UserNamespace::Own
+        && !isolation.privileged
+        && !isolation.docker_socket
+        && isolation.capabilities_added.is_empty()
+        && isolation.seccomp_profile.is_empty();
+    let rooted = matches!(plan.rootfs, Rootfs::Dir(_) | Rootfs::Image(_));
+    let surroundings = &plan.surroundings;
+    let plain = surroundings.tmpfs.is_empty() && surroundings.shm_bytes == SHM_BYTES_DEFAULT;
+    let alone = plan.pod.is_none() && plan.makes_network();
+    isolated && rooted && plain && alone && plan.host_options == HostOptions::default()
+}
+
+/// Builds the specification of a shell.
+///
+/// # Errors
+/// A builder of oci-spec refused; none does.
+pub fn shell(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
+    let all = |paths: &[&str]| -> Vec<String> { paths.iter().map(|path| (*path).to_owned()).collect() };
+    let mut mounts = of_kernel(SHM_BYTES_DEFAULT)?;
+    mounts.push(sys(false)?);
+    let linux = LinuxBuilder::default()
+        .namespaces(namespaces(skeleton.user_namespace)?)
+        .cgroups_path(Path::new("/").join(skeleton.cgroup))
+        .resources(LinuxResourcesBuilder::default().devices(devices::rules(false, &[])?).build()?)
+        .masked_paths(all(&MASKED))
+        .readonly_paths(all(&READONLY))
+        .build()?;
+    let everything = Held { names: CAPABILITIES.into_iter().collect(), ambient: false };
+    let process = ProcessBuilder::default()
+        .terminal(false)
+        .user(UserBuilder::default().uid(0u32).gid(0u32).build()?)
+        .args(vec!["init".to_owned()])
+        .env(vec!["PATH=/".to_owned(), "HOME=/".to_owned()]) // as in every container
+        .cwd("/")
+        .capabilities(capabilities::sets(&everything)?)
+        .rlimits(Vec::new()) // those of a container are told later, and a hard limit is never raised again
+        .no_new_privileges(true)
+        .build()?;
+    let mut spec = SpecBuilder::default()
+        .version("1.0.2")
+        .root(RootBuilder::default().path(skeleton.root).readonly(false).build()?)
+        .mounts(mounts)
+        .process(process)
+        .linux(linux)
+        .build()?;
+    spec.set_hostname(None);
+    Ok(spec)
+}
+
+fn namespaces(user_namespace: &Path) -> Result<Vec<LinuxNamespace>, OciSpecError> {
+    use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network, Pid, User, Uts};
+    let namespace = |kind| {
+        let one = LinuxNamespaceBuilder::default().typ(kind);
+        if kind == User { one.path(user_namespace).build() } else { one.build() }
+    };
+    [User, Pid, Mount, Ipc, Uts, Cgroup, Network].into_iter().map(namespace).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Network, PodRole, Tmpfs};
+    use crate::validate::{Draft, Policy, validate};
+
+    fn fitting() -> Plan {
+        let draft = Draft { id: "c1", path: "/bin/app", rootfs: "dir:/srv", ..Draft::default() };
+        validate(&draft, &Policy::default()).unwrap()
+    }
+
+    #[test]
+    fn what_shares_or_asks_for_more_does_not_fit() {
+        assert!(fits_shell(&fitting()));
+        let tmpfs = Tmpfs { path: "/t".into(), bytes: 1, mode: 0o755, uid: 0, gid: 0, exec: false };
+        let member = PodRole::Member { pod: "p".parse().unwrap(), share_processes: false };
+        type Change = Box<dyn Fn(&mut Plan)>;
+        let changes: [(&str, Change); 11] = [
+            ("the host's ids", Box::new(|plan| plan.isolation.user_namespace = UserNamespace::Host)),
+            ("privileged", Box::new(|plan| plan.isolation.privileged = true)),
+            ("Docker's socket", Box::new(|plan| plan.isolation.docker_socket = true)),
+            ("a capability", Box::new(|plan| plan.isolation.capabilities_added.push("CAP_CHOWN".into()))),
+            ("a filter", Box::new(|plan| plan.isolation.seccomp_profile.push('{'))),
+            ("the host's root", Box::new(|plan| plan.rootfs = Rootfs::Host)),
+            ("the host's network", Box::new(|plan| plan.network = Network::Host)),
+            ("a tmpfs", Box::new(move |plan| plan.surroundings.tmpfs.push(tmpfs.clone()))),
+            ("another /dev/shm", Box::new(|plan| plan.surroundings.shm_bytes += 1)),
+            ("a pod", Box::new(move |plan| plan.pod = Some(member.clone()))),
+            ("a score", Box::new(|plan| plan.host_options.oom_score_adj = Some(1))),
+        ];
+        for (what, change) in changes {
+            let mut plan = fitting();
+            change(&mut plan);
+            assert!(!fits_shell(&plan), "{what}");
+        }
+        let mut less = fitting();
+        less.isolation.capabilities_dropped.push("ALL".into());
+        less.isolation.read_only_rootfs = true;
+        less.terminal = true;
+        assert!(fits_shell(&less));
+    }
+
+    #[test]
+    fn a_shell_has_every_namespace_of_its_own_and_no_limit() {
+        let skeleton =
+            Skeleton { root: Path::new("/r"), cgroup: Path::new("c"), user_namespace: Path::new("/proc/self/fd/9") };
+        let spec = serde_json::to_value(shell(skeleton).unwrap()).unwrap();
+        let namespaces = spec["linux"]["namespaces"].as_array().unwrap();
+        let named: Vec<_> = namespaces.iter().filter(|one| one.get("path").is_some()).collect();
+        assert_eq!((namespaces.len(), named.len()), (7, 1), "{namespaces:?}");
+        assert_eq!(named[0]["type"], "user");
+        assert_eq!(spec["linux"]["maskedPaths"].as_array().unwrap().len(), MASKED.len());
+        assert_eq!(spec["linux"]["readonlyPaths"].as_array().unwrap().len(), READONLY.len());
+        assert_eq!(spec["linux"]["resources"].get("memory"), None);
+        assert_eq!(spec["process"].get("rlimits").and_then(|limits| limits.as_array()).map_or(0, Vec::len), 0);
+        assert_eq!(spec["process"]["noNewPrivileges"], true);
+    }
+}

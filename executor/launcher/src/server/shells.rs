@@ -1,0 +1,232 @@
+//! The launcher's shells: made when there is time, handed a launch, and let go.
+//!
+//! A shell counts in no capacity, and its range of ids is given back as soon as a container needs it. One that is used is
+//! replaced a moment later, so that a burst of launches does not wait for the making of shells.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use executor_core::protocol::{self, Launch};
+use executor_sys::process::{self, Fork};
+use executor_sys::pulse::Pulse;
+use executor_sys::ready::{is_readable, readable_by};
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
+
+use super::Server;
+use crate::log::{self, Level};
+use crate::shells::Place;
+use crate::shim::{self, SHELL_READY, ShellOrder};
+
+/// Time from the use of a shell to the making of the next one.
+const REFILL_AFTER: Duration = Duration::from_millis(3);
+/// And after one that could not be made.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Longest time that a shell waits.
+const AGE_MAX: Duration = Duration::from_secs(3600);
+/// Time that a shell that was killed may take to end.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+/// Part of the memory that must be available where shells are to wait, in percent.
+const MEMORY_PERCENT: u64 = 5;
+
+/// A shell that waits, or is being made.
+pub(super) struct Shell {
+    pid: i32,
+    pidfd: OwnedFd,
+    lifeline: Seqpacket,
+    place: Place,
+    id_range: u32,
+    pulse: Pulse,
+    made_at: Instant,
+    ready: bool,
+}
+
+/// A shell that has taken a launch.
+pub(super) struct Taken {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) lifeline: Seqpacket,
+    pub(super) id_range: u32,
+    pub(super) pulse: Pulse,
+    pub(super) place: Place,
+}
+
+/// The shells of this launcher.
+#[derive(Default)]
+pub(super) struct Shells {
+    all: Vec<Shell>,
+    /// Time when the next one is to be made.
+    next_at: Option<Instant>,
+    /// Number of shells that were made: gives each a name.
+    made: u64,
+    /// Number of launches that found one.
+    used: u64,
+    /// Number of launches that found none.
+    missed: u64,
+}
+
+impl Shells {
+    /// Returns what becomes readable when a shell tells something or ends.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        self.all.iter().flat_map(|shell| [shell.pidfd.as_fd(), shell.lifeline.as_fd()])
+    }
+
+    /// Returns the pids.
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.all.iter().map(|shell| shell.pid)
+    }
+
+    /// Returns the ranges of ids.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all.iter().map(|shell| shell.id_range)
+    }
+
+    /// Gives a launch to a shell that waits; none where no shell takes it.
+    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<Taken> {
+        while let Some(index) = self.all.iter().position(|shell| shell.ready && !is_readable(&shell.pidfd)) {
+            let Shell { pid, pidfd, lifeline, place, id_range, pulse, .. } = self.all.remove(index);
+            self.next_at.get_or_insert(Instant::now() + REFILL_AFTER);
+            if lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
+                self.used += 1;
+                return Some(Taken { pid, pidfd, lifeline, id_range, pulse, place });
+            }
+        }
+        self.missed += 1;
+        None
+    }
+}
+
+impl Server {
+    /// Returns the number of shells that are to wait: as configured, where at least half of the ids are left to containers.
+    fn shells_wanted(&self) -> usize {
+        let half = self.host.policy.userns_pool_ranges as usize / 2;
+        self.host.shells_ready.min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
+    }
+
+    /// Returns the time of the next thing to do for shells.
+    pub(super) fn shells_due(&self) -> impl Iterator<Item = Instant> {
+        let lacks = self.shells.all.len() < self.shells_wanted();
+        let next = self.shells.next_at.filter(|_| lacks);
+        next.into_iter().chain(self.shells.all.first().map(|shell| shell.made_at + AGE_MAX))
+    }
+
+    /// Counts the shells.
+    pub(super) fn count_shells(&self) -> protocol::Shells {
+        let Shells { all, used, missed, .. } = &self.shells;
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let ready = all.iter().filter(|shell| shell.ready).count();
+        let configured = number(self.shells_wanted());
+        protocol::Shells { configured, ready: number(ready), used: *used, missed: *missed }
+    }
+
+    /// Takes what shells have told, and those that have ended.
+    pub(super) fn look_after_shells(&mut self) {
+        let mut ended = Vec::new();
+        for (index, shell) in self.shells.all.iter_mut().enumerate() {
+            let mut word = [0; 16];
+            shell.ready |=
+                matches!(shell.lifeline.recv(&mut word), Ok(Some((length, _))) if &word[..length] == SHELL_READY);
+            if is_readable(&shell.pidfd) {
+                ended.push(index);
+            }
+        }
+        for index in ended.into_iter().rev() {
+            let shell = self.shells.all.remove(index);
+            let _ = process::wait_for(shell.pid);
+            self.unreaped = true;
+            self.clear(&shell.place);
+            self.shells.next_at.get_or_insert(Instant::now() + RETRY_AFTER);
+        }
+    }
+
+    /// Removes what a shell may have left beside its container.
+    pub(super) fn clear(&self, place: &Place) {
+        if place.dir.exists() {
+            crate::orphans::end(&self.host.run_dir, &self.children().collect());
+            place.clear(&self.host);
+        }
+    }
+
+    /// Makes a shell where one is due, and lets go of one that is old, or of all where memory is short.
+    pub(super) fn tend_shells(&mut self) {
+        if self.shells.all.first().is_some_and(|oldest| oldest.made_at.elapsed() >= AGE_MAX) {
+            self.end_one_shell();
+        }
+        let now = Instant::now();
+        if self.shells.all.len() >= self.shells_wanted() || *self.shells.next_at.get_or_insert(now) > now {
+            return;
+        }
+        self.shells.next_at = None;
+        if is_memory_short() {
+            while self.end_one_shell() {}
+            self.shells.next_at = Some(Instant::now() + RETRY_AFTER);
+            return;
+        }
+        let made = self.make_shell();
+        let pause = if matches!(made, Ok(true)) { REFILL_AFTER } else { RETRY_AFTER };
+        self.shells.next_at = Some(Instant::now() + pause);
+        if let Err(error) = made {
+            log::line(Level::Warning, "", format_args!("a shell was not made: {error}"));
+        }
+    }
+
+    /// Forks a shell. Returns false where there are no ids for one.
+    fn make_shell(&mut self) -> io::Result<bool> {
+        let Some(id_range) = self.free_range() else { return Ok(false) };
+        let pulse = Pulse::create()?;
+        let (lifeline, theirs) = Seqpacket::pair()?;
+        lifeline.set_nonblocking(true);
+        self.shells.made += 1;
+        let place = Place::of(&self.host, &format!("{}-{}", std::process::id(), self.shells.made));
+        place.make()?;
+        let launcher = std::process::id();
+        let forked = {
+            use std::os::fd::AsFd;
+            let room = process::room_for_one(lifeline.as_fd());
+            room.and_then(|room| Ok((process::fork()?, room)))
+        };
+        let (forked, room) = forked.inspect_err(|_| place.clear(&self.host))?;
+        let pid = match forked {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                drop((lifeline, room));
+                self.abandon();
+                let order = ShellOrder { place, id_range, launcher, pulse };
+                process::exit_now(shim::run_shell(&self.host, &self.filter, order, theirs))
+            }
+        };
+        drop(room);
+        let pidfd = process::pidfd(pid)?;
+        let made_at = Instant::now();
+        self.shells.all.push(Shell { pid, pidfd, lifeline, place, id_range, pulse, made_at, ready: false });
+        Ok(true)
+    }
+
+    /// Ends one shell at once, so that its ids are free. Returns false where there is none.
+    pub(super) fn end_one_shell(&mut self) -> bool {
+        if self.shells.all.is_empty() {
+            return false;
+        }
+        let Shell { pid, pidfd, lifeline, place, .. } = self.shells.all.remove(0);
+        drop(lifeline); // it ends itself, and leaves nothing
+        if !readable_by(&pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
+            process::kill(pid);
+        }
+        let _ = process::wait_for(pid);
+        self.unreaped = true;
+        self.clear(&place);
+        true
+    }
+}
+
+/// Returns whether too little memory is available for what only waits.
+fn is_memory_short() -> bool {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').trim().split(' ').next()?.parse::<u64>().ok()
+    };
+    matches!((of("MemAvailable"), of("MemTotal")), (Some(available), Some(total)) if available * 100 < total * MEMORY_PERCENT)
+}

@@ -1,0 +1,29 @@
+//! What a container's init is to be: known when libcontainer clones it, or told to the init of a shell.
+
+use executor_core::plan::HostOptions;
+use executor_core::users::ResolvedUser;
+use serde::{Deserialize, Serialize};
+
+/// Part of an init in its container.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Part {
+    /// User of the program: gives HOME where the request does not.
+    pub user: ResolvedUser,
+    /// Set where it gets a terminal of its own.
+    pub terminal: bool,
+    /// What it becomes.
+    pub role: InitRole,
+    /// Limits and AppArmor profile of the program.
+    pub options: HostOptions,
+}
+
+/// What a container's init becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum InitRole {
+    /// The program.
+    Program,
+    /// It stays, and a child of it becomes the program.
+    Parent,
+    /// It stays and runs no program: others are started beside it.
+    Reaper,
+}

@@ -1,0 +1,242 @@
+//! A shell: a shim with an init that waits, in a cgroup and in namespaces of their own, for a container to become.
+//!
+//! ```text
+//! fork from the launcher
+//!   make       ids, cgroup, libcontainer on the skeleton of a root; init waits       Shell
+//!   wait       for a launch over the lifeline; its end is the shell's                (wait)
+//!   become     limits, root file system, user; init is the container's              (Shell::become_container)
+//! ```
+//! A shell knows nothing of what it will run, and is used once. What cannot use it ends it. A directory in RUN_DIR/shells has
+//! its name for as long as no container's record has: whoever finds it there without a process removes what is left
+//! ([`crate::shells`]).
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use executor_core::payload::BYTES_MAX;
+use executor_core::plan::{Limits, Plan};
+use executor_core::protocol::{Launch as LaunchCall, PLAN_MAX, Refused};
+use executor_core::spec::{self, Held, Skeleton};
+use executor_core::time::Timestamp;
+use executor_sys::events::Events;
+use executor_sys::memfile::MemFile;
+use executor_sys::mount::{Attributes, clone_tree, open_dir, set_attributes};
+use executor_sys::process;
+use executor_sys::pulse::Pulse;
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
+use rustix::fs::{Mode, OFlags};
+
+use super::create::{self, Created};
+use super::part::Part;
+use super::takeover::{GROUPS_MAX, Takeover};
+use super::{Launch, isolate, settle};
+use crate::errors::{failed, failed_by};
+use crate::host::Host;
+use crate::ids::Ids;
+use crate::log::{self, Level};
+use crate::seccomp::Filter;
+use crate::shells::Place;
+
+/// Name of the process until it is a container's shim.
+const NAME: &CStr = c"executor-shell";
+/// Longest launch in bytes.
+const LAUNCH_MAX: usize = 8192;
+/// Word of a shell that can be used.
+pub(crate) const READY: &[u8] = b"ready";
+
+/// Everything that a shell is made of.
+pub(crate) struct Order {
+    /// Cgroup and directory.
+    pub place: Place,
+    /// Ids of the host for its user namespace.
+    pub id_range: u32,
+    /// Pid of the launcher, which has claimed them.
+    pub launcher: u32,
+    /// Signs of life, once it is a container's.
+    pub pulse: Pulse,
+}
+
+/// A shell whose init waits.
+pub(super) struct Shell {
+    place: Place,
+    ids: Rc<Ids>,
+    created: Created,
+}
+
+/// A container's own, for a shell to take on.
+pub(super) struct Takeon<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) part: Part,
+    pub(super) limits: &'a Limits,
+    pub(super) held: &'a Held,
+    pub(super) stdio: [OwnedFd; 3],
+    /// Path of its root file system in this mount namespace.
+    pub(super) rootfs: &'a Path,
+}
+
+/// Makes a shell, waits, and runs the container that it is given. Gives the exit status of the process.
+pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seqpacket) -> i32 {
+    let Order { place, id_range, launcher, pulse } = order;
+    let made = settle(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
+        isolate().map_err(|error| failed("mount namespace", &error))?;
+        Ok((signals, Shell::make(host, filter, &place, id_range)?))
+    });
+    let (signals, shell) = match made {
+        Ok(made) => made,
+        Err(refused) => {
+            log::line(Level::Error, "", format_args!("a shell was not made: {}", refused.message));
+            place.clear(host);
+            return 1;
+        }
+    };
+    process::trim_heap();
+    match wait(&lifeline, &shell) {
+        Ok(Some((call, fds))) => match launch(&call, fds, (id_range, launcher, pulse)) {
+            Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(shell), signals)),
+            Err(error) => {
+                log::line(Level::Error, "", format_args!("a shell was given no launch: {error}"));
+                shell.end(host);
+                1
+            }
+        },
+        // The launcher has no use for it any more, or is gone.
+        Ok(None) => {
+            shell.end(host);
+            0
+        }
+        Err(error) => {
+            log::line(Level::Error, "", format_args!("a shell ends: {error}"));
+            shell.end(host);
+            1
+        }
+    }
+}
+
+/// Events of a shell that waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Launch,
+    InitEnded,
+}
+
+/// Tells the launcher, and waits for a launch. `None` when there will be none.
+fn wait(lifeline: &Seqpacket, shell: &Shell) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    lifeline.send(READY, &[])?;
+    loop {
+        let mut events = Events::default();
+        events.read(lifeline.as_fd(), Event::Launch);
+        events.read(shell.created.pidfd().as_fd(), Event::InitEnded);
+        let happened = events.wait()?;
+        if happened.contains(&Event::InitEnded) {
+            return Err(io::Error::other("its init has ended"));
+        }
+        if happened.contains(&Event::Launch) {
+            let mut buffer = vec![0; LAUNCH_MAX];
+            return Ok(lifeline.recv(&mut buffer)?.map(|(length, fds)| {
+                buffer.truncate(length);
+                (buffer, fds)
+            }));
+        }
+    }
+}
+
+fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32, Pulse)) -> io::Result<Launch> {
+    rustix::thread::set_name(super::NAME)?;
+    let call = LaunchCall::decode(call).map_err(io::Error::other)?;
+    let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    Ok(Launch {
+        id: call.container_id.parse().map_err(|bad| io::Error::other(format!("container id: {bad}")))?,
+        request_tag: call.request_tag,
+        created_at: Timestamp(call.created_at),
+        id_range: Some(id_range),
+        pod_range: None,
+        launcher,
+        connection: Seqpacket::from_peer(connection)?,
+        pulse,
+        plan: MemFile::from_fd(plan, PLAN_MAX)?,
+        process: MemFile::from_fd_to_wipe(process, BYTES_MAX as u64)?,
+        files: MemFile::from_fd_to_wipe(files, BYTES_MAX as u64)?,
+    })
+}
+
+impl Shell {
+    fn make(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
+        let ids = Ids::of_range(id_range)?;
+        let namespace: PathBuf = ids.namespace_path().unwrap_or_default();
+        let skeleton = Skeleton { root: &host.skeleton(), cgroup: &place.cgroup, user_namespace: &namespace };
+        let spec = spec::shell(skeleton).map_err(|error| failed_by(format!("spec: {error}")))?;
+        let null = || {
+            let opened = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+            opened.map_err(|error| failed("/dev/null", &error.into()))
+        };
+        let stdio = [null()?, null()?, null()?];
+        let mut created = create::create(&place.dir, &spec, Arc::clone(filter), stdio, None)?;
+        if let Err(refused) = created.release() {
+            created.kill();
+            return Err(refused);
+        }
+        create::reap(); // who made the user namespace
+        Ok(Self { place: place.clone(), ids: Rc::new(ids), created })
+    }
+
+    /// Ids of the host, and the user namespace that maps them.
+    pub(super) fn ids(&self) -> Rc<Ids> {
+        Rc::clone(&self.ids)
+    }
+
+    /// Cgroup, relative to each hierarchy's mount.
+    pub(super) fn cgroup(&self) -> PathBuf {
+        self.place.cgroup.clone()
+    }
+
+    /// Leaves the cgroup to a container's record.
+    ///
+    /// # Errors
+    /// The file system of the run directory.
+    pub(super) fn hand_over(&self) -> io::Result<()> {
+        self.place.hand_over()
+    }
+
+    /// Init, in the host's pid namespace.
+    pub(super) fn init(&self) -> i32 {
+        self.created.pid()
+    }
+
+    /// Makes it a container whose init waits to be started. Where there is no room for the order, it gives itself back.
+    ///
+    /// # Errors
+    /// A limit that cannot be set; a step of init's.
+    pub(super) fn become_container(self, host: &Host, on: Takeon<'_>) -> Result<Created, Refused> {
+        let Takeon { plan, part, limits, held, stdio, rootfs } = on;
+        host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed_by(error.to_string()))?;
+        let root = open_dir(rootfs).and_then(|root| {
+            let root = clone_tree(root.as_fd(), Path::new(""), true)?;
+            if plan.isolation.read_only_rootfs {
+                set_attributes(root.as_fd(), Attributes { read_only: true, ..Attributes::default() })?;
+            }
+            Ok(root)
+        });
+        let root = root.map_err(|error| failed("rootfs", &error))?;
+        let order = Takeover::new(part, executor_core::names::hostname(plan), limits.nofile, held);
+        order.order(self.created.socket(), &root, &stdio)?;
+        Ok(self.created)
+    }
+
+    /// Returns whether a user's groups are few enough for an order.
+    pub(super) fn has_room_for(groups: usize) -> bool {
+        groups <= GROUPS_MAX
+    }
+
+    /// Ends it, and leaves nothing of it.
+    pub(super) fn end(self, host: &Host) {
+        self.created.kill();
+        self.place.clear(host);
+    }
+}

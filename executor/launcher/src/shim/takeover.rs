@@ -1,0 +1,108 @@
+//! The moment when a shell becomes a container: what its shim tells its init, and what that does then.
+//!
+//! Init is root of its own user namespace and has every capability over its namespaces, on a skeleton of a root. It gets the
+//! container's root file system as a detached mount, and puts it in the place of the skeleton; it takes the host name, the limits
+//! and the standard descriptors, and then the container's user and capabilities, for good. From then on it is what libcontainer
+//! would have made for the same plan, and waits to be started. It reads no secret meanwhile, and nothing of the root file system.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use executor_core::limits::CORE_FILE_MAX;
+use executor_core::protocol::Refused;
+use executor_core::spec::Held;
+use executor_sys::privileges::{Credentials, become_within};
+use executor_sys::seqpacket::Seqpacket;
+use executor_sys::{capabilities, pty, root};
+use nix::sys::resource::{Resource, setrlimit};
+use serde::{Deserialize, Serialize};
+
+use super::part::Part;
+use crate::errors::{failed, failed_by};
+use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
+use crate::shells::{KEPT, STAGE};
+
+/// Init's word when it is the container's.
+const TAKEN: &[u8] = b"taken";
+/// Longest order in bytes.
+const ORDER_MAX: usize = 64 << 10;
+/// Most groups of a user that an order has room for, of at most 11 bytes each.
+pub(super) const GROUPS_MAX: usize = 4096;
+
+/// An order to begin a container.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Takeover {
+    /// Part of init.
+    pub(super) part: Part,
+    /// Host name.
+    pub(super) host_name: String,
+    /// Limit on open files.
+    pub(super) nofile: u64,
+    /// Capabilities, in the kernel's spelling.
+    pub(super) capabilities: Vec<String>,
+    /// Set where they are inheritable and ambient, too.
+    pub(super) ambient: bool,
+}
+
+impl Takeover {
+    /// Returns the order of a container whose process has these capabilities.
+    pub(super) fn new(part: Part, host_name: String, nofile: u64, held: &Held) -> Self {
+        let capabilities = held.names.iter().map(|name| (*name).to_owned()).collect();
+        Self { part, host_name, nofile, capabilities, ambient: held.ambient }
+    }
+
+    /// Gives the order to the init at the other end of the socket, with the container's root file system and standard
+    /// descriptors, and waits until it is carried out.
+    ///
+    /// # Errors
+    /// The step that init failed at; its end.
+    pub(super) fn order(&self, init: &Seqpacket, root: &OwnedFd, stdio: &[OwnedFd; 3]) -> Result<(), Refused> {
+        let error = |error: io::Error| failed("shell", &error);
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(root).chain(stdio).map(AsFd::as_fd).collect();
+        let order = serde_json::to_vec(self).map_err(|fault| error(fault.into()))?;
+        init.send(&order, &fds).map_err(error)?;
+        let mut told = vec![0; FAILURE_MAX];
+        match init.recv_by(&mut told, Instant::now() + START_PATIENCE).map_err(error)? {
+            Some((length, _)) if &told[..length] == TAKEN => Ok(()),
+            Some((length, _)) => Err(failed_by(format!("shell: {}", StartFailure::decode(&told[..length]).1))),
+            None => Err(error(io::Error::other("its init has ended"))),
+        }
+    }
+}
+
+/// Waits for the order, in init, and carries it out.
+///
+/// # Errors
+/// The step that failed. The caller must end: it may be privileged still.
+pub(super) fn carry_out(socket: &Seqpacket) -> Result<Part, StartFailure> {
+    let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
+    let mut buffer = vec![0; ORDER_MAX];
+    let received = socket.recv(&mut buffer).and_then(|received| received.ok_or(io::ErrorKind::UnexpectedEof.into()));
+    let (length, fds) = received.map_err(step("wait for a container"))?;
+    let read = serde_json::from_slice::<Takeover>(&buffer[..length]).map_err(io::Error::from);
+    let Takeover { part, host_name, nofile, capabilities, ambient } = read.map_err(step("read the order"))?;
+    drop(buffer);
+    let Ok([root, stdin, stdout, stderr]) = <[OwnedFd; 4]>::try_from(fds) else {
+        return Err(step("read the order")(io::ErrorKind::InvalidData.into()));
+    };
+    pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("standard descriptors"))?;
+    root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("exchange the root"))?;
+    root::set_host_name(&host_name).map_err(step("host name"))?;
+    let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);
+    nofile.map_err(|error| step("limit on open files")(error.into()))?;
+    let core = setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX);
+    core.map_err(|error| step("limit on core files")(error.into()))?;
+    let user = &part.user;
+    let credentials = capabilities::named(capabilities.iter().map(String::as_str)).map(|capabilities| Credentials {
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups.clone(),
+        capabilities,
+        ambient,
+    });
+    credentials.and_then(|credentials| become_within(&credentials)).map_err(step("become the container's user"))?;
+    socket.send(TAKEN, &[]).map_err(step("tell"))?;
+    Ok(part)
+}

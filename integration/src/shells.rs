@@ -1,0 +1,58 @@
+//! Tests with and without shells.
+//!
+//! EXECUTOR_SHELLS is the number that wait (`[shells] ready`); where it is unset, daemons are configured as shipped.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::host;
+
+/// Returns a configuration with the number of shells that the tests are run with, where it does not say one.
+pub fn configured(toml: &str) -> String {
+    match std::env::var("EXECUTOR_SHELLS") {
+        Ok(ready) if !toml.contains("[shells]") => format!("{toml}\n[shells]\nready = {ready}\n"),
+        _ => toml.to_owned(),
+    }
+}
+
+/// Writes such a configuration into a directory, and returns the arguments that name it; none where nothing is configured.
+///
+/// # Panics
+/// The file cannot be written.
+pub fn arguments(dir: &Path, toml: &str) -> Vec<String> {
+    let toml = configured(toml);
+    if toml.is_empty() {
+        return Vec::new();
+    }
+    let path = dir.join("node.toml");
+    fs::write(&path, toml).expect("write");
+    vec!["--config".to_owned(), path.display().to_string()]
+}
+
+/// Returns the names of the shells that wait in a run directory, or are being made.
+pub fn waiting(run_dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(run_dir.join("shells")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Returns the processes of shells among these: their own and those that they made.
+pub fn processes(among: &BTreeSet<i32>) -> BTreeSet<i32> {
+    let is_shell =
+        |pid: &&i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-shell\n");
+    let shells: Vec<i32> = among.iter().filter(is_shell).copied().collect();
+    shells.iter().flat_map(|pid| host::descendants(*pid)).chain(shells.iter().copied()).collect()
+}
+
+/// Returns whether a path is the cgroup of a shell that waits, or below it.
+pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
+    path.ancestors()
+        .filter_map(Path::file_name)
+        .filter_map(|name| name.to_str()?.strip_prefix(".shell-"))
+        .any(|name| waiting.contains(name))
+}
+
+/// Returns the directory of shells.
+pub fn directory(run_dir: &Path) -> PathBuf {
+    run_dir.join("shells")
+}

@@ -1,0 +1,100 @@
+//! What shells leave: nothing, whoever is killed.
+
+use std::path::Path;
+
+use integration::daemon::{Setup, has_ended, kill};
+use integration::request::{RequestBuilder as _, sh};
+use integration::rootfs::Rootfs;
+use integration::supervised::{Part, Supervised};
+use integration::{footprint, host, shells, wait};
+
+use super::{daemon, full};
+
+/// Returns the processes of shells of a daemon: each shell's own, and its init.
+fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
+    let all = footprint::processes(run_dir, Some(launcher));
+    let own =
+        |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "executor-shell\n");
+    let of_shells = shells::processes(&all);
+    let (made, inits) = of_shells.iter().partition(|pid| own(pid) && host::parent(**pid) == Some(launcher));
+    (made, inits)
+}
+
+/// Waits until nothing is left of shells on the host but those that wait.
+fn only_those_that_wait(run_dir: &Path, launcher: i32, ready: usize) {
+    wait::until_ok("only the shells that wait are there", || {
+        let waiting = shells::waiting(run_dir);
+        let mut cgroups = footprint::cgroups(run_dir);
+        cgroups.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".shell-")));
+        let (made, inits) = processes(run_dir, launcher);
+        let is_all = (waiting.len(), made.len(), inits.len()) == (ready, ready, ready) && cgroups.is_empty();
+        if is_all { Ok(()) } else { Err(format!("{waiting:?}, {made:?}, {inits:?}, {cgroups:?}")) }
+    });
+}
+
+#[test]
+fn a_shell_that_is_killed_is_replaced() {
+    let daemon = daemon(2);
+    let (run_dir, launcher) = (daemon.setup().run_dir(), daemon.launcher().unwrap());
+    for which in ["its process", "its init"] {
+        let (made, inits) = processes(&run_dir, launcher);
+        assert_eq!((made.len(), inits.len()), (2, 2), "{made:?} {inits:?}");
+        let killed = if which == "its init" { inits[0] } else { made[0] };
+        kill(killed, 9);
+        wait::until(&format!("the shell whose {which} was killed is gone"), || {
+            (!processes(&run_dir, launcher).0.contains(&killed)).then_some(())
+        });
+        full(&daemon);
+        only_those_that_wait(&run_dir, launcher, 2);
+    }
+}
+
+/// A launcher that is killed leaves shells without use. They end by themselves; what they cannot end is ended by the next one.
+#[test]
+fn shells_end_with_their_launcher() {
+    for with_shells in [false, true] {
+        let ready = 2;
+        let mut node = Supervised::configured("[shells]\nready = 2\n");
+        wait::until("every shell is ready", || (node.footprint().shells == ready).then_some(()));
+        let (run_dir, launcher) = (node.run_dir(), node.pid(Part::Launcher));
+        let (made, inits) = processes(&run_dir, launcher);
+        node.kill(Part::Launcher);
+        if with_shells {
+            made.iter().for_each(|pid| kill(*pid, 9));
+        }
+        node.revive().unwrap();
+        for pid in made.iter().chain(&inits) {
+            wait::until("the shells of the first launcher are gone", || has_ended(*pid).then_some(()));
+        }
+        only_those_that_wait(&run_dir, node.pid(Part::Launcher), ready);
+    }
+}
+
+#[test]
+fn nothing_is_left_after_an_end_in_order() {
+    let daemon = daemon(3);
+    let (rootfs, run_dir) = (Rootfs::busybox(), daemon.setup().run_dir());
+    let before = daemon.footprint();
+    for number in 0..12 {
+        let id = format!("c{number}");
+        daemon.api.run_to_end(sh("true").rootfs(&rootfs.reference()).file("f", b"S").id(&id));
+        daemon.api.delete(&id, false).unwrap();
+    }
+    assert!(daemon.api.info().shells.unwrap().used > 0, "the control");
+    daemon.wait_until_back_at(&before);
+    let launcher = daemon.launcher().unwrap();
+    only_those_that_wait(&run_dir, launcher, 3);
+    kill(launcher, 15);
+    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+}
+
+/// Shells count in no capacity: the last range of ids is a container's.
+#[test]
+fn a_shell_gives_its_ids_to_a_container() {
+    let config = "[shells]\nready = 2\n[policy]\nuserns_pool_start = 805306368\nuserns_pool_ranges = 5\n";
+    let (daemon, rootfs) = (Setup::default().config(config).start(), Rootfs::busybox());
+    for number in 0..5 {
+        let request = sh("sleep 1000").rootfs(&rootfs.reference()).id(&format!("c{number}"));
+        daemon.api.started(request);
+    }
+}

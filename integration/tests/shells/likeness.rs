@@ -1,0 +1,176 @@
+//! A container that was a shell has the attributes of one that was not, compared from within and from outside.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use executor_proto::v1::{Capabilities, Limits, RunRequest};
+use integration::api::{exit, pid};
+use integration::daemon::Daemon;
+use integration::host;
+use integration::request::{RequestBuilder as _, sh, sleeper};
+use integration::rootfs::Rootfs;
+
+use super::{daemon, full};
+
+/// Prints what a program can see of its container. Numbers that differ in every container are left out.
+const LOOK: &str = "
+    id; hostname; pwd; umask; env | sort; ulimit -a
+    grep -E '^(Cap|NoNewPrivs|Seccomp|Sig|Groups|Uid|Gid|NSpid|Umask)' /proc/self/status
+    cut -d' ' -f4- /proc/self/mountinfo | sed -E 's/ - /|/; s/(upperdir|workdir|lowerdir)=[^,|]*//g'
+    ls -la /dev /dev/pts /dev/shm | sed -E 's/ [A-Z][a-z]{2} +[0-9]+ [0-9:]+ / /'
+    ls -la / | sed -E 's/ [A-Z][a-z]{2} +[0-9]+ [0-9:]+ / /' | grep -v ' \\.\\.$'
+    cat /etc/hosts /etc/hostname /etc/resolv.conf
+    cat /proc/self/cgroup | cut -d: -f2-
+    cat /proc/sys/kernel/hostname /proc/sys/net/ipv4/ip_unprivileged_port_start
+    ls -l /proc/self/fd | grep -c .
+    cat /proc/net/dev | cut -d: -f1; cat /proc/self/oom_score_adj /proc/self/personality
+    echo x >/proc/sys/kernel/panic; ls /proc/1/root >/dev/null; mount -t tmpfs none /tmp; unshare -U true
+    kill -9 1; cat /proc/self/loginuid; tty; stat -c '%a %u %g %n' / /proc /sys /dev
+    touch /made && ls -ln /made | cut -c1-30; echo end
+";
+
+/// Files of a cgroup that say what is limited.
+const LIMITS: [(&str, &str); 14] = [
+    ("memory", "memory.limit_in_bytes"),
+    ("memory", "memory.memsw.limit_in_bytes"),
+    ("memory", "memory.swappiness"),
+    ("memory", "memory.soft_limit_in_bytes"),
+    ("memory", "memory.kmem.tcp.limit_in_bytes"),
+    ("memory", "memory.oom_control"),
+    ("pids", "pids.max"),
+    ("cpu", "cpu.cfs_period_us"),
+    ("cpu", "cpu.cfs_quota_us"),
+    ("cpu", "cpu.shares"),
+    ("devices", "devices.list"),
+    ("", "memory.max"),
+    ("", "pids.max"),
+    ("", "cpu.max"),
+];
+
+/// Returns the limits of a container's cgroup by their files, those that the host has.
+fn limits(daemon: &Daemon, id: &str) -> BTreeMap<String, String> {
+    let cgroup = daemon.record(id).cgroup;
+    let read = |(controller, file): &(&str, &str)| {
+        let path: PathBuf = Path::new("/sys/fs/cgroup").join(controller).join(&cgroup).join(file);
+        Some(((*file).to_owned(), std::fs::read_to_string(path).ok()?))
+    };
+    LIMITS.iter().filter_map(read).collect()
+}
+
+/// Returns the kinds of containers that are compared: a name, and what makes the request.
+fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
+    let look = || sh(LOOK).rootfs(rootfs);
+    let limited = Limits {
+        memory_bytes: 48 << 20,
+        pids: 77,
+        cpu_millis: 700,
+        cpu_weight: 300,
+        memory_reservation_bytes: 16 << 20,
+        ..Limits::default()
+    };
+    let dropped = Capabilities { add: Vec::new(), drop: vec!["CHOWN".into(), "KILL".into()] };
+    vec![
+        ("a user", look().user("app")),
+        ("root", look().user("root")),
+        ("root with few capabilities", RunRequest { capabilities: Some(dropped), ..look().user("root") }),
+        ("a user by number", look().user("4711:4712")),
+        (
+            "open files",
+            look().action(|run| {
+                run.resource_limits.get_or_insert_default().nofile = Some(777);
+            }),
+        ),
+        ("limits", RunRequest { limits: Some(limited), ..look() }),
+        ("a root that cannot be written to", RunRequest { read_only_rootfs: true, ..look() }),
+        ("a host name", RunRequest { hostname: "other.example".into(), ..look() }),
+        ("secret files", look().user("app").file("db/password", b"S")),
+        ("a terminal", RunRequest { terminal: true, ..look() }),
+        ("an init", RunRequest { init: true, ..look() }),
+    ]
+}
+
+/// Takes out of a line what differs between any two containers: the id, ids of the host, descriptors, the number of processes.
+fn told(line: &str, id: &str) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in line.replace(id, "ID").split(' ') {
+        let options = word.split(',').map(|option| match option.split_once('=') {
+            Some((name @ ("uid" | "gid" | "lowerdir+"), _)) => name,
+            _ => option,
+        });
+        words.push(options.collect::<Vec<_>>().join(","));
+    }
+    if words.last().is_some_and(|name| name == "proc") && words[0].starts_with("dr") {
+        words.remove(1); // links
+        words.retain(|word| {
+            !word.is_empty() && word.parse::<u32>().is_ok_and(|number| number >= 65_534) | word.parse::<u32>().is_err()
+        });
+    }
+    words.join(" ")
+}
+
+#[test]
+fn a_container_is_the_same_with_a_shell_and_without() {
+    let (with, without, rootfs) = (daemon(1), daemon(0), Rootfs::busybox());
+    for (number, (what, request)) in kinds(&rootfs.reference()).into_iter().enumerate() {
+        let id = format!("c{number}");
+        let printed = |daemon: &Daemon| {
+            let container = daemon.api.run_to_end(request.clone().id(&id));
+            // In any order: that of the mounts is another one.
+            let mut lines: Vec<String> = daemon.api.output(&id).text().lines().map(|line| told(line, &id)).collect();
+            lines.sort_unstable();
+            (lines, exit(&container))
+        };
+        let before = with.api.info().shells.unwrap().used;
+        let (found, expected) = (printed(&with), printed(&without));
+        let differing = |these: &[String], others: &[String]| -> Vec<String> {
+            these.iter().filter(|line| !others.contains(line)).cloned().collect()
+        };
+        assert_eq!(differing(&found.0, &expected.0), differing(&expected.0, &found.0), "{what}");
+        assert_eq!(found, expected, "{what}");
+        assert_eq!(with.api.info().shells.unwrap().used, before + 1, "{what}: the control: it found a shell");
+        full(&with);
+    }
+    let counts = without.api.info().shells.unwrap();
+    assert_eq!((counts.configured, counts.used), (0, 0));
+}
+
+#[test]
+fn limits_are_the_same_with_a_shell_and_without() {
+    let (with, without, rootfs) = (daemon(1), daemon(0), Rootfs::busybox());
+    let limited = Limits {
+        memory_bytes: 48 << 20,
+        pids: 77,
+        cpu_millis: 700,
+        cpu_weight: 300,
+        memory_reservation_bytes: 16 << 20,
+        ..Limits::default()
+    };
+    let no_swap = Limits { swap_bytes: Some(0), ..limited.clone() };
+    for (number, limits_asked) in [Limits::default(), limited, no_swap].into_iter().enumerate() {
+        let id = format!("c{number}");
+        let request = RunRequest { limits: Some(limits_asked), ..sleeper(&id).rootfs(&rootfs.reference()) };
+        let set = [&with, &without].map(|daemon| {
+            let process = pid(&daemon.api.started(request.clone()));
+            let in_force = limits(daemon, &id);
+            assert!(in_force.len() >= 3, "{in_force:?}");
+            let own = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+            let status = ["CapBnd", "CapPrm", "Seccomp", "NoNewPrivs"].map(|name| host::status(process, name));
+            (in_force, own, status)
+        });
+        assert_eq!(set[0], set[1]);
+        full(&with);
+    }
+    assert_eq!(with.api.info().shells.unwrap().used, 3, "the control: each found a shell");
+}
+
+/// Requests that do not fit a shell are served without one, and leave those that wait alone.
+#[test]
+fn a_request_that_does_not_fit_is_served_without() {
+    let (daemon, rootfs) = (daemon(1), Rootfs::busybox());
+    let add = Capabilities { add: vec!["NET_RAW".into()], drop: Vec::new() };
+    let unfit = RunRequest { capabilities: Some(add), ..sh("echo served").rootfs(&rootfs.reference()) };
+    daemon.api.run_to_end(unfit.id("unfit"));
+    assert!(daemon.api.output("unfit").text().contains("served"));
+    let counts = daemon.api.info().shells.unwrap();
+    assert_eq!((counts.ready, counts.used, counts.missed), (1, 0, 0));
+}
