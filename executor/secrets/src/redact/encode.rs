@@ -18,13 +18,15 @@ pub(super) struct Json {
 }
 
 /// The styles.
-pub(super) const JSON: [Json; 7] = [
+pub(super) const JSON: [Json; 8] = [
     // serde_json, JSON.stringify, jq
     Json { ascii: false, upper: false, slash: false, also: "" },
     // Python's json
     Json { ascii: true, upper: false, slash: false, also: "" },
     // Go's encoding/json
     Json { ascii: false, upper: false, slash: false, also: "<>&\u{2028}\u{2029}" },
+    // JSON in a script of HTML, as JSON.stringify with a replacement of these
+    Json { ascii: false, upper: false, slash: false, also: "<>&" },
     // PHP, and PHP with JSON_UNESCAPED_UNICODE
     Json { ascii: true, upper: false, slash: true, also: "" },
     Json { ascii: false, upper: false, slash: true, also: "" },
@@ -35,6 +37,16 @@ pub(super) const JSON: [Json; 7] = [
 ];
 
 impl Json {
+    /// Returns whether `text` surely stands as it is.
+    pub(super) fn keeps(&self, text: &[u8]) -> bool {
+        // Bytes of longer characters are left to the writing.
+        text.iter().all(|byte| {
+            matches!(byte, b' ' | b'!' | b'#'..=b'[' | b']'..=b'~')
+                && !(self.slash && *byte == b'/')
+                && !self.also.as_bytes().contains(byte)
+        })
+    }
+
     /// Writes `text` as it stands between the quotes of a JSON string.
     pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         for chunk in text.utf8_chunks() {
@@ -114,6 +126,11 @@ pub(super) const PERCENT: [Percent; 12] = {
 };
 
 impl Percent {
+    /// Returns whether `text` stands as it is.
+    pub(super) fn keeps(&self, text: &[u8]) -> bool {
+        text.iter().all(|byte| byte.is_ascii_alphanumeric() || self.keep.contains(byte))
+    }
+
     /// Writes `text` in this style.
     pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         for byte in text {

@@ -50,6 +50,9 @@ impl Forms {
         lines: &[Span],
         written: &mut Vec<Span>,
     ) -> Result<(), BufferFull> {
+        if style.keeps(value) {
+            return Ok(()); // written before, as the value itself
+        }
         let (mark, start) = (self.mark(), self.bytes.len());
         let mut encoded_lines = Vec::new();
         let mut done = 0;
@@ -107,6 +110,13 @@ enum Style {
 }
 
 impl Style {
+    fn keeps(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Json(json) => json.keeps(text),
+            Self::Percent(percent) => percent.keeps(text),
+        }
+    }
+
     fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         match self {
             Self::Json(json) => json.write(text, out),

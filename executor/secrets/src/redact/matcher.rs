@@ -46,11 +46,18 @@ pub(super) struct Found {
 impl Matcher {
     /// Makes a matcher of pieces of `bytes`. Of two equal pieces the one of lower rank, then of the earlier owner,
     /// stays.
-    pub(super) fn new(bytes: &[u8], mut pieces: Vec<Piece>) -> Self {
+    pub(super) fn new(bytes: &[u8], pieces: Vec<Piece>) -> Self {
         let content = |piece: &Piece| &bytes[piece.at as usize..][..usize::from(piece.length)];
-        pieces
-            .sort_unstable_by(|a, b| content(a).cmp(content(b)).then(a.rank.cmp(&b.rank)).then(a.owner.cmp(&b.owner)));
-        pieces.dedup_by(|later, first| content(later) == content(first));
+        // The first bytes beside each piece spare most looks at the rest.
+        let mut keyed: Vec<(u64, Piece)> = pieces.into_iter().map(|piece| (first8(content(&piece)), piece)).collect();
+        keyed.sort_unstable_by(|(a_key, a), (b_key, b)| {
+            let by_content = a_key.cmp(b_key).then_with(|| content(a).cmp(content(b)));
+            by_content.then(a.rank.cmp(&b.rank)).then(a.owner.cmp(&b.owner))
+        });
+        keyed.dedup_by(|(later_key, later), (first_key, first)| {
+            later_key == first_key && content(later) == content(first)
+        });
+        let pieces: Vec<Piece> = keyed.into_iter().map(|(_, piece)| piece).collect();
 
         let shortest = pieces.iter().map(|piece| usize::from(piece.length)).min().unwrap_or(0);
         let longest = pieces.iter().map(|piece| usize::from(piece.length)).max().unwrap_or(0);
@@ -221,6 +228,14 @@ impl Matcher {
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let words = 8 * a.chunks_exact(8).zip(b.chunks_exact(8)).take_while(|(a, b)| a == b).count();
     words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
+}
+
+/// The first 8 bytes as a number that sorts like them; zeros behind fewer.
+fn first8(text: &[u8]) -> u64 {
+    let mut first = [0; 8];
+    let length = text.len().min(8);
+    first[..length].copy_from_slice(&text[..length]);
+    u64::from_be_bytes(first)
 }
 
 #[inline]

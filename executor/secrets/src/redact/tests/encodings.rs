@@ -32,6 +32,14 @@ fn ascii_json(text: &str) -> String {
     plain.chars().map(one).collect()
 }
 
+/// Brackets are escaped for HTML without the line separators that Go escapes with them.
+#[test]
+fn json_in_a_script_of_html_is_found() {
+    let value = "<\u{2028}0 a longer secret";
+    let redactor = redactor(Redaction::Auto, &[value.as_bytes()]);
+    assert_eq!(redactor.text(&value.replace('<', "\\u003c")), "[REDACTED:v0]");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
