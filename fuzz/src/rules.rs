@@ -103,35 +103,28 @@ pub(crate) fn travels(plan: &Plan, policy: &Policy) {
 /// The specification can be built, names nothing of the process, and mounts nothing of the host.
 fn specification(plan: &Plan) {
     let user = ResolvedUser { uid: 1234, gid: 5, groups: vec![6], home: "/".into() };
-    for (swap_limit, socket_limit) in [(false, true), (true, false)] {
-        let (rootfs, cgroup) = (Path::new("/rootfs"), Path::new("executor/x"));
-        let limits = &plan.limits;
-        let resolved = Resolved {
-            rootfs,
-            user: &user,
-            limits,
-            cgroup,
-            swap_limit,
-            socket_limit,
-            user_namespace: None,
-            docker_socket: None,
-            devices: &[],
-            shared: None,
-        };
-        let spec = spec::build(plan, &resolved).expect("a valid plan has a specification");
-        for mount in spec.mounts().as_deref().unwrap_or_default() {
-            let kind = mount.typ().as_deref().unwrap_or_default();
-            assert!(!kind.is_empty() && kind != "bind", "{mount:?}");
-            let source = mount.source().as_deref().expect("a source");
-            assert!(!source.is_absolute(), "{mount:?}");
-        }
-        let process = spec.process().as_ref().expect("a process");
-        assert_eq!(process.args().as_deref(), Some(&["init".to_owned()][..]));
-        assert_eq!(process.no_new_privileges(), Some(true));
-        let json = serde_json::to_vec(&spec).expect("a specification is JSON");
-        let back: Spec = serde_json::from_slice(&json).expect("what was written is read");
-        assert_eq!(back, spec);
+    let resolved = Resolved {
+        rootfs: Path::new("/rootfs"),
+        user: &user,
+        limits: &plan.limits,
+        cgroup: Path::new("executor/x"),
+        user_namespace: None,
+        docker_socket: None,
+        shared: None,
+    };
+    let spec = spec::build(plan, &resolved).expect("a valid plan has a specification");
+    for mount in spec.mounts().as_deref().unwrap_or_default() {
+        let kind = mount.typ().as_deref().unwrap_or_default();
+        assert!(!kind.is_empty() && kind != "bind", "{mount:?}");
+        let source = mount.source().as_deref().expect("a source");
+        assert!(!source.is_absolute(), "{mount:?}");
     }
+    let process = spec.process().as_ref().expect("a process");
+    assert_eq!(process.args().as_deref(), Some(&["init".to_owned()][..]));
+    assert_eq!(process.no_new_privileges(), Some(true));
+    let json = serde_json::to_vec(&spec).expect("a specification is JSON");
+    let back: Spec = serde_json::from_slice(&json).expect("what was written is read");
+    assert_eq!(back, spec);
 }
 
 /// Checks mount points: each file at its path exactly once, no mount point in the kernel's directories, none at or

@@ -171,6 +171,38 @@ pub struct PlanId {
 }
 
 impl ContainerRecord {
+    /// Returns the first record of a container that is admitted and about to be made, with the ids of the host, by this shim, in this
+    /// cgroup. Its request has no tag.
+    pub fn first(
+        plan: Plan,
+        (created_at, begun_at): (Timestamp, Timestamp),
+        shim: ProcessIdentity,
+        cgroup: PathBuf,
+    ) -> Self {
+        Self {
+            version: RECORD_VERSION,
+            plan,
+            request_tag: String::new(),
+            created_at,
+            begun_at,
+            state: State::Initializing,
+            shim,
+            cgroup,
+            prepared: None,
+            started_at: None,
+            stopped: false,
+            exit: None,
+            steps: Vec::new(),
+            files_generation: 0,
+            egress_generation: 0,
+            files_updated_at: None,
+            id_range_start: None,
+            pod_range_start: None,
+            unhealthy: None,
+            restarts: None,
+        }
+    }
+
     /// Returns the mapping of its ids to the host's.
     pub fn id_map(&self) -> IdMap {
         IdMap::of(self.pod_range_start.or(self.id_range_start))

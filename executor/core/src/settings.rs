@@ -146,7 +146,7 @@ pub struct LauncherSettings {
 }
 
 /// Section `[shells]`.
-#[derive(Deserialize, Debug, Default)]
+#[derive(Deserialize, Debug)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShellSettings {
     /// Number of shells that wait for a container each: 0 (none) to 64.
@@ -155,6 +155,14 @@ pub struct ShellSettings {
 
 /// Most shells that wait.
 const SHELLS_READY_MAX: u32 = 64;
+/// Shells that wait where nothing is configured: each takes some 0.3 MB and a range of ids.
+const SHELLS_READY_DEFAULT: u32 = 4;
+
+impl Default for ShellSettings {
+    fn default() -> Self {
+        Self { ready: SHELLS_READY_DEFAULT }
+    }
+}
 
 impl ShellSettings {
     /// Checks what the types of the keys do not.

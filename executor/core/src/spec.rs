@@ -9,14 +9,12 @@ mod capabilities;
 mod devices;
 mod shell;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
-    LinuxBuilder, LinuxCpuBuilder, LinuxMemoryBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType,
-    LinuxPids, LinuxResources, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimitBuilder, PosixRlimitType,
-    Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
+    Linux, LinuxBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, Mount, MountBuilder,
+    PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 
 use crate::limits::CORE_FILE_MAX;
@@ -49,9 +47,6 @@ pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sy
 /// (`kernel.pty.max`, 4096).
 pub const TERMINALS_MAX: u32 = 256;
 
-/// Period in which a container uses its share of the processors, in microseconds.
-pub const CPU_PERIOD_US: u64 = 100_000;
-
 /// Facts about the host that a specification needs beside the plan.
 pub struct Resolved<'a> {
     /// Path of the root file system in the shim's mount namespace.
@@ -62,16 +57,10 @@ pub struct Resolved<'a> {
     pub limits: &'a Limits,
     /// The container's cgroup, relative to each hierarchy's mount.
     pub cgroup: &'a Path,
-    /// The kernel accounts swap, so that a limit on it can be set.
-    pub swap_limit: bool,
-    /// The kernel counts the buffers of sockets apart from other memory, so that they need a limit of their own.
-    pub socket_limit: bool,
     /// The user namespace to enter, made before.
     pub user_namespace: Option<&'a Path>,
     /// The Docker daemon's socket on the host, where the container gets it.
     pub docker_socket: Option<&'a Path>,
-    /// Devices of the host that the container has.
-    pub devices: &'a [DeviceNode],
     /// Namespaces of its pod that a member joins.
     pub shared: Option<&'a SharedNamespaces>,
 }
@@ -103,10 +92,10 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(plan, resolved)?)
         .cgroups_path(Path::new("/").join(resolved.cgroup))
-        .resources(resources(resolved, privileged)?)
         .masked_paths(unless_privileged(&MASKED))
         .readonly_paths(unless_privileged(&READONLY))
-        .build()?;
+        .build()
+        .map(without_resources)?;
     let mut spec = SpecBuilder::default()
         .version("1.0.2")
         .root(root)
@@ -161,69 +150,10 @@ pub fn shows_hosts_sys(plan: &Plan) -> bool {
     !plan.owns_network() && plan.isolation.user_namespace == UserNamespace::Own
 }
 
-fn resources(resolved: &Resolved<'_>, all_devices: bool) -> Result<LinuxResources, OciSpecError> {
-    let limits = resolved.limits;
-    let mut all = LinuxResourcesBuilder::default().devices(devices::rules(all_devices, resolved.devices)?);
-    if limits.memory_bytes > 0 {
-        let bytes = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
-        let mut memory = LinuxMemoryBuilder::default().limit(bytes);
-        if resolved.swap_limit {
-            memory = memory.swap(memory_and_swap(bytes, limits.swap_bytes));
-            if limits.swap_bytes == Some(0) {
-                // Memory and swap together are limited: without this, memory could be swapped as long as both fit.
-                memory = memory.swappiness(0u64);
-            }
-        }
-        if limits.memory_reservation_bytes > 0 {
-            memory = memory.reservation(i64::try_from(limits.memory_reservation_bytes).unwrap_or(i64::MAX));
-        }
-        if resolved.socket_limit {
-            memory = memory.kernel_tcp(bytes);
-        }
-        all = all.memory(memory.build()?);
-    }
-    if limits.pids > 0 {
-        let mut pids = LinuxPids::default();
-        pids.set_limit(i64::try_from(limits.pids).unwrap_or(i64::MAX));
-        all = all.pids(pids);
-    }
-    if limits.cpu_millis > 0 || limits.cpu_weight > 0 {
-        let mut cpu = LinuxCpuBuilder::default();
-        if limits.cpu_millis > 0 {
-            cpu = cpu.period(CPU_PERIOD_US).quota(i64::try_from(cpu_quota(limits.cpu_millis)).unwrap_or(i64::MAX));
-        }
-        if limits.cpu_weight > 0 {
-            cpu = cpu.shares(shares(limits.cpu_weight));
-        }
-        all = all.cpu(cpu.build()?);
-    }
-    if limits.io_weight > 0 {
-        all = all.unified(HashMap::from([("io.weight".to_owned(), limits.io_weight.to_string())]));
-    }
-    all.build()
-}
-
-/// Returns the time on the processors that a container has in each [`CPU_PERIOD_US`], in microseconds.
-pub fn cpu_quota(cpu_millis: u64) -> u64 {
-    cpu_millis.saturating_mul(CPU_PERIOD_US) / 1000
-}
-
-/// Returns the limit on memory and swap together: -1 for none.
-pub fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
-    match swap_bytes {
-        Some(-1) => -1,
-        swap => memory_bytes.saturating_add(swap.unwrap_or(0)),
-    }
-}
-
-/// Returns a weight of cgroup v2 (1 to 10000, 100 where nobody says otherwise) in the shares of v1 (2 to 262144, 1024): the most
-/// shares that OCI runtimes turn into this weight, by a quadratic function of logarithms that leads the limits and the
-/// defaults to one another.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 2 to 262144
-pub fn shares(weight: u32) -> u64 {
-    let exponent = ((15_625.0 + 2448.0 * (f64::from(weight).log10() + 7.0 / 34.0)).sqrt() - 125.0) / 2.0;
-    // What is a whole number but for the error of the calculation shall be that number.
-    (exponent.exp2() * (1.0 + 1e-12)) as u64
+/// Leaves the cgroup as it is: the launcher limits it.
+fn without_resources(mut linux: Linux) -> Linux {
+    linux.set_resources(None);
+    linux
 }
 
 fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError> {

@@ -241,7 +241,7 @@ impl Actor {
             tokio::select! {
                 () = self.handle.shim_lost.notified() => {}
                 () = self.handle.until_removed() => {} // it was deleted
-                () = tokio::time::sleep(pause.pause()) => {}
+                () = tokio::time::sleep(pause.pause()) => {} // nobody tells of a directory's removal
             }
         }
         self.node.registry.release(&self.handle);

@@ -153,15 +153,13 @@ impl EventLog {
         // No two events have one cursor, so that so many at most are newer. Only these are looked at: a follower at the end of a
         // long log is the usual one.
         let newer = inner.next.saturating_sub(position.after.saturating_add(1));
-        let mut start = inner.ring.len().saturating_sub(usize::try_from(newer).unwrap_or(usize::MAX));
-        let mut end = inner.ring.len();
-        while start < end {
-            let middle = start.midpoint(end);
-            match inner.ring[middle].cursor <= position.after {
-                true => start = middle + 1,
-                false => end = middle,
+        let first = inner.ring.len().saturating_sub(usize::try_from(newer).unwrap_or(usize::MAX));
+        let start = match inner.ring.get(first) {
+            Some(event) if event.cursor <= position.after => {
+                inner.ring.partition_point(|event| event.cursor <= position.after)
             }
-        }
+            _ => first,
+        };
         let mut events = Vec::new();
         for event in inner.ring.range(start..) {
             position.gap |= !position.fresh && event.cursor > position.after + 1;

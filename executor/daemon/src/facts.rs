@@ -146,7 +146,7 @@ impl Facts {
 
     /// Takes over the shim's record with its plan. The caller advances the state.
     pub fn update(&mut self, record: ContainerRecord) {
-        if (self.files_generation, self.egress_generation) != (record.files_generation, record.egress_generation) {
+        if self.is_replanned(&record) {
             self.replan(record.plan.clone());
         }
         self.progress(record);

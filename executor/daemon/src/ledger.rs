@@ -65,7 +65,7 @@ struct Batch {
     oldest_event: u64,
     /// The first cursor that is not reserved.
     reserved: Option<u64>,
-    /// This boot, where it is to be noted.
+    /// Id of this boot, where the batch is to note it.
     boot_id: Option<String>,
 }
 

@@ -191,7 +191,7 @@ fn containers(directory: &Path) -> Vec<ContainerId> {
 
 #[cfg(test)]
 mod tests {
-    use executor_core::record::{Exit, ExitRecord, FailureKind, RECORD_VERSION, Timings};
+    use executor_core::record::{Exit, ExitRecord, FailureKind, Timings};
     use executor_core::time::Timestamp;
     use executor_core::validate::{Draft, Policy, validate};
     use executor_sys::identity;
@@ -249,26 +249,15 @@ mod tests {
     fn record(id: &str) -> ExitRecord {
         let plan = validate(&Draft { id, path: "/bin/true", ..Draft::default() }, &Policy::default()).unwrap();
         let container = ContainerRecord {
-            version: RECORD_VERSION,
-            plan,
-            request_tag: String::new(),
-            created_at: Timestamp(1),
-            begun_at: Timestamp(2),
             state: State::Completed,
-            shim: executor_core::ident::ProcessIdentity { pid: 1, start_time: 1, boot_id: "before".into() },
-            cgroup: id.into(),
-            prepared: None,
             started_at: Some(Timestamp(3)),
-            stopped: false,
             exit: Some(Exit::Code(7)),
-            files_generation: 0,
-            files_updated_at: None,
-            id_range_start: None,
-            pod_range_start: None,
-            steps: Vec::new(),
-            egress_generation: 0,
-            unhealthy: None,
-            restarts: None,
+            ..ContainerRecord::first(
+                plan,
+                (Timestamp(1), Timestamp(2)),
+                executor_core::ident::ProcessIdentity { pid: 1, start_time: 1, boot_id: "before".into() },
+                id.into(),
+            )
         };
         ExitRecord {
             container,

@@ -1,8 +1,10 @@
 //! Cgroups: where a container's are, what they tell, and how they go.
 //!
-//! libcontainer makes them and sets the limits; this module joins, asks, kills and removes, by path alone. On a
-//! version 1 host a container has one directory in each hierarchy, all of the same relative path.
+//! This module makes, limits, joins, asks, kills and removes them, by path alone. On a version 1 host a container has one
+//! directory in each hierarchy, all of the same relative path.
 
+mod devices;
+mod hierarchy;
 mod limits;
 mod usage;
 
@@ -15,10 +17,12 @@ use std::time::{Duration, Instant};
 use executor_core::plan::SidecarLimits;
 use executor_sys::mountinfo::{self, Mount};
 
+pub(crate) use devices::Devices;
+use hierarchy::Hierarchy;
+
 /// Directory that cgroup file systems are mounted in.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
-/// Version 1 hierarchies that containers use. Others are taken out of the launcher's mount namespace, because
-/// libcontainer makes, joins and removes a cgroup in every one that it sees.
+/// Controllers of version 1 whose hierarchies containers use. Others are taken out of the launcher's mount namespace.
 const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
 
 /// Part of a container's cgroup on version 2 where all processes are that no other part has: there only a cgroup without
@@ -37,9 +41,9 @@ pub(crate) enum Hierarchies {
     V1 {
         /// Version 2 is there, without controllers.
         hybrid: bool,
-        /// Mount points of the hierarchies in use.
-        mounts: Vec<PathBuf>,
-        /// The one that accounts memory.
+        /// Those in use.
+        all: Vec<Hierarchy>,
+        /// Mount point of the one that accounts memory.
         memory: PathBuf,
     },
     /// Version 2: a single tree.
@@ -49,38 +53,50 @@ pub(crate) enum Hierarchies {
     },
 }
 
+/// Hierarchies among the mounts of a host.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    V1 { hybrid: bool, used: Vec<Mount>, unused: Vec<Mount> },
+    V2 { mount: PathBuf },
+}
+
 impl Hierarchies {
-    /// Looks at what is mounted, and detaches what is not used: only in the caller's own mount namespace.
+    /// Looks at what is mounted, and changes that for version 1: only in the caller's own mount namespace.
+    ///
+    /// # Errors
+    /// No memory is accounted; a mount that cannot be made.
     pub(crate) fn find() -> io::Result<Self> {
-        let (found, unused) = Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?));
-        unused.iter().try_for_each(|mount| executor_sys::mount::detach(mount))?;
-        found.ok_or_else(|| io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}")))
+        let missing = || io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}"));
+        match Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?)) {
+            Some(Found::V2 { mount }) => Ok(Self::V2 { mount }),
+            Some(Found::V1 { hybrid, used, unused }) => {
+                let all = Hierarchy::take(&used, &unused, &fs::read_to_string("/proc/self/cgroup")?)?;
+                let memory = all.iter().find(|one| one.controllers.iter().any(|name| name == "memory"));
+                let memory = memory.ok_or_else(missing)?.mount.clone();
+                Ok(Self::V1 { hybrid, all, memory })
+            }
+            None => Err(missing()),
+        }
     }
 
-    /// Returns the hierarchies among these mounts, if containers can be made with them, and the mounts that are not used.
-    fn among(mounts: &[Mount]) -> (Option<Self>, Vec<PathBuf>) {
+    /// Returns the hierarchies among these mounts, if containers can be made with them.
+    fn among(mounts: &[Mount]) -> Option<Found> {
         if let Some(mount) = mounts.iter().find(|mount| mount.kind == "cgroup2" && mount.point == Path::new(ROOT)) {
-            return (Some(Self::V2 { mount: mount.point.clone() }), Vec::new());
+            return Some(Found::V2 { mount: mount.point.clone() });
         }
-        let (mut used, mut unused) = (Vec::new(), Vec::new());
-        let (mut memory, mut hybrid) = (None, false);
-        for mount in mounts.iter().filter(|mount| mount.point.starts_with(ROOT)) {
-            match &*mount.kind {
-                "cgroup" if USED.iter().any(|controller| mount.has_option(controller)) => {
-                    if mount.has_option("memory") {
-                        memory = Some(mount.point.clone());
-                    }
-                    used.push(mount.point.clone());
-                }
-                "cgroup" => unused.push(mount.point.clone()),
-                "cgroup2" => {
-                    hybrid = true;
-                    unused.push(mount.point.clone());
-                }
-                _ => {}
-            }
-        }
-        (memory.map(|memory| Self::V1 { hybrid, mounts: used, memory }), unused)
+        let is_of = |mount: &&Mount| mount.point.starts_with(ROOT) && matches!(&*mount.kind, "cgroup" | "cgroup2");
+        let hybrid = mounts.iter().filter(is_of).any(|mount| mount.kind == "cgroup2");
+        let is_used =
+            |mount: &Mount| mount.kind == "cgroup" && USED.iter().any(|controller| mount.has_option(controller));
+        let (used, unused): (Vec<Mount>, Vec<Mount>) = mounts.iter().filter(is_of).cloned().partition(is_used);
+        used.iter().any(|mount| mount.has_option("memory")).then_some(Found::V1 { hybrid, used, unused })
+    }
+
+    /// Hierarchies of version 1 in directories that are named after their controllers; the first one accounts memory.
+    #[cfg(test)]
+    fn at(mounts: &[PathBuf]) -> Self {
+        let all = mounts.iter().cloned().map(Hierarchy::of).collect();
+        Self::V1 { hybrid: false, all, memory: mounts[0].clone() }
     }
 
     /// `v1`, `hybrid` or `v2`.
@@ -94,23 +110,44 @@ impl Hierarchies {
 
     /// The directories of a cgroup, one in each hierarchy.
     fn dirs<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
-        let mounts = match self {
-            Self::V1 { mounts, .. } => mounts.as_slice(),
-            Self::V2 { mount } => std::slice::from_ref(mount),
+        let (version1, version2) = match self {
+            Self::V1 { all, .. } => (all.as_slice(), None),
+            Self::V2 { mount } => (&[][..], Some(mount)),
         };
-        mounts.iter().map(move |mount| mount.join(path))
+        version1.iter().map(|one| &one.mount).chain(version2).map(move |mount| mount.join(path))
+    }
+
+    /// Makes a container's cgroup. On version 2 libcontainer does when it makes the container, and devices have no rules.
+    ///
+    /// # Errors
+    /// It exists; the file, and why the kernel refused.
+    pub(crate) fn make(&self, path: &Path, devices: &Devices<'_>) -> io::Result<()> {
+        match self {
+            Self::V1 { all, .. } => all.iter().try_for_each(|one| one.make(path, devices)),
+            Self::V2 { .. } => Ok(()),
+        }
+    }
+
+    /// Does something while the calling process, which has one thread, is in a container's cgroup: a process that it makes meanwhile
+    /// is in it from its beginning.
+    ///
+    /// # Errors
+    /// A cgroup that cannot be joined or left.
+    pub(crate) fn within<T>(&self, path: &Path, act: impl FnOnce() -> T) -> io::Result<T> {
+        let Self::V1 { all, .. } = self else { return Ok(act()) };
+        let joined = all.iter().try_for_each(|one| hierarchy::enter(&one.mount.join(path)));
+        let done = joined.map(|()| act());
+        all.iter().try_for_each(Hierarchy::leave)?;
+        done
     }
 
     /// The directory of a cgroup in the hierarchy of a controller.
     fn controller_dir(&self, controller: &str, path: &Path) -> io::Result<PathBuf> {
         let mount = match self {
-            Self::V1 { mounts, .. } => {
-                let has = |mount: &&PathBuf| {
-                    let names = mount.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
-                    names.split(',').any(|name| name == controller)
-                };
+            Self::V1 { all, .. } => {
                 let missing = || io::Error::other(format!("no {controller} cgroup hierarchy is mounted"));
-                mounts.iter().find(has).ok_or_else(missing)?
+                let found = all.iter().find(|one| one.controllers.iter().any(|name| name == controller));
+                &found.ok_or_else(missing)?.mount
             }
             Self::V2 { mount } => mount,
         };
@@ -150,10 +187,7 @@ impl Hierarchies {
     /// Names of the controllers that containers can have, as version 2 spells them.
     pub(crate) fn controllers(&self) -> BTreeSet<String> {
         match self {
-            Self::V1 { mounts, .. } => {
-                let names = mounts.iter().filter_map(|mount| mount.file_name()?.to_str());
-                names.flat_map(|name| name.split(',')).map(str::to_owned).collect()
-            }
+            Self::V1 { all, .. } => all.iter().flat_map(|one| one.controllers.iter().cloned()).collect(),
             Self::V2 { mount } => {
                 let text = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
                 text.split_whitespace().map(str::to_owned).collect()
@@ -164,7 +198,7 @@ impl Hierarchies {
     /// Moves the calling process into a cgroup's memory accounting: pages that it touches from now on are the
     /// container's.
     pub(crate) fn join_memory(&self, path: &Path) -> io::Result<()> {
-        enter(&self.memory_dir(path))
+        self.enter(&self.memory_dir(path))
     }
 
     /// Makes parts of a container's cgroup for sidecars with limits of their own.
@@ -218,7 +252,7 @@ impl Hierarchies {
 
     /// Moves the calling process, which is in the container's cgroup, into one of its parts.
     pub(crate) fn join_part(&self, path: &Path) -> io::Result<()> {
-        self.dirs(path).filter(|dir| dir.exists()).try_for_each(|dir| fs::write(dir.join("cgroup.procs"), "0"))
+        self.dirs(path).filter(|dir| dir.exists()).try_for_each(|dir| self.enter(&dir))
     }
 
     /// Makes a cgroup that has no limits, only to know which processes are in it. [`Self::join_memory`] enters it.
@@ -228,7 +262,19 @@ impl Hierarchies {
 
     /// Moves the calling process into a cgroup of every hierarchy: its limits hold from now on, and its end is this one's.
     pub(crate) fn join(&self, path: &Path) -> io::Result<()> {
-        self.dirs(path).try_for_each(|dir| enter(&dir))
+        self.dirs(path).try_for_each(|dir| self.enter(&dir))
+    }
+
+    /// Moves the calling process, which has one thread, into a directory's cgroup: on version 2, where that has parts, into the
+    /// one for what no other part has.
+    fn enter(&self, dir: &Path) -> io::Result<()> {
+        if let Self::V1 { .. } = self {
+            return hierarchy::enter(dir);
+        }
+        match fs::write(dir.join(REST).join("cgroup.procs"), "0") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::write(dir.join("cgroup.procs"), "0"),
+            entered => entered,
+        }
     }
 
     /// Limits the swap of a cgroup, where that is the launcher's to do: to none where nothing is asked for, and to any where
@@ -384,14 +430,6 @@ fn empty(dir: &Path) {
     std::thread::sleep(Duration::from_millis(1));
 }
 
-/// Moves the calling process into a directory's cgroup: where that has parts, into the one for what no other part has.
-fn enter(dir: &Path) -> io::Result<()> {
-    match fs::write(dir.join(REST).join("cgroup.procs"), "0") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::write(dir.join("cgroup.procs"), "0"),
-        entered => entered,
-    }
-}
-
 /// Pids of the processes in a cgroup's directory and in those below it.
 fn pids_in(dir: PathBuf) -> Vec<i32> {
     let mut pids = Vec::new();
@@ -438,11 +476,6 @@ mod tests {
         mountinfo::parse(lines.join("\n").as_bytes())
     }
 
-    fn v1(mounts: &[&str], hybrid: bool) -> Hierarchies {
-        let mounts: Vec<PathBuf> = mounts.iter().map(|name| Path::new(ROOT).join(name)).collect();
-        Hierarchies::V1 { hybrid, memory: Path::new(ROOT).join("memory"), mounts }
-    }
-
     const MEMORY: &str = "30 25 0:26 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory";
     const CPU: &str = "31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct";
     const BLKIO: &str = "32 25 0:28 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio";
@@ -454,32 +487,28 @@ mod tests {
 
     #[test]
     fn hierarchies_are_found_among_the_mounts() {
-        let v2 = Hierarchies::V2 { mount: ROOT.into() };
-        let cases: [(&[&str], Option<Hierarchies>, &[&str]); 6] = [
-            (&[V2], Some(v2.clone()), &[]),
-            (&[V2, ELSEWHERE], Some(v2), &[]),
-            (&[TMPFS, MEMORY, CPU], Some(v1(&["memory", "cpu,cpuacct"], false)), &[]),
-            (
-                &[MEMORY, CPU, BLKIO, SYSTEMD, UNIFIED],
-                Some(v1(&["memory", "cpu,cpuacct"], true)),
-                &["blkio", "systemd", "unified"],
-            ),
-            (&[TMPFS, CPU, ELSEWHERE], None, &[]),
-            (&[], None, &[]),
+        let v2 = || Some(Found::V2 { mount: ROOT.into() });
+        let v1 = |hybrid, used: &[&str], unused: &[&str]| {
+            Some(Found::V1 { hybrid, used: table(used), unused: table(unused) })
+        };
+        let cases: [(&[&str], Option<Found>); 6] = [
+            (&[V2], v2()),
+            (&[V2, ELSEWHERE], v2()),
+            (&[TMPFS, MEMORY, CPU], v1(false, &[MEMORY, CPU], &[])),
+            (&[MEMORY, CPU, BLKIO, SYSTEMD, UNIFIED], v1(true, &[MEMORY, CPU], &[BLKIO, SYSTEMD, UNIFIED])),
+            (&[TMPFS, CPU, ELSEWHERE], None),
+            (&[], None),
         ];
-        for (lines, expected, unused) in cases {
-            let unused: Vec<PathBuf> = unused.iter().map(|name| Path::new(ROOT).join(name)).collect();
-            assert_eq!(Hierarchies::among(&table(lines)), (expected, unused), "{lines:#?}");
+        for (lines, expected) in cases {
+            assert_eq!(Hierarchies::among(&table(lines)), expected, "{lines:#?}");
         }
-        let names = v1(&["memory", "cpu,cpuacct"], false).controllers();
-        assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), ["cpu", "cpuacct", "memory"]);
     }
 
     #[test]
     fn the_room_that_a_limit_leaves() {
         let dir = tempfile::tempdir().unwrap();
         let v2 = Hierarchies::V2 { mount: dir.path().into() };
-        let v1 = Hierarchies::V1 { hybrid: false, mounts: vec![dir.path().into()], memory: dir.path().into() };
+        let v1 = Hierarchies::at(&[dir.path().into()]);
         let write = |name: &str, text: &str| {
             fs::create_dir_all(dir.path().join("c")).unwrap();
             fs::write(dir.path().join("c").join(name), text).unwrap();
@@ -516,7 +545,7 @@ mod tests {
     fn parts_have_limits_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
         let of = |mount: &str| dir.path().join(mount);
-        let v1 = Hierarchies::V1 { hybrid: false, memory: of("memory"), mounts: vec![of("memory"), of("pids")] };
+        let v1 = Hierarchies::at(&[of("memory"), of("pids")]);
         let v2 = Hierarchies::V2 { mount: of("v2") };
         let write = |file: &str, text: &str| fs::write(of(file), text).unwrap();
         let read = |file: &str| fs::read_to_string(of(file)).unwrap();
@@ -541,11 +570,13 @@ mod tests {
         write("v2/c/rest/memory.events", "oom_kill 2\n");
         write("memory/c/memory.oom_control", "oom_kill 2\n");
         write("memory/c/sidecar-1/memory.oom_control", "oom_kill 3\n");
-        for hierarchies in [v1, v2] {
+        for hierarchies in [&v1, &v2] {
             assert_eq!((hierarchies.oom_kills(container), hierarchies.own_oom_kills(container)), (5, 2));
         }
         // Whoever joins a container's cgroup comes into the part for what no other has.
-        enter(&of("v2/c")).unwrap();
+        v1.join_memory(container).unwrap();
+        v2.join_memory(container).unwrap();
+        assert_eq!(read("memory/c/tasks"), "0");
         assert_eq!((read("v2/c/rest/cgroup.procs"), read("v2/c/cgroup.procs")), ("0".into(), String::new()));
     }
 

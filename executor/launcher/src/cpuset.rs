@@ -118,9 +118,9 @@ impl Cpusets {
         if self.separate { self.make(parent) } else { Ok(()) }
     }
 
-    /// Moves the calling process into a container's cgroup.
+    /// Moves the calling process, which has one thread, into a container's cgroup.
     pub(crate) fn join(&self, cgroup: &Path) -> io::Result<()> {
-        if self.separate { fs::write(self.dir(cgroup).join("cgroup.procs"), "0") } else { Ok(()) }
+        if self.separate { fs::write(self.dir(cgroup).join("tasks"), "0") } else { Ok(()) }
     }
 
     /// Removes a container's cgroup, if it has one of its own here.

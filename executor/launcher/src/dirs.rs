@@ -114,7 +114,7 @@ impl Dirs {
         // A character of a message takes up to six bytes in JSON.
         let message = record.plan.termination_message.as_ref().map_or(0, |message| u64::from(message.bytes_max) * 6);
         let room = EXIT_ROOM + message + serde_json::to_vec(record)?.len() as u64;
-        rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, room)
+        rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, room)
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
             .map_err(|error| at(&self.state.join(EXIT_AHEAD), &error.into()))
     }
@@ -174,8 +174,21 @@ impl Dirs {
             .or_else(|_| self.open_new(&ahead))?;
         self.share(&file)?; // a shim that was killed may have made it and not got to that
         file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
-        file.set_len(bytes.len() as u64)?;
+        if file.metadata()?.len() > bytes.len() as u64 {
+            file.set_len(bytes.len() as u64)?; // another record was begun here
+        }
         fs::rename(&ahead, &path).map_err(|error| at(&path, &error))
+    }
+
+    /// Gives back the rest of the room that was kept for the exit record: the file system takes its time for that.
+    ///
+    /// # Errors
+    /// The disk.
+    pub(crate) fn give_back_room(&self) -> io::Result<()> {
+        let path = self.state.join(EXIT);
+        let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
+        let given = file.and_then(|file| file.set_len(file.metadata()?.len()));
+        given.map_err(|error| at(&path, &error))
     }
 
     /// Makes the directory of the captured outputs, which the daemon may read.

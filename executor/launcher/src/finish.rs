@@ -88,9 +88,9 @@ pub(crate) struct Outcome {
 
 /// Tells whether a container has its exit record.
 pub(crate) enum Recorded {
-    /// It has: its end is known, whatever happens.
+    /// The record is written: the end is known, whatever happens.
     Yes,
-    /// It could not be written.
+    /// This record could not be written.
     No(Box<ExitRecord>),
 }
 
@@ -198,6 +198,11 @@ impl Remains {
     /// Removes what a container that has ended has left. Where its exit record was not written, there may be room for it
     /// then; without it the run directory stays, and whoever follows tries again. Tells whether it is written.
     pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: Recorded) -> Recorded {
+        if matches!(recorded, Recorded::Yes)
+            && let Err(error) = self.dirs.give_back_room()
+        {
+            log::line(Level::Warning, id, format_args!("room for the exit record was not given back: {error}"));
+        }
         self.remove_leftovers(host, id);
         let recorded = match recorded {
             Recorded::Yes => Recorded::Yes,

@@ -10,7 +10,9 @@ use executor_core::plan::Principal;
 use executor_core::users;
 use executor_core::validate::Policy;
 use executor_secrets::volume;
+use executor_sys::identity;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::mount::MountAttrFlags;
 use sha2::{Digest, Sha256};
 
 use crate::cgroup::Hierarchies;
@@ -48,6 +50,8 @@ pub(crate) struct Host {
     pub image_devices: bool,
     /// The mount namespace that this process was started in: what networks' plugins see.
     pub mounts: OwnedFd,
+    /// A proc file system that is mounted nowhere, for settings of the kernel.
+    pub proc: OwnedFd,
     /// Time that such a plugin may take.
     pub cni_patience: Duration,
     /// Time that a shim has for a turn of its loop; none where shims are not watched.
@@ -61,7 +65,10 @@ impl Host {
     pub(crate) fn probe(args: &Args, config: Config, mounts: OwnedFd) -> io::Result<Self> {
         let (daemon_uid, daemon_gid) = daemon_user(&args.daemon_user)?;
         allow_core_limit()?;
+        identity::boot_id()?; // read once, for every shim
         let run_dir = std::path::absolute(&args.run_dir)?;
+        let flags =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
         Ok(Self {
             state_dir: std::path::absolute(&args.state_dir)?,
@@ -77,6 +84,7 @@ impl Host {
             log_bytes_max: config.launcher.log_bytes(),
             image_devices: config.launcher.image_devices,
             mounts,
+            proc: executor_sys::mount::detached("proc", "proc", &[], flags)?,
             cni_patience: Duration::from_secs(config.launcher.cni_plugin_seconds),
             watchdog: Some(config.launcher.watchdog_seconds).filter(|s| *s > 0).map(Duration::from_secs),
             shells_ready: config.shells.ready as usize,

@@ -7,7 +7,7 @@
 //! line, which is their launcher's: every process that was forked on a run directory is found so.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -46,15 +46,26 @@ pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
     log::line(Level::Error, "", "orphaned processes keep appearing");
 }
 
+/// Pids of the children of this process, of which some may have ended.
+pub(crate) fn children() -> Vec<i32> {
+    let children = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
 /// Takes children of this process that have ended, but for those that are kept.
 pub(crate) fn take_ended(kept: &BTreeSet<i32>) {
-    let children = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
-    let pids = children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
-    for pid in pids.filter(|pid| !kept.contains(pid)) {
+    for pid in children().into_iter().filter(|pid| !kept.contains(pid)) {
         if process::has_ended(pid).unwrap_or(false) {
             let _ = process::wait_for(pid);
         }
     }
+}
+
+/// Returns whether a process of this name works on `run_dir` that is neither known nor below a known one.
+pub(crate) fn has_unknown(name: &CStr, run_dir: &Path, known: &BTreeSet<i32>) -> bool {
+    let is_named =
+        |pid: &i32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name.to_bytes());
+    find(run_dir, known).iter().any(is_named)
 }
 
 fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {

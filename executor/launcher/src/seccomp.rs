@@ -9,6 +9,7 @@
 
 mod allowed;
 mod profile;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +19,7 @@ use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::Held;
 use executor_core::validate::Violation;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule, TargetArch, apply_filter,
 };
 
 /// The compiled filter: programs that are installed one after the other. The strictest of their answers counts, and
@@ -123,8 +123,7 @@ impl Filter {
 
 /// A program of the filter: the answers to calls that match, and to all others.
 fn program(rules: Rules, others: SeccompAction, matching: SeccompAction) -> Result<BpfProgram, FilterError> {
-    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    Ok(SeccompFilter::new(rules, others, matching, arch)?.try_into()?)
+    tree::compile(rules, (others, matching), TargetArch::try_from(std::env::consts::ARCH)?)
 }
 
 /// `clone` without a flag that makes a namespace.

@@ -4,6 +4,7 @@
 //! descriptor, and a request that has to wait for a shim is put off. A shim that does not turn its loop is killed.
 
 mod execs;
+mod ranges;
 mod requests;
 mod shells;
 
@@ -147,8 +148,9 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         log::line(Level::Warning, "", format_args!("containers cannot be limited to processors: cpuset: {error}"));
     }
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
-    let used = shims.iter().filter_map(|shim| Some(Dirs::of(&host, &shim.id).read_record()?.cgroup)).collect();
-    crate::shells::sweep(&host, &used)?;
+    crate::shells::sweep(&host, || {
+        shims.iter().filter_map(|shim| Some(Dirs::of(&host, &shim.id).read_record()?.cgroup)).collect()
+    })?;
     let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
     let ranges_left = sweep::ranges_left(&host, &shims)?;
     let used = shims
@@ -431,48 +433,6 @@ impl Server {
         });
     }
 
-    /// A range of ids that no container has, if there is one.
-    fn free_range(&mut self) -> Option<u32> {
-        let all = self.ranges(|_| true);
-        let mut pool = self.pool.clone();
-        let mut free = pool.free(&all, self.claims.blocks());
-        if free.is_none() {
-            // A shim that has removed everything is about to end: nothing has its ids any more.
-            let held = self.ranges(|shim| !self.has_removed(shim));
-            free = pool.free(&held, self.claims.blocks());
-        }
-        if free.is_none() {
-            match self.claims.more(&pool) {
-                Ok(true) => free = pool.free(&all, self.claims.blocks()),
-                Ok(false) => {
-                    let rivals: Vec<String> =
-                        self.claims.rivals(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
-                    if !rivals.is_empty() {
-                        let told = format_args!(
-                            "no range of ids is free in {pool}; other launchers have claimed some: {}",
-                            rivals.join(", ")
-                        );
-                        log::line(Level::Warning, "", told);
-                    }
-                }
-                Err(error) => log::line(Level::Error, "", format_args!("ids cannot be claimed: {error}")),
-            }
-        }
-        self.pool = pool;
-        free
-    }
-
-    /// Ranges of ids that these shims were given, and of containers without one.
-    fn ranges(&self, of: impl Fn(&Shim) -> bool) -> BTreeSet<u32> {
-        let shims = self.shims.values().filter(|shim| of(shim));
-        shims
-            .flat_map(|shim| [shim.id_range, shim.pod_range])
-            .flatten()
-            .chain(self.ranges_left.iter().copied())
-            .chain(self.shells.ranges())
-            .collect()
-    }
-
     /// The end of a shim's container is told, and what is left of that is being removed. The daemon may have heard so before
     /// this process did.
     fn has_finished(&self, shim: &Shim) -> bool {
@@ -482,13 +442,6 @@ impl Server {
     /// A shim has removed the directory of its container, which comes last.
     fn has_removed(&self, shim: &Shim) -> bool {
         shim.listening && !self.host.containers_run().join(shim.id.as_str()).exists()
-    }
-
-    /// No range of ids is free, and some shim removes what a container left that has ended.
-    fn ids_are_about_to_be_free(&self) -> bool {
-        let leaving = |shim: &Shim| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
-        self.shims.values().any(leaving)
-            && self.pool.clone().free(&self.ranges(|_| true), self.claims.blocks()).is_none()
     }
 
     /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.

@@ -48,12 +48,20 @@ impl Place {
         make_dir(&self.dir, 0o700, None)
     }
 
+    /// Removes what libcontainer left in the directory, and needs no more.
+    ///
+    /// # Errors
+    /// The file system of the run directory.
+    pub(crate) fn empty(&self) -> io::Result<()> {
+        fs::read_dir(&self.dir)?.try_for_each(|entry| remove_tree(&entry?.path()))
+    }
+
     /// Removes the directory: a container's record has the cgroup from now on.
     ///
     /// # Errors
     /// The file system of the run directory.
     pub(crate) fn hand_over(&self) -> io::Result<()> {
-        remove_tree(&self.dir)
+        fs::remove_dir(&self.dir)
     }
 
     /// Ends what is in the cgroup, and removes it and the directory. Faults are told in the log.
@@ -76,17 +84,20 @@ pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     KEPT.iter().chain([&STAGE]).try_for_each(|name| ensure_dir(&skeleton.join(name), 0o755))
 }
 
-/// Removes what shells of earlier launchers left, whose processes have ended; `used` are the cgroups of containers.
+/// Removes what shells of earlier launchers left, whose processes have ended; `used` gives the cgroups of containers, where
+/// something is left.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub(crate) fn sweep(host: &Host, used: &BTreeSet<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(host.shells())? {
-        let name = entry?.file_name();
+pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io::Result<()> {
+    let left = fs::read_dir(host.shells())?.collect::<io::Result<Vec<_>>>()?;
+    let used = if left.is_empty() { BTreeSet::new() } else { used() };
+    for entry in left {
+        let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let place = Place::of(host, name);
         if used.contains(&place.cgroup) {
-            place.hand_over()?;
+            remove_tree(&place.dir)?;
         } else {
             place.clear(host);
         }

@@ -75,7 +75,7 @@ use pace::Pace;
 pub(crate) use shell::{Order as ShellOrder, READY as SHELL_READY, run as run_shell};
 
 /// Name of the process.
-const NAME: &CStr = c"executor-shim";
+pub(crate) const NAME: &CStr = c"executor-shim";
 /// Time that the making of a container may take beside its network: its init has a minute.
 const PREPARE: Duration = Duration::from_secs(60);
 /// Bytes that are overwritten and read back in a second, even by a machine that is slow and busy.
@@ -150,7 +150,7 @@ fn live_through(
     filter: &Arc<Filter>,
     launch: Launch,
     lifeline: Seqpacket,
-    (shell, signals): (Option<shell::Shell>, SignalEvents),
+    (mut shell, signals): (Option<shell::Shell>, SignalEvents),
 ) -> i32 {
     let begun = now();
     let pace = Pace::new(launch.pulse, host.watchdog);
@@ -167,9 +167,14 @@ fn live_through(
         launcher: launch.launcher,
         begun,
     };
-    match prepare::prepare(host, filter, &request, (inputs, shell), &mut control) {
+    match prepare::prepare(host, filter, &request, (inputs, &mut shell), &mut control) {
         Ok(ready) => live(host, ready, &mut control, &signals),
-        Err(refused) => control.refuse(refused),
+        Err(refused) => {
+            control.refuse(refused);
+            if let Some(unused) = shell {
+                unused.end(host);
+            }
+        }
     }
     0
 }

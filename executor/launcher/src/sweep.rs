@@ -9,7 +9,7 @@ mod recover;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use crate::finish::{Outcome, Recorded, Remains, Rotated, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::orphans;
+use crate::shim;
 use crate::watched::Shim;
 
 /// Time that the kernel is given to end processes that were killed, all together.
@@ -38,6 +39,9 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const KILL_LOOK: Duration = Duration::from_millis(5);
 /// The number of the question for a shim's handles.
 const SHARE: u64 = 1;
+/// Time until a shim that has begun has a record and listens, and the pause between two looks.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
+const LISTEN_PAUSE: Duration = Duration::from_millis(1);
 /// Time that shims are given to answer a launcher that has just started, all together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -292,6 +296,7 @@ fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
 /// The directories cannot be read.
 pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     finish_removals(host)?;
+    await_records(host)?;
     let Swept { mut shims, mut unwiped } = Swept::default();
     let (mut asked, mut lost) = (Vec::new(), Vec::new());
     for id in ids(&host.containers_run())? {
@@ -333,7 +338,20 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     Ok(Swept { shims, unwiped })
 }
 
-/// A shim that has only just begun, or is about to end: it is ended as one that lost its launcher too early.
+/// Waits for shims that have only just begun: each has a record soon, or ends because its launcher has. Nobody tells when.
+fn await_records(host: &Host) -> io::Result<()> {
+    let deadline = Instant::now() + LISTEN_PATIENCE;
+    loop {
+        let records = ids(&host.containers_run())?.into_iter().filter_map(|id| Dirs::of(host, &id).read_record());
+        let known = records.map(|record| record.shim.pid).collect();
+        if !orphans::has_unknown(shim::NAME, &host.run_dir, &known) || Instant::now() >= deadline {
+            return Ok(());
+        }
+        std::thread::sleep(LISTEN_PAUSE);
+    }
+}
+
+/// A shim that is about to end, or hangs: it is ended as one that lost its launcher too early.
 fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
     log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
     id
@@ -358,13 +376,31 @@ pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
     Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// Connects to a shim. One that has only just begun has a record before it listens.
+fn connect(socket: &Path, pidfd: &OwnedFd) -> io::Result<Seqpacket> {
+    let deadline = Instant::now() + LISTEN_PATIENCE;
+    loop {
+        match Seqpacket::connect(socket) {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+                    && Instant::now() < deadline =>
+            {
+                if readable_by(pidfd, Instant::now() + LISTEN_PAUSE)? {
+                    return Err(error);
+                }
+            }
+            connected => return connected,
+        }
+    }
+}
+
 /// Connects to a shim that an earlier launcher forked, and asks for its handles.
 fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<Shim> {
     let pidfd = pidfd(record.shim.pid)?;
     if !identity::alive(&record.shim) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let lifeline = Seqpacket::connect(&Dirs::of(host, id).run.join("shim.sock"))?;
+    let lifeline = connect(&Dirs::of(host, id).run.join("shim.sock"), &pidfd)?;
     lifeline.set_nonblocking(true);
     let ask = ShimRequest { sequence: SHARE, call: Some(ShimCall::Share(Share {})) };
     lifeline.send(&ask.encode_to_vec(), &[])?;
@@ -414,7 +450,7 @@ fn take_handles(host: &Host, shim: &mut Shim, deadline: Instant) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use executor_core::ident::ProcessIdentity;
-    use executor_core::record::{ExitRecord, RECORD_VERSION};
+    use executor_core::record::ExitRecord;
     use executor_core::time::Timestamp;
     use executor_core::validate::{Draft, Policy, validate};
 
@@ -423,26 +459,14 @@ mod tests {
     fn record(state: State, started: bool) -> ContainerRecord {
         let draft = Draft { id: "c1", path: "/bin/true", ..Draft::default() };
         ContainerRecord {
-            version: RECORD_VERSION,
-            plan: validate(&draft, &Policy::default()).expect("a plan"),
-            request_tag: String::new(),
-            created_at: Timestamp(1),
-            begun_at: Timestamp(2),
             state,
-            shim: ProcessIdentity { pid: 1, start_time: 1, boot_id: String::new() },
-            cgroup: "c1".into(),
-            prepared: None,
             started_at: started.then_some(Timestamp(3)),
-            stopped: false,
-            exit: None,
-            files_generation: 0,
-            files_updated_at: None,
-            id_range_start: None,
-            pod_range_start: None,
-            steps: Vec::new(),
-            egress_generation: 0,
-            unhealthy: None,
-            restarts: None,
+            ..ContainerRecord::first(
+                validate(&draft, &Policy::default()).expect("a plan"),
+                (Timestamp(1), Timestamp(2)),
+                ProcessIdentity { pid: 1, start_time: 1, boot_id: String::new() },
+                "c1".into(),
+            )
         }
     }
 

@@ -55,6 +55,32 @@ pub(crate) struct Shim {
 }
 
 impl Shim {
+    /// Begins to watch a child of this launcher: by its pid, its descriptor and the connection to it.
+    pub(crate) fn begun(
+        id: ContainerId,
+        created_at: Timestamp,
+        (pid, pidfd, lifeline): (i32, OwnedFd, Seqpacket),
+        pulse: Pulse,
+    ) -> Self {
+        Self {
+            id,
+            created_at,
+            pid,
+            child: true,
+            pidfd,
+            lifeline: Some(lifeline),
+            volume: None,
+            inputs: Vec::new(),
+            id_range: None,
+            pod_range: None,
+            listening: false,
+            done: false,
+            watch: Some(Watch::of(pulse)),
+            killed: None,
+            shell: None,
+        }
+    }
+
     /// Takes what it has told. Its volume is of this kind.
     pub(crate) fn hear(&mut self, kind: VolumeKind) {
         let mut buffer = [0; 4096];

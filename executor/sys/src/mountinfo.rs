@@ -16,6 +16,8 @@ pub struct Mount {
     pub id: u64,
     /// Number of its file system, as stat(2) has it.
     pub device: u64,
+    /// Directory of the file system that is mounted.
+    pub root: PathBuf,
     /// Path that it is mounted on, below the root of the process.
     pub point: PathBuf,
     /// Type of its file system.
@@ -43,13 +45,14 @@ fn line(line: &[u8]) -> Option<Mount> {
     let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let (major, minor) = str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
     let device = makedev(major.parse().ok()?, minor.parse().ok()?);
-    let point = unescaped(fields.nth(1)?);
+    let root = unescaped(fields.next()?);
+    let point = unescaped(fields.next()?);
     // Behind the options of the mount there are optional fields, ended by a hyphen.
     fields.by_ref().skip(1).find(|field| *field == b"-")?;
     let kind = unescaped(fields.next()?).into_string().ok()?;
     let source = unescaped(fields.next()?);
     let options = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some(Mount { id, device, point: point.into(), kind, source, options })
+    Some(Mount { id, device, root: root.into(), point: point.into(), kind, source, options })
 }
 
 /// Undoes what the kernel does to a space, a tab, a line break and a backslash: a backslash and three octal digits.

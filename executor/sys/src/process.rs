@@ -215,6 +215,29 @@ pub fn kill(pid: i32) {
     }
 }
 
+/// Gives the calling process the lowest priority, where it may take back the one that it has. Returns that, for
+/// [`set_priority`].
+///
+/// # Errors
+/// None in practice.
+pub fn lower_priority() -> io::Result<Option<i32>> {
+    const LOWEST: i32 = 19;
+    if !crate::capabilities::is_effective(caps::Capability::CAP_SYS_NICE)? {
+        return Ok(None);
+    }
+    let before = rustix::process::getpriority_process(None)?;
+    rustix::process::setpriority_process(None, LOWEST)?;
+    Ok(Some(before))
+}
+
+/// Gives a process a priority, from -20 for the highest to 19.
+///
+/// # Errors
+/// No such process; no CAP_SYS_NICE.
+pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), nice)?)
+}
+
 /// The mount namespace of a process. As long as the descriptor is open, what is mounted there stays, also when the
 /// process has ended: [`enter_namespaces`] takes it.
 ///
@@ -234,6 +257,20 @@ pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io
     namespaces.set(CloneFlags::CLONE_NEWNS, mount);
     namespaces.set(CloneFlags::CLONE_NEWNET, network);
     Ok(setns(pidfd, namespaces)?)
+}
+
+/// Does something in the network namespace of the process of a descriptor, and comes back.
+///
+/// # Errors
+/// As [`enter_namespaces`]; what is done. A caller that did not come back is told so by any error but that of what is done,
+/// and must end.
+pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let own = rustix::fs::open("/proc/thread-self/ns/net", flags, rustix::fs::Mode::empty())?;
+    setns(pidfd, CloneFlags::CLONE_NEWNET)?;
+    let done = act();
+    setns(own, CloneFlags::CLONE_NEWNET)?;
+    done
 }
 
 /// Enters the namespace of IPC of the process of a descriptor.

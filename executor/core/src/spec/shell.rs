@@ -7,11 +7,11 @@ use std::path::Path;
 
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
-    LinuxBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxResourcesBuilder, ProcessBuilder,
-    RootBuilder, Spec, SpecBuilder, UserBuilder,
+    LinuxBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, ProcessBuilder, RootBuilder, Spec,
+    SpecBuilder, UserBuilder,
 };
 
-use super::{Held, MASKED, READONLY, capabilities, devices, of_kernel, sys};
+use super::{Held, MASKED, READONLY, capabilities, of_kernel, sys, without_resources};
 use crate::plan::{HostOptions, Plan, Rootfs, SHM_BYTES_DEFAULT, UserNamespace};
 use crate::validate::CAPABILITIES;
 
@@ -53,10 +53,10 @@ pub fn shell(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(skeleton.user_namespace)?)
         .cgroups_path(Path::new("/").join(skeleton.cgroup))
-        .resources(LinuxResourcesBuilder::default().devices(devices::rules(false, &[])?).build()?)
         .masked_paths(all(&MASKED))
         .readonly_paths(all(&READONLY))
-        .build()?;
+        .build()
+        .map(without_resources)?;
     let everything = Held { names: CAPABILITIES.into_iter().collect(), ambient: false };
     let process = ProcessBuilder::default()
         .terminal(false)
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(named[0]["type"], "user");
         assert_eq!(spec["linux"]["maskedPaths"].as_array().unwrap().len(), MASKED.len());
         assert_eq!(spec["linux"]["readonlyPaths"].as_array().unwrap().len(), READONLY.len());
-        assert_eq!(spec["linux"]["resources"].get("memory"), None);
+        assert_eq!(spec["linux"].get("resources"), None);
         assert_eq!(spec["process"].get("rlimits").and_then(|limits| limits.as_array()).map_or(0, Vec::len), 0);
         assert_eq!(spec["process"]["noNewPrivileges"], true);
     }

@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// What cannot be used changes nothing.
+    /// The facts stay as they are.
     #[test]
     fn a_record_that_cannot_be_used_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();

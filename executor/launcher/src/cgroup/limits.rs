@@ -1,16 +1,16 @@
-//! Limits of a cgroup that is there already: that of a shell, when it becomes a container.
-//!
-//! The files and values are those that libcontainer writes into a new cgroup for the same plan.
+//! Limits of a cgroup.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use executor_core::plan::Limits;
-use executor_core::spec::{CPU_PERIOD_US, cpu_quota, memory_and_swap, shares};
 
 use super::Hierarchies;
 use crate::errors::at;
+
+/// Period in which a container uses its share of the processors, in microseconds.
+const CPU_PERIOD_US: u64 = 100_000;
 
 /// A controller of version 1, a file, and what is written into it.
 type Setting = (&'static str, &'static str, String);
@@ -79,6 +79,29 @@ fn of_version_2(limits: &Limits) -> Vec<Setting> {
     ];
     let is_set = all.into_iter().filter(|(is_set, ..)| *is_set);
     is_set.map(|(_, controller, file, value)| (controller, file, value)).collect()
+}
+
+/// Returns the time on the processors that a container has in each [`CPU_PERIOD_US`], in microseconds.
+fn cpu_quota(cpu_millis: u64) -> u64 {
+    cpu_millis.saturating_mul(CPU_PERIOD_US) / 1000
+}
+
+/// Returns the limit on memory and swap together: -1 for none.
+fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
+    match swap_bytes {
+        Some(-1) => -1,
+        swap => memory_bytes.saturating_add(swap.unwrap_or(0)),
+    }
+}
+
+/// Returns a weight of cgroup v2 (1 to 10000, 100 where nobody says otherwise) in the shares of v1 (2 to 262144, 1024): the most
+/// shares that OCI runtimes turn into this weight, by a quadratic function of logarithms that leads the limits and the
+/// defaults to one another.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 2 to 262144
+fn shares(weight: u32) -> u64 {
+    let exponent = ((15_625.0 + 2448.0 * (f64::from(weight).log10() + 7.0 / 34.0)).sqrt() - 125.0) / 2.0;
+    // What is a whole number but for the error of the calculation shall be that number.
+    (exponent.exp2() * (1.0 + 1e-12)) as u64
 }
 
 #[cfg(test)]
@@ -152,5 +175,31 @@ mod tests {
             "io io.weight 300",
         ];
         assert_eq!(shown(&of_version_2(&ALL)), expected);
+    }
+
+    #[test]
+    fn swap_counts_against_the_memory_or_comes_on_top() {
+        for (swap, both, swappiness) in [(None, 64, false), (Some(0), 64, true), (Some(1 << 20), 65, false)] {
+            let told = shown(&of_version_1(&Limits { swap_bytes: swap, ..ALL }, true, false));
+            assert_eq!(told[1], format!("memory memory.memsw.limit_in_bytes {}", both << 20));
+            assert_eq!(told.contains(&"memory memory.swappiness 0".to_owned()), swappiness, "{told:?}");
+        }
+    }
+
+    /// A weight survives the way through shares and back, as runc and libcgroups turn shares into weights; what is usual in one
+    /// version of cgroups is so in the other.
+    #[test]
+    fn every_weight_comes_out_as_it_went_in() {
+        let turned_back = |shares: u64| {
+            let log = (shares as f64).log2();
+            let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
+            if shares <= 2 { 1 } else { (10f64.powf(exponent).ceil() as u64).min(10_000) }
+        };
+        for weight in 1..=10_000 {
+            let shares = shares(weight);
+            assert!((2..=262_144).contains(&shares));
+            assert_eq!(turned_back(shares), u64::from(weight), "{shares} shares");
+        }
+        assert_eq!([1, 100, 10_000].map(shares), [2, 1024, 262_144]);
     }
 }

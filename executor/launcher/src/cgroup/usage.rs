@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn counters_of_version_1_are_in_several_directories() {
         let dir = tempfile::tempdir().unwrap();
-        let mounts: Vec<PathBuf> = ["cpu,cpuacct", "memory", "pids"].iter().map(|name| dir.path().join(name)).collect();
-        let v1 = Hierarchies::V1 { hybrid: false, memory: mounts[1].clone(), mounts: mounts.clone() };
+        let mounts: Vec<PathBuf> = ["memory", "cpu,cpuacct", "pids"].iter().map(|name| dir.path().join(name)).collect();
+        let v1 = Hierarchies::at(&mounts);
         assert_eq!(v1.usage(Path::new("c")), None, "no such cgroup");
         let cpu = [
             ("cpuacct.usage", "9\n"),
@@ -118,14 +118,14 @@ mod tests {
             ("cpuacct.usage_sys", "4\n"),
             ("cpu.stat", "nr_periods 2\nnr_throttled 1\nthrottled_time 7\n"),
         ];
-        write(&mounts[0].join("c"), &cpu);
+        write(&mounts[1].join("c"), &cpu);
         let memory = [
             ("memory.usage_in_bytes", "100\n"),
             ("memory.max_usage_in_bytes", "200\n"),
             ("memory.stat", "total_rss 40\ntotal_cache 50\n"),
             ("memory.oom_control", "oom_kill 1\n"),
         ];
-        write(&mounts[1].join("c"), &memory);
+        write(&mounts[0].join("c"), &memory);
         write(&mounts[2].join("c"), &[("pids.current", "3\n")]);
         let usage = v1.usage(Path::new("c")).unwrap();
         let expected = CpuUsage { total: 9, user: 5, system: 4, periods: 2, throttled_periods: 1, throttled: 7 };

@@ -88,7 +88,7 @@ const DENIED: &[&str] = &[
 ];
 
 /// Returns the answer of a classic BPF program to a call: the few instructions that seccomp programs are made of.
-fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
+pub(super) fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
     const AUDIT_ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
     let word = |offset: u32| match offset {
         0 => call as u32,

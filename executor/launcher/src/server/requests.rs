@@ -19,14 +19,14 @@ use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::Server;
+use super::{Server, shells};
 use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
 use crate::shim;
-use crate::watched::{Shim, Watch};
+use crate::watched::Shim;
 
 /// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in
 /// the middle of one, does not keep it for as long as its container lives.
@@ -217,24 +217,12 @@ impl Server {
         self.make_what_is_missing()?;
         if launch.fits_shell {
             let fds = [connection.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
-            if let Some(taken) = self.shells.hand_over(&launch, &fds) {
-                let shim = Shim {
-                    id: id.clone(),
-                    created_at: Timestamp(launch.created_at),
-                    pid: taken.pid,
-                    child: true,
-                    pidfd: taken.pidfd,
-                    lifeline: Some(taken.lifeline),
-                    volume: None,
-                    inputs: vec![process, files],
-                    id_range: Some(taken.id_range),
-                    pod_range: None,
-                    listening: false,
-                    done: false,
-                    watch: Some(Watch::of(taken.pulse)),
-                    killed: None,
-                    shell: Some(taken.place),
-                };
+            if let Some(shells::Shell { pid, pidfd, lifeline, place, id_range, pulse, .. }) =
+                self.shells.hand_over(&launch, &fds)
+            {
+                let watched = Shim::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
+                let shim =
+                    Shim { inputs: vec![process, files], id_range: Some(id_range), shell: Some(place), ..watched };
                 self.shims.insert(id, shim);
                 return Ok(LauncherAnswer::Done(Done {}));
             }
@@ -273,37 +261,10 @@ impl Server {
         };
         drop(room);
         let pidfd = process::pidfd(pid).map_err(|error| failed("shim", &error))?;
-        let shim = Shim {
-            id: id.clone(),
-            created_at: Timestamp(launch.created_at),
-            pid,
-            child: true,
-            pidfd,
-            lifeline: Some(lifeline),
-            volume: None,
-            inputs: vec![process, files],
-            id_range,
-            pod_range,
-            listening: false,
-            done: false,
-            watch: Some(Watch::of(pulse)),
-            killed: None,
-            shell: None,
-        };
+        let watched = Shim::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
+        let shim = Shim { inputs: vec![process, files], id_range, pod_range, ..watched };
         self.shims.insert(id, shim);
         Ok(LauncherAnswer::Done(Done {}))
-    }
-
-    /// Returns the ids of the pod that a container is to be a member of. They stay the pod's for as long as any of its members
-    /// has a shim.
-    fn pod_range(&self, pod: &str) -> Result<Option<u32>, Refused> {
-        if pod.is_empty() {
-            return Ok(None);
-        }
-        let id: ContainerId = pod.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("pod id: {bad}")))?;
-        let shim = self.shims.get(&id).filter(|shim| !self.has_finished(shim));
-        let shim = shim.ok_or_else(|| Refused::new(Reason::Precondition, format!("the pod {id} is not running")))?;
-        Ok(shim.id_range)
     }
 
     /// Directories that found no room when this launcher started.

@@ -19,10 +19,13 @@ use crate::log::{self, Level};
 use crate::shells::Place;
 use crate::shim::{self, SHELL_READY, ShellOrder};
 
-/// Time from the use of a shell to the making of the next one.
-const REFILL_AFTER: Duration = Duration::from_millis(3);
-/// And after one that could not be made.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Time from the last use of a shell to the making of the next one: a container is about to begin.
+const REFILL_AFTER: Duration = Duration::from_millis(10);
+/// At most this long after the first use of many.
+const REFILL_BY: Duration = Duration::from_millis(40);
+/// And after one that ended without a container, or could not be made; twice as long after the next one, up to the longest.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// Longest time that a shell waits.
 const AGE_MAX: Duration = Duration::from_secs(3600);
 /// Time that a shell that was killed may take to end.
@@ -32,24 +35,14 @@ const MEMORY_PERCENT: u64 = 5;
 
 /// A shell that waits, or is being made.
 pub(super) struct Shell {
-    pid: i32,
-    pidfd: OwnedFd,
-    lifeline: Seqpacket,
-    place: Place,
-    id_range: u32,
-    pulse: Pulse,
-    made_at: Instant,
-    ready: bool,
-}
-
-/// A shell that has taken a launch.
-pub(super) struct Taken {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) lifeline: Seqpacket,
+    pub(super) place: Place,
     pub(super) id_range: u32,
     pub(super) pulse: Pulse,
-    pub(super) place: Place,
+    made_at: Instant,
+    ready: bool,
 }
 
 /// The shells of this launcher.
@@ -58,6 +51,10 @@ pub(super) struct Shells {
     all: Vec<Shell>,
     /// Time when the next one is to be made.
     next_at: Option<Instant>,
+    /// Time by which it is made, however many are used meanwhile.
+    refill_by: Option<Instant>,
+    /// Number of shells in a row that were not made, or ended without a container.
+    failed: u32,
     /// Number of shells that were made: gives each a name.
     made: u64,
     /// Number of launches that found one.
@@ -83,18 +80,34 @@ impl Shells {
         self.all.iter().map(|shell| shell.id_range)
     }
 
-    /// Gives a launch to a shell that waits; none where no shell takes it.
-    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<Taken> {
+    /// Gives a launch to a shell that waits, and returns that; none where no shell takes it.
+    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<Shell> {
         while let Some(index) = self.all.iter().position(|shell| shell.ready && !is_readable(&shell.pidfd)) {
-            let Shell { pid, pidfd, lifeline, place, id_range, pulse, .. } = self.all.remove(index);
-            self.next_at.get_or_insert(Instant::now() + REFILL_AFTER);
-            if lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
-                self.used += 1;
-                return Some(Taken { pid, pidfd, lifeline, id_range, pulse, place });
+            let shell = self.all.remove(index);
+            self.refill_later();
+            if shell.lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
+                (self.used, self.failed) = (self.used + 1, 0);
+                return Some(shell);
             }
         }
         self.missed += 1;
         None
+    }
+
+    /// Puts the making of the next one off after one that failed.
+    fn retry_later(&mut self) {
+        let pause = RETRY_AFTER.saturating_mul(1 << self.failed.min(16)).min(RETRY_LONGEST);
+        self.failed += 1;
+        self.next_at = Some(Instant::now() + pause);
+    }
+
+    /// Puts the making of the next one off. One that failed has its own time.
+    fn refill_later(&mut self) {
+        let now = Instant::now();
+        let by = *self.refill_by.get_or_insert(now + REFILL_BY);
+        if self.next_at.is_none_or(|at| at <= by) {
+            self.next_at = Some(by.min(now + REFILL_AFTER));
+        }
     }
 }
 
@@ -137,7 +150,7 @@ impl Server {
             let _ = process::wait_for(shell.pid);
             self.unreaped = true;
             self.clear(&shell.place);
-            self.shells.next_at.get_or_insert(Instant::now() + RETRY_AFTER);
+            self.shells.retry_later();
         }
     }
 
@@ -158,17 +171,19 @@ impl Server {
         if self.shells.all.len() >= self.shells_wanted() || *self.shells.next_at.get_or_insert(now) > now {
             return;
         }
-        self.shells.next_at = None;
+        (self.shells.next_at, self.shells.refill_by) = (None, None);
         if is_memory_short() {
             while self.end_one_shell() {}
-            self.shells.next_at = Some(Instant::now() + RETRY_AFTER);
+            self.shells.retry_later();
             return;
         }
-        let made = self.make_shell();
-        let pause = if matches!(made, Ok(true)) { REFILL_AFTER } else { RETRY_AFTER };
-        self.shells.next_at = Some(Instant::now() + pause);
-        if let Err(error) = made {
-            log::line(Level::Warning, "", format_args!("a shell was not made: {error}"));
+        match self.make_shell() {
+            Ok(true) => self.shells.next_at = Some(Instant::now() + REFILL_AFTER),
+            Ok(false) => self.shells.retry_later(),
+            Err(error) => {
+                log::line(Level::Warning, "", format_args!("a shell was not made: {error}"));
+                self.shells.retry_later();
+            }
         }
     }
 

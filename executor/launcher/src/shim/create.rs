@@ -18,8 +18,10 @@ use oci_spec::runtime::Spec;
 
 use super::executor::{Init, TERMINAL};
 use super::part::Part;
+use crate::cgroup::Devices;
 use crate::errors::{failed, failed_by, failed_by_libcontainer};
 use crate::files::make_dir;
+use crate::host::Host;
 use crate::log;
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
@@ -42,15 +44,22 @@ pub(super) struct NotStarted {
     pub(super) errno: i32,
 }
 
-/// Creates a container of this specification, with the files that libcontainer keeps of it in a directory. An init without a part
-/// waits to be told one.
-pub(super) fn create(
-    dir: &Path,
-    spec: &Spec,
-    filter: Arc<Filter>,
-    [stdin, stdout, stderr]: [OwnedFd; 3],
-    part: Option<Part>,
-) -> Result<Created, Refused> {
+/// What a container is created of.
+pub(super) struct Creation<'a> {
+    /// Directory for the files that libcontainer keeps of it.
+    pub(super) dir: &'a Path,
+    /// Its cgroup, relative to each hierarchy's mount, and its devices.
+    pub(super) cgroup: (&'a Path, Devices<'a>),
+    pub(super) spec: &'a Spec,
+    pub(super) filter: Arc<Filter>,
+    pub(super) stdio: [OwnedFd; 3],
+    /// Part of its init; one without waits to be told.
+    pub(super) part: Option<Part>,
+}
+
+/// Creates a container in a cgroup of its own, which has no limits yet.
+pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Refused> {
+    let Creation { dir, cgroup: (cgroup, devices), spec, filter, stdio: [stdin, stdout, stderr], part } = creation;
     let (bundle, state) = (dir.join("bundle"), dir.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
     make_dir(&bundle, 0o700, None)
@@ -59,14 +68,17 @@ pub(super) fn create(
         .map_err(|error| failed("run directory", &error))?;
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
     let init = Init { socket: Arc::new(theirs), filter, part: part.map(Arc::new) };
-    let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
-        .with_root_path(&state)
-        .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
-        .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
-        .map_err(|error| {
-            reap(); // an init that failed half-way stays a zombie of this process
-            failed_by_libcontainer(format!("create: {}", log::chain(&error)))
-        })?;
+    let build = || {
+        ContainerBuilder::new(NAME.into(), SyscallType::default())
+            .with_root_path(&state)
+            .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
+            .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
+    };
+    let made = host.hierarchies.make(cgroup, &devices).and_then(|()| host.hierarchies.within(cgroup, build));
+    let container = made.map_err(|error| failed("cgroup", &error))?.map_err(|error| {
+        reap(); // an init that failed half-way stays a zombie of this process
+        failed_by_libcontainer(format!("create: {}", log::chain(&error)))
+    })?;
     let pid =
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
     let pidfd = process::pidfd(pid).map_err(|error| failed("init", &error))?;

@@ -3,8 +3,7 @@
 //! The helper is forked from the shim, joins the container's memory accounting (so that the files' pages count
 //! against the container's own limit), writes the files into the detached volume straight from the memory file,
 //! enters the container's namespaces and moves the views, read-only where nothing else is asked for, into place. It is gone
-//! before the container starts. It also brings loopback up and writes the kernel's settings, which need the same
-//! namespaces.
+//! before the container starts. It also writes the kernel's settings, which need the same namespaces.
 //!
 //! Where the container has a runtime token, the helper makes it, writes it as one of the files and hands its digest back:
 //! no process that lives on has ever held it. It then keeps the other secret inputs in the volume, and shows the
@@ -12,7 +11,7 @@
 //! a launcher that finds a container without its shim and without a handle takes the handle from there.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::disclosure::Manifest;
@@ -36,6 +35,7 @@ use super::helper::{self, Failed, NotDone};
 use super::message::Placing;
 use super::sysctls::{self, Settings};
 use crate::devices;
+use crate::errors::failed;
 use crate::host::Host;
 use crate::rootfs::place_view;
 use crate::runtime;
@@ -50,7 +50,8 @@ pub(super) struct Injection<'a> {
     pub(super) host: &'a Host,
     pub(super) plan: &'a Plan,
     pub(super) cgroup: &'a Path,
-    pub(super) init: i32,
+    /// Descriptor of init.
+    pub(super) init: BorrowedFd<'a>,
     /// User of the container and places of its files.
     pub(super) prepared: &'a Prepared,
     /// Map of its users and groups to the host's.
@@ -97,12 +98,19 @@ pub(super) fn with_contents(
 }
 
 impl Injection<'_> {
-    /// Does it, in a helper. Gives the digest of the runtime token, where there is one.
+    /// Begins the network, and does the rest in a helper. Gives the digest of the runtime token, where there is one.
     pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
+        if plan.makes_network() {
+            let begin = || {
+                executor_sys::netif::loopback_up()?;
+                sysctls::open_ports(self.host.proc.as_fd(), plan)
+            };
+            process::within_network(self.init, begin).map_err(|error| failed("network", &error))?;
+        }
         let placed = !self.devices.is_empty() || self.message.is_some() || self.shm.is_some();
         let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty() && !placed;
-        if self.volume.is_none() && !plan.makes_network() && nothing {
+        if self.volume.is_none() && nothing {
             return Ok(None);
         }
         let told = helper::run_passing(
@@ -151,21 +159,18 @@ impl Injection<'_> {
         };
         let message = self.message.as_ref().map(|placing| placing.file.view(self.staging)).transpose();
         let message = message.map_err(|error| Failed("termination message".into(), error))?;
-        let settings = Settings::of(self.plan)?;
-        let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
-        let network = self.plan.makes_network();
+        let settings = Settings::of(self.plan, self.host.proc.as_fd());
+        let init = self.init;
+        let network = settings.is_some() && self.plan.makes_network();
         let placed = !devices.is_empty() || message.is_some() || self.shm.is_some();
         let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
-        process::enter_namespaces(init.as_fd(), mount, network).map_err(|error| Failed("namespaces".into(), error))?;
+        process::enter_namespaces(init, mount, network).map_err(|error| Failed("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
-            process::enter_ipc(init.as_fd()).map_err(|error| Failed("namespace of IPC".into(), error))?;
-        }
-        if network {
-            executor_sys::netif::loopback_up().map_err(|error| Failed("loopback".into(), error))?;
+            process::enter_ipc(init).map_err(|error| Failed("namespace of IPC".into(), error))?;
         }
         if self.id_map.is_mapped() {
             // What is made in the container from here on belongs to its own root.
-            process::become_root_of(init.as_fd()).map_err(|error| Failed("user namespace".into(), error))?;
+            process::become_root_of(init).map_err(|error| Failed("user namespace".into(), error))?;
         }
         if let Some(settings) = settings {
             settings.write()?;

@@ -11,7 +11,7 @@ pub(super) struct Part {
     pub user: ResolvedUser,
     /// Set where it gets a terminal of its own.
     pub terminal: bool,
-    /// What it becomes.
+    /// Role of the init.
     pub role: InitRole,
     /// Limits and AppArmor profile of the program.
     pub options: HostOptions,

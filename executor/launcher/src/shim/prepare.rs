@@ -25,7 +25,7 @@ use executor_core::limits::WRITABLE_ENTRIES;
 use executor_core::placement::{MountPoint, VolumeSize};
 use executor_core::plan::{Actions, Plan, WritableFiles};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
-use executor_core::record::{ContainerRecord, Prepared, PreparedStep, RECORD_VERSION};
+use executor_core::record::{ContainerRecord, Prepared, PreparedStep};
 use executor_core::spec::{DeviceNode, fits_shell};
 use executor_core::time::Timestamp;
 use executor_core::users::ResolvedUser;
@@ -38,6 +38,7 @@ use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
 
 use super::control::Control;
+use super::create::Creation;
 use super::message::{MessageFile, Placing};
 use super::part::{InitRole, Part};
 use super::shell::{Shell, Takeon};
@@ -45,6 +46,7 @@ use super::steps::Running;
 use super::usage::Interfaces;
 use super::watch::Watch;
 use super::{Ready, create, host_options, inject, isolate, limits, names, stdio, update};
+use crate::cgroup::Devices;
 use crate::dirs::Dirs;
 use crate::disk;
 use crate::errors::failed;
@@ -68,12 +70,12 @@ pub(super) struct Request {
     pub(super) begun: Timestamp,
 }
 
-/// Prepares a container: stage after stage, and back where one fails.
+/// Prepares a container: stage after stage, and back where one fails. A shell that stays is of no use.
 pub(super) fn prepare(
     host: &Host,
     filter: &Arc<Filter>,
     request: &Request,
-    (inputs, shell): (Vec<MemFile>, Option<Shell>),
+    (inputs, shell): (Vec<MemFile>, &mut Option<Shell>),
     control: &mut Control,
 ) -> Result<Ready, Refused> {
     let init = shell.as_ref().map(Shell::init);
@@ -141,14 +143,14 @@ struct Admitted {
     shell: Option<Shell>,
 }
 
-/// Reads and judges the plan, and takes the id. A shell that the plan cannot use ends.
-fn admit(host: &Host, request: &Request, shell: Option<Shell>) -> Result<Admitted, Refused> {
-    let mut shell = shell;
-    let admitted = try_to_admit(host, request, &mut shell);
-    if let Some(unused) = shell {
+/// Reads and judges the plan, and takes the id. A shell that the plan cannot use ends; after a refusal it is the caller's, who tells
+/// of that first.
+fn admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Result<Admitted, Refused> {
+    let admitted = try_to_admit(host, request, shell)?;
+    if let Some(unused) = shell.take() {
         unused.end(host);
     }
-    admitted
+    Ok(admitted)
 }
 
 /// Takes the shell where the container is admitted with it.
@@ -194,27 +196,12 @@ fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Re
         let why = format!("the launcher ended before container {} had a directory", plan.id);
         return Err(Refused::new(Reason::Busy, why));
     }
+    let cgroup = used.map_or_else(|| host.cgroup_parent.join(plan.id.as_str()), Shell::cgroup);
     let record = ContainerRecord {
-        version: RECORD_VERSION,
-        cgroup: used.map_or_else(|| host.cgroup_parent.join(plan.id.as_str()), Shell::cgroup),
-        plan,
         request_tag: request.request_tag.clone(),
-        created_at: request.created_at,
-        begun_at: request.begun,
-        state: State::Initializing,
-        shim,
-        prepared: None,
-        started_at: None,
-        stopped: false,
-        exit: None,
-        steps: Vec::new(),
-        files_generation: 0,
-        egress_generation: 0,
-        files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
         pod_range_start: request.pod_range.filter(|_| pod.is_some() && ids.map().is_mapped()),
-        unhealthy: None,
-        restarts: None,
+        ..ContainerRecord::first(plan, (request.created_at, request.begun), shim, cgroup)
     };
     let shell = if used.is_some() { shell.take() } else { None };
     Ok(Admitted { record, dirs, ids, pod, shell })
@@ -407,17 +394,26 @@ impl Assembled {
                     user: &user,
                     limits: &limits,
                     cgroup: &record.cgroup,
-                    swap_limit: host.hierarchies.swap_limit(),
-                    socket_limit: host.hierarchies.socket_limit(),
                     user_namespace: namespace.as_deref(),
                     docker_socket: docker_socket(host, &record.plan)?,
-                    devices: &devices,
                     shared: shared.as_ref(),
                 };
                 let spec = spec::build(&record.plan, &resolved)
                     .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
                 pods::enter_network(host, &record.plan, pod.as_ref())?;
-                create::create(&dirs.run, &spec, filter, stdio, Some(part))?
+                let of_cgroup = if record.plan.isolation.privileged { Devices::All } else { Devices::These(&devices) };
+                let creation = Creation {
+                    dir: &dirs.run,
+                    cgroup: (&record.cgroup, of_cgroup),
+                    spec: &spec,
+                    filter,
+                    stdio,
+                    part: Some(part),
+                };
+                let container = create::create(host, creation)?;
+                site.init = Some(container.pid());
+                host.hierarchies.limit(&record.cgroup, &limits).map_err(|error| failed("limits", &error))?;
+                container
             }
         };
         drop(ids);
@@ -468,7 +464,7 @@ impl Waiting {
             host,
             plan: &self.record.plan,
             cgroup: &self.record.cgroup,
-            init: self.container.pid(),
+            init: self.container.pidfd().as_fd(),
             prepared: &self.prepared,
             id_map: self.id_map,
             volume: site.remains.volumes.first(),

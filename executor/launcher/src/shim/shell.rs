@@ -31,14 +31,16 @@ use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 use rustix::fs::{Mode, OFlags};
 
-use super::create::{self, Created};
+use super::create::{self, Created, Creation};
 use super::part::Part;
 use super::takeover::{GROUPS_MAX, Takeover};
 use super::{Launch, isolate, settle};
+use crate::cgroup::Devices;
 use crate::errors::{failed, failed_by};
 use crate::host::Host;
 use crate::ids::Ids;
 use crate::log::{self, Level};
+use crate::orphans::children;
 use crate::seccomp::Filter;
 use crate::shells::Place;
 
@@ -167,7 +169,24 @@ fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32
 }
 
 impl Shell {
+    /// Makes one at the lowest priority: what somebody waits for goes first.
     fn make(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
+        let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
+        let shell = Self::make_now(host, filter, place, id_range)?;
+        let init = shell.init();
+        let restored = own.map_or(Ok(()), |own| {
+            process::set_priority(init, own).and_then(|()| process::set_priority(std::process::id() as i32, own))
+        });
+        match restored {
+            Ok(()) => Ok(shell),
+            Err(error) => {
+                shell.created.kill();
+                Err(failed("priority", &error))
+            }
+        }
+    }
+
+    fn make_now(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
         let ids = Ids::of_range(id_range)?;
         let namespace: PathBuf = ids.namespace_path().unwrap_or_default();
         let skeleton = Skeleton { root: &host.skeleton(), cgroup: &place.cgroup, user_namespace: &namespace };
@@ -177,12 +196,25 @@ impl Shell {
             opened.map_err(|error| failed("/dev/null", &error.into()))
         };
         let stdio = [null()?, null()?, null()?];
-        let mut created = create::create(&place.dir, &spec, Arc::clone(filter), stdio, None)?;
-        if let Err(refused) = created.release() {
+        let creation = Creation {
+            dir: &place.dir,
+            cgroup: (&place.cgroup, Devices::These(&[])),
+            spec: &spec,
+            filter: Arc::clone(filter),
+            stdio,
+            part: None,
+        };
+        let mut created = create::create(host, creation)?;
+        let released = created.release();
+        let released = released.and_then(|()| place.empty().map_err(|error| failed("run directory", &error)));
+        if let Err(refused) = released {
             created.kill();
             return Err(refused);
         }
-        create::reap(); // who made the user namespace
+        // Who made the user namespace: it has ended, or is about to.
+        for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
+            let _ = process::wait_for(pid);
+        }
         Ok(Self { place: place.clone(), ids: Rc::new(ids), created })
     }
 
@@ -215,7 +247,7 @@ impl Shell {
     /// A limit that cannot be set; a step of init's.
     pub(super) fn become_container(self, host: &Host, on: Takeon<'_>) -> Result<Created, Refused> {
         let Takeon { plan, part, limits, held, stdio, rootfs } = on;
-        host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed_by(error.to_string()))?;
+        host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("limits", &error))?;
         let root = open_dir(rootfs).and_then(|root| {
             let root = clone_tree(root.as_fd(), Path::new(""), true)?;
             if plan.isolation.read_only_rootfs {

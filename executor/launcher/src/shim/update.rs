@@ -444,7 +444,6 @@ fn discard(id: &str, rotation: Rotation<'_>) {
 mod tests {
     use executor_core::ident::ProcessIdentity;
     use executor_core::placement::{Content, MountPoint};
-    use executor_core::record::RECORD_VERSION;
     use executor_core::time::Timestamp;
     use executor_core::users::ResolvedUser;
     use executor_core::validate::{Draft, UpdateDraft, validate, validate_update};
@@ -475,26 +474,16 @@ mod tests {
             at: Timestamp(2),
         };
         ContainerRecord {
-            version: RECORD_VERSION,
-            plan: validate(&draft, &Policy::default()).expect("a plan"),
-            request_tag: String::new(),
-            created_at: Timestamp(1),
-            begun_at: Timestamp(1),
             state: State::Running,
-            shim,
-            cgroup: "c1".into(),
             prepared: Some(prepared),
             started_at: Some(Timestamp(2)),
-            stopped: false,
-            exit: None,
             files_generation: 3,
-            files_updated_at: None,
-            id_range_start: None,
-            pod_range_start: None,
-            steps: Vec::new(),
-            egress_generation: 0,
-            unhealthy: None,
-            restarts: None,
+            ..ContainerRecord::first(
+                validate(&draft, &Policy::default()).expect("a plan"),
+                (Timestamp(1), Timestamp(1)),
+                shim,
+                "c1".into(),
+            )
         }
     }
 

@@ -14,9 +14,7 @@ use executor_core::plan::Plan;
 use executor_core::protocol::{
     Done, Launch, PACKET_MAX, Reached, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, state_number,
 };
-use executor_core::record::{
-    ContainerRecord, Exit, ExitRecord, Failure, Prepared, RECORD_VERSION, Timings, VolumeKind, WipeRecord,
-};
+use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, Prepared, Timings, VolumeKind, WipeRecord};
 use executor_core::time::Timestamp;
 use executor_core::update::FileUpdate;
 use executor_core::users::ResolvedUser;
@@ -74,26 +72,8 @@ impl FakeShim {
         let read = |fd| MemFile::from_fd(fd, 1 << 24).unwrap().read(<[u8]>::to_vec).unwrap();
         let plan: Plan = serde_json::from_slice(&read(plan)).unwrap();
         let record = ContainerRecord {
-            version: RECORD_VERSION,
-            plan,
             request_tag: launch.request_tag.clone(),
-            created_at: Timestamp(launch.created_at),
-            begun_at: now(),
-            state: State::Initializing,
-            shim: identity(),
-            cgroup: "/executor/x".into(),
-            prepared: None,
-            started_at: None,
-            stopped: false,
-            exit: None,
-            files_generation: 0,
-            egress_generation: 0,
-            files_updated_at: None,
-            id_range_start: None,
-            pod_range_start: None,
-            steps: Vec::new(),
-            unhealthy: None,
-            restarts: None,
+            ..ContainerRecord::first(plan, (Timestamp(launch.created_at), now()), identity(), "/executor/x".into())
         };
         let (asked, calls) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {

@@ -1,0 +1,135 @@
+//! A hierarchy of version 1, mounted where libcontainer does not look for it.
+//!
+//! libcontainer makes and joins a cgroup in every hierarchy that it finds mounted under the name of a controller, each by the pid
+//! of the process, for which the kernel waits through a grace period: 5 ms and more. So the launcher mounts what is in use
+//! under other names, in its own mount namespace. The shim makes the container's cgroup itself, and is in it while libcontainer makes
+//! the container's processes, which come into being there.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use executor_sys::mount::{attach, clone_tree, detach, detached, open_dir};
+use executor_sys::mountinfo::Mount;
+use rustix::mount::MountAttrFlags;
+
+use super::{Devices, ROOT, USED};
+use crate::errors::at;
+
+/// Largest size of the file system that holds the mount points.
+const SIZE: &str = "64k";
+/// A hierarchy in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hierarchy {
+    /// Names of its controllers.
+    pub(super) controllers: Vec<String>,
+    /// Mount point.
+    pub(super) mount: PathBuf,
+    /// Directory of the launcher's own cgroup.
+    home: PathBuf,
+}
+
+impl Hierarchy {
+    /// Mounts hierarchies under other names, and detaches them and what is `unused` from where they are. `own` is the text of
+    /// /proc/self/cgroup.
+    ///
+    /// # Errors
+    /// A mount, and why it cannot be made.
+    pub(super) fn take(used: &[Mount], unused: &[Mount], own: &str) -> io::Result<Vec<Self>> {
+        let trees: Vec<OwnedFd> = used
+            .iter()
+            .map(|mount| clone_tree(open_dir(&mount.point)?.as_fd(), Path::new(""), false))
+            .collect::<io::Result<_>>()?;
+        used.iter().chain(unused).try_for_each(|mount| detach(&mount.point))?;
+        let flags =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let places = detached("tmpfs", "executor", &[("size", Some(SIZE)), ("mode", Some("700"))], flags)?;
+        attach(places.as_fd(), open_dir(Path::new(ROOT))?.as_fd())?;
+        let all = used.iter().zip(trees).map(|(mount, tree)| {
+            let taken = Self::named(Path::new(ROOT), mount, own);
+            fs::create_dir(&taken.mount).map_err(|error| at(&taken.mount, &error))?;
+            attach(tree.as_fd(), open_dir(&taken.mount)?.as_fd())?;
+            Ok(taken)
+        });
+        all.collect()
+    }
+
+    /// Names the place of a hierarchy below a directory.
+    fn named(below: &Path, mount: &Mount, own: &str) -> Self {
+        let controllers: Vec<String> =
+            USED.iter().filter(|name| mount.has_option(name)).map(|name| (*name).to_owned()).collect();
+        let point = below.join(format!("v1-{}", controllers.join("-")));
+        let own = own.lines().find_map(|line| {
+            let (names, path) = line.split_once(':')?.1.split_once(':')?;
+            names.split(',').any(|name| controllers.iter().any(|one| one == name)).then_some(path)
+        });
+        // A path outside of what is mounted cannot be entered: the root of the mount is the nearest that can.
+        let home = own.and_then(|path| Path::new(path).strip_prefix(&mount.root).ok()).unwrap_or(Path::new(""));
+        let home = if home.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
+            point.join(home)
+        } else {
+            point.clone()
+        };
+        Self { controllers, mount: point, home }
+    }
+
+    /// A hierarchy of the controllers that its mount point is named after.
+    #[cfg(test)]
+    pub(super) fn of(mount: PathBuf) -> Self {
+        let names = mount.file_name().unwrap().to_str().unwrap();
+        Self { controllers: names.split(',').map(str::to_owned).collect(), home: mount.clone(), mount }
+    }
+
+    /// Moves the calling process, which has one thread, back into the launcher's own cgroup.
+    pub(super) fn leave(&self) -> io::Result<()> {
+        enter(&self.home)
+    }
+
+    /// Makes a cgroup, with its rules on devices in their hierarchy.
+    pub(super) fn make(&self, path: &Path, devices: &Devices<'_>) -> io::Result<()> {
+        let dir = self.mount.join(path);
+        fs::create_dir(&dir).map_err(|error| at(&dir, &error))?;
+        if self.controllers.iter().any(|name| name == "devices") { devices.open(&dir) } else { Ok(()) }
+    }
+}
+
+/// Moves the calling process into a directory's cgroup. It is the one thread that moves: for a process the kernel waits.
+pub(super) fn enter(dir: &Path) -> io::Result<()> {
+    let tasks = dir.join("tasks");
+    fs::write(&tasks, "0").map_err(|error| at(&tasks, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_sys::mountinfo;
+
+    use super::*;
+
+    /// Under another name than its controllers', and with the way back as far as the mount shows it.
+    #[test]
+    fn a_hierarchy_is_found_where_libcontainer_does_not_look() {
+        let own = "4:memory:/a/b\n2:cpuacct,cpu:/\n1:name=systemd:/x\n0::/y\n";
+        let named = |line: &str| Hierarchy::named(Path::new("/r"), &mountinfo::parse(line.as_bytes())[0], own);
+        let cases = [
+            ("30 25 0:26 / /m rw - cgroup cgroup rw,memory", "v1-memory", "a/b"),
+            ("30 25 0:26 /a /m rw - cgroup cgroup rw,memory", "v1-memory", "b"),
+            ("30 25 0:26 /other /m rw - cgroup cgroup rw,memory", "v1-memory", ""),
+            ("31 25 0:27 / /c rw - cgroup cgroup rw,cpu,cpuacct", "v1-cpu-cpuacct", ""),
+            ("32 25 0:28 / /p rw - cgroup cgroup rw,pids", "v1-pids", ""),
+        ];
+        for (line, name, home) in cases {
+            let found = named(line);
+            assert_eq!(
+                (&found.mount, &found.home),
+                (&Path::new("/r").join(name), &Path::new("/r").join(name).join(home))
+            );
+        }
+        let outside = Hierarchy::named(
+            Path::new("/r"),
+            &mountinfo::parse(b"30 25 0:26 / /m rw - cgroup cgroup rw,memory")[0],
+            "4:memory:/../../x",
+        );
+        assert_eq!(outside.home, outside.mount);
+    }
+}

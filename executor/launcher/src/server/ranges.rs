@@ -1,0 +1,75 @@
+//! Ranges of ids: which containers, pods and shells have them, and the next one that is free.
+
+use std::collections::BTreeSet;
+
+use executor_core::ident::ContainerId;
+use executor_core::protocol::{Reason, Refused};
+use executor_sys::ready::is_readable;
+
+use super::Server;
+use crate::log::{self, Level};
+use crate::watched::Shim;
+
+impl Server {
+    /// A range of ids that no container has, if there is one.
+    pub(super) fn free_range(&mut self) -> Option<u32> {
+        let all = self.ranges(|_| true);
+        let mut pool = self.pool.clone();
+        let mut free = pool.free(&all, self.claims.blocks());
+        if free.is_none() {
+            // A shim that has removed everything is about to end: nothing has its ids any more.
+            let held = self.ranges(|shim| !self.has_removed(shim));
+            free = pool.free(&held, self.claims.blocks());
+        }
+        if free.is_none() {
+            match self.claims.more(&pool) {
+                Ok(true) => free = pool.free(&all, self.claims.blocks()),
+                Ok(false) => {
+                    let rivals: Vec<String> =
+                        self.claims.rivals(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
+                    if !rivals.is_empty() {
+                        let told = format_args!(
+                            "no range of ids is free in {pool}; other launchers have claimed some: {}",
+                            rivals.join(", ")
+                        );
+                        log::line(Level::Warning, "", told);
+                    }
+                }
+                Err(error) => log::line(Level::Error, "", format_args!("ids cannot be claimed: {error}")),
+            }
+        }
+        self.pool = pool;
+        free
+    }
+
+    /// Ranges of ids that these shims were given, and of containers without one.
+    pub(super) fn ranges(&self, of: impl Fn(&Shim) -> bool) -> BTreeSet<u32> {
+        let shims = self.shims.values().filter(|shim| of(shim));
+        shims
+            .flat_map(|shim| [shim.id_range, shim.pod_range])
+            .flatten()
+            .chain(self.ranges_left.iter().copied())
+            .chain(self.shells.ranges())
+            .collect()
+    }
+
+    /// No range of ids is free, no shell could give its own, and some shim removes what a container left that has ended.
+    pub(super) fn ids_are_about_to_be_free(&self) -> bool {
+        let leaving = |shim: &Shim| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
+        self.shells.ranges().next().is_none()
+            && self.shims.values().any(leaving)
+            && self.pool.clone().free(&self.ranges(|_| true), self.claims.blocks()).is_none()
+    }
+
+    /// Returns the ids of the pod that a container is to be a member of. They stay the pod's for as long as any of its members
+    /// has a shim.
+    pub(super) fn pod_range(&self, pod: &str) -> Result<Option<u32>, Refused> {
+        if pod.is_empty() {
+            return Ok(None);
+        }
+        let id: ContainerId = pod.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("pod id: {bad}")))?;
+        let shim = self.shims.get(&id).filter(|shim| !self.has_finished(shim));
+        let shim = shim.ok_or_else(|| Refused::new(Reason::Precondition, format!("the pod {id} is not running")))?;
+        Ok(shim.id_range)
+    }
+}
