@@ -48,8 +48,7 @@ impl Footprint {
         let mut others = processes(&run, launcher);
         others.retain(|pid| *pid != executord && Some(*pid) != launcher);
         let others = others.difference(&shells::processes(&others)).copied().collect();
-        let mut files = files(&run, &state);
-        files.retain(|path| !path.starts_with(shells::directory(&run)));
+        let files = files(&run, &state);
         Self {
             mounts: mounts(home, launcher),
             cgroups: cgroups(&run),
@@ -183,13 +182,13 @@ fn mount_table(pid: &str) -> BTreeSet<String> {
     table.lines().filter_map(facts).collect()
 }
 
-/// Files and directories below the two directories, except the ledger's and the daemon's logs.
+/// Files and directories below the two directories, except the ledger's, the daemon's logs and those of shells, which come and go.
 pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for dir in [run_dir, state_dir] {
         everything(dir, &mut found);
     }
-    found.retain(|path| !path.starts_with(state_dir.join("ledger")));
+    found.retain(|path| !path.starts_with(state_dir.join("ledger")) && !path.starts_with(shells::directory(run_dir)));
     found
 }
 

@@ -28,7 +28,10 @@ fn script(script: &str) -> Payload<'_> {
 /// cgroup above the containers allows no process, so that the create fails half-way.
 #[test]
 fn failed_creates_leave_no_zombie() {
-    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    // A shell has its init already.
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), "[shells]\nready = 0\n").unwrap();
+    let (launcher, rootfs) = (Launcher::start(&["--config", config.path().to_str().unwrap()]), Rootfs::busybox());
     let pid = launcher.child.id() as i32;
     let (reference, none) = (rootfs.reference(), Payload::default());
     launcher.launch(&plan("before", &reference, "/bin/true"), &none).unwrap().reach(State::Completed).unwrap();

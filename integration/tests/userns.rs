@@ -177,7 +177,8 @@ fn a_secret_is_for_the_mapped_user_alone() {
 /// with the host's ids need no range.
 #[test]
 fn a_pool_that_is_used_up_is_told() {
-    let daemon = Setup::default().config(&format!("{BOTH}userns_pool_ranges = 1\n")).start();
+    let daemon =
+        Setup::default().config(&format!("{BOTH}userns_pool_start = 1207959552\nuserns_pool_ranges = 1\n")).start();
     let first = daemon.api.started(sleeper("first"));
     let before = daemon.footprint();
     let refused = daemon.api.run(sleeper("second")).unwrap_err();
@@ -196,7 +197,8 @@ fn a_pool_that_is_used_up_is_told() {
 /// are free.
 #[test]
 fn ranges_outlive_the_launcher() {
-    let mut daemon = Setup::default().config("[policy]\nuserns_pool_ranges = 2\n").start();
+    let mut daemon =
+        Setup::default().config("[policy]\nuserns_pool_start = 1073741824\nuserns_pool_ranges = 2\n").start();
     let stays = daemon.api.started(sleeper("stays"));
     daemon.api.started(sleeper("goes"));
     let launcher = daemon.launcher().unwrap();

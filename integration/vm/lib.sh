@@ -61,9 +61,17 @@ serves() {
     agent-cli info --json | grep -q '"launcher_connected": true'
 }
 
-# Cgroup directories of containers.
+# Cgroup directories of containers, without those of shells that wait.
 cgroups() {
-    find /sys/fs/cgroup/executor -mindepth 2 -type d 2>/dev/null || true
+    find /sys/fs/cgroup/executor -mindepth 2 -type d 2>/dev/null | while read -r dir; do
+        name=${dir#*/.shell-}
+        [ -d "/run/executor/shells/${name%%/*}" ] || echo "$dir"
+    done
+}
+
+# The cgroup directory of a container.
+cgroup_of() {
+    echo "/sys/fs/cgroup/$(sed -n 's/.*"cgroup":"\([^"]*\)".*/\1/p' "/run/executor/containers/$1/container.json")"
 }
 
 # Everything that plugins have made for containers, and the launcher's records of it.

@@ -14,7 +14,7 @@ use crate::workspace::{Workspace, is_root, step};
 /// The processes to kill, and the calls at which to kill them.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan
+    /// Only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--shells` also shell
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     target: Vec<String>,
     /// Only at this system call, to replay a failure
@@ -26,6 +26,9 @@ pub(crate) struct Options {
     /// With containers that carry out a tree of six steps
     #[arg(long)]
     tree: bool,
+    /// With shells: each container begins as one that waits
+    #[arg(long)]
+    shells: bool,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -46,7 +49,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             command.arg(option).arg(value.to_string());
         }
     }
-    for (option, is_set) in [("--json", options.json), ("--tree", options.tree)] {
+    for (option, is_set) in [("--json", options.json), ("--tree", options.tree), ("--shells", options.shells)] {
         if is_set {
             command.arg(option);
         }

@@ -5,6 +5,7 @@
 //! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_CLIENTS (service binding clients). One cargo run builds and
 //! runs everything: two with different packages would unify features differently and build the large dependencies twice.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -14,6 +15,9 @@ use crate::{clients, dist, needs, python};
 
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
+
+/// Tests that are run once more without shells, where nothing else is asked for: of both ways to make a container.
+const BOTH_WAYS: [&str; 5] = ["isolation", "attacks", "residue", "crash", "restart"];
 
 /// The tests to run.
 #[derive(clap::Args)]
@@ -33,20 +37,22 @@ pub(crate) struct Options {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let with_root = is_root() && !options.no_root;
     let mut cargo = workspace.cargo_with_ctrl_c(["test", "--workspace", "--no-fail-fast"]);
+    let mut environment: Vec<(&str, OsString)> = Vec::new();
     needs::require(&needs::TEST)?;
     if with_root {
         needs::require(needs::ROOT_TEST)?;
         let python = python::environment(workspace)?;
-        cargo.env("EXECUTOR_CLIENTS", clients::install(workspace, &python)?);
-        cargo.env("EXECUTOR_PYTHON", python);
+        environment.push(("EXECUTOR_CLIENTS", clients::install(workspace, &python)?.into()));
+        environment.push(("EXECUTOR_PYTHON", python.into()));
         dist::build(workspace)?;
-        cargo.env("EXECUTOR_DIST", workspace.dist());
-        cargo.env("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?);
+        environment.push(("EXECUTOR_DIST", workspace.dist().into()));
+        environment.push(("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?.into()));
+        // One at a time, because root tests count what is on the host before and after.
+        environment.push(("RUST_TEST_THREADS", "1".into()));
+        cargo.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(ready) = options.shells {
             cargo.env("EXECUTOR_SHELLS", ready.to_string());
         }
-        // One at a time, because root tests count what is on the host before and after.
-        cargo.env("RUST_TEST_THREADS", "1");
         step("Running all tests");
     } else {
         cargo.args(["--exclude", "integration"]);
@@ -57,7 +63,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
         cargo.args(["--", "--include-ignored", "--skip", QUOTA_TEST]);
     }
-    let passed = cargo.status()?.success();
+    let mut passed = cargo.status()?.success();
+    if with_root && options.filter.is_none() && options.shells.is_none() {
+        step("Running some of them without shells");
+        let mut args = vec!["test".to_owned(), "--workspace".to_owned(), "--no-fail-fast".to_owned()];
+        args.extend(BOTH_WAYS.iter().flat_map(|test| ["--test".to_owned(), (*test).to_owned()]));
+        let mut again = workspace.cargo_with_ctrl_c(args);
+        again.envs(environment.iter().map(|(name, value)| (name, value)));
+        again.env("EXECUTOR_SHELLS", "0").args(["--", "--include-ignored"]);
+        passed &= again.status()?.success();
+    }
     if !with_root {
         eprintln!(
             "The tests that need root were NOT run: those of the package `integration`, and those reported as ignored."

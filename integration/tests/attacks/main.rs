@@ -8,4 +8,5 @@ mod around;
 mod attackers;
 mod host;
 mod limits;
+mod next;
 mod secrets;

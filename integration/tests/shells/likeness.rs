@@ -57,17 +57,21 @@ fn limits(daemon: &Daemon, id: &str) -> BTreeMap<String, String> {
     LIMITS.iter().filter_map(read).collect()
 }
 
-/// Returns the kinds of containers that are compared: a name, and what makes the request.
-fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
-    let look = || sh(LOOK).rootfs(rootfs);
-    let limited = Limits {
+/// Limits of every kind, but for swap.
+fn limited() -> Limits {
+    Limits {
         memory_bytes: 48 << 20,
         pids: 77,
         cpu_millis: 700,
         cpu_weight: 300,
         memory_reservation_bytes: 16 << 20,
         ..Limits::default()
-    };
+    }
+}
+
+/// Returns the kinds of containers that are compared: a name, and what makes the request.
+fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
+    let look = || sh(LOOK).rootfs(rootfs);
     let dropped = Capabilities { add: Vec::new(), drop: vec!["CHOWN".into(), "KILL".into()] };
     vec![
         ("a user", look().user("app")),
@@ -80,7 +84,7 @@ fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
                 run.resource_limits.get_or_insert_default().nofile = Some(777);
             }),
         ),
-        ("limits", RunRequest { limits: Some(limited), ..look() }),
+        ("limits", RunRequest { limits: Some(limited()), ..look() }),
         ("a root that cannot be written to", RunRequest { read_only_rootfs: true, ..look() }),
         ("a host name", RunRequest { hostname: "other.example".into(), ..look() }),
         ("secret files", look().user("app").file("db/password", b"S")),
@@ -137,16 +141,8 @@ fn a_container_is_the_same_with_a_shell_and_without() {
 #[test]
 fn limits_are_the_same_with_a_shell_and_without() {
     let (with, without, rootfs) = (daemon(1), daemon(0), Rootfs::busybox());
-    let limited = Limits {
-        memory_bytes: 48 << 20,
-        pids: 77,
-        cpu_millis: 700,
-        cpu_weight: 300,
-        memory_reservation_bytes: 16 << 20,
-        ..Limits::default()
-    };
-    let no_swap = Limits { swap_bytes: Some(0), ..limited.clone() };
-    for (number, limits_asked) in [Limits::default(), limited, no_swap].into_iter().enumerate() {
+    let no_swap = Limits { swap_bytes: Some(0), ..limited() };
+    for (number, limits_asked) in [Limits::default(), limited(), no_swap].into_iter().enumerate() {
         let id = format!("c{number}");
         let request = RunRequest { limits: Some(limits_asked), ..sleeper(&id).rootfs(&rootfs.reference()) };
         let set = [&with, &without].map(|daemon| {

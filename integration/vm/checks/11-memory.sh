@@ -1,7 +1,7 @@
 # The memory limit holds, swap is off, and a kill by the kernel is reported.
 . "$VM/lib.sh"
 run -d --id limited --memory 48M -- sleep 1000
-dir=$(find /sys/fs/cgroup/executor -name limited)
+dir=$(cgroup_of limited)
 same $((48 << 20)) "$(cat "$dir/memory.max")" memory.max
 same 0 "$(cat "$dir/memory.swap.max")" memory.swap.max
 # systemd processes the tree of cgroups; limits that it did not set stay.

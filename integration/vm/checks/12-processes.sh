@@ -4,6 +4,6 @@ script='i=0; while [ $i -lt 20 ]; do sleep 5 & i=$((i + 1)); done; echo all'
 told=$(run --pids 8 -- sh -c "$script" 2>&1) || true
 has "$told" 'fork'
 run -d --id many --pids 8 -- sleep 1000
-same 8 "$(cat "$(find /sys/fs/cgroup/executor -name many)/pids.max")" pids.max
+same 8 "$(cat "$(cgroup_of many)/pids.max")" pids.max
 agent-cli rm -f many
 has "$(run --pids 64 -- sh -c "$script" 2>&1)" '^all$'

@@ -5,7 +5,7 @@ used() {
 }
 for cpus in 0.25 1; do
     run -d --id busy --cpus $cpus -- sh -c 'while :; do :; done'
-    dir=$(find /sys/fs/cgroup/executor -name busy)
+    dir=$(cgroup_of busy)
     [ $cpus = 1 ] || same '25000 100000' "$(cat "$dir/cpu.max")" cpu.max
     before=$(used "$dir") began=$(date +%s%N)
     sleep 3

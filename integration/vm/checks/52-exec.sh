@@ -15,7 +15,7 @@ waiting=$!
 counted() {
     grep -qx sleep $(sed 's,.*,/proc/&/comm,' "$dir/cgroup.procs") && [ "$(wc -l <"$dir/cgroup.procs")" = 2 ]
 }
-dir=$(find /sys/fs/cgroup/executor -name long)
+dir=$(cgroup_of long)
 eventually 60 counted
 agent-cli rm -f long
 code=0

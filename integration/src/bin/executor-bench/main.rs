@@ -75,7 +75,7 @@ struct Options {
     /// Only contestants whose name contains one of these
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     contestants: Vec<String>,
-    /// One more executord, whose configuration has these keys as well
+    /// One more executord, whose configuration has these keys as well; `cold` is always there and has no shells
     #[arg(long, value_name = "NAME=TOML")]
     settings: Vec<Settings>,
     /// Number of containers of a burst
@@ -135,7 +135,9 @@ impl Options {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    let mut options = Options::parse();
+    options.settings.insert(0, Settings::cold());
+    match run(&options) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("executor-bench: {error:#}");

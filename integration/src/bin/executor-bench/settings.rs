@@ -30,6 +30,14 @@ impl FromStr for Settings {
     }
 }
 
+impl Settings {
+    /// An executord in which no container stands ready.
+    pub(crate) fn cold() -> Self {
+        let none = Table::from_iter([("ready".to_owned(), Value::Integer(0))]);
+        Self { name: "cold".to_owned(), keys: Table::from_iter([("shells".to_owned(), Value::Table(none))]) }
+    }
+}
+
 /// Checks that no name is used twice.
 pub(crate) fn check_names(settings: &[Settings]) -> anyhow::Result<()> {
     for (index, one) in settings.iter().enumerate() {

@@ -62,11 +62,12 @@ pub(crate) struct Secrets {
 /// The request of a life: every kind of secret input, a captured file, an exit code. The process reports that it has
 /// read its secrets, waits for the second generation of its files, and ends.
 /// `is_tree`: it is the last of six steps of a tree of actions, which have two secrets or more each.
-pub(crate) fn request(id: &str, secrets: &Secrets, is_tree: bool) -> RunRequest {
+pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, is_tree: bool) -> RunRequest {
     let secret = &secrets.first;
     let large: Vec<u8> = secret.bytes().cycle().take(LARGE).collect();
     let mut request = program("/bin/sh", &["-c", SCRIPT, "sh", ""])
         .id(id)
+        .rootfs(rootfs)
         .file("db/password", secret.as_bytes())
         .file("/etc/crash-canary", &large)
         .secret_env("TOKEN", secret)

@@ -28,7 +28,7 @@ use anyhow::ensure;
 use clap::Parser;
 
 use crate::report::{Report, Row};
-use crate::sweep::{Target, TestNode};
+use crate::sweep::{Lives, Target, TestNode};
 
 #[derive(Parser)]
 #[command(about = "Kill the executor's processes at every system call of a container's life")]
@@ -51,6 +51,9 @@ struct Options {
     /// Let the container carry out a tree of six steps with two secrets each
     #[arg(long)]
     tree: bool,
+    /// Let each container begin as a shell that waits
+    #[arg(long)]
+    shells: bool,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -76,9 +79,11 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     ensure!(nix::unistd::geteuid().is_root(), "containers and ptrace need root");
-    let targets = if options.target.is_empty() { Target::ALL.to_vec() } else { options.target.clone() };
+    let lacking = options.target.contains(&Target::Shell) && !options.shells;
+    ensure!(!lacking, "--target shell: there are shells with --shells only");
+    let targets = if options.target.is_empty() { Target::all(options.shells) } else { options.target.clone() };
     let mut run = Run {
-        node: TestNode::new(options.tree)?,
+        node: TestNode::new(Lives { tree: options.tree, shells: options.shells })?,
         report: Report::default(),
         terminal: std::io::stderr().is_terminal(),
     };
@@ -154,7 +159,7 @@ impl Run {
         if !outcome.verdict.wrong.is_empty() {
             // A fresh node, so that the next life is not blamed for this one's leftovers.
             let log = self.node.logged();
-            self.node = TestNode::new(self.node.is_tree())?;
+            self.node = TestNode::new(self.node.kind())?;
             let place = outcome.kill.as_ref().map_or_else(
                 || format!("{}, without a kill", target.name()),
                 |kill| format!("{}, call {} ({}), {}", target.name(), kill.at, kill.call, kill.phase),

@@ -7,9 +7,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use executor_core::record::ContainerRecord;
+use executor_proto::v1::RunRequest;
 use executor_residue::{Canary, Needles};
 use integration::daemon::kill;
 use integration::footprint::Footprint;
+use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
 
 use crate::calls;
@@ -39,19 +41,25 @@ pub(crate) enum Target {
     Everything,
     /// the launcher, at the calls of the shim, which goes on while the next launcher starts
     Orphan,
+    /// with shells: the next shell, while it is made and waits
+    Shell,
 }
 
 impl Target {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Executord,
-        Self::Launcher,
-        Self::Shim,
-        Self::Inject,
-        Self::Cloner,
-        Self::Namespace,
-        Self::Everything,
-        Self::Orphan,
-    ];
+    /// Returns every target of nodes with or without shells.
+    pub(crate) fn all(shells: bool) -> Vec<Self> {
+        let all = [
+            Self::Executord,
+            Self::Launcher,
+            Self::Shim,
+            Self::Inject,
+            Self::Cloner,
+            Self::Namespace,
+            Self::Everything,
+            Self::Orphan,
+        ];
+        all.into_iter().chain(shells.then_some(Self::Shell)).collect()
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -63,23 +71,31 @@ impl Target {
             Self::Namespace => "namespace",
             Self::Everything => "everything",
             Self::Orphan => "orphan",
+            Self::Shell => "shell",
         }
     }
 
-    fn trace_target(self, node: &Supervised) -> TraceTarget {
+    /// Returns what is traced. Where a shell waits, it is the one that becomes the shim, and what is forked next is the next shell.
+    fn trace_target(self, node: &Supervised, shell: Option<i32>) -> TraceTarget {
         let launcher = node.pid(Part::Launcher);
+        match (self, shell) {
+            (Self::Shim | Self::Everything | Self::Orphan, Some(shell)) => return TraceTarget::Living(shell),
+            (Self::Inject, Some(shell)) => return TraceTarget::OfShell { shell },
+            _ => {}
+        }
         match self {
             Self::Executord => TraceTarget::Living(node.pid(Part::Executord)),
             Self::Launcher => TraceTarget::Living(launcher),
-            Self::Shim | Self::Everything | Self::Orphan => TraceTarget::Shim { launcher },
+            Self::Shim | Self::Everything | Self::Orphan | Self::Shell => TraceTarget::Shim { launcher },
             Self::Inject => TraceTarget::Helpers { launcher, which: Helper::Inject },
             Self::Cloner => TraceTarget::Helpers { launcher, which: Helper::Cloner },
             Self::Namespace => TraceTarget::Helpers { launcher, which: Helper::Namespace },
         }
     }
 
-    fn shim_lives(self) -> bool {
-        matches!(self, Self::Executord | Self::Launcher | Self::Orphan)
+    fn shim_lives(self, shells: bool) -> bool {
+        let of_next_shell = matches!(self, Self::Shell | Self::Cloner | Self::Namespace);
+        matches!(self, Self::Executord | Self::Launcher | Self::Orphan) || shells && of_next_shell
     }
 }
 
@@ -110,18 +126,29 @@ pub(crate) struct TestNode {
     before: Footprint,
     needles: Needles,
     lives: u64,
+    kind: Lives,
+    /// Root file system of containers that begin as shells; the others have the host's.
+    rootfs: Rootfs,
+}
+
+/// Kind of the lives of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lives {
     /// The containers carry out trees of actions.
-    is_tree: bool,
+    pub(crate) tree: bool,
+    /// They begin as shells.
+    pub(crate) shells: bool,
 }
 
 impl TestNode {
     /// Starts a node, runs one life without a kill, and takes the footprint.
-    pub(crate) fn new(is_tree: bool) -> anyhow::Result<Self> {
-        let node = Supervised::start();
+    pub(crate) fn new(kind: Lives) -> anyhow::Result<Self> {
+        let node = Supervised::configured(if kind.shells { "[shells]\nready = 1\n" } else { "[shells]\nready = 0\n" });
         let before = node.footprint();
-        let mut test_node = Self { node, before, needles: Needles::new()?, lives: 0, is_tree };
+        let (needles, rootfs) = (Needles::new()?, Rootfs::busybox());
+        let mut test_node = Self { node, before, needles, lives: 0, kind, rootfs };
         let (id, secrets) = test_node.next_life()?;
-        let request = life::request(&id, &secrets, is_tree);
+        let request = test_node.request(&id, &secrets);
         let answers =
             life::drive(&test_node.node.api, async |rpc| life::live(rpc, request, secrets, Step::default()).await);
         let ended = answers.wait.context("the life did not come to Wait")??;
@@ -130,9 +157,27 @@ impl TestNode {
         Ok(test_node)
     }
 
-    /// Returns whether the containers carry out trees of actions.
-    pub(crate) fn is_tree(&self) -> bool {
-        self.is_tree
+    /// Kind of its lives.
+    pub(crate) fn kind(&self) -> Lives {
+        self.kind
+    }
+
+    fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
+        let rootfs = if self.kind.shells { self.rootfs.reference() } else { "host".to_owned() };
+        life::request(id, secrets, &rootfs, self.kind.tree)
+    }
+
+    /// Waits until a shell waits, where there are to be any, and returns its pid.
+    fn shell(&self) -> Option<i32> {
+        let named = |pid: &i32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-shell\n")
+        };
+        let waiting = || {
+            let shells = self.node.api.try_info().ok()?.shells?;
+            let launcher = self.node.pid(Part::Launcher);
+            (shells.ready > 0).then(|| integration::host::descendants(launcher).into_iter().find(named))?
+        };
+        self.kind.shells.then(|| integration::wait::until("a shell waits", waiting))
     }
 
     /// Creates an id, and secrets that are searched for from now on.
@@ -155,7 +200,8 @@ impl TestNode {
     /// Runs one life with a kill at call `at`.
     pub(crate) fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
         let (id, secrets) = self.next_life()?;
-        let request = life::request(&id, &secrets, self.is_tree);
+        let request = self.request(&id, &secrets);
+        let shell = self.shell();
         let step = Step::default();
         let (told, kills) = mpsc::channel();
         let act = {
@@ -175,7 +221,7 @@ impl TestNode {
                 if target == Target::Orphan { StopAction::LetGo } else { StopAction::Kill }
             }
         };
-        let trace = Trace::begin(target.trace_target(&self.node), at, act).context("attaching")?;
+        let trace = Trace::begin(target.trace_target(&self.node, shell), at, act).context("attaching")?;
         let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
         // Either the process is killed, and the supervisor restarts dead processes while the client goes on, or the
         // life ends without a kill.
@@ -206,7 +252,7 @@ impl TestNode {
             request: &request,
             secrets: &secrets,
             needles: &self.needles,
-            shim_lived: target.shim_lives() || kill.is_none(),
+            shim_lived: target.shim_lives(self.kind.shells) || kill.is_none(),
             key_lost: target == Target::Everything,
         };
         let mut verdict = case.judge(&answers);
@@ -222,7 +268,7 @@ impl TestNode {
             Target::Executord => &[Part::Executord],
             Target::Launcher | Target::Orphan => &[Part::Launcher],
             Target::Everything => &[Part::Executord, Part::Launcher],
-            Target::Shim | Target::Inject | Target::Cloner | Target::Namespace => &[],
+            Target::Shim | Target::Inject | Target::Cloner | Target::Namespace | Target::Shell => &[],
         };
         for part in parts {
             integration::wait::until("the killed process is dead", || self.node.is_dead(*part).then_some(()));

@@ -30,6 +30,11 @@ pub(crate) enum TraceTarget {
         /// The launcher.
         launcher: i32,
     },
+    /// Helpers that a shell forks when it is a container's shim.
+    OfShell {
+        /// The shell, which waits.
+        shell: i32,
+    },
     /// Helpers that the next shim forks.
     Helpers {
         /// The launcher.
@@ -173,10 +178,12 @@ impl Tracer {
     fn attach(&mut self) -> Result<(), Errno> {
         match self.target {
             TraceTarget::Living(pid) => self.attach_threads(pid),
-            TraceTarget::Shim { launcher } | TraceTarget::Helpers { launcher, .. } => {
-                seize(launcher, follow_forks())?;
-                self.tracees.insert(launcher, TraceMode::Forks);
-                locked(&self.held).insert(launcher);
+            TraceTarget::Shim { launcher: parent }
+            | TraceTarget::Helpers { launcher: parent, .. }
+            | TraceTarget::OfShell { shell: parent } => {
+                seize(parent, follow_forks())?;
+                self.tracees.insert(parent, TraceMode::Forks);
+                locked(&self.held).insert(parent);
                 Ok(())
             }
         }
@@ -263,7 +270,7 @@ impl Tracer {
     /// Handles a tracee's new child or thread.
     fn forked(&mut self, parent: Pid, child: i32) {
         let how = match self.target {
-            TraceTarget::Living(_) => Some(TraceMode::Calls),
+            TraceTarget::Living(_) | TraceTarget::OfShell { .. } => Some(TraceMode::Calls),
             TraceTarget::Shim { launcher } if parent.as_raw() == launcher => Some(TraceMode::Calls),
             TraceTarget::Helpers { launcher, .. } if parent.as_raw() == launcher => Some(TraceMode::Forks),
             TraceTarget::Helpers { which, .. } => {

@@ -1,0 +1,58 @@
+//! What one container leaves for the next: nothing, with the same ids of the host, whether it begins as a shell or not.
+
+use std::path::Path;
+use std::process::Command;
+
+use integration::daemon::Setup;
+use integration::request::{RequestBuilder as _, program};
+use integration::rootfs::Rootfs;
+
+const PROBE: &str = include_str!("probes/next.pl");
+
+/// A root file system with busybox and this host's perl.
+fn with_perl() -> Rootfs {
+    let rootfs = Rootfs::busybox();
+    let copy = "cp -rL --parents $(ldd /usr/bin/perl | grep -o '/[^ ]*') /usr/bin/perl /usr/lib/*/perl-base \"$1\"";
+    let copied = Command::new("sh").args(["-c", copy, "sh"]).arg(rootfs.path()).status().unwrap();
+    assert!(copied.success());
+    assert!(rootfs.path().join("usr/bin/perl").exists());
+    for dir in ["tmp", "run"] {
+        let path = rootfs.path().join(dir);
+        if !Path::new(&path).exists() {
+            std::fs::create_dir(path).unwrap();
+        }
+    }
+    rootfs
+}
+
+#[test]
+fn the_next_container_finds_nothing_of_the_one_before() {
+    let rootfs = with_perl();
+    for shells in [0, 1] {
+        let pool = "userns_pool_start = 939524096\nuserns_pool_ranges = 2";
+        let config = format!("[policy]\n{pool}\n[shells]\nready = {shells}\n");
+        let daemon = Setup::default().config(&config).start();
+        let ended = |id: &str, what: &str| {
+            let request = program("/usr/bin/perl", &["-e", PROBE, what]).id(id).rootfs(&rootfs.reference());
+            let container = daemon.api.run_to_end(request);
+            let printed = daemon.api.output(id).text();
+            assert_eq!(integration::api::exit(&container), Ok(0), "{id}: {printed}");
+            (container.id_range_start, printed)
+        };
+        let (first, left) = ended("first", "leave");
+        assert_eq!(left.matches(": there").count(), 11, "the control: {left}");
+        daemon.api.delete("first", false).unwrap();
+        // The ranges are given in turn.
+        let mut same = 0;
+        for number in 0..4 {
+            let id = format!("next-{number}");
+            let (range, found) = ended(&id, "look");
+            assert_eq!((found.matches(": there").count(), found.matches(": not there").count()), (0, 11), "{found}");
+            same += usize::from(range == first);
+            daemon.api.delete(&id, false).unwrap();
+        }
+        assert!(same > 0, "the control: a later container had the ids of the first");
+        let counts = daemon.api.info().shells.unwrap();
+        assert_eq!(counts.used > 0, shells > 0, "{counts:?}");
+    }
+}
