@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::ensure;
 
-use crate::dist;
+use crate::{dist, needs};
 use crate::workspace::{Workspace, is_root, step};
 
 /// The processes to kill, and the calls at which to kill them.
@@ -37,6 +37,7 @@ pub(crate) struct Options {
 /// Builds the binaries and kills their processes; fails on any leak.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers and ptrace need root");
+    needs::require(&needs::CRASH)?;
     dist::build(workspace)?;
     step("Building executor-crash");
     let mut command = Command::new(dist::build_tool(workspace, "integration", "executor-crash")?);

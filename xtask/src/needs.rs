@@ -147,6 +147,9 @@ pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
 /// Needed by `cargo xtask bench` for containers with a network. It runs without them and says so.
 pub(crate) const BENCH_NETWORK: [Need; 4] = [BUSYBOX, IPROUTE, IPTABLES, PLUGINS];
 
+/// Needed by `cargo xtask crash`: its containers' root file system.
+pub(crate) const CRASH: [Need; 1] = [BUSYBOX];
+
 /// Needed by `cargo xtask soak` for its image.
 pub(crate) const SOAK: [Need; 2] = [BUSYBOX, UMOCI];
 
