@@ -1,4 +1,12 @@
 //! Access control: a table of methods and the callers that may use them. Methods that are not in it are denied.
+//!
+//! Local clients are judged by the credentials that the kernel tells ([`Socket`]), those over the network by their
+//! certificates ([`callers`]).
+
+pub(crate) mod callers;
+pub(crate) mod sets;
+
+use std::fmt;
 
 use executor_sys::peer::Peer;
 
@@ -71,6 +79,47 @@ pub(crate) enum Socket {
     Main(Access),
     /// The socket that containers see: open to any peer, for the methods of token holders alone.
     Runtime,
+}
+
+/// A connected client, and what decides which methods it may call.
+#[derive(Clone, Debug)]
+pub(crate) enum Client {
+    /// A process of this machine, by its credentials.
+    Local(Socket, Peer),
+    /// A caller over the network, by its certificate.
+    Remote(callers::Caller),
+}
+
+impl Client {
+    /// Checks that the client may call a method.
+    ///
+    /// # Errors
+    /// The client is not permitted.
+    pub(crate) fn check(&self, method: &str) -> Result<(), Problem> {
+        match self {
+            Self::Local(socket, peer) => socket.check(method, peer),
+            Self::Remote(caller) => caller.check(method),
+        }
+    }
+
+    /// True where any process may connect, as often as it likes: its denied calls must not fill the log.
+    pub(crate) fn is_anyone(&self) -> bool {
+        matches!(self, Self::Local(Socket::Runtime, _))
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(_, peer) => write!(f, "uid {}", peer.uid),
+            Self::Remote(caller) => caller.fmt(f),
+        }
+    }
+}
+
+/// True for a method that is served.
+fn is_served(path: &str) -> bool {
+    TABLE.iter().any(|(name, _)| *name == path)
 }
 
 impl Socket {

@@ -12,8 +12,8 @@ use crate::access::Access;
 use crate::config::Config;
 use crate::facts::Facts;
 use crate::node::{Node, NodeError};
-use crate::server::{self, Endpoint, Listeners};
-use crate::{admit, api, recover, retention};
+use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
+use crate::{admit, api, recover, renewal, retention};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -29,6 +29,9 @@ pub enum ServeError {
     /// The listening socket cannot be used.
     #[error("cannot use the listening socket")]
     Listen(#[source] std::io::Error),
+    /// The certificates of the TCP listener cannot be used.
+    #[error("cannot use the certificates of listen.tcp")]
+    Certificates(#[from] CertificateError),
     /// The built-in description of the interface is broken: an internal error.
     #[error("the built-in descriptor set of the interface is broken")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -48,6 +51,11 @@ pub async fn serve(
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    // As the user who serves, because they are read again later.
+    let certificates = match &config.tcp {
+        Some(tcp) => Some(Arc::new(Certificates::load(tcp.files.clone(), Arc::clone(&tcp.callers))?)),
+        None => None,
+    };
     let (node, remembered) = Node::open(Arc::clone(&config))?;
     recover::recover(&node, remembered);
     let finished = {
@@ -68,8 +76,16 @@ pub async fn serve(
     let stopping = node.stopping.subscribe();
     let pool = config.policy.userns_pool().ok();
     let main = tokio::net::UnixListener::from_std(listeners.main).map_err(ServeError::Listen)?;
-    let main = Endpoint::main(main, routes, access, config.bounds);
+    let main = Endpoint::main(main, routes.clone(), access, config.bounds);
     let server = tokio::spawn(server::serve(main, stopping.clone()));
+    let mut remote = None;
+    if let (Some(tcp), Some(listener), Some(certificates)) = (&config.tcp, listeners.tcp, certificates) {
+        let hangup = renewal::hangup().map_err(ServeError::Listen)?;
+        let door = Arc::clone(&certificates);
+        let served = server::serve_tcp(listener, tcp, door, routes, config.bounds, stopping.clone());
+        remote = Some(tokio::spawn(served.map_err(ServeError::Listen)?));
+        tokio::spawn(renewal::keep(Arc::clone(&node), certificates, hangup));
+    }
     if let Some(runtime) = listeners.runtime {
         let runtime = tokio::net::UnixListener::from_std(runtime).map_err(ServeError::Listen)?;
         let runtime = Endpoint::runtime(runtime, api::runtime_routes(&node), pool);
@@ -85,7 +101,13 @@ pub async fn serve(
             CONTAINERS_END.as_secs()
         );
     }
-    if timeout(CALLS_END, server).await.is_err() {
+    let calls_end = async {
+        let _ = server.await;
+        if let Some(remote) = remote {
+            let _ = remote.await;
+        }
+    };
+    if timeout(CALLS_END, calls_end).await.is_err() {
         tracing::warn!("some calls did not end within {} s", CALLS_END.as_secs());
     }
     // The last batch waits for the disk, and nothing else is left to do meanwhile.

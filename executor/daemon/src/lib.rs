@@ -58,6 +58,7 @@ mod pods;
 pub mod problem;
 pub mod recover;
 pub mod registry;
+mod renewal;
 pub mod retention;
 pub mod rotate;
 pub mod server;

@@ -5,16 +5,20 @@
 //! daemon stops, and when others need its slot or the memory of its answers.
 //!
 //! There are two sockets: the control plane's, and the one that containers see. Connections to the second are bounded
-//! apart from the first, in number, in number for each container, and in time.
+//! apart from the first, in number, in number for each container, and in time. Where it is configured there is TCP with
+//! mutual TLS as well (the module `tls`), with the control plane's services.
 
 mod client;
 mod linger;
 mod rates;
 mod slots;
+mod tls;
 
 use std::convert::Infallible;
+use std::net::TcpListener as StdTcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixListener as StdUnixListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::idmap::Pool;
@@ -23,15 +27,16 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 
-use crate::access::{Access, GET_SECRETS, Socket};
-use crate::config::Bounds;
+use crate::access::{Access, Client, GET_SECRETS, Socket};
+use crate::config::{Bounds, TcpSettings};
 use crate::problem::Problem;
 use crate::wire::body::{Call, ResponseBody};
 use crate::wire::budget::{AnswerBudget, ConnectionBudget};
@@ -40,6 +45,9 @@ use client::ClientSocket;
 use linger::LingeringSocket;
 use rates::{Rate, Rates};
 use slots::{Limits, Owner, Slot, Slots};
+use tls::{Guest, TlsStream};
+
+pub use tls::{CertificateError, Certificates};
 
 /// Most bytes of answers that are buffered for a stream whose client does not read.
 const SEND_BUFFER: usize = 32 << 10;
@@ -87,6 +95,8 @@ pub struct Listeners {
     pub main: StdUnixListener,
     /// Socket of containers with a runtime token, where it could be made.
     pub runtime: Option<StdUnixListener>,
+    /// TCP listener, where it is configured.
+    pub tcp: Option<StdTcpListener>,
 }
 
 /// Pace at which connections are taken from the queue.
@@ -115,8 +125,7 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Makes the control plane's endpoint.
     pub(crate) fn main(listener: UnixListener, routes: Routes, access: Access, bounds: Bounds) -> Self {
-        let all = bounds.connections;
-        let limits = Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 };
+        let limits = limits_of_operators(bounds);
         Self { listener, routes, socket: Socket::Main(access), bounds, limits, pool: None, lifetime: None, pace: None }
     }
 
@@ -138,6 +147,11 @@ impl Endpoint {
     fn owner(&self, peer: &Peer) -> Owner {
         Owner::of(peer.uid, self.pool.as_ref())
     }
+}
+
+/// Limits for connections of those who may call: one owner can have all, and others still find some.
+fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
+    Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 }
 }
 
 /// Serves until told to stop, then until every connection has ended. The caller sets a time limit for that.
@@ -199,9 +213,8 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
         unpaced = 0;
         let connection = Connection {
             routes: routes.clone(),
-            socket: endpoint.socket,
+            client: Client::Local(endpoint.socket, peer),
             bounds: endpoint.bounds,
-            peer,
             calls,
             budget: budget.connection(matches!(endpoint.socket, Socket::Runtime).then(|| owner.number())),
             slot,
@@ -210,15 +223,72 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             stopping: stopping.clone(),
             _alive: alive.clone(),
         };
+        let serving = async {
+            match stream.into_std().and_then(|stream| Ok((LingeringSocket::of(&stream)?, ClientSocket::new(stream)?))) {
+                Ok((lingering, stream)) => connection.serve(lingering, stream).await,
+                Err(error) => tracing::error!(%error, "cannot serve a connection"),
+            }
+        };
         if shortage.is_none() {
-            tokio::spawn(connection.serve(stream));
+            tokio::spawn(serving);
             continue;
         }
-        connection.serve(stream).await;
+        serving.await;
         sleep(ACCEPT_PAUSE).await;
     }
     drop((endpoint, alive));
     let _ = ended.recv().await; // nothing is ever sent: it resolves when every connection has ended
+}
+
+/// Serves callers over TCP, likewise.
+///
+/// # Errors
+/// The system has no thread for their handshakes.
+pub(crate) fn serve_tcp(
+    listener: StdTcpListener,
+    settings: &TcpSettings,
+    certificates: Arc<Certificates>,
+    routes: Routes,
+    bounds: Bounds,
+    stopping: watch::Receiver<bool>,
+) -> std::io::Result<impl Future<Output = ()> + use<>> {
+    let mut guests = tls::open(listener, settings, certificates, stopping.clone())?;
+    let routes = routes.prepare();
+    Ok(async move {
+        let limits = limits_of_operators(bounds);
+        let (slots, budget) = (Slots::new(limits), AnswerBudget::new());
+        let (alive, mut ended) = mpsc::channel::<Infallible>(1);
+        let mut refusals = Refusals::default();
+        while let Some(Guest { caller, stream, session, place }) = guests.recv().await {
+            let calls = Calls::new(bounds.streams);
+            let owner = Owner::Caller(caller.entry);
+            let Some(slot) = slots.take(owner, &calls) else {
+                refusals.log(owner, limits);
+                continue;
+            };
+            let connection = Connection {
+                routes: routes.clone(),
+                client: Client::Remote(caller),
+                bounds,
+                calls,
+                budget: budget.connection(None),
+                slot,
+                lifetime: None,
+                shortage: None,
+                stopping: stopping.clone(),
+                _alive: alive.clone(),
+            };
+            tokio::spawn(async move {
+                match LingeringSocket::of(&stream).and_then(|lingering| Ok((lingering, ClientSocket::new(stream)?))) {
+                    Ok((lingering, socket)) => connection.serve(lingering, TlsStream::new(socket, session)).await,
+                    Err(error) => tracing::error!(%error, "cannot serve a connection"),
+                }
+                drop(place);
+            });
+        }
+        drop(alive);
+        let _ = ended.recv().await;
+    })
 }
 
 /// Opens descriptors in reserve, which are closed when none is left for a connection.
@@ -246,9 +316,8 @@ impl Refusals {
 
 struct Connection {
     routes: Routes,
-    socket: Socket,
+    client: Client,
     bounds: Bounds,
-    peer: Peer,
     calls: Calls,
     budget: ConnectionBudget,
     /// Given back when the connection has ended.
@@ -261,24 +330,16 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, stream: UnixStream) {
-        let Self { routes, socket, bounds, peer, calls, budget, slot, lifetime, shortage, mut stopping, _alive } = self;
-        let lingering = match LingeringSocket::of(&stream) {
-            Ok(lingering) => lingering,
-            Err(error) => return tracing::error!(%error, "cannot serve a connection"),
-        };
-        let stream = match ClientSocket::new(stream) {
-            Ok(stream) => stream,
-            Err(error) => return tracing::error!(%error, "cannot serve a connection"),
-        };
-        let uid = peer.uid;
+    async fn serve(self, lingering: LingeringSocket, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Self { routes, client, bounds, calls, budget, slot, lifetime, shortage, mut stopping, _alive } = self;
         let service = {
-            let (calls, budget) = (calls.clone(), budget.clone());
+            let (calls, budget, client) = (calls.clone(), budget.clone(), client.clone());
+            let anyone = client.is_anyone();
             let check = move |path: &str| {
-                socket.check(path, &peer)?;
+                client.check(path)?;
                 shortage.clone().map_or(Ok(()), Err)
             };
-            service_fn(move |request| call(routes.clone(), socket, bounds, &check, &calls, &budget, request))
+            service_fn(move |request| call(routes.clone(), anyone, bounds, &check, &calls, &budget, request))
         };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
@@ -310,19 +371,19 @@ impl Connection {
             }
             () = too_old => {}
             () = slot.lost() => {
-                tracing::debug!(uid, "closing an idle connection: another one needs its slot");
+                tracing::debug!(%client, "closing an idle connection: another one needs its slot");
                 if !calls.is_settled() {
                     return; // its client has not spoken yet
                 }
             }
             () = ungreeted => {
-                return tracing::debug!(uid, "closing a connection: its client did not begin to speak HTTP/2 in time");
+                return tracing::debug!(%client, "closing a connection: its client did not begin to speak HTTP/2 in time");
             }
             () = calls.secrets_not_taken(ANSWER) => {
-                return tracing::warn!(uid, "closing a connection: its client did not read an answer with secrets");
+                return tracing::warn!(%client, "closing a connection: its client did not read an answer with secrets");
             }
             bytes = budget.stalled(|| calls.unwritten()) => {
-                return tracing::warn!(uid, bytes, "closing a connection: its client does not read its answers");
+                return tracing::warn!(%client, bytes, "closing a connection: its client does not read its answers");
             }
         }
         connection.as_mut().graceful_shutdown();
@@ -368,7 +429,7 @@ fn log_end(over: hyper::Result<()>) {
 /// Checks a call and passes it on to its service.
 fn call(
     mut routes: Routes,
-    socket: Socket,
+    anyone: bool,
     bounds: Bounds,
     check: &dyn Fn(&str) -> Result<(), Problem>,
     calls: &Calls,
@@ -390,10 +451,10 @@ fn call(
             return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false));
         }
         if let Err(problem) = checked {
-            match socket {
-                Socket::Main(_) => tracing::warn!("{problem}"),
+            match anyone {
+                false => tracing::warn!("{problem}"),
                 // Any process may call there, as often as it likes: it must not fill the log.
-                Socket::Runtime => tracing::debug!("{problem}"),
+                true => tracing::debug!("{problem}"),
             }
             return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false));
         }

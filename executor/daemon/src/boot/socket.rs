@@ -1,6 +1,7 @@
 //! The listening sockets: made here, or passed by systemd.
 
 use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -44,6 +45,21 @@ pub(super) fn listener(
     };
     listener.set_nonblocking(true).map_err(failed("listen on"))?;
     Ok(listener)
+}
+
+/// Listens over TCP, where that is configured; before the privileges are dropped, which a port below 1024 needs.
+///
+/// # Errors
+/// The address is not the machine's, or is in use.
+pub(super) fn tcp(config: &Config) -> Result<Option<TcpListener>, BootError> {
+    let Some(address) = config.tcp.as_ref().map(|tcp| tcp.address) else { return Ok(None) };
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        tracing::info!(address = %listener.local_addr()?, "listening with TLS");
+        Ok(listener)
+    };
+    listen().map(Some).map_err(|error| BootError::Address(address, error))
 }
 
 /// Makes the socket for containers with a runtime token. Any user may connect: the token decides. Without the socket

@@ -177,3 +177,46 @@ fn volumes_are_listed() {
         assert!(words.iter().all(|word| told.contains(word)), "{text}: {told}");
     }
 }
+
+const TCP: &str = "address = '127.0.0.1:7443'\ncertificate = '/c'\nkey = '/k'\nclient_ca = '/a'\n";
+
+#[test]
+fn a_listener_over_tcp_has_its_files_and_callers() {
+    assert!(load("", &[]).unwrap().tcp.is_none());
+    let text = format!("[listen]\nunix = 'unix:///s'\n[listen.tcp]\n{TCP}[[callers]]\nou = 'a'\nmethods = ['read']\n");
+    let config = load(&text, &[]).unwrap();
+    assert_eq!(config.listen, Path::new("/s"));
+    let tcp = config.tcp.unwrap();
+    assert_eq!((tcp.address.to_string().as_str(), &*tcp.files.key), ("127.0.0.1:7443", Path::new("/k")));
+    assert_eq!((tcp.handshakes, tcp.each, tcp.callers.0.len()), (64, 128, 1));
+    assert_eq!(load("listen = 'unix:///t'", &[]).unwrap().listen, Path::new("/t"));
+    let told = load(&format!("[listen.tcp]\n{TCP}"), &[]).unwrap_err();
+    assert!(told.contains("callers = []: nobody could call over TCP"), "{told}");
+    let told = load("[[callers]]\nou = 'a'\nmethods = ['read']\n", &[]).unwrap_err();
+    assert!(told.contains("callers = 1 entries: callers come over TCP"), "{told}");
+    assert!(load("[listen]\nudp = 1", &[]).unwrap_err().contains("udp"));
+}
+
+#[test]
+fn every_fault_of_the_listener_over_tcp_is_told() {
+    let text = "[listen.tcp]\naddress = 'localhost'\ncertificate = 'c'\nkey = '/k'\nhandshakes = 0\n\
+                handshake_seconds = 301\nconnections_per_address = 100001\n\
+                [[callers]]\nmethods = []\n[[callers]]\ncn = ''\nmethods = ['write', 'Stop']\n";
+    let told = load(text, &[]).unwrap_err();
+    for part in [
+        "listen.tcp.address = localhost: must be an IP address and a port",
+        "listen.tcp.certificate = c: must be an absolute path",
+        "listen.tcp.client_ca = (not set): is needed",
+        "listen.tcp.handshakes = 0: must be 1 to 10000",
+        "listen.tcp.handshake_seconds = 301: must be 1 to 300",
+        "listen.tcp.connections_per_address = 100001: must be 1 to 100000",
+        "callers[0] = (no identity): must name at least one of uri, dns, cn and ou",
+        "callers[0].methods = 0: must have 1 to 100 entries",
+        "callers[1].cn = 0 bytes: must have 1 to 2048 bytes",
+        "callers[1].methods = write: \"write\" is not `read`",
+        "callers[1].methods = Stop",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(told.lines().count(), 11, "{told}");
+}
