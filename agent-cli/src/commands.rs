@@ -7,6 +7,7 @@ mod action;
 mod attach;
 pub(crate) mod audit;
 mod bindings;
+pub(crate) mod context;
 mod cp;
 mod egress;
 mod events;
@@ -43,6 +44,7 @@ use self::action::ActionCommand;
 use self::attach::AttachArgs;
 use self::audit::AuditArgs;
 use self::bindings::BindingsCommand;
+use self::context::ContextCommand;
 use self::cp::CpArgs;
 use self::egress::EgressArgs;
 use self::events::EventsArgs;
@@ -117,6 +119,9 @@ pub(crate) enum Command {
     /// `run` and `rotate` deliver bindings by the same flags.
     #[command(subcommand)]
     Bindings(BindingsCommand),
+    /// List, choose, add and remove contexts: names for executords of this machine and of others
+    #[command(subcommand)]
+    Context(ContextCommand),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
 }
@@ -234,6 +239,7 @@ impl Command {
                 forbid_dumps();
                 return action::local(command, global.json).map(Next::Done);
             }
+            Self::Context(command) => return context::local(command, global).map(Next::Done),
             Self::Run(args) => Prepared::Run(Box::new(args.prepare(!global.local)?)),
             Self::Rotate(args) => Prepared::Rotate(args.prepare()?),
             Self::Egress(args) => Prepared::Egress(args.command.prepare()?),

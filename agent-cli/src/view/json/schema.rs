@@ -17,6 +17,7 @@ use super::{
     Rotated, Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
+use crate::commands::context::ShownContext;
 use crate::view::images;
 
 /// Prints the schema of one document.
@@ -56,6 +57,8 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("pod rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("bindings show", "one document", |g| g.subschema_for::<ShownBindings>()),
         ("bindings check", "one document", |g| g.subschema_for::<CheckedBindings>()),
+        ("context list", "one document", |g| g.subschema_for::<Vec<ShownContext>>()),
+        ("context show", "one document", |g| g.subschema_for::<ShownContext>()),
         ("audit", "one document", |g| g.subschema_for::<audit::Json>()),
         ("COMMAND", "where executord refused it, and nothing else was printed", |g| {
             g.subschema_for::<super::Refusal>()
