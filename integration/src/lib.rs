@@ -28,6 +28,7 @@ pub mod runtime;
 pub mod shells;
 pub mod streams;
 pub mod supervised;
+pub mod tls;
 pub mod tree;
 pub mod wait;
 pub mod web;
