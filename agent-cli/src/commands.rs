@@ -17,6 +17,7 @@ mod inspect;
 mod logs;
 mod pod;
 mod ps;
+mod reserve;
 mod rm;
 mod rotate;
 mod run;
@@ -52,6 +53,7 @@ use self::inspect::IdArg;
 use self::logs::LogsArgs;
 use self::pod::PodArgs;
 use self::ps::PsArgs;
+use self::reserve::{ReleaseArgs, ReserveArgs};
 use self::rm::RmArgs;
 use self::rotate::RotateArgs;
 use self::run::RunArgs;
@@ -189,6 +191,13 @@ pub(crate) enum Direct {
     ///
     /// Goes on until it is interrupted, also over a restart of executord.
     Events(EventsArgs),
+    /// Reserve capacity for a container that is run later with `run --reservation ID`
+    ///
+    /// Prints the id. The reservation is listed by `ps` as reserved. It ends with the run, with `release`, or when its time is
+    /// over, which is an event. Reserving the same again begins the time anew.
+    Reserve(ReserveArgs),
+    /// End reservations before their time
+    Release(ReleaseArgs),
     /// Show executord's version, capacity and state
     Info,
 }
@@ -317,6 +326,8 @@ impl Direct {
             Self::Rm(args) => rm::rm(session, args).await,
             Self::Secrets(args) => secrets::secrets(session, args).await,
             Self::Events(args) => events::events(session, args).await,
+            Self::Reserve(args) => reserve::reserve(session, args).await,
+            Self::Release(args) => reserve::release(session, args).await,
             Self::Info => info::info(session).await,
         }
     }

@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod cell;
 mod connect;
 mod containers;
 mod error;
@@ -46,6 +47,7 @@ mod secret;
 mod stats;
 
 pub use attach::{Attach, AttachOptions, Attached, rest_of_log};
+pub use cell::Cell;
 pub use connect::{Attempts, Client, DEFAULT_PATIENCE, DEFAULT_SOCKET};
 pub use containers::{ListFilter, Match};
 pub use error::{Code, ConnectError, Error, Refusal, Violation};

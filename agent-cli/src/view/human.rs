@@ -79,6 +79,15 @@ pub(crate) fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
+/// Until `then`, as an [`age`]; `now` where that is past.
+pub(crate) fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
+    let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
+    match then.duration_since(now).unwrap_or_default().as_secs() {
+        0 => "now".into(),
+        seconds => format!("in {}", two_units(seconds)),
+    }
+}
+
 /// `2026-01-31T12:00:00.123Z`.
 pub(crate) fn time(timestamp: Option<&Timestamp>) -> String {
     timestamp
@@ -104,8 +113,11 @@ pub(crate) fn state(state: i32) -> String {
 /// A container's state, with its health where it has checks: `running (not ready)`.
 ///
 /// One whose restart is waited for says so: `running (restart 4 waits)`.
-pub(crate) fn state_with_health(container: &Container) -> String {
+pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> String {
     let state = state(container.state);
+    if container.reservation_expires_at.is_some() {
+        return format!("{state} (expires {})", left(container.reservation_expires_at.as_ref(), now));
+    }
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
         return format!("{state} (restart {} waits)", restart.count + 1);
     }
@@ -206,7 +218,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
         let pod = in_pods.then(|| (or_nothing(spec.pod.clone()), Role::Plain));
         let cells = [
             (container.id.clone(), Role::Plain),
-            (state_with_health(container), Role::of_state(container.state())),
+            (state_with_health(container, now), Role::of_state(container.state())),
             (spec.rootfs, Role::Plain),
             (spec.path, Role::Plain),
             (age(container.created_at.as_ref(), now), Role::Plain),
@@ -272,15 +284,22 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();
     table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });
+    if info.reservations > 0 {
+        table.pair("reservations", info.reservations.to_string());
+    }
     text.push_str(&table.render(style));
     let (total, left) = (info.total.unwrap_or_default(), info.remaining.unwrap_or_default());
-    let mut capacity = Table::with_heading(2, &["CAPACITY", "TOTAL", "LEFT"]);
-    let plain_row =
-        |name: &str, total: String, left: String| [name.to_owned(), total, left].map(|text| (text, Role::Plain));
-    capacity.row(plain_row("memory", bytes(total.memory_bytes), bytes(left.memory_bytes)));
-    capacity.row(plain_row("disk", bytes(total.disk_bytes), bytes(left.disk_bytes)));
-    capacity.row(plain_row("processes", total.pids.to_string(), left.pids.to_string()));
-    capacity.row(plain_row("containers", total.containers.to_string(), left.containers.to_string()));
+    let (allocated, reserved) = (info.allocated.unwrap_or_default(), info.reserved.unwrap_or_default());
+    let amounts = [total, allocated, reserved, left];
+    let mut capacity = Table::with_heading(2, &["CAPACITY", "TOTAL", "ALLOCATED", "RESERVED", "LEFT"]);
+    let mut row = |name: &str, text: fn(&v1::Capacity) -> String| {
+        let cells = std::iter::once(name.to_owned()).chain(amounts.iter().map(text));
+        capacity.row(cells.map(|text| (text, Role::Plain)));
+    };
+    row("memory", |amount| bytes(amount.memory_bytes));
+    row("disk", |amount| bytes(amount.disk_bytes));
+    row("processes", |amount| amount.pids.to_string());
+    row("containers", |amount| amount.containers.to_string());
     text.push('\n');
     text.push_str(&capacity.render(style));
     text
@@ -295,6 +314,7 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
         event::Kind::NotReady
         | event::Kind::Unhealthy
         | event::Kind::Restarting
+        | event::Kind::ReservationExpired
         | event::Kind::Stopping
         | event::Kind::Wiping => Role::Attention,
         event::Kind::Completed | event::Kind::Deleted | event::Kind::PodEnded | event::Kind::PodDeleted => Role::Faint,

@@ -29,7 +29,7 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
     let spec = container.spec.clone().unwrap_or_default();
     let mut text = style.paint(Role::Heading, &plain(&container.id));
     text.push_str("  ");
-    style.paint_onto(&mut text, Role::of_state(container.state()), &human::state_with_health(container));
+    style.paint_onto(&mut text, Role::of_state(container.state()), &human::state_with_health(container, now));
     text.push('\n');
     text.push_str(&program(container, &spec, now).render(style));
     section(&mut text, style, "LIMITS", &limits(&spec).render(style));

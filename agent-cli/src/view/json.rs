@@ -6,6 +6,7 @@
 //! every document; its test (`schema`) compares the keys with the interface's.
 
 mod bindings;
+mod cell;
 mod checks;
 mod container;
 mod ending;
@@ -37,6 +38,7 @@ use super::human::{event_kind, system_time};
 use crate::failure::Failure;
 
 pub(crate) use bindings::{CheckedBindings, ShownBindings};
+pub(crate) use cell::{Released, Reservation};
 pub(crate) use container::{Container, Rotated};
 pub(crate) use ending::Ending;
 pub(crate) use info::Info;

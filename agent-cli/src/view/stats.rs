@@ -10,7 +10,7 @@ const NOTHING: &str = "-";
 
 /// The table of a reading; `before` is the one before it, from which the share of the processors is computed.
 pub(crate) fn table(readings: &[ContainerStats], before: &[ContainerStats], style: Style) -> String {
-    let heading = ["ID", "STATE", "CPU", "CPU TIME", "MEMORY", "LIMIT", "NETWORK IN/OUT", "DISK READ/WRITTEN", "PIDS"];
+    let heading = ["ID", "STATE", "CPU %", "CPU TIME", "MEM USAGE / LIMIT", "MEM %", "NET I/O", "BLOCK I/O", "PIDS"];
     let mut table = Table::with_heading(0, &heading);
     for one in readings {
         let last = before.iter().find(|last| last.id == one.id).and_then(|last| last.usage.as_ref());
@@ -20,8 +20,8 @@ pub(crate) fn table(readings: &[ContainerStats], before: &[ContainerStats], styl
         let cells = [
             usage.and_then(|usage| share(usage, last?)).unwrap_or_else(|| NOTHING.into()),
             of(|usage| Some(seconds(usage.cpu?.total_ns))),
-            of(|usage| Some(bytes(usage.memory?.working_set_bytes))),
-            if memory == 0 { NOTHING.into() } else { bytes(memory) },
+            usage.and_then(|usage| used(usage, memory)).unwrap_or_else(|| NOTHING.into()),
+            usage.and_then(|usage| share_of_limit(usage, memory)).unwrap_or_else(|| NOTHING.into()),
             of(|usage| usage.network.map(|network| pair(network.received_bytes, network.sent_bytes))),
             of(|usage| usage.io.map(|io| pair(io.read_bytes, io.written_bytes))),
             of(|usage| Some(usage.pids?.current.to_string())),
@@ -42,6 +42,18 @@ pub(crate) fn seconds(nanoseconds: u64) -> String {
 
 fn pair(one: u64, other: u64) -> String {
     format!("{} / {}", bytes(one), bytes(other))
+}
+
+/// Memory in use, and its limit.
+fn used(usage: &Usage, limit: u64) -> Option<String> {
+    let used = bytes(usage.memory?.working_set_bytes);
+    Some(format!("{used} / {}", if limit == 0 { NOTHING.into() } else { bytes(limit) }))
+}
+
+/// Share of the limit of memory that is in use, in percent.
+fn share_of_limit(usage: &Usage, limit: u64) -> Option<String> {
+    let tenths = (u128::from(usage.memory?.working_set_bytes) * 1000).checked_div(u128::from(limit))?;
+    Some(format!("{}.{} %", tenths / 10, tenths % 10))
 }
 
 /// Share of one processor between two readings, in percent.
@@ -88,7 +100,7 @@ mod tests {
         };
         assert_eq!(
             words(lines[1]),
-            ["web", "running", "62.5 %", "2.250 s", "3 MiB", "64 MiB", "-", "1 KiB / 0 bytes", "2"]
+            ["web", "running", "62.5 %", "2.250 s", "3 MiB / 64 MiB", "4.6 %", "-", "1 KiB / 0 bytes", "2"]
         );
         assert_eq!(words(lines[2]), ["x", "created", "-", "-", "-", "-", "-", "-", "-"]);
         let first = table(&[reading(10, 1)], &[], Style::PLAIN);

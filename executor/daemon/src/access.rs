@@ -17,7 +17,7 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 35] = [
+const TABLE: [(&str, Callers); 37] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
     ("/executor.v1.Executor/List", Callers::Operators),
@@ -40,6 +40,8 @@ const TABLE: [(&str, Callers); 35] = [
     ("/executor.v1.Images/Inspect", Callers::Operators),
     ("/executor.v1.Images/Remove", Callers::Operators),
     ("/executor.v1.Images/Prune", Callers::Operators),
+    ("/executor.v1.Cell/Reserve", Callers::Operators),
+    ("/executor.v1.Cell/ReleaseReservation", Callers::Operators),
     ("/executor.v1.Pods/CreatePod", Callers::Operators),
     ("/executor.v1.Pods/GetPod", Callers::Operators),
     ("/executor.v1.Pods/ListPods", Callers::Operators),
@@ -167,6 +169,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 31);
+        assert_eq!(methods, 33);
     }
 }

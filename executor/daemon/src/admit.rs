@@ -27,6 +27,8 @@ use crate::launcher::Session;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::registry::Admission;
+use crate::reservation::Reservation;
+use crate::reserve::{self, Claim};
 use crate::{draft, images, memfiles, tag};
 
 /// Runs a request. Returns the container, and true if this call made it.
@@ -76,6 +78,8 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     if let Some(handle) = used {
         return same_container(handle, &tag);
     }
+    // It does not expire while an image is fetched.
+    let _claim = Claim::of(node, &plan.id, request.reserved)?;
     node.launcher.session()?;
     node.check_room()?;
     let mut resolved = Vec::new();
@@ -101,7 +105,7 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     let payload = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
-    let launched = launch(node, plan, &tag, session, payload).await;
+    let launched = launch(node, plan, &tag, request.reserved, session, payload).await;
     // From here on the container itself keeps its images in use.
     drop(resolved);
     launched
@@ -123,7 +127,7 @@ pub(crate) async fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> 
     let payload = payload_of_pod(&plan).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
     })?;
-    launch(node, plan, &tag, session, payload).await
+    launch(node, plan, &tag, false, session, payload).await
 }
 
 /// Takes id and capacity for a container, and starts the task that drives it.
@@ -131,13 +135,16 @@ async fn launch(
     node: &Arc<Node>,
     plan: Plan,
     tag: &str,
+    needs_reservation: bool,
     session: Arc<Session>,
     payload: LaunchPayload,
 ) -> Result<(Arc<Handle>, bool), Problem> {
     let unlaunched = Unlaunched(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
     let facts = Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone());
-    match node.registry.admit_when_removed(&facts).await {
+    let id = facts.plan.id.clone();
+    let taken = |reservation: &Reservation| node.ledger.forget_reservation(&reservation.id);
+    match node.registry.admit_when_removed(&facts, needs_reservation, taken).await {
         Ok(Admission::New(handle)) => {
             unlaunched.has_been_admitted();
             handle.set_shim(Some(Arc::clone(&payload.ours)));
@@ -146,6 +153,11 @@ async fn launch(
         }
         Ok(Admission::Used(handle)) => same_container(handle, tag),
         Ok(Admission::PodEnds) => Err(Problem::pod_unavailable(&pod)),
+        Ok(Admission::NotReserved) => Err(reserve::missing(node, &id)),
+        Ok(Admission::BeyondReservation(short)) => {
+            let why = format!("{id} needs more than its reservation holds: {short}");
+            Err(Problem::new(Kind::Precondition, why))
+        }
         Err(exhausted) => Err(Problem::new(Kind::Exhausted, exhausted.to_string())),
     }
 }

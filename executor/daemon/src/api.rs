@@ -2,6 +2,7 @@
 
 mod archive;
 mod attach;
+mod cell;
 mod containers;
 mod convert;
 mod events;
@@ -78,6 +79,7 @@ pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes
     Ok(Routes::new(executor)
         .add_service(images::service(node))
         .add_service(pods::service(node))
+        .add_service(cell::service(node))
         .add_service(health::follow(node).await)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::facts::Facts;
 use crate::node::{Node, NodeError};
 use crate::server::{self, Endpoint, Listeners};
-use crate::{admit, api, recover, retention};
+use crate::{admit, api, recover, reserve, retention};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -64,6 +64,7 @@ pub async fn serve(
     };
     tokio::spawn(Arc::clone(&node.launcher).keep(connection, finished, obituary));
     tokio::spawn(retention::keep(Arc::clone(&node)));
+    tokio::spawn(reserve::keep(Arc::clone(&node)));
     let routes = api::routes(&node, config.bounds.message_bytes).await?;
     let stopping = node.stopping.subscribe();
     let pool = config.policy.userns_pool().ok();

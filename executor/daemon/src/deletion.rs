@@ -112,7 +112,7 @@ mod tests {
             .map(|index| (facts(&format!("c{index}"), "old"), facts(&format!("c{index}"), "new")))
             .unzip();
         let admit = |facts: &Facts| loop {
-            if let Admission::New(handle) = node.registry.admit(facts.clone()).unwrap() {
+            if let Admission::New(handle) = node.registry.admit(facts.clone(), false, |_| ()).unwrap() {
                 node.events.append(handle.id(), EventKind::Reached(State::Reserved), None, crate::now());
                 node.ledger.put(Arc::new(facts.clone()));
                 node.registry.release(&handle); // there is not enough memory for all of them

@@ -40,6 +40,12 @@ pub enum EventKind {
     PodEnded,
     /// The pod was deleted.
     PodDeleted,
+    /// Capacity was reserved for a later container.
+    ReservationMade,
+    /// A reservation's time is over.
+    ReservationExpired,
+    /// A reservation was released before its time.
+    ReservationReleased,
 }
 
 /// An event of a container.

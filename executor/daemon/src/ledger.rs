@@ -21,6 +21,7 @@ use executor_core::ident::ContainerId;
 
 use crate::events::{Event, KeptEvents};
 use crate::facts::Facts;
+use crate::reservation::Reservation;
 use store::{Begin, Store};
 
 pub use store::StoreError;
@@ -33,6 +34,8 @@ pub const CURSORS_RESERVED_AT_ONCE: u64 = 10_000;
 pub struct Loaded {
     /// Containers, in the order of their ids.
     pub containers: Vec<Facts>,
+    /// Reservations, in the order of their ids.
+    pub reservations: Vec<Reservation>,
     /// Events.
     pub events: KeptEvents,
     /// Number of daemons that were started on this ledger, this one included.
@@ -60,6 +63,8 @@ pub enum LedgerError {
 struct Batch {
     /// `None` where the container is to be forgotten.
     containers: BTreeMap<ContainerId, Option<Arc<Facts>>>,
+    /// `None` where the reservation is to be forgotten.
+    reservations: BTreeMap<ContainerId, Option<Arc<Reservation>>>,
     events: BTreeMap<u64, Arc<Event>>,
     /// Events before this one are no longer kept.
     oldest_event: u64,
@@ -71,13 +76,20 @@ struct Batch {
 
 impl Batch {
     fn is_empty(&self) -> bool {
-        self.containers.is_empty() && self.events.is_empty() && self.reserved.is_none() && self.boot_id.is_none()
+        self.containers.is_empty()
+            && self.reservations.is_empty()
+            && self.events.is_empty()
+            && self.reserved.is_none()
+            && self.boot_id.is_none()
     }
 
     /// Takes back a batch that could not be written; changes since are newer.
     fn take_back(&mut self, failed: Self) {
         for (id, facts) in failed.containers {
             self.containers.entry(id).or_insert(facts);
+        }
+        for (id, reservation) in failed.reservations {
+            self.reservations.entry(id).or_insert(reservation);
         }
         self.events.extend(failed.events);
         self.oldest_event = self.oldest_event.max(failed.oldest_event);
@@ -152,6 +164,16 @@ impl Ledger {
     /// Forgets a container.
     pub fn forget(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.containers.insert(id.clone(), None)));
+    }
+
+    /// Keeps a reservation as it is now.
+    pub fn put_reservation(&self, reservation: Arc<Reservation>) {
+        self.writer.add(|batch| drop(batch.reservations.insert(reservation.id.clone(), Some(reservation))));
+    }
+
+    /// Forgets a reservation.
+    pub fn forget_reservation(&self, id: &ContainerId) {
+        self.writer.add(|batch| drop(batch.reservations.insert(id.clone(), None)));
     }
 
     /// Keeps an event, and forgets those before `oldest`.

@@ -58,6 +58,8 @@ mod pods;
 pub mod problem;
 pub mod recover;
 pub mod registry;
+pub mod reservation;
+mod reserve;
 pub mod retention;
 pub mod rotate;
 pub mod server;

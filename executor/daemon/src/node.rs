@@ -19,6 +19,7 @@ use crate::ledger::{Ledger, LedgerError};
 use crate::logs::watch::DirectoryWatch;
 use crate::problem::{Kind, Problem};
 use crate::registry::Registry;
+use crate::reservation::Reservation;
 
 /// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of
 /// its log must find room.
@@ -41,6 +42,15 @@ pub enum NodeError {
     /// The store of images cannot be opened.
     #[error("cannot open the store of images")]
     Images(#[source] ImageError),
+}
+
+/// What the ledger remembers of earlier daemons.
+#[derive(Debug, Default)]
+pub struct Remembered {
+    /// Containers.
+    pub containers: Vec<Facts>,
+    /// Reservations.
+    pub reservations: Vec<Reservation>,
 }
 
 /// A node.
@@ -79,11 +89,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the node's state. Returns the containers that the ledger remembers, too. Must be called on the runtime.
+    /// Opens the node's state. Returns what the ledger remembers, too. Must be called on the runtime.
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub fn open(config: Arc<Config>) -> Result<(Arc<Self>, Vec<Facts>), NodeError> {
+    pub fn open(config: Arc<Config>) -> Result<(Arc<Self>, Remembered), NodeError> {
         let (ledger, loaded) = Ledger::open(&config.paths.ledger())?;
         tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
         let ledger = Arc::new(ledger);
@@ -107,7 +117,7 @@ impl Node {
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
         };
-        Ok((Arc::new(node), loaded.containers))
+        Ok((Arc::new(node), Remembered { containers: loaded.containers, reservations: loaded.reservations }))
     }
 
     /// Finds the container of an id as a caller wrote it.
@@ -120,6 +130,10 @@ impl Node {
             Some(handle) if handle.is_pod() => {
                 Err(Problem::not_found("id", format!("{id:?} is a pod, not a container")))
             }
+            None if self.find_reservation(id).is_some() => {
+                let why = format!("{id:?} is a reservation, not a container: ReleaseReservation ends it");
+                Err(Problem::new(Kind::Precondition, why))
+            }
             found => found.ok_or_else(|| Problem::no_container(id)),
         }
     }
@@ -130,6 +144,11 @@ impl Node {
     /// The id is malformed, or no pod has it.
     pub fn find_pod(&self, id: &str) -> Result<Arc<Handle>, Problem> {
         self.look_up(id)?.filter(|handle| handle.is_pod()).ok_or_else(|| Problem::no_pod(id))
+    }
+
+    /// Finds the reservation of an id as a caller wrote it.
+    pub(crate) fn find_reservation(&self, id: &str) -> Option<Reservation> {
+        self.registry.reservation(&id.parse().ok()?)
     }
 
     fn look_up(&self, id: &str) -> Result<Option<Arc<Handle>>, Problem> {

@@ -23,15 +23,17 @@ use crate::container::link::ShimLink;
 use crate::container::{Handle, records};
 use crate::facts::{End, Facts};
 use crate::members;
-use crate::node::Node;
+use crate::node::{Node, Remembered};
 use crate::paths::containers_in;
+use crate::reserve;
 
 /// Time limit for shims to report their states. One that hangs must not keep the clients of others waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Registers every container that is known from before, and resumes those that are not completed. `node.settled`
 /// becomes true when each of them is connected or completed.
-pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
+pub fn recover(node: &Arc<Node>, remembered: Remembered) {
+    let Remembered { containers: remembered, reservations } = remembered;
     let (deleted, mut remembered): (Vec<_>, Vec<_>) =
         remembered.into_iter().partition(|facts| was_deleted(node, facts));
     deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
@@ -70,6 +72,7 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
             open.extend(resume(node, facts, reported));
         }
     }
+    reserve::restore(node, reservations);
     tracing::info!(completed, open = open.len(), "registered the containers of earlier daemons");
     tokio::spawn(settle(Arc::clone(node), open));
 }

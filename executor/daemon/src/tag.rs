@@ -49,6 +49,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         docker_socket,
         // Nor does the reader of the output.
         await_reader: _,
+        // Nor where its capacity comes from.
+        reserved: _,
         remove_when_completed,
         tmpfs,
         extra_hosts,

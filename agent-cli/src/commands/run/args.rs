@@ -62,6 +62,9 @@ pub(crate) struct RunArgs {
     /// Id of the container; a UUID when left out
     #[arg(long, visible_alias = "name", help_heading = "Container")]
     pub(crate) id: Option<String>,
+    /// Reservation to run the container with (`agent-cli reserve`), whose id it gets; refused where that has expired
+    #[arg(long, value_name = "ID", conflicts_with = "id", help_heading = "Container")]
+    pub(crate) reservation: Option<String>,
     /// Print the id and leave the container running
     #[arg(long, short, help_heading = "Container")]
     pub(crate) detach: bool,

@@ -69,7 +69,8 @@ pub(super) fn lower(
         secret_arguments: secrets.arguments,
     };
     let mut request = RunRequest {
-        id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+        reserved: args.reservation.is_some(),
+        id: args.reservation.or(args.id).unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
         action: Some(Action { run: Some(run), ..Action::default() }),
         rootfs,
         limits: Some(args.limits.limits()),

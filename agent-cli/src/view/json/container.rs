@@ -41,6 +41,8 @@ pub(crate) struct Container {
     steps: Vec<Step>,
     /// Restarts; null without a restart policy.
     restart: Option<restarts::RestartStatus>,
+    /// Of a reservation: when it expires.
+    reservation_expires_at: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -184,6 +186,7 @@ impl From<&v1::Container> for Container {
             result: container.result.as_ref().map(Ending::from),
             steps: container.steps.iter().map(Step::from).collect(),
             restart: container.restart.as_ref().map(restarts::RestartStatus::from),
+            reservation_expires_at: time(container.reservation_expires_at.as_ref()),
         }
     }
 }

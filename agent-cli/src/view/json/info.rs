@@ -30,6 +30,11 @@ pub(crate) struct Info {
     shells: Option<Shells>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
+    /// Held by containers and reservations.
+    allocated: Option<Capacity>,
+    /// Held by reservations.
+    reserved: Option<Capacity>,
+    reservations: u32,
     containers: BTreeMap<String, u32>,
 }
 
@@ -129,6 +134,9 @@ impl Info {
             }),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
+            allocated: info.allocated.map(capacity),
+            reserved: info.reserved.map(capacity),
+            reservations: info.reservations,
             containers: sorted(&info.containers),
         }
     }

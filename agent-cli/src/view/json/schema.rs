@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     CheckedBindings, Container, ContainerStats, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, PodDocument,
-    Rotated, Secrets, ShownBindings,
+    Released, Reservation, Rotated, Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::view::images;
@@ -43,6 +43,8 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("egress set", "one document", |g| g.subschema_for::<Egress>()),
         ("egress show", "one document", |g| g.subschema_for::<Egress>()),
         ("secrets", "one document; the only one that holds values", |g| g.subschema_for::<Secrets>()),
+        ("reserve", "one document", |g| g.subschema_for::<Reservation>()),
+        ("release", "one document", |g| g.subschema_for::<Vec<Released>>()),
         ("info", "one document", |g| g.subschema_for::<Info>()),
         ("image pull", "one document", |g| g.subschema_for::<images::Document>()),
         ("image ls", "one document", |g| g.subschema_for::<Vec<images::Document>>()),
@@ -110,7 +112,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 59] = [
+const SHOWN: [(&str, &str, &[&str]); 61] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
@@ -131,6 +133,8 @@ const SHOWN: [(&str, &str, &[&str]); 59] = [
     ("Wipe", "WipeReceipt", &[]),
     ("Summary", "OutputsSummary", &[]),
     ("Info", "InfoResponse", &["socket"]),
+    ("Reservation", "Reservation", &[]),
+    ("Resources", "Resources", &[]),
     ("Capacity", "Capacity", &[]),
     ("LogEntry", "StreamLogsResponse", &["encoding"]),
     ("LogGap", "LogGap", &[]),

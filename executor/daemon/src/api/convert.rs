@@ -3,6 +3,7 @@
 mod checks;
 mod host_options;
 mod pods;
+mod reservations;
 mod restarts;
 mod usage;
 mod volumes;
@@ -30,6 +31,7 @@ use crate::facts::{End, Facts};
 
 pub(super) use host_options::host_device;
 pub(super) use pods::pod;
+pub(super) use reservations::{reservation, reserved_container};
 pub(super) use volumes::host as host_volume;
 
 /// Mount options of secret files.
@@ -66,6 +68,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         check_statuses: checks::statuses(facts.health.as_deref()),
         startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
         restart: facts.restarts.as_ref().filter(|_| facts.started_at.is_some()).map(restarts::status),
+        reservation_expires_at: None,
     }
 }
 
@@ -433,6 +436,9 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::PodReady => Kind::PodReady,
             EventKind::PodEnded => Kind::PodEnded,
             EventKind::PodDeleted => Kind::PodDeleted,
+            EventKind::ReservationMade => Kind::ReservationMade,
+            EventKind::ReservationExpired => Kind::ReservationExpired,
+            EventKind::ReservationReleased => Kind::ReservationReleased,
         }
         .into(),
         result: event.end.as_deref().map(result),

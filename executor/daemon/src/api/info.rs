@@ -17,7 +17,7 @@ use crate::node::Node;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn info(node: &Node) -> v1::InfoResponse {
-    let (total, remaining) = node.registry.capacity();
+    let capacity = node.registry.capacity();
     let mut containers: HashMap<String, u32> = HashMap::new();
     node.registry.visit(None, |handle| {
         if let Some(state) = handle.state().filter(|_| !handle.is_pod()) {
@@ -35,8 +35,11 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     };
     v1::InfoResponse {
         version: executor_secrets::VERSION.to_owned(),
-        total: Some(convert::capacity(total)),
-        remaining: Some(convert::capacity(remaining)),
+        total: Some(convert::capacity(capacity.total)),
+        remaining: Some(convert::capacity(capacity.remaining)),
+        allocated: Some(convert::capacity(capacity.allocated)),
+        reserved: Some(convert::capacity(capacity.reserved)),
+        reservations: u32::try_from(capacity.reservations).unwrap_or(u32::MAX),
         containers,
         secret_mount_kind: kind.into(),
         cgroups: session.as_ref().map(|session| session.cgroups().to_owned()).unwrap_or_default(),

@@ -27,6 +27,8 @@ const FORM_VERSION: u64 = 1;
 /// The boot in which the store was last written. A table that older daemons do not look at.
 const BOOTS: TableDefinition<'_, &str, &str> = TableDefinition::new("boots");
 const LAST: &str = "last";
+/// Reservations by id, as JSON. A table that older daemons do not look at.
+const RESERVATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("reservations");
 /// Bytes of the store's cache.
 const CACHE: usize = 1 << 20;
 
@@ -121,6 +123,16 @@ impl Store {
                 .map_err(|error| StoreError::Form(format!("container {}", id.value()), error))?;
             loaded.containers.push(facts);
         }
+        let reservations = match transaction.open_table(RESERVATIONS) {
+            Err(redb::TableError::TableDoesNotExist(_)) => None,
+            table => Some(table?),
+        };
+        for row in reservations.iter().map(ReadableTable::iter).collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
+            let (id, json) = row?;
+            let reservation = serde_json::from_slice(json.value())
+                .map_err(|error| StoreError::Form(format!("reservation {}", id.value()), error))?;
+            loaded.reservations.push(reservation);
+        }
         for row in transaction.open_table(EVENTS)?.iter()? {
             let (cursor, json) = row?;
             let event: Event = serde_json::from_slice(json.value())
@@ -158,6 +170,15 @@ impl Store {
                 match facts {
                     Some(facts) => drop(containers.insert(id.as_str(), &*json(id.as_str(), &**facts)?)?),
                     None => drop(containers.remove(id.as_str())?),
+                }
+            }
+            if !batch.reservations.is_empty() {
+                let mut reservations = transaction.open_table(RESERVATIONS)?;
+                for (id, reservation) in &batch.reservations {
+                    match reservation {
+                        Some(kept) => drop(reservations.insert(id.as_str(), &*json(id.as_str(), &**kept)?)?),
+                        None => drop(reservations.remove(id.as_str())?),
+                    }
                 }
             }
             let mut events = transaction.open_table(EVENTS)?;
