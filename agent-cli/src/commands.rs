@@ -8,6 +8,7 @@ mod attach;
 pub(crate) mod audit;
 mod bindings;
 mod cp;
+mod drain;
 mod egress;
 mod events;
 mod exec;
@@ -45,6 +46,7 @@ use self::attach::AttachArgs;
 use self::audit::AuditArgs;
 use self::bindings::BindingsCommand;
 use self::cp::CpArgs;
+use self::drain::{DrainArgs, HealthArgs};
 use self::egress::EgressArgs;
 use self::events::EventsArgs;
 use self::exec::ExecArgs;
@@ -198,6 +200,18 @@ pub(crate) enum Direct {
     Reserve(ReserveArgs),
     /// End reservations before their time
     Release(ReleaseArgs),
+    /// Take no new containers, stop all that there are, and kill the rest at the deadline
+    ///
+    /// Each container has its grace period. Shows the progress, and at the end what was killed. Executord goes on when this command
+    /// is interrupted; the same command joins it again. The exit status is 125 where a container could not be killed.
+    /// Executord stays drained, and not healthy, until `undrain` or a restart of the machine.
+    Drain(DrainArgs),
+    /// Take new containers again after `drain`
+    Undrain,
+    /// Show whether executord is healthy, with the reasons where it is not, or set that
+    ///
+    /// It is not healthy while it is drained or has no launcher, when its test of itself fails, or when --unhealthy says so.
+    Health(HealthArgs),
     /// Show executord's version, capacity and state
     Info,
 }
@@ -328,6 +342,9 @@ impl Direct {
             Self::Events(args) => events::events(session, args).await,
             Self::Reserve(args) => reserve::reserve(session, args).await,
             Self::Release(args) => reserve::release(session, args).await,
+            Self::Drain(args) => drain::drain(session, args).await,
+            Self::Undrain => drain::undrain(session).await,
+            Self::Health(args) => drain::health(session, args).await,
             Self::Info => info::info(session).await,
         }
     }

@@ -1,15 +1,19 @@
-//! The cell as a whole: reservations of capacity.
+//! The cell as a whole: reservations of capacity, drain, health.
 
 use std::time::Duration;
 
 use executor_proto::v1::cell_client::CellClient;
-use executor_proto::v1::{ReleaseReservationRequest, Reservation, ReserveRequest, Resources};
-use tonic::Code;
+use executor_proto::v1::{
+    DrainRequest, DrainResponse, Health, ReleaseReservationRequest, Reservation, ReserveRequest, Resources,
+    SetHealthyRequest, UndrainRequest,
+};
+use tokio::time::Instant;
 use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 
 use crate::connect::Client;
 use crate::error::Error;
-use crate::retry::is_lost;
+use crate::retry::{Patience, is_away, is_lost};
 use crate::run::duration;
 
 /// The cell of an executord.
@@ -71,5 +75,80 @@ impl Cell {
             Err(error) if attempts > 1 && error.code() == Some(Code::NotFound) => Ok(()),
             answer => answer.map(drop),
         }
+    }
+}
+
+/// Progress of a drain as it comes, over restarts of executord.
+pub struct Drain {
+    cell: Cell,
+    request: DrainRequest,
+    patience: Patience,
+    stream: Option<Streaming<DrainResponse>>,
+}
+
+impl Cell {
+    /// Takes no new containers, and stops all that there are until the deadline, at which the rest is killed. Begins with the first
+    /// call of [`Drain::next`], and goes on when nobody follows it.
+    ///
+    /// # Errors
+    /// The deadline is too long for the interface.
+    pub fn drain(&self, deadline: Option<Duration>, parallel: u32, reason: &str) -> Result<Drain, Error> {
+        let request =
+            DrainRequest { deadline: deadline.map(duration).transpose()?, parallel, reason: reason.to_owned() };
+        Ok(Drain { cell: self.clone(), request, patience: self.0.patience(), stream: None })
+    }
+
+    /// Takes new containers again.
+    ///
+    /// # Errors
+    /// Executord is away.
+    pub async fn undrain(&self) -> Result<(), Error> {
+        let answer = self.0.patiently(is_lost, |_| {
+            let mut rpc = self.rpc();
+            async move { rpc.undrain(UndrainRequest {}).await }
+        });
+        answer.await.map(drop)
+    }
+
+    /// Says that the cell is not healthy, for this reason, or takes that back. Returns the health that results.
+    ///
+    /// # Errors
+    /// The reason is too long.
+    pub async fn set_unhealthy(&self, reason: Option<&str>) -> Result<Health, Error> {
+        let request = SetHealthyRequest { healthy: reason.is_none(), reason: reason.unwrap_or_default().to_owned() };
+        let answer = self.0.patiently(is_lost, |_| {
+            let (mut rpc, request) = (self.rpc(), request.clone());
+            async move { rpc.set_healthy(request).await }
+        });
+        answer.await?.health.ok_or(Error::Incomplete("the health"))
+    }
+}
+
+impl Drain {
+    /// The next message of progress; `None` after the last one.
+    ///
+    /// # Errors
+    /// [`Code::Aborted`]: the drain was ended by [`Cell::undrain`]. Executord is away for too long.
+    pub async fn next(&mut self) -> Result<Option<DrainResponse>, Error> {
+        loop {
+            let begun = Instant::now();
+            let broken = match self.message().await {
+                Ok(message) => {
+                    self.patience.heard();
+                    return Ok(message);
+                }
+                Err(status) => status,
+            };
+            self.stream = None;
+            self.cell.0.await_return(&mut self.patience, begun, &broken, is_away).await?;
+        }
+    }
+
+    async fn message(&mut self) -> Result<Option<DrainResponse>, tonic::Status> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => none.insert(self.cell.rpc().drain(self.request.clone()).await?.into_inner()),
+        };
+        stream.message().await
     }
 }

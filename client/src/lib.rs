@@ -47,7 +47,7 @@ mod secret;
 mod stats;
 
 pub use attach::{Attach, AttachOptions, Attached, rest_of_log};
-pub use cell::Cell;
+pub use cell::{Cell, Drain};
 pub use connect::{Attempts, Client, DEFAULT_PATIENCE, DEFAULT_SOCKET};
 pub use containers::{ListFilter, Match};
 pub use error::{Code, ConnectError, Error, Refusal, Violation};

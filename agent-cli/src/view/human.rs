@@ -79,6 +79,11 @@ pub(crate) fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
+/// Health of an executord in one line.
+pub(crate) fn health_line(health: &v1::Health) -> String {
+    if health.healthy { "healthy".into() } else { plain(&format!("NOT healthy: {}", health.reasons.join("; "))) }
+}
+
 /// Until `then`, as an [`age`]; `now` where that is past.
 pub(crate) fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
     let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
@@ -250,6 +255,14 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     table.pair("socket", socket);
     let launcher = if info.launcher_connected { ("connected", Role::Good) } else { ("NOT connected", Role::Bad) };
     table.row([("launcher".into(), Role::Faint), (launcher.0.into(), launcher.1)]);
+    if let Some(health) = &info.health {
+        let role = if health.healthy { Role::Good } else { Role::Bad };
+        table.row([("health".into(), Role::Faint), (health_line(health), role)]);
+        if let Some(at) = &health.self_test_at {
+            let took = health.self_test_took.map(wire_span).unwrap_or_default();
+            table.pair("self-test", format!("{} ago, in {took}", age(Some(at), now)));
+        }
+    }
     table.pair("started", format!("{} ({} ago)", time(info.started_at.as_ref()), age(info.started_at.as_ref(), now)));
     table.pair("serves as", format!("uid {}", info.uid));
     table.pair("kernel", info.kernel.clone());

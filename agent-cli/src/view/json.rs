@@ -38,7 +38,7 @@ use super::human::{event_kind, system_time};
 use crate::failure::Failure;
 
 pub(crate) use bindings::{CheckedBindings, ShownBindings};
-pub(crate) use cell::{Released, Reservation};
+pub(crate) use cell::{Drain, Health, Released, Reservation};
 pub(crate) use container::{Container, Rotated};
 pub(crate) use ending::Ending;
 pub(crate) use info::Info;

@@ -17,7 +17,7 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 37] = [
+const TABLE: [(&str, Callers); 40] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
     ("/executor.v1.Executor/List", Callers::Operators),
@@ -42,6 +42,9 @@ const TABLE: [(&str, Callers); 37] = [
     ("/executor.v1.Images/Prune", Callers::Operators),
     ("/executor.v1.Cell/Reserve", Callers::Operators),
     ("/executor.v1.Cell/ReleaseReservation", Callers::Operators),
+    ("/executor.v1.Cell/Drain", Callers::Operators),
+    ("/executor.v1.Cell/Undrain", Callers::Operators),
+    ("/executor.v1.Cell/SetHealthy", Callers::Operators),
     ("/executor.v1.Pods/CreatePod", Callers::Operators),
     ("/executor.v1.Pods/GetPod", Callers::Operators),
     ("/executor.v1.Pods/ListPods", Callers::Operators),
@@ -169,6 +172,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 33);
+        assert_eq!(methods, 36);
     }
 }

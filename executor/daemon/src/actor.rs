@@ -494,6 +494,7 @@ impl Actor {
         let id = self.handle.id();
         let end = self.facts.end.as_ref().filter(|_| state == State::Completed);
         match end {
+            _ if id.is_self_test() => tracing::debug!(container = %id, state = state.name()),
             None => tracing::info!(container = %id, state = state.name()),
             Some(end) => {
                 let (code, signal) = match end.exit {
@@ -506,6 +507,7 @@ impl Actor {
             }
         }
         let kind = match state {
+            _ if id.is_self_test() => return,
             State::Running if self.facts.plan.is_pod() => EventKind::PodReady,
             State::Completed if self.facts.plan.is_pod() => EventKind::PodEnded,
             _ if self.facts.plan.is_pod() => return,

@@ -73,6 +73,7 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
         Some(reference) => plan_without_image(request, pod, &node.config.policy)
             .map_err(|problem| denied_image(problem, reference, node))?,
     };
+    Node::check_id(&plan.id)?;
     let used = node.registry.get(&plan.id);
     let tag = tag::of(&tag_key(node)?, request);
     if let Some(handle) = used {
@@ -116,9 +117,28 @@ pub(crate) async fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> 
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
-    let (draft, violations) = draft::pod(&request);
-    let plan = validated(None, &draft, violations, &node.config.policy)?;
-    let tag = tag::of_pod(&tag_key(node)?, &request);
+    let plan = plan_of_pod(node, &request)?;
+    Node::check_id(&plan.id)?;
+    make_pod(node, plan, &request).await
+}
+
+/// Makes the pod of the self-test.
+pub(crate) async fn self_test(node: &Arc<Node>, request: v1::CreatePodRequest) -> Result<(Arc<Handle>, bool), Problem> {
+    let plan = plan_of_pod(node, &request)?;
+    make_pod(node, plan, &request).await
+}
+
+fn plan_of_pod(node: &Node, request: &v1::CreatePodRequest) -> Result<Plan, Problem> {
+    let (draft, violations) = draft::pod(request);
+    validated(None, &draft, violations, &node.config.policy)
+}
+
+async fn make_pod(
+    node: &Arc<Node>,
+    plan: Plan,
+    request: &v1::CreatePodRequest,
+) -> Result<(Arc<Handle>, bool), Problem> {
+    let tag = tag::of_pod(&tag_key(node)?, request);
     if let Some(handle) = node.registry.get(&plan.id) {
         return same_container(handle, &tag);
     }
@@ -153,6 +173,7 @@ async fn launch(
         }
         Ok(Admission::Used(handle)) => same_container(handle, tag),
         Ok(Admission::PodEnds) => Err(Problem::pod_unavailable(&pod)),
+        Ok(Admission::Closed) => Err(node.check_open().err().unwrap_or_else(Problem::stopping)),
         Ok(Admission::NotReserved) => Err(reserve::missing(node, &id)),
         Ok(Admission::BeyondReservation(short)) => {
             let why = format!("{id} needs more than its reservation holds: {short}");

@@ -3,6 +3,7 @@
 //! Every value is checked here, once; an error names the file, the key and the value.
 
 mod images;
+mod self_test;
 mod transfers;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use serde::Deserialize;
 
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
+pub use self_test::SelfTestSettings;
 
 /// Longest path of a listening socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -83,6 +85,7 @@ struct File {
     launcher: LauncherSettings,
     /// Table of the launcher likewise.
     shells: ShellSettings,
+    self_test: self_test::SelfTest,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -163,6 +166,8 @@ pub struct Config {
     pub events_kept: usize,
     /// Size in bytes at which a container's log is rotated.
     pub log_bytes_max: u64,
+    /// Settings of the self-test.
+    pub self_test: SelfTestSettings,
 }
 
 /// Bounds of a listening socket.
@@ -251,6 +256,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     let paths = Paths { run_dir, state_dir };
     Ok(Config {
         transfers: file.transfers.resolve(&check)?,
+        self_test: file.self_test.resolve(&check)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,
         listen,

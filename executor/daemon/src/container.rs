@@ -87,6 +87,11 @@ impl Handle {
         self.is_pod
     }
 
+    /// True of the container with which the daemon tests itself.
+    pub(crate) fn is_self_test(&self) -> bool {
+        self.id.is_self_test()
+    }
+
     /// True of a pod that is being stopped or deleted.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::facts::Facts;
 use crate::node::{Node, NodeError};
 use crate::server::{self, Endpoint, Listeners};
-use crate::{admit, api, recover, reserve, retention};
+use crate::{admit, api, drain, recover, reserve, retention, self_test};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -65,6 +65,8 @@ pub async fn serve(
     tokio::spawn(Arc::clone(&node.launcher).keep(connection, finished, obituary));
     tokio::spawn(retention::keep(Arc::clone(&node)));
     tokio::spawn(reserve::keep(Arc::clone(&node)));
+    tokio::spawn(drain::resume(Arc::clone(&node)));
+    tokio::spawn(self_test::keep(Arc::clone(&node)));
     let routes = api::routes(&node, config.bounds.message_bytes).await?;
     let stopping = node.stopping.subscribe();
     let pool = config.policy.userns_pool().ok();

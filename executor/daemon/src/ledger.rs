@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
 
+use crate::cell::CellState;
 use crate::events::{Event, KeptEvents};
 use crate::facts::Facts;
 use crate::reservation::Reservation;
@@ -36,6 +37,8 @@ pub struct Loaded {
     pub containers: Vec<Facts>,
     /// Reservations, in the order of their ids.
     pub reservations: Vec<Reservation>,
+    /// State of the cell.
+    pub cell: CellState,
     /// Events.
     pub events: KeptEvents,
     /// Number of daemons that were started on this ledger, this one included.
@@ -65,6 +68,8 @@ struct Batch {
     containers: BTreeMap<ContainerId, Option<Arc<Facts>>>,
     /// `None` where the reservation is to be forgotten.
     reservations: BTreeMap<ContainerId, Option<Arc<Reservation>>>,
+    /// State of the cell, where it has changed.
+    cell: Option<CellState>,
     events: BTreeMap<u64, Arc<Event>>,
     /// Events before this one are no longer kept.
     oldest_event: u64,
@@ -78,6 +83,7 @@ impl Batch {
     fn is_empty(&self) -> bool {
         self.containers.is_empty()
             && self.reservations.is_empty()
+            && self.cell.is_none()
             && self.events.is_empty()
             && self.reserved.is_none()
             && self.boot_id.is_none()
@@ -91,6 +97,7 @@ impl Batch {
         for (id, reservation) in failed.reservations {
             self.reservations.entry(id).or_insert(reservation);
         }
+        self.cell = self.cell.take().or(failed.cell);
         self.events.extend(failed.events);
         self.oldest_event = self.oldest_event.max(failed.oldest_event);
         self.reserved = self.reserved.or(failed.reserved);
@@ -174,6 +181,11 @@ impl Ledger {
     /// Forgets a reservation.
     pub fn forget_reservation(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.reservations.insert(id.clone(), None)));
+    }
+
+    /// Keeps the state of the cell.
+    pub fn put_cell(&self, state: CellState) {
+        self.writer.add(|batch| batch.cell = Some(state));
     }
 
     /// Keeps an event, and forgets those before `oldest`.

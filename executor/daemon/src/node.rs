@@ -10,6 +10,7 @@ use rustix::fs::StatVfs;
 use tokio::sync::{Notify, watch};
 
 use crate::artifacts::Artifacts;
+use crate::cell::{Cell, CellState};
 use crate::config::Config;
 use crate::container::Handle;
 use crate::event_log::EventLog;
@@ -78,6 +79,8 @@ pub struct Node {
     pub booted: bool,
     /// Start of the daemon.
     pub started_at: Timestamp,
+    /// Whether it takes containers, and whether it is healthy.
+    pub cell: Cell,
     /// Notified when a container is completed, for the retention.
     pub completed: Notify,
     /// True when every container of an earlier daemon is in the registry: from the launcher's first greeting on.
@@ -107,6 +110,11 @@ impl Node {
             events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
             booted: loaded.boot_id.is_some_and(|last| last != boot_id),
+            cell: Cell::new(CellState {
+                // The containers of an earlier boot are gone, and with them what was to be drained.
+                drain: loaded.cell.drain.filter(|drain| drain.boot_id == boot_id),
+                ..loaded.cell
+            }),
             boot_id,
             config,
             ledger,
@@ -117,6 +125,7 @@ impl Node {
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
         };
+        node.registry.set_closed(node.cell.state().drain.is_some());
         Ok((Arc::new(node), Remembered { containers: loaded.containers, reservations: loaded.reservations }))
     }
 
@@ -146,6 +155,18 @@ impl Node {
         self.look_up(id)?.filter(|handle| handle.is_pod()).ok_or_else(|| Problem::no_pod(id))
     }
 
+    /// Checks that a caller may use an id for something new.
+    ///
+    /// # Errors
+    /// The id belongs to the self-test.
+    pub(crate) fn check_id(id: &ContainerId) -> Result<(), Problem> {
+        if !id.is_self_test() {
+            return Ok(());
+        }
+        let why = ViolationReason::NotAllowed.because("belongs to the daemon's test of itself");
+        Err(Problem::invalid_field("id", why))
+    }
+
     /// Finds the reservation of an id as a caller wrote it.
     pub(crate) fn find_reservation(&self, id: &str) -> Option<Reservation> {
         self.registry.reservation(&id.parse().ok()?)
@@ -155,17 +176,28 @@ impl Node {
         let id: ContainerId = id
             .parse()
             .map_err(|bad| Problem::invalid_field("id", ViolationReason::InvalidFormat.because(format!("{bad}"))))?;
-        Ok(self.registry.get(&id))
+        Ok(self.registry.get(&id).filter(|handle| !handle.is_self_test()))
+    }
+
+    /// Checks that new containers are taken: the daemon neither stops nor is drained.
+    ///
+    /// # Errors
+    /// It is, with the reason.
+    pub(crate) fn check_open(&self) -> Result<(), Problem> {
+        if *self.stopping.borrow() {
+            return Err(Problem::stopping());
+        }
+        let Some(drain) = self.cell.state().drain else { return Ok(()) };
+        let why = format!("this executord takes no new containers: it is {}; Undrain ends that", drain.describe());
+        Err(Problem::new(Kind::Unavailable, why))
     }
 
     /// Checks that a new container can be taken at the moment.
     ///
     /// # Errors
-    /// The daemon is stopping, or the ledger or the state directory has no room.
+    /// The daemon is stopping or drained, or the ledger or the state directory has no room.
     pub fn check_room(&self) -> Result<(), Problem> {
-        if *self.stopping.borrow() {
-            return Err(Problem::stopping());
-        }
+        self.check_open()?;
         if let Some(trouble) = self.ledger.trouble() {
             return Err(Problem::new(Kind::Exhausted, trouble));
         }

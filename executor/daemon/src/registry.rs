@@ -39,6 +39,8 @@ struct Inner {
     containers: BTreeMap<ContainerId, Arc<Handle>>,
     account: Account,
     reserved: Reserved,
+    /// True while nothing new is taken.
+    closed: bool,
 }
 
 /// Outcome of an admission.
@@ -54,6 +56,8 @@ pub enum Admission {
     BeyondReservation(Exhausted),
     /// The request requires a reservation, and there is none.
     NotReserved,
+    /// Nothing new is taken.
+    Closed,
 }
 
 /// Outcome of a request for a reservation.
@@ -67,6 +71,8 @@ pub(crate) enum Reserving {
     Container(ContainerId),
     /// There is one with other resources.
     Different(ContainerId),
+    /// Nothing new is taken.
+    Closed,
 }
 
 /// Capacity of the host.
@@ -84,6 +90,14 @@ pub(crate) struct CapacityUse {
     pub(crate) reservations: usize,
 }
 
+/// Returns what a container holds: nothing where it is the daemon's test of itself, which has to find out about a full node, too.
+fn amount_of(facts: &Facts) -> Amount {
+    if facts.plan.id.is_self_test() {
+        return Amount::default();
+    }
+    Amount::of(&facts.plan.limits, &facts.plan.volumes)
+}
+
 impl Inner {
     fn takes_members(&self, pod: &ContainerId) -> bool {
         let pod = self.containers.get(pod).filter(|pod| pod.is_pod() && !pod.is_closed());
@@ -99,7 +113,12 @@ impl Inner {
 impl Registry {
     /// Makes an empty registry over the capacity of the host.
     pub fn new(total: Amount) -> Self {
-        let inner = Inner { containers: BTreeMap::new(), account: Account::new(total), reserved: Reserved::default() };
+        let inner = Inner {
+            containers: BTreeMap::new(),
+            account: Account::new(total),
+            reserved: Reserved::default(),
+            closed: false,
+        };
         Self { inner: Mutex::new(inner), releases: watch::Sender::new(0), reservations: watch::Sender::new(()) }
     }
 
@@ -124,10 +143,13 @@ impl Registry {
         if let Some(handle) = inner.containers.get(&id) {
             return Ok(Admission::Used(Arc::clone(handle)));
         }
+        if inner.closed {
+            return Ok(Admission::Closed);
+        }
         if facts.plan.member_of().is_some_and(|pod| !inner.takes_members(pod)) {
             return Ok(Admission::PodEnds);
         }
-        let amount = Amount::of(&facts.plan.limits, &facts.plan.volumes);
+        let amount = amount_of(&facts);
         match inner.reserved.get(&id).map(|reservation| reservation.amount) {
             None if needs_reservation => return Ok(Admission::NotReserved),
             None => {}
@@ -157,7 +179,7 @@ impl Registry {
         needs_reservation: bool,
         taken: impl Fn(&Reservation),
     ) -> Result<Admission, Exhausted> {
-        let amount = Amount::of(&facts.plan.limits, &facts.plan.volumes);
+        let amount = amount_of(facts);
         self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), needs_reservation, &taken)).await
     }
 
@@ -185,6 +207,9 @@ impl Registry {
         if inner.containers.contains_key(&asked.id) {
             return Ok(Reserving::Container(asked.id));
         }
+        if inner.closed {
+            return Ok(Reserving::Closed);
+        }
         let outcome = match inner.reserved.get(&asked.id) {
             Some(there) if there.amount != asked.amount => return Ok(Reserving::Different(asked.id)),
             Some(there) => Reserving::Renewed(Reservation { created_at: there.created_at, ..asked }),
@@ -200,6 +225,11 @@ impl Registry {
         drop(inner);
         self.reservations.send_replace(());
         Ok(outcome)
+    }
+
+    /// Has it take nothing new, or take it again. Containers that are admitted by then are in it.
+    pub(crate) fn set_closed(&self, closed: bool) {
+        locked(&self.inner).closed = closed;
     }
 
     /// Takes back the reservation of an earlier daemon, whatever remains.
@@ -313,7 +343,7 @@ impl Registry {
             inner.account.release(&facts.plan.id);
         }
         if !is_removed {
-            inner.account.adopt(&facts.plan.id, Amount::of(&facts.plan.limits, &facts.plan.volumes));
+            inner.account.adopt(&facts.plan.id, amount_of(&facts));
         }
         let handle = Arc::new(Handle::new(facts));
         if is_removed {
@@ -366,8 +396,8 @@ impl Registry {
         self.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false. The
-    /// registry is not locked during a call.
+    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false; not for that of the
+    /// self-test. The registry is not locked during a call.
     pub fn visit(&self, after: Option<&ContainerId>, mut visit: impl FnMut(&Arc<Handle>) -> bool) {
         let mut at = after.cloned();
         loop {
@@ -380,7 +410,7 @@ impl Registry {
                 .collect();
             let Some(last) = some.last() else { return };
             at = Some(last.id().clone());
-            if !some.iter().all(&mut visit) {
+            if !some.iter().filter(|handle| !handle.is_self_test()).all(&mut visit) {
                 return;
             }
         }

@@ -44,6 +44,7 @@ pub(crate) async fn reserve(node: &Arc<Node>, request: v1::ReserveRequest) -> Re
     violations.extend(id.as_ref().err().map(|bad| Violation::new("id", InvalidFormat.because(bad.to_string()))));
     let amount = amount(request.resources.unwrap_or_default(), &node.config.policy, &mut violations);
     let (true, Ok(id)) = (violations.is_empty(), id) else { return Err(Problem::invalid(violations)) };
+    Node::check_id(&id)?;
     // The id may belong to a container that an earlier daemon launched in its last moment.
     node.until_found().await;
     node.check_room()?;
@@ -64,6 +65,7 @@ pub(crate) async fn reserve(node: &Arc<Node>, request: v1::ReserveRequest) -> Re
         Ok(Reserving::Container(id)) => {
             Err(Problem::new(Kind::Exists, format!("the id {id} belongs to a container or a pod")))
         }
+        Ok(Reserving::Closed) => Err(node.check_open().err().unwrap_or_else(Problem::stopping)),
         Ok(Reserving::Different(id)) => {
             Err(Problem::new(Kind::Exists, format!("the reservation {id} was made with other resources")))
         }
@@ -108,6 +110,13 @@ pub(crate) fn release(node: &Node, id: &str) -> Result<(), Problem> {
     match node.registry.release_reservation(&id, |_| ended(node, &id, EventKind::ReservationReleased)) {
         true => Ok(()),
         false => Err(Problem::not_found("id", format!("there is no reservation {:?}", id.as_str()))),
+    }
+}
+
+/// Ends all reservations.
+pub(crate) fn release_all(node: &Node) {
+    for Reservation { id, .. } in node.registry.all_reservations() {
+        node.registry.release_reservation(&id, |_| ended(node, &id, EventKind::ReservationReleased));
     }
 }
 

@@ -1,5 +1,7 @@
-//! The cell as a whole: capacity that is reserved for later containers.
+//! The cell as a whole: capacity that is reserved for later containers, drain, health, and what does not end.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
+mod drain;
+mod health;
 mod reservations;

@@ -35,6 +35,7 @@ pub(crate) struct Info {
     /// Held by reservations.
     reserved: Option<Capacity>,
     reservations: u32,
+    health: Option<super::Health>,
     containers: BTreeMap<String, u32>,
 }
 
@@ -137,6 +138,7 @@ impl Info {
             allocated: info.allocated.map(capacity),
             reserved: info.reserved.map(capacity),
             reservations: info.reservations,
+            health: info.health.as_ref().map(super::Health::from),
             containers: sorted(&info.containers),
         }
     }

@@ -13,8 +13,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CheckedBindings, Container, ContainerStats, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, PodDocument,
-    Released, Reservation, Rotated, Secrets, ShownBindings,
+    CheckedBindings, Container, ContainerStats, Cp, Done, Drain, Egress, Ending, Event, Executed, Health, Info,
+    LogEntry, PodDocument, Released, Reservation, Rotated, Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::view::images;
@@ -45,6 +45,8 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("secrets", "one document; the only one that holds values", |g| g.subschema_for::<Secrets>()),
         ("reserve", "one document", |g| g.subschema_for::<Reservation>()),
         ("release", "one document", |g| g.subschema_for::<Vec<Released>>()),
+        ("drain", "a line for each change, the last one with done", |g| g.subschema_for::<Drain>()),
+        ("health", "one document", |g| g.subschema_for::<Health>()),
         ("info", "one document", |g| g.subschema_for::<Info>()),
         ("image pull", "one document", |g| g.subschema_for::<images::Document>()),
         ("image ls", "one document", |g| g.subschema_for::<Vec<images::Document>>()),
@@ -112,7 +114,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 61] = [
+const SHOWN: [(&str, &str, &[&str]); 63] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
@@ -134,6 +136,8 @@ const SHOWN: [(&str, &str, &[&str]); 61] = [
     ("Summary", "OutputsSummary", &[]),
     ("Info", "InfoResponse", &["socket"]),
     ("Reservation", "Reservation", &[]),
+    ("Drain", "DrainResponse", &[]),
+    ("Health", "Health", &[]),
     ("Resources", "Resources", &[]),
     ("Capacity", "Capacity", &[]),
     ("LogEntry", "StreamLogsResponse", &["encoding"]),

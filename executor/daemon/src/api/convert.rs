@@ -1,5 +1,6 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod cell;
 mod checks;
 mod host_options;
 mod pods;
@@ -29,6 +30,7 @@ use crate::draft;
 use crate::events::{Event, EventKind};
 use crate::facts::{End, Facts};
 
+pub(super) use cell::{drain, health};
 pub(super) use host_options::host_device;
 pub(super) use pods::pod;
 pub(super) use reservations::{reservation, reserved_container};

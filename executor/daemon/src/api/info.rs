@@ -56,7 +56,19 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         devices: node.config.policy.devices.iter().map(convert::host_device).collect(),
         apparmor_profiles: node.config.policy.apparmor_profiles.clone(),
         shells,
+        health: Some(health(node)),
     }
+}
+
+/// Makes the message of the cell's health.
+pub(super) fn health(node: &Node) -> v1::Health {
+    let unready = match node.launcher.session() {
+        _ if *node.stopping.borrow() => Some("executord is stopping".to_owned()),
+        Err(problem) => Some(problem.message),
+        Ok(_) if !*node.settled.borrow() => Some("containers of an earlier executord are still looked for".to_owned()),
+        Ok(_) => None,
+    };
+    convert::health(&node.cell.state(), unready)
 }
 
 /// Asks the launcher for its counts of shells. None where it does not answer in time, or is older than them.

@@ -27,6 +27,8 @@ const FORM_VERSION: u64 = 1;
 /// The boot in which the store was last written. A table that older daemons do not look at.
 const BOOTS: TableDefinition<'_, &str, &str> = TableDefinition::new("boots");
 const LAST: &str = "last";
+/// State of the cell, as JSON under [`LAST`]. A table that older daemons do not look at.
+const CELL: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cell");
 /// Reservations by id, as JSON. A table that older daemons do not look at.
 const RESERVATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("reservations");
 /// Bytes of the store's cache.
@@ -123,6 +125,12 @@ impl Store {
                 .map_err(|error| StoreError::Form(format!("container {}", id.value()), error))?;
             loaded.containers.push(facts);
         }
+        let cell = match transaction.open_table(CELL) {
+            Err(redb::TableError::TableDoesNotExist(_)) => None,
+            table => table?.get(LAST)?.map(|state| serde_json::from_slice(state.value())),
+        };
+        let malformed = |error| StoreError::Form("state of the cell".to_owned(), error);
+        loaded.cell = cell.transpose().map_err(malformed)?.unwrap_or_default();
         let reservations = match transaction.open_table(RESERVATIONS) {
             Err(redb::TableError::TableDoesNotExist(_)) => None,
             table => Some(table?),
@@ -180,6 +188,9 @@ impl Store {
                         None => drop(reservations.remove(id.as_str())?),
                     }
                 }
+            }
+            if let Some(state) = &batch.cell {
+                transaction.open_table(CELL)?.insert(LAST, &*json("state of the cell", state)?)?;
             }
             let mut events = transaction.open_table(EVENTS)?;
             for (cursor, event) in &batch.events {
