@@ -8,6 +8,7 @@ pub mod cli;
 pub mod daemon;
 pub mod dist;
 pub mod footprint;
+pub mod fuse;
 pub mod guide;
 pub mod host;
 pub mod http2;

@@ -79,6 +79,12 @@ pub(crate) fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
+/// Part of a container's life that does not end, in a word.
+pub(crate) fn phase(phase: i32) -> String {
+    v1::quarantine::Phase::try_from(phase)
+        .map_or_else(|_| format!("unknown_{phase}"), |phase| word(phase.as_str_name(), "PHASE_"))
+}
+
 /// Health of an executord in one line.
 pub(crate) fn health_line(health: &v1::Health) -> String {
     if health.healthy { "healthy".into() } else { plain(&format!("NOT healthy: {}", health.reasons.join("; "))) }
@@ -122,6 +128,9 @@ pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> Strin
     let state = state(container.state);
     if container.reservation_expires_at.is_some() {
         return format!("{state} (expires {})", left(container.reservation_expires_at.as_ref(), now));
+    }
+    if let Some(quarantine) = &container.quarantine {
+        return format!("{state} (quarantine: {})", phase(quarantine.phase));
     }
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
         return format!("{state} (restart {} waits)", restart.count + 1);
@@ -297,6 +306,9 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();
     table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });
+    if info.quarantined > 0 {
+        table.row([("in quarantine".into(), Role::Faint), (info.quarantined.to_string(), Role::Bad)]);
+    }
     if info.reservations > 0 {
         table.pair("reservations", info.reservations.to_string());
     }
@@ -328,6 +340,7 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
         | event::Kind::Unhealthy
         | event::Kind::Restarting
         | event::Kind::ReservationExpired
+        | event::Kind::Quarantined
         | event::Kind::Stopping
         | event::Kind::Wiping => Role::Attention,
         event::Kind::Completed | event::Kind::Deleted | event::Kind::PodEnded | event::Kind::PodDeleted => Role::Faint,
@@ -344,6 +357,9 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     }
     if event.egress_generation > 0 {
         line.push_str(&format!("  generation {}", event.egress_generation));
+    }
+    if event.quarantine_phase != 0 {
+        line.push_str(&format!("  {}", phase(event.quarantine_phase)));
     }
     if let Some(restart) = &event.restart {
         line.push_str(&format!("  {}", plain(&restart.last_reason)));

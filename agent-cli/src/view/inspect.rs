@@ -81,6 +81,16 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     if container.steps.is_empty() || !spec.path.is_empty() {
         table.pair("command", format!("{}{arguments}", spec.path));
     }
+    if let Some(quarantine) = &container.quarantine {
+        let since = quarantine.since.as_ref();
+        let text = format!(
+            "its {} does not end, since {} ({} ago)",
+            human::phase(quarantine.phase),
+            time(since),
+            age(since, now)
+        );
+        table.row([("quarantine".into(), Role::Faint), (text, Role::Bad)]);
+    }
     table.pair("rootfs", spec.rootfs.clone());
     if let Some(image) = &container.image {
         table.pair("image", image.digest.clone());

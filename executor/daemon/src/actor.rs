@@ -21,6 +21,7 @@ use executor_core::protocol::{self, EndUnhealthy, LauncherAnswer, LauncherCall, 
 use executor_core::record::{Exit, FailureKind, RestartRecord, StepRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
+use tokio::time::Instant;
 
 use crate::checks::{CheckReport, Checking};
 use crate::container::link::ShimLink;
@@ -32,10 +33,14 @@ use crate::launcher::{CallError, Session};
 use crate::members;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::quarantine::{Phase, Quarantine};
 use crate::transfers::Transferring;
 
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+
+/// Time between two looks at the end of a grace period, which another stop can bring forward.
+const STOP_LOOK: Duration = Duration::from_secs(1);
 
 /// Payload of a launch: descriptors for the launcher, with the only copies of the container's secrets in this process.
 #[derive(Debug)]
@@ -78,6 +83,8 @@ struct Actor {
     checking: Option<Checking>,
     /// Downloads and uploads that are carried out over the present connection.
     transferring: Transferring,
+    /// Part of its life that the container is in, and since when.
+    phase: Option<(Phase, Instant)>,
 }
 
 /// Why a connection to a shim is not followed any longer.
@@ -90,6 +97,35 @@ enum FollowEnd {
     Finished,
 }
 
+/// Limit of a part of a container's life.
+struct Deadline {
+    phase: Phase,
+    since: Instant,
+    limit: Duration,
+    /// The container's own grace period.
+    grace: Duration,
+    link: Option<Arc<ShimLink>>,
+}
+
+impl Deadline {
+    /// Resolves when the limit is reached; never where there is none. A stop is counted from the end of the grace period, which
+    /// another stop can bring forward.
+    async fn reached(deadline: Option<Self>) {
+        let Some(Self { phase, since, limit, grace, link }) = deadline else { return std::future::pending().await };
+        if phase != Phase::Stop {
+            return tokio::time::sleep_until(since + limit).await;
+        }
+        loop {
+            let told = link.as_ref().and_then(|link| link.kill_at()).unwrap_or(since + grace);
+            let due = told.max(since) + limit;
+            if due <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(due.min(Instant::now() + STOP_LOOK)).await;
+        }
+    }
+}
+
 /// Launches an admitted container, and drives it to its end.
 pub(crate) async fn launch(
     node: Arc<Node>,
@@ -98,8 +134,15 @@ pub(crate) async fn launch(
     session: Arc<Session>,
     payload: LaunchPayload,
 ) {
-    let mut actor =
-        Actor { node, handle, facts, unconfirmed: Vec::new(), checking: None, transferring: Transferring::default() };
+    let mut actor = Actor {
+        node,
+        handle,
+        facts,
+        unconfirmed: Vec::new(),
+        checking: None,
+        transferring: Transferring::default(),
+        phase: None,
+    };
     actor.admitted();
     let link = match actor.hand_over(&session, payload).await {
         Ok(link) => link,
@@ -112,7 +155,7 @@ pub(crate) async fn launch(
 /// Drives a container of an earlier daemon to its end.
 pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
     let (unconfirmed, checking, transferring) = (Vec::new(), None, Transferring::default());
-    let mut actor = Actor { node, handle, facts, unconfirmed, checking, transferring };
+    let mut actor = Actor { node, handle, facts, unconfirmed, checking, transferring, phase: None };
     // Its shim may be about to remove what is left: it told the end to the daemon before, and tells no more.
     if actor.facts.state == State::Completed || actor.conclude_from_record() {
         return actor.watch_removal(link).await;
@@ -215,9 +258,13 @@ impl Actor {
                 return self.finished().await;
             }
             // Without shim and record the launcher finishes the container, now or when it is there again.
-            tokio::select! {
-                () = self.handle.shim_lost.notified() => return self.finished().await,
-                _ = greetings.changed() => {}
+            loop {
+                let deadline = self.deadline(None);
+                tokio::select! {
+                    () = self.handle.shim_lost.notified() => return self.finished().await,
+                    _ = greetings.changed() => break,
+                    () = Deadline::reached(deadline) => self.quarantine(None),
+                }
             }
             if Seqpacket::connect(&self.node.config.paths.shim_socket(self.handle.id())).is_err() {
                 return self.finished().await;
@@ -227,29 +274,96 @@ impl Actor {
 
     /// Waits until what a completed container held of the node is removed, and gives its capacity back: by its shim, which
     /// ends with that, or by the launcher, where the shim was lost. The run directory goes last.
-    async fn watch_removal(self, mut link: Option<Arc<ShimLink>>) {
+    async fn watch_removal(mut self, mut link: Option<Arc<ShimLink>>) {
         let mut pause = RECONNECT;
         let path = self.node.config.paths.live_container(self.handle.id());
         loop {
-            if let Some(link) = link.take() {
-                while let Ok(Some(_)) = link.next().await {}
-                link.close();
+            let deadline = self.deadline(None);
+            if let Some(open) = &link {
+                tokio::select! {
+                    news = open.next() => {
+                        if !matches!(news, Ok(Some(_))) {
+                            link.take().iter().for_each(|link| link.close());
+                        }
+                    }
+                    () = Deadline::reached(deadline) => self.quarantine(None),
+                }
+                continue;
             }
             if !path.exists() {
                 break;
             }
             tokio::select! {
                 () = self.handle.shim_lost.notified() => {}
-                () = self.handle.until_removed() => {} // it was deleted
+                () = self.handle.until_removed() => break, // it was deleted
                 () = tokio::time::sleep(pause.pause()) => {} // nobody tells of a directory's removal
+                () = Deadline::reached(deadline) => self.quarantine(None),
             }
         }
+        if self.facts.quarantine.is_some() && self.handle.state().is_some() {
+            self.leave_quarantine();
+            let facts = Arc::new(self.facts.clone());
+            self.handle.publish(Presence::Present(Arc::clone(&facts)));
+            self.node.ledger.put(facts);
+        }
         self.node.registry.release(&self.handle);
+    }
+
+    /// Returns the limit of the part of its life that the container is in; none where there is none, or it is in quarantine for it
+    /// already.
+    fn deadline(&mut self, link: Option<&Arc<ShimLink>>) -> Option<Deadline> {
+        let phase = Phase::of(self.facts.state);
+        if self.phase.map(|(phase, _)| phase) != phase {
+            self.phase = phase.map(|phase| (phase, Instant::now()));
+        }
+        let (phase, since) = self.phase?;
+        if self.facts.quarantine.is_some_and(|quarantine| quarantine.phase == phase) {
+            return None;
+        }
+        let limit = self.node.config.phase_limits.of(phase);
+        Some(Deadline { phase, since, limit, grace: self.facts.plan.grace, link: link.cloned() })
+    }
+
+    /// Puts the container in quarantine for the part of its life that it is in, and has it killed where that can help.
+    fn quarantine(&mut self, link: Option<&Arc<ShimLink>>) {
+        let Some((phase, _)) = self.phase else { return };
+        let (now, id) = (crate::now(), self.handle.id());
+        self.facts.quarantine = Some(Quarantine { phase, since: now });
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        tracing::error!(container = %id, phase = phase.name(), "in quarantine: it does not end in time");
+        if !id.is_self_test() {
+            self.node.events.append(id, EventKind::Quarantined(phase), None, now);
+        }
+        self.node.ledger.put(facts);
+        if let (Some(link), true) = (link, phase != Phase::Removal) {
+            let link = Arc::clone(link);
+            // Whether it helps is seen by the states that follow.
+            tokio::spawn(async move { link.call(ShimCall::Stop(protocol::Stop { grace_ms: 0, signal: 0 })).await });
+        }
+    }
+
+    /// Takes the container out of quarantine when it goes on.
+    fn leave_quarantine(&mut self) {
+        let Some(Quarantine { phase, .. }) = self.facts.quarantine.take() else { return };
+        let id = self.handle.id();
+        tracing::info!(container = %id, phase = phase.name(), "out of quarantine");
+        if !id.is_self_test() {
+            self.node.events.append(id, EventKind::QuarantineEnded(phase), None, crate::now());
+        }
+    }
+
+    /// Takes it out of quarantine where this state is behind the part of its life that did not end.
+    fn goes_on_to(&mut self, state: State) {
+        if self.facts.quarantine.is_some_and(|quarantine| Phase::of(state) != Some(quarantine.phase)) {
+            self.leave_quarantine();
+        }
     }
 
     /// Follows one connection.
     async fn follow(&mut self, link: &Arc<ShimLink>) -> Result<FollowEnd, Problem> {
         loop {
+            let deadline = self.deadline(Some(link));
             let news = tokio::select! {
                 news = link.next() => news,
                 report = Checking::next(&mut self.checking) => {
@@ -257,6 +371,10 @@ impl Actor {
                     continue;
                 }
                 () = self.handle.shim_lost.notified() => return Ok(FollowEnd::Finished),
+                () = Deadline::reached(deadline) => {
+                    self.quarantine(Some(link));
+                    continue;
+                }
             };
             match news {
                 Ok(Some(ShimNews::Reached(reached))) => match protocol::state_of(reached.state) {
@@ -432,6 +550,7 @@ impl Actor {
     fn advance(&mut self, reached: State) {
         let passed = advance(self.facts.state, reached);
         self.facts.state = self.facts.state.max(reached);
+        self.goes_on_to(self.facts.state);
         if self.facts.state >= State::Running {
             self.wipe_unconfirmed();
         }
@@ -455,6 +574,7 @@ impl Actor {
     fn complete(&mut self) {
         let passed = advance(self.facts.state, State::Completed);
         self.facts.state = State::Completed;
+        self.goes_on_to(State::Completed);
         self.wipe_unconfirmed();
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));

@@ -3,6 +3,7 @@
 //! Every value is checked here, once; an error names the file, the key and the value.
 
 mod images;
+mod quarantine;
 mod self_test;
 mod transfers;
 
@@ -21,6 +22,7 @@ use serde::Deserialize;
 
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
+use crate::quarantine::PhaseLimits;
 pub use self_test::SelfTestSettings;
 
 /// Longest path of a listening socket, in bytes.
@@ -86,6 +88,7 @@ struct File {
     /// Table of the launcher likewise.
     shells: ShellSettings,
     self_test: self_test::SelfTest,
+    quarantine: quarantine::QuarantineAfter,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -168,6 +171,8 @@ pub struct Config {
     pub log_bytes_max: u64,
     /// Settings of the self-test.
     pub self_test: SelfTestSettings,
+    /// Times after which a container that does not go on is in quarantine.
+    pub phase_limits: PhaseLimits,
 }
 
 /// Bounds of a listening socket.
@@ -257,6 +262,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     Ok(Config {
         transfers: file.transfers.resolve(&check)?,
         self_test: file.self_test.resolve(&check)?,
+        phase_limits: file.quarantine.resolve(&check)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,
         listen,

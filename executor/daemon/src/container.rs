@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::facts::Facts;
 use crate::locked;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use link::ShimLink;
 
 /// Presence of a container, as its watchers see it.
@@ -147,9 +147,27 @@ impl Handle {
     /// Waits until the process was started, or certainly never will be.
     ///
     /// # Errors
-    /// The container could not be made as requested.
+    /// The container could not be made as requested, or not in time.
     pub async fn started(&self) -> Result<Arc<Facts>, Problem> {
-        self.wait_for(Facts::start_is_decided).await
+        let facts = self.wait_for(|facts| facts.start_is_decided() || facts.quarantine.is_some()).await?;
+        if facts.start_is_decided() { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+    }
+
+    /// Waits until a container that was told to stop is completed.
+    ///
+    /// # Errors
+    /// The container could not be made as requested, or does not end in time.
+    pub(crate) async fn ended(&self) -> Result<Arc<Facts>, Problem> {
+        let facts = self.wait_for(|facts| facts.state == State::Completed || facts.quarantine.is_some()).await?;
+        if facts.state == State::Completed { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+    }
+
+    /// Makes the problem of a container that does not go on.
+    fn in_quarantine(&self, facts: &Facts) -> Problem {
+        let since = facts.quarantine.map(|quarantine| (quarantine.phase.name(), quarantine.since.rfc3339()));
+        let (phase, since) = since.unwrap_or_default();
+        let why = format!("container {} is in quarantine since {since}: its {phase} does not end in time", self.id);
+        Problem::new(Kind::Unavailable, why)
     }
 
     /// Waits until the container is completed.

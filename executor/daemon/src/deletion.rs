@@ -48,7 +48,7 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
                 Err(Some(problem)) => return Err(problem),
             }
         }
-        handle.completed().await?;
+        handle.ended().await?;
     }
     // Its shim, or the launcher, removes what it held; a launcher that cannot says why.
     node.launcher.session()?;

@@ -9,6 +9,7 @@ use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::End;
+use crate::quarantine::Phase;
 
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,10 @@ pub enum EventKind {
     ReservationExpired,
     /// A reservation was released before its time.
     ReservationReleased,
+    /// The container does not go on in time.
+    Quarantined(Phase),
+    /// The container goes on at last.
+    QuarantineEnded(Phase),
 }
 
 /// An event of a container.

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
+use tokio::sync::oneshot;
 
 use crate::cell::CellState;
 use crate::events::{Event, KeptEvents};
@@ -70,6 +71,8 @@ struct Batch {
     reservations: BTreeMap<ContainerId, Option<Arc<Reservation>>>,
     /// State of the cell, where it has changed.
     cell: Option<CellState>,
+    /// Told when the batch is on the disk.
+    told: Vec<oneshot::Sender<()>>,
     events: BTreeMap<u64, Arc<Event>>,
     /// Events before this one are no longer kept.
     oldest_event: u64,
@@ -98,6 +101,7 @@ impl Batch {
             self.reservations.entry(id).or_insert(reservation);
         }
         self.cell = self.cell.take().or(failed.cell);
+        self.told.extend(failed.told);
         self.events.extend(failed.events);
         self.oldest_event = self.oldest_event.max(failed.oldest_event);
         self.reserved = self.reserved.or(failed.reserved);
@@ -183,9 +187,14 @@ impl Ledger {
         self.writer.add(|batch| drop(batch.reservations.insert(id.clone(), None)));
     }
 
-    /// Keeps the state of the cell.
-    pub fn put_cell(&self, state: CellState) {
-        self.writer.add(|batch| batch.cell = Some(state));
+    /// Keeps the state of the cell. What is returned is told when it is on the disk.
+    pub fn put_cell(&self, state: CellState) -> oneshot::Receiver<()> {
+        let (told, written) = oneshot::channel();
+        self.writer.add(|batch| {
+            batch.cell = Some(state);
+            batch.told.push(told);
+        });
+        written
     }
 
     /// Keeps an event, and forgets those before `oldest`.

@@ -58,6 +58,7 @@ mod packets;
 pub mod paths;
 mod pods;
 pub mod problem;
+pub mod quarantine;
 pub mod recover;
 pub mod registry;
 pub mod reservation;

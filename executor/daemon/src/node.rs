@@ -1,6 +1,7 @@
 //! The node: the daemon's configuration and state, shared by all of its tasks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
@@ -8,6 +9,7 @@ use executor_core::validate::ViolationReason;
 use executor_images::{ImageError, Images};
 use rustix::fs::StatVfs;
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use crate::artifacts::Artifacts;
 use crate::cell::{Cell, CellState};
@@ -27,6 +29,9 @@ use crate::reservation::Reservation;
 const STATE_FREE_MIN: u64 = 4 << 20;
 /// Least free inodes, for the same reason.
 const INODES_FREE_MIN: u64 = 8;
+
+/// Longest time for which a change of the cell's state waits for the disk.
+const CELL_WRITTEN: Duration = Duration::from_secs(5);
 
 /// Why the node's state cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -217,6 +222,16 @@ impl Node {
                 Kind::Unavailable,
                 format!("state directory {}: {}", state_dir.display(), std::io::Error::from(error)),
             )),
+        }
+    }
+
+    /// Changes the state of the cell, and waits until it is on the disk: who is told of it may rely on it over a restart. A disk that
+    /// does not take it is waited for a while only; the ledger tells of that by itself.
+    pub(crate) async fn change_cell(&self, change: impl FnOnce(&mut CellState)) {
+        let mut written = None;
+        self.cell.change(change, |state| written = Some(self.ledger.put_cell(state)));
+        if let Some(written) = written {
+            let _ = timeout(CELL_WRITTEN, written).await;
         }
     }
 

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use crate::actor;
 use crate::container::link::ShimLink;
 use crate::container::{Handle, records};
+use crate::events::EventKind;
 use crate::facts::{End, Facts};
 use crate::members;
 use crate::node::{Node, Remembered};
@@ -62,6 +63,7 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
         if facts.state == State::Completed {
             completed += 1;
             let is_removed = !node.config.paths.live_container(&facts.plan.id).exists();
+            let facts = if is_removed { out_of_quarantine(node, facts) } else { facts };
             let adopted = node.registry.adopt(facts.clone(), is_removed);
             if let Some(handle) = adopted.filter(|_| !is_removed) {
                 tokio::spawn(actor::resume(Arc::clone(node), handle, facts, None));
@@ -101,6 +103,16 @@ fn look_for_record(node: &Node, facts: &mut Facts) {
         Arc::make_mut(end).record_lost = true;
     }
     node.ledger.put(Arc::new(facts.clone()));
+}
+
+/// Takes a container out of quarantine of which nothing is left.
+fn out_of_quarantine(node: &Node, mut facts: Facts) -> Facts {
+    if let Some(quarantine) = facts.quarantine.take() {
+        let ended = EventKind::QuarantineEnded(quarantine.phase);
+        node.events.append(&facts.plan.id, ended, None, crate::now());
+        node.ledger.put(Arc::new(facts.clone()));
+    }
+    facts
 }
 
 /// Registers a container that is not completed, and starts its task.

@@ -4,4 +4,5 @@
 
 mod drain;
 mod health;
+mod quarantine;
 mod reservations;

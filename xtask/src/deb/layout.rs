@@ -14,7 +14,8 @@ use super::third_party;
 use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
-const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
+const UNITS: [&str; 4] =
+    ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
 const DOCUMENTS: [&str; 18] = [
     "README.md",
     "CHANGELOG.md",

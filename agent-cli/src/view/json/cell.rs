@@ -1,9 +1,10 @@
-//! The cell: reservations, drain, health.
+//! The cell: reservations, drain, health, quarantine.
 
 use executor_client::v1;
 use serde::Serialize;
 
 use super::{seconds, time};
+use crate::view::human::phase;
 
 /// The document of `reserve`.
 #[derive(Serialize)]
@@ -94,5 +95,19 @@ impl From<&v1::Health> for Health {
             self_test_at: time(health.self_test_at.as_ref()),
             self_test_took_seconds: seconds(health.self_test_took),
         }
+    }
+}
+
+/// Quarantine of a container.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Quarantine {
+    phase: String,
+    since: Option<String>,
+}
+
+impl From<&v1::Quarantine> for Quarantine {
+    fn from(quarantine: &v1::Quarantine) -> Self {
+        Self { phase: phase(quarantine.phase), since: time(quarantine.since.as_ref()) }
     }
 }

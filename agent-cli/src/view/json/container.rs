@@ -43,6 +43,8 @@ pub(crate) struct Container {
     restart: Option<restarts::RestartStatus>,
     /// Of a reservation: when it expires.
     reservation_expires_at: Option<String>,
+    /// Set while it does not go on in time.
+    quarantine: Option<super::Quarantine>,
 }
 
 #[derive(Serialize)]
@@ -187,6 +189,7 @@ impl From<&v1::Container> for Container {
             steps: container.steps.iter().map(Step::from).collect(),
             restart: container.restart.as_ref().map(restarts::RestartStatus::from),
             reservation_expires_at: time(container.reservation_expires_at.as_ref()),
+            quarantine: container.quarantine.as_ref().map(super::Quarantine::from),
         }
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Info {
     reserved: Option<Capacity>,
     reservations: u32,
     health: Option<super::Health>,
+    /// Containers and pods that do not go on in time.
+    quarantined: u32,
     containers: BTreeMap<String, u32>,
 }
 
@@ -139,6 +141,7 @@ impl Info {
             reserved: info.reserved.map(capacity),
             reservations: info.reservations,
             health: info.health.as_ref().map(super::Health::from),
+            quarantined: info.quarantined,
             containers: sorted(&info.containers),
         }
     }

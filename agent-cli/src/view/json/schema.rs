@@ -114,7 +114,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 63] = [
+const SHOWN: [(&str, &str, &[&str]); 64] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
@@ -138,6 +138,7 @@ const SHOWN: [(&str, &str, &[&str]); 63] = [
     ("Reservation", "Reservation", &[]),
     ("Drain", "DrainResponse", &[]),
     ("Health", "Health", &[]),
+    ("Quarantine", "Quarantine", &[]),
     ("Resources", "Resources", &[]),
     ("Capacity", "Capacity", &[]),
     ("LogEntry", "StreamLogsResponse", &["encoding"]),

@@ -65,14 +65,14 @@ impl Cell for CellService {
         if *self.node.stopping.borrow() {
             return Err(Problem::stopping().into());
         }
-        drain::begin(&self.node, asked);
+        drain::begin(&self.node, asked).await;
         let (sender, answers) = conversation.answers();
         tokio::spawn(follow_drain(Arc::clone(&self.node), sender));
         Ok(Response::new(answers))
     }
 
     async fn undrain(&self, _: Request<v1::UndrainRequest>) -> Result<Response<v1::UndrainResponse>, Status> {
-        drain::end(&self.node);
+        drain::end(&self.node).await;
         Ok(Response::new(v1::UndrainResponse {}))
     }
 
@@ -88,9 +88,8 @@ impl Cell for CellService {
         checked_reason(&reason).map_err(|violation| Problem::invalid(vec![violation]))?;
         let told = (!healthy).then_some(reason);
         tracing::info!(healthy, reason = told, "an operator has set the health");
-        let node = &self.node;
-        node.cell.change(|state| state.unhealthy = told, |state| node.ledger.put_cell(state));
-        Ok(Response::new(v1::SetHealthyResponse { health: Some(info::health(node)) }))
+        self.node.change_cell(|state| state.unhealthy = told).await;
+        Ok(Response::new(v1::SetHealthyResponse { health: Some(info::health(&self.node)) }))
     }
 }
 

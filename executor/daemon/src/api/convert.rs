@@ -29,6 +29,7 @@ use executor_proto::v1;
 use crate::draft;
 use crate::events::{Event, EventKind};
 use crate::facts::{End, Facts};
+use crate::quarantine::Phase;
 
 pub(super) use cell::{drain, health};
 pub(super) use host_options::host_device;
@@ -71,6 +72,19 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
         restart: facts.restarts.as_ref().filter(|_| facts.started_at.is_some()).map(restarts::status),
         reservation_expires_at: None,
+        quarantine: facts.quarantine.map(|quarantine| v1::Quarantine {
+            phase: phase_message(quarantine.phase).into(),
+            since: Some(timestamp(quarantine.since)),
+        }),
+    }
+}
+
+fn phase_message(phase: Phase) -> v1::quarantine::Phase {
+    match phase {
+        Phase::Create => v1::quarantine::Phase::Create,
+        Phase::Stop => v1::quarantine::Phase::Stop,
+        Phase::Wipe => v1::quarantine::Phase::Wipe,
+        Phase::Removal => v1::quarantine::Phase::Removal,
     }
 }
 
@@ -441,6 +455,8 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::ReservationMade => Kind::ReservationMade,
             EventKind::ReservationExpired => Kind::ReservationExpired,
             EventKind::ReservationReleased => Kind::ReservationReleased,
+            EventKind::Quarantined(_) => Kind::Quarantined,
+            EventKind::QuarantineEnded(_) => Kind::QuarantineEnded,
         }
         .into(),
         result: event.end.as_deref().map(result),
@@ -448,6 +464,11 @@ pub(crate) fn event(event: &Event) -> v1::Event {
         step: event.step.as_deref().map(|one| step(one, None)),
         egress_generation: if let EventKind::EgressUpdated(generation) = event.kind { generation } else { 0 },
         restart: event.restarts.as_deref().map(restarts::status),
+        quarantine_phase: match event.kind {
+            EventKind::Quarantined(phase) | EventKind::QuarantineEnded(phase) => phase_message(phase),
+            _ => v1::quarantine::Phase::Unspecified,
+        }
+        .into(),
     }
 }
 

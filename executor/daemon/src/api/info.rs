@@ -19,7 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     let capacity = node.registry.capacity();
     let mut containers: HashMap<String, u32> = HashMap::new();
+    let mut quarantined = 0;
     node.registry.visit(None, |handle| {
+        quarantined += u32::from(handle.facts().is_some_and(|facts| facts.quarantine.is_some()));
         if let Some(state) = handle.state().filter(|_| !handle.is_pod()) {
             *containers.entry(state.name().to_owned()).or_default() += 1;
         }
@@ -57,6 +59,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         apparmor_profiles: node.config.policy.apparmor_profiles.clone(),
         shells,
         health: Some(health(node)),
+        quarantined,
     }
 }
 

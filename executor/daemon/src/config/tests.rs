@@ -148,6 +148,7 @@ fn faults_name_file_key_and_value() {
         ("[launcher]\nwatchdog_seconds = 1", &["FILE", "launcher.watchdog_seconds = 1", "2 to 3600"]),
         ("[self_test]\ninterval_seconds = 86401", &["FILE", "self_test.interval_seconds = 86401", "0 to 86400"]),
         ("[self_test]\ntimeout_seconds = 0", &["FILE", "self_test.timeout_seconds = 0", "1 to 600"]),
+        ("[quarantine]\nstop_seconds = 0", &["FILE", "quarantine.stop_seconds = 0", "1 to 3600"]),
         ("[shells]\nready = 65", &["FILE", "shells.ready = 65", "0 to 64"]),
         ("[launcher]\ncgroup_parent = '../x'", &["launcher.cgroup_parent", "../x", "plain names"]),
         ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "65536 to"]),

@@ -109,6 +109,9 @@ fn write_on(shared: &Shared, mut file: LedgerFile) {
             match file.write(&batch) {
                 Ok(()) => {
                     retry.reset();
+                    for told in batch.told {
+                        let _ = told.send(()); // nobody may wait any more
+                    }
                     if locked(&shared.state).trouble.take().is_some() {
                         tracing::info!("the ledger can be written again");
                     }
