@@ -336,7 +336,8 @@ impl Actor {
             self.node.events.append(id, EventKind::Quarantined(phase), None, now);
         }
         self.node.ledger.put(facts);
-        if let (Some(link), true) = (link, phase != Phase::Removal) {
+        // A wipe may wait for a client that reads the last of the output, which a stop would take from it.
+        if let (Some(link), Phase::Create | Phase::Stop) = (link, phase) {
             let link = Arc::clone(link);
             // Whether it helps is seen by the states that follow.
             tokio::spawn(async move { link.call(ShimCall::Stop(protocol::Stop { grace_ms: 0, signal: 0 })).await });

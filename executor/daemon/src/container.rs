@@ -13,15 +13,20 @@ pub mod records;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use crate::facts::Facts;
 use crate::locked;
 use crate::problem::{Kind, Problem};
 use link::ShimLink;
+
+/// Time that a container in quarantine has to end after it was told to.
+const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// Presence of a container, as its watchers see it.
 #[derive(Clone, Debug)]
@@ -158,6 +163,10 @@ impl Handle {
     /// # Errors
     /// The container could not be made as requested, or does not end in time.
     pub(crate) async fn ended(&self) -> Result<Arc<Facts>, Problem> {
+        // One that is in quarantine may end by what it was just told.
+        if let Ok(ended) = timeout(LAST_CHANCE, self.completed()).await {
+            return ended;
+        }
         let facts = self.wait_for(|facts| facts.state == State::Completed || facts.quarantine.is_some()).await?;
         if facts.state == State::Completed { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
     }
