@@ -101,6 +101,7 @@ impl Shared {
             step: None,
             restart: None,
             egress_generation: 0,
+            quarantine_phase: 0,
         });
         drop(state);
         self.touch();
