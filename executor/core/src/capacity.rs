@@ -62,6 +62,16 @@ impl Account {
         self.total
     }
 
+    /// Returns the sum of what is held. It can exceed the total, where containers were adopted.
+    pub fn allocated(&self) -> Amount {
+        self.held.values().fold(Amount::default(), |sum, held| Amount {
+            memory_bytes: sum.memory_bytes.saturating_add(held.memory_bytes),
+            pids: sum.pids.saturating_add(held.pids),
+            containers: sum.containers.saturating_add(held.containers),
+            disk_bytes: sum.disk_bytes.saturating_add(held.disk_bytes),
+        })
+    }
+
     /// Returns the remaining capacity.
     pub fn remaining(&self) -> Amount {
         self.held.values().fold(self.total, |left, held| Amount {

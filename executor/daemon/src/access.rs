@@ -55,6 +55,39 @@ const TABLE: [(&str, Callers); 35] = [
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Callers::Operators),
 ];
 
+/// Methods that last for as long as their caller wants, or for a container's life.
+const LASTING: [&str; 14] = [
+    "/executor.v1.Executor/Wait",
+    "/executor.v1.Executor/StreamLogs",
+    "/executor.v1.Executor/WatchEvents",
+    "/executor.v1.Executor/WatchStats",
+    "/executor.v1.Executor/GetOutputs",
+    "/executor.v1.Executor/Exec",
+    "/executor.v1.Executor/Attach",
+    "/executor.v1.Executor/GetArchive",
+    "/executor.v1.Executor/PutArchive",
+    "/executor.v1.Images/Pull",
+    "/executor.v1.Images/Import",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
+
+/// A method that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Method {
+    /// Name, as `executor.v1.Executor/Run`.
+    pub(crate) name: &'static str,
+    /// True of a method that lasts for as long as its caller wants, or for a container's life.
+    pub(crate) lasts: bool,
+}
+
+/// Returns the method of a path.
+pub(crate) fn method(path: &str) -> Option<Method> {
+    let (found, _) = TABLE.iter().find(|(name, _)| *name == path)?;
+    Some(Method { name: found.strip_prefix('/').unwrap_or(found), lasts: LASTING.contains(found) })
+}
+
 /// The operators of this daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
@@ -74,6 +107,14 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
+    /// Returns the socket's name in metrics.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Main(_) => "control",
+            Self::Runtime => "runtime",
+        }
+    }
+
     /// Checks that a peer may call a method.
     ///
     /// # Errors
@@ -163,6 +204,9 @@ mod tests {
                 for method in &service.method {
                     let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
                     assert!(TABLE.iter().any(|(name, _)| *name == path), "{path}");
+                    let streams = method.client_streaming() || method.server_streaming();
+                    let waits = path == "/executor.v1.Executor/Wait";
+                    assert_eq!(LASTING.contains(&&*path), streams || waits, "{path}: streams and waits alone last");
                     methods += 1;
                 }
             }

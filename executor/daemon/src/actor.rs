@@ -316,6 +316,7 @@ impl Actor {
     fn egress_updated(&self) {
         let (id, generation) = (self.handle.id(), self.facts.egress_generation);
         tracing::info!(container = %id, egress_generation = generation);
+        self.node.metrics.egress_updated();
         self.node.events.append(id, EventKind::EgressUpdated(generation), None, crate::now());
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
@@ -324,6 +325,8 @@ impl Actor {
     fn steps_changed(&self, before: &[StepRecord], restarts: Option<&RestartRecord>) {
         if self.facts.steps != before || self.facts.restarts.as_ref() != restarts {
             let (id, events) = (self.handle.id(), &self.node.events);
+            let count = |restarts: Option<&RestartRecord>| restarts.map_or(0, |restarts| restarts.count);
+            self.node.metrics.restarted(count(self.facts.restarts.as_ref()).saturating_sub(count(restarts)));
             events.append_restart(id, restarts, self.facts.restarts.as_ref());
             events.append_steps(id, before, &self.facts.steps);
             self.node.ledger.put(Arc::new(self.facts.clone()));
@@ -367,6 +370,7 @@ impl Actor {
     fn files_updated(&self) {
         let (id, generation) = (self.handle.id(), self.facts.files_generation);
         tracing::info!(container = %id, files_generation = generation);
+        self.node.metrics.rotated();
         self.node.events.append(id, EventKind::FilesUpdated(generation), None, crate::now());
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
@@ -424,6 +428,7 @@ impl Actor {
     }
 
     fn admitted(&self) {
+        self.node.metrics.admitted(&self.facts);
         self.report(State::Reserved);
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
@@ -504,6 +509,12 @@ impl Actor {
                 let failure = end.failure.as_ref().map(|failure| failure.message.as_str());
                 tracing::info!(container = %id, state = state.name(), code, signal, oom = end.oom_killed, failure);
             }
+        }
+        match end {
+            _ if self.facts.plan.is_pod() => {}
+            Some(end) => self.node.metrics.ended(&self.facts, end),
+            None if state == State::Running => self.node.metrics.started(&self.facts),
+            None => {}
         }
         let kind = match state {
             State::Running if self.facts.plan.is_pod() => EventKind::PodReady,

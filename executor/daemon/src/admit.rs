@@ -22,7 +22,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use crate::actor::{self, LaunchPayload};
 use crate::container::Handle;
 use crate::container::link::ShimLink;
-use crate::facts::Facts;
+use crate::facts::{Facts, Phase};
 use crate::launcher::Session;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
@@ -37,7 +37,11 @@ pub async fn run(node: &Arc<Node>, request: v1::RunRequest) -> Result<(Arc<Facts
     let mut request = Wiped(request);
     // The id may belong to a container that an earlier daemon launched in its last moment.
     node.until_found().await;
+    let received = std::time::Instant::now();
     let outcome = admit(node, &mut request.0).await;
+    if let Ok((_, true)) = &outcome {
+        node.metrics.phase(Phase::Admit, received.elapsed());
+    }
     drop(request);
     executor_secrets::scrub_stack(); // the hash of the request held a block of it at a time
     let (handle, created) = outcome?;

@@ -3,6 +3,7 @@
 //! Every value is checked here, once; an error names the file, the key and the value.
 
 mod images;
+mod metrics;
 mod transfers;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,8 @@ use serde::Deserialize;
 
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
+pub(crate) use metrics::label_name;
+pub use metrics::{MetricsAddress, MetricsSettings};
 
 /// Longest path of a listening socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -75,6 +78,7 @@ struct File {
     retention: Keep,
     images: images::Images,
     transfers: transfers::Transfers,
+    metrics: metrics::Metrics,
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor: AppArmor,
@@ -153,6 +157,8 @@ pub struct Config {
     pub images: executor_images::Settings,
     /// Settings of downloads and uploads.
     pub transfers: crate::artifacts::Settings,
+    /// Settings of metrics.
+    pub metrics: MetricsSettings,
     /// Bounds of the control plane's socket.
     pub bounds: Bounds,
     /// Most completed containers that are kept.
@@ -251,6 +257,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     let paths = Paths { run_dir, state_dir };
     Ok(Config {
         transfers: file.transfers.resolve(&check)?,
+        metrics: file.metrics.resolve(&check)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,
         listen,

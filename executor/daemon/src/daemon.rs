@@ -12,8 +12,9 @@ use crate::access::Access;
 use crate::config::Config;
 use crate::facts::Facts;
 use crate::node::{Node, NodeError};
+use crate::scrape::Scraper;
 use crate::server::{self, Endpoint, Listeners};
-use crate::{admit, api, recover, retention};
+use crate::{admit, api, recover, retention, scrape};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -68,12 +69,16 @@ pub async fn serve(
     let stopping = node.stopping.subscribe();
     let pool = config.policy.userns_pool().ok();
     let main = tokio::net::UnixListener::from_std(listeners.main).map_err(ServeError::Listen)?;
-    let main = Endpoint::main(main, routes, access, config.bounds);
+    let main = Endpoint::main(main, routes, access, config.bounds, Arc::clone(&node.metrics));
     let server = tokio::spawn(server::serve(main, stopping.clone()));
     if let Some(runtime) = listeners.runtime {
         let runtime = tokio::net::UnixListener::from_std(runtime).map_err(ServeError::Listen)?;
-        let runtime = Endpoint::runtime(runtime, api::runtime_routes(&node), pool);
+        let runtime = Endpoint::runtime(runtime, api::runtime_routes(&node), pool, Arc::clone(&node.metrics));
         tokio::spawn(server::serve(runtime, stopping));
+    }
+    if let Some(metrics) = listeners.metrics {
+        let scraper = Scraper::new(Arc::clone(&node));
+        scrape::http::serve(metrics, scraper, node.stopping.subscribe()).map_err(ServeError::Listen)?;
     }
     ready();
     stop.await;

@@ -30,6 +30,9 @@ pub struct Facts {
     pub boot_id: String,
     /// State.
     pub state: State,
+    /// Start of the shim, as in the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_at: Option<Timestamp>,
     /// Result of the preparation, from `created` on.
     pub prepared: Option<Prepared>,
     /// Start of the process, from `running` on.
@@ -98,6 +101,37 @@ pub struct End {
     pub record_lost: bool,
 }
 
+/// A phase of a container's life that its caller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// From the request to its admission: validation, and the fetch of an image.
+    Admit,
+    /// From the admission to the shim's first step.
+    Launch,
+    /// From there until the container is made.
+    Prepare,
+    /// From there until the program runs.
+    Start,
+    /// From the process's end until its secrets are wiped and its record is written.
+    Finish,
+}
+
+impl Phase {
+    /// All of them, in their order.
+    pub(crate) const ALL: [Self; 5] = [Self::Admit, Self::Launch, Self::Prepare, Self::Start, Self::Finish];
+
+    /// Returns the phase's name, as in metrics and spans.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Admit => "admit",
+            Self::Launch => "launch",
+            Self::Prepare => "prepare",
+            Self::Start => "start",
+            Self::Finish => "finish",
+        }
+    }
+}
+
 impl Facts {
     /// Makes the facts of a newly admitted container.
     pub fn admitted(plan: Plan, request_tag: String, created_at: Timestamp, boot_id: String) -> Self {
@@ -107,6 +141,7 @@ impl Facts {
             created_at,
             boot_id,
             state: State::Reserved,
+            begun_at: None,
             prepared: None,
             started_at: None,
             stopped: false,
@@ -130,6 +165,7 @@ impl Facts {
             boot_id: record.shim.boot_id,
             // `completed` is reached with an exit record only.
             state: record.state.min(State::Wiping),
+            begun_at: Some(record.begun_at),
             prepared: record.prepared,
             started_at: record.started_at,
             stopped: record.stopped,
@@ -172,6 +208,7 @@ impl Facts {
         self.id_range_start = record.pod_range_start.or(record.id_range_start);
         self.steps = record.steps;
         self.egress_generation = record.egress_generation;
+        self.begun_at = Some(record.begun_at);
         self.prepared = record.prepared;
         self.started_at = record.started_at;
         self.stopped = record.stopped;
@@ -188,6 +225,20 @@ impl Facts {
             None => Some((0, self.started_at?)),
             Some(restarts) => run_of(Some(restarts)).zip(restarts.started_at),
         }
+    }
+
+    /// Returns the phases of the start of a container that has run, with the beginning and the end of each.
+    pub(crate) fn start_phases(&self) -> impl Iterator<Item = (Phase, Timestamp, Timestamp)> + use<> {
+        let known = (self.begun_at, self.prepared.as_ref().map(|prepared| prepared.at), self.started_at);
+        let phases = match (self.created_at, known) {
+            (created, (Some(begun), Some(prepared), Some(started))) => Some([
+                (Phase::Launch, created, begun),
+                (Phase::Prepare, begun, prepared),
+                (Phase::Start, prepared, started),
+            ]),
+            _ => None,
+        };
+        phases.into_iter().flatten()
     }
 
     /// Takes over the exit record but for the plan.

@@ -17,6 +17,7 @@ use crate::facts::Facts;
 use crate::launcher::{Launcher, LauncherLayers};
 use crate::ledger::{Ledger, LedgerError};
 use crate::logs::watch::DirectoryWatch;
+use crate::metrics::Metrics;
 use crate::problem::{Kind, Problem};
 use crate::registry::Registry;
 
@@ -66,6 +67,8 @@ pub struct Node {
     pub boot_id: String,
     /// True where the ledger was last written before the machine was started.
     pub booted: bool,
+    /// What the daemon counts of its own work.
+    pub metrics: Arc<Metrics>,
     /// Start of the daemon.
     pub started_at: Timestamp,
     /// Notified when a container is completed, for the retention.
@@ -101,6 +104,7 @@ impl Node {
             config,
             ledger,
             launcher,
+            metrics: Arc::default(),
             started_at: crate::now(),
             completed: Notify::new(),
             found: watch::Sender::new(false),

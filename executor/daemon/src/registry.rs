@@ -204,6 +204,11 @@ impl Registry {
         locked(&self.inner).containers.values().cloned().collect()
     }
 
+    /// Returns the capacity that containers hold.
+    pub fn allocated(&self) -> Amount {
+        locked(&self.inner).account.allocated()
+    }
+
     /// Returns the total capacity, and the remaining one.
     pub fn capacity(&self) -> (Amount, Amount) {
         let inner = locked(&self.inner);

@@ -15,6 +15,7 @@ mod slots;
 use std::convert::Infallible;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixListener as StdUnixListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::idmap::Pool;
@@ -32,7 +33,9 @@ use tonic::service::Routes;
 
 use crate::access::{Access, GET_SECRETS, Socket};
 use crate::config::Bounds;
+use crate::metrics::Metrics;
 use crate::problem::Problem;
+use crate::scrape::http::Listener;
 use crate::wire::body::{Call, ResponseBody};
 use crate::wire::budget::{AnswerBudget, ConnectionBudget};
 use crate::wire::{Calls, FIELDS_MAX, Wire};
@@ -87,6 +90,8 @@ pub struct Listeners {
     pub main: StdUnixListener,
     /// Socket of containers with a runtime token, where it could be made.
     pub runtime: Option<StdUnixListener>,
+    /// Socket of metrics, where they are configured.
+    pub metrics: Option<Listener>,
 }
 
 /// Pace at which connections are taken from the queue.
@@ -110,18 +115,26 @@ pub(crate) struct Endpoint {
     pool: Option<Pool>,
     lifetime: Option<Duration>,
     pace: Option<Pace>,
+    metrics: Arc<Metrics>,
 }
 
 impl Endpoint {
     /// Makes the control plane's endpoint.
-    pub(crate) fn main(listener: UnixListener, routes: Routes, access: Access, bounds: Bounds) -> Self {
+    pub(crate) fn main(
+        listener: UnixListener,
+        routes: Routes,
+        access: Access,
+        bounds: Bounds,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let all = bounds.connections;
         let limits = Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 };
-        Self { listener, routes, socket: Socket::Main(access), bounds, limits, pool: None, lifetime: None, pace: None }
+        let socket = Socket::Main(access);
+        Self { listener, routes, socket, bounds, limits, pool: None, lifetime: None, pace: None, metrics }
     }
 
     /// Makes the containers' endpoint. The pool has the host ids of their user namespaces.
-    pub(crate) fn runtime(listener: UnixListener, routes: Routes, pool: Option<Pool>) -> Self {
+    pub(crate) fn runtime(listener: UnixListener, routes: Routes, pool: Option<Pool>, metrics: Arc<Metrics>) -> Self {
         let all = RUNTIME_BOUNDS.connections;
         Self {
             listener,
@@ -132,6 +145,7 @@ impl Endpoint {
             pool,
             lifetime: Some(RUNTIME_LIFETIME),
             pace: Some(RUNTIME_PACE),
+            metrics,
         }
     }
 
@@ -193,6 +207,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
         let admitted = rates.as_mut().is_none_or(|rates| rates.admit(owner, Instant::now().into_std()));
         let Some(slot) = admitted.then(|| slots.take(owner, &calls)).flatten() else {
             unpaced = unpaced.saturating_sub(1);
+            endpoint.metrics.connection_refused(endpoint.socket.name());
             refusals.log(owner, endpoint.limits);
             continue;
         };
@@ -208,6 +223,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             lifetime: if shortage.is_some() { Some(SHORTAGE_LIFETIME) } else { endpoint.lifetime },
             shortage: shortage.clone(),
             stopping: stopping.clone(),
+            metrics: Arc::clone(&endpoint.metrics),
             _alive: alive.clone(),
         };
         if shortage.is_none() {
@@ -257,12 +273,27 @@ struct Connection {
     /// Answer to every call, where none can be carried out.
     shortage: Option<Problem>,
     stopping: watch::Receiver<bool>,
+    metrics: Arc<Metrics>,
     _alive: mpsc::Sender<Infallible>,
 }
 
 impl Connection {
     async fn serve(self, stream: UnixStream) {
-        let Self { routes, socket, bounds, peer, calls, budget, slot, lifetime, shortage, mut stopping, _alive } = self;
+        let Self {
+            routes,
+            socket,
+            bounds,
+            peer,
+            calls,
+            budget,
+            slot,
+            lifetime,
+            shortage,
+            mut stopping,
+            metrics,
+            _alive,
+        } = self;
+        let _open = metrics.connected(socket.name());
         let lingering = match LingeringSocket::of(&stream) {
             Ok(lingering) => lingering,
             Err(error) => return tracing::error!(%error, "cannot serve a connection"),
@@ -278,7 +309,9 @@ impl Connection {
                 socket.check(path, &peer)?;
                 shortage.clone().map_or(Ok(()), Err)
             };
-            service_fn(move |request| call(routes.clone(), socket, bounds, &check, &calls, &budget, request))
+            service_fn(move |request| {
+                call(routes.clone(), socket, bounds, &check, (&calls, &budget, &metrics), request)
+            })
         };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
@@ -371,23 +404,23 @@ fn call(
     socket: Socket,
     bounds: Bounds,
     check: &dyn Fn(&str) -> Result<(), Problem>,
-    calls: &Calls,
-    budget: &ConnectionBudget,
+    (calls, budget, metrics): (&Calls, &ConnectionBudget, &Arc<Metrics>),
     shadow: http::Request<Incoming>,
 ) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + use<> {
     let call = Call::of(calls, shadow);
     let checked = call.as_ref().map(|call| check(&call.request.path));
+    let timer = call.as_ref().map(|call| metrics.call(&call.request.path));
     let budget = budget.clone();
     async move {
         // Without a call the library has ended the stream, or refuses it.
-        let (Some(call), Some(checked)) = (call, checked) else {
+        let (Some(call), Some(checked), Some(timer)) = (call, checked, timer) else {
             return Err(Status::resource_exhausted("the stream has ended"));
         };
         let size = call.request.size;
         if size > FIELDS_MAX {
             let why =
                 format!("the metadata has {size} bytes, counted as in RFC 9113; at most {FIELDS_MAX} are allowed");
-            return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false));
+            return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, timer));
         }
         if let Err(problem) = checked {
             match socket {
@@ -395,16 +428,18 @@ fn call(
                 // Any process may call there, as often as it likes: it must not fill the log.
                 Socket::Runtime => tracing::debug!("{problem}"),
             }
-            return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false));
+            return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false, timer));
         }
         let permit = match budget.reserve(&call.request.path).await {
             Ok(permit) => permit,
-            Err(why) => return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false)),
+            Err(why) => {
+                return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, timer));
+            }
         };
         let secrets = call.request.path == GET_SECRETS;
         let of_executor = call.request.path.starts_with(EXECUTOR);
         let (request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
         let Ok(response) = routes.call(request).await;
-        Ok(answering.answer(response, permit, secrets))
+        Ok(answering.answer(response, permit, secrets, timer))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use executor_core::image::ImagePolicy;
-use executor_core::protocol::{CountShells, LauncherAnswer, LauncherCall, Shells};
+use executor_core::protocol::Shells;
 use executor_core::record::VolumeKind;
 use executor_images::signatures::SignaturePolicy;
 use executor_proto::v1;
@@ -56,14 +56,10 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     }
 }
 
-/// Asks the launcher for its counts of shells. None where it does not answer in time, or is older than them.
+/// Asks the launcher for its counts of shells. None where it does not answer in time.
 async fn shells(session: &Session) -> Option<v1::Shells> {
-    match session.call_within(PATIENCE, LauncherCall::CountShells(CountShells {}), &[]).await {
-        Ok(LauncherAnswer::Shells(Shells { configured, ready, used, missed })) => {
-            Some(v1::Shells { configured, ready, used, missed })
-        }
-        _ => None,
-    }
+    let Shells { configured, ready, used, missed } = session.shells(PATIENCE).await?;
+    Some(v1::Shells { configured, ready, used, missed })
 }
 
 fn image_policy(policy: &ImagePolicy, signatures: &SignaturePolicy) -> v1::ImagePolicy {

@@ -177,3 +177,32 @@ fn volumes_are_listed() {
         assert!(words.iter().all(|word| told.contains(word)), "{text}: {told}");
     }
 }
+
+#[test]
+fn metrics_are_served_on_this_machine_alone() {
+    let of =
+        |address: &str| load(&format!("[metrics]\nlisten = {address:?}\n"), &[]).map(|config| config.metrics.listen);
+    assert_eq!(of("unix:/run/m.sock"), Ok(Some(MetricsAddress::Unix("/run/m.sock".into()))));
+    assert_eq!(of("unix:///run/m.sock"), Ok(Some(MetricsAddress::Unix("/run/m.sock".into()))));
+    for address in ["127.0.0.1:9464", "[::1]:9464"] {
+        assert_eq!(of(address), Ok(Some(MetricsAddress::Loopback(address.parse().unwrap()))));
+    }
+    for (address, why) in [
+        ("0.0.0.0:9464", "not a loopback address"),
+        ("[::]:9464", "not a loopback address"),
+        ("192.0.2.1:9464", "not a loopback address"),
+        ("127.0.0.1:0", "the port"),
+        ("127.0.0.1", "a loopback address with a port"),
+        ("unix:m.sock", "unix:/ABSOLUTE/PATH"),
+        ("localhost:9464", "a loopback address with a port"),
+    ] {
+        let told = of(address).unwrap_err();
+        assert!(told.contains(&format!("FILE: metrics.listen = {address}: ")) && told.contains(why), "{told}");
+    }
+    let labels = |list: &str| load(&format!("[metrics]\nlabels = {list}\n"), &[]).map(|config| config.metrics.labels);
+    assert_eq!(labels("['team', 'app.kubernetes.io/name']").unwrap().len(), 2);
+    let told = labels("['a.b', 'a-b']").unwrap_err();
+    assert!(told.contains("\"a.b\" and \"a-b\" would both become label_a_b"), "{told}");
+    let told = labels(&format!("{:?}", (0..11).map(|i| i.to_string()).collect::<Vec<_>>())).unwrap_err();
+    assert!(told.contains("11 entries; at most 10"), "{told}");
+}

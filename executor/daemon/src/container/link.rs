@@ -60,12 +60,12 @@ impl ShimLink {
         }
     }
 
-    /// Returns the container's counters.
+    /// Returns the container's counters, or those of its log alone.
     ///
     /// # Errors
     /// As [`ShimLink::call_with_fds`].
-    pub(crate) async fn usage(&self) -> Result<Usage, Option<Refused>> {
-        match self.ask(ShimCall::ReadUsage(ReadUsage {}), &[]).await? {
+    pub(crate) async fn usage(&self, log_only: bool) -> Result<Usage, Option<Refused>> {
+        match self.ask(ShimCall::ReadUsage(ReadUsage { log_only }), &[]).await? {
             Answer::Usage(usage) => Ok(usage),
             Answer::Done(_) => Err(Some(unexpected())),
         }
