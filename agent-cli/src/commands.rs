@@ -24,6 +24,7 @@ mod secrets;
 mod signal;
 mod stats;
 mod stop;
+mod top;
 mod wait;
 
 use clap::Subcommand;
@@ -59,6 +60,7 @@ use self::secrets::SecretsArgs;
 use self::signal::SignalArgs;
 use self::stats::StatsArgs;
 use self::stop::StopArgs;
+use self::top::TopArgs;
 use self::wait::WaitArgs;
 
 /// The commands in the order of the help.
@@ -133,6 +135,12 @@ pub(crate) enum Direct {
     /// Shows the containers that run, or those that are named, every second, until it is interrupted or all that are named have
     /// ended. MEMORY is without page cache that is not in active use.
     Stats(StatsArgs),
+    /// Watch what containers use, on a screen that is sorted, filtered and scrolled by keys
+    ///
+    /// Keys: c, m, p, n, d, i sort by processor, memory, processes, network, disk, id; r reverses; / filters by a part of the id (Enter
+    /// keeps it, Escape clears it); arrows, Page Up and Page Down scroll; q or Ctrl-C quits. While executord is away the last reading
+    /// stays. Through a pipe, and with --batch or --json, each reading is printed behind the one before.
+    Top(TopArgs),
     /// Print the output of a container's process
     ///
     /// Standard output and standard error come out on their own streams, byte for byte.
@@ -272,7 +280,7 @@ impl Work for Prepared {
         match self {
             Self::Run(_) | Self::Audit(_) => Interruption::Heeded,
             // A file that is half fetched is taken away again; a terminal is put back.
-            Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_)) => Interruption::CutOff,
+            Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_) | Direct::Top(_)) => Interruption::CutOff,
             _ => Interruption::Ends,
         }
     }
@@ -302,6 +310,7 @@ impl Direct {
             Self::Cp(args) => cp::cp(session, args).await,
             Self::Wait(args) => wait::wait(session, args).await,
             Self::Stats(args) => stats::stats(session, args).await,
+            Self::Top(args) => top::top(session, args).await,
             Self::Stop(args) => stop::stop(session, args).await,
             Self::Signal(args) => {
                 ids::with(client, args.id.clone(), |id| signal::signal(session, SignalArgs { id, ..args.clone() }))

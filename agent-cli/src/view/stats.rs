@@ -18,7 +18,7 @@ pub(crate) fn table(readings: &[ContainerStats], before: &[ContainerStats], styl
         let of = |text: fn(&Usage) -> Option<String>| usage.and_then(text).unwrap_or_else(|| NOTHING.into());
         let memory = one.limits.clone().map_or(0, |limits| limits.memory_bytes);
         let cells = [
-            usage.and_then(|usage| share(usage, last?)).unwrap_or_else(|| NOTHING.into()),
+            usage.and_then(|usage| share(usage, last?)).map_or_else(|| NOTHING.into(), percent),
             of(|usage| Some(seconds(usage.cpu?.total_ns))),
             of(|usage| Some(bytes(usage.memory?.working_set_bytes))),
             if memory == 0 { NOTHING.into() } else { bytes(memory) },
@@ -44,8 +44,12 @@ fn pair(one: u64, other: u64) -> String {
     format!("{} / {}", bytes(one), bytes(other))
 }
 
-/// Share of one processor between two readings, in percent.
-fn share(now: &Usage, before: &Usage) -> Option<String> {
+fn percent(tenths: i128) -> String {
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+/// Share of one processor between two readings, in tenths of a percent.
+pub(crate) fn share(now: &Usage, before: &Usage) -> Option<i128> {
     let at = |usage: &Usage| {
         let time = usage.time?;
         Some(i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos))
@@ -55,8 +59,7 @@ fn share(now: &Usage, before: &Usage) -> Option<String> {
     if elapsed <= 0 || used < 0 {
         return None;
     }
-    let tenths = used * 1000 / elapsed;
-    Some(format!("{}.{} %", tenths / 10, tenths % 10))
+    Some(used * 1000 / elapsed)
 }
 
 #[cfg(test)]

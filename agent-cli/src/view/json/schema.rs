@@ -31,6 +31,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("stats", "a line for each container and reading; with --no-stream one document, the list of them", |g| {
             g.subschema_for::<ContainerStats>()
         }),
+        ("top", "a line for each container and reading", |g| g.subschema_for::<ContainerStats>()),
         ("wait", "one document", |g| g.subschema_for::<Container>()),
         ("stop", "one document", |g| g.subschema_for::<Container>()),
         ("signal", "one document", |g| g.subschema_for::<Done>()),
