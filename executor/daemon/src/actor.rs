@@ -512,8 +512,14 @@ impl Actor {
         }
         match end {
             _ if self.facts.plan.is_pod() => {}
-            Some(end) => self.node.metrics.ended(&self.facts, end),
-            None if state == State::Running => self.node.metrics.started(&self.facts),
+            Some(end) => {
+                self.node.metrics.ended(&self.facts, end);
+                self.node.traces.ended(&self.facts, end);
+            }
+            None if state == State::Running => {
+                self.node.metrics.started(&self.facts);
+                self.node.traces.started(&self.facts);
+            }
             None => {}
         }
         let kind = match state {

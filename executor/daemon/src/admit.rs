@@ -22,23 +22,29 @@ use zeroize::{Zeroize as _, Zeroizing};
 use crate::actor::{self, LaunchPayload};
 use crate::container::Handle;
 use crate::container::link::ShimLink;
-use crate::facts::{Facts, Phase};
+use crate::facts::{Facts, Phase, TraceContext};
 use crate::launcher::Session;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::registry::Admission;
+use crate::traces::Caller;
 use crate::{draft, images, memfiles, tag};
 
 /// Runs a request. Returns the container, and true if this call made it.
 ///
 /// # Errors
 /// Those that the interface lists for Run. Nothing is left then, and the id is free.
-pub async fn run(node: &Arc<Node>, request: v1::RunRequest) -> Result<(Arc<Facts>, bool), Problem> {
+pub(crate) async fn run(
+    node: &Arc<Node>,
+    request: v1::RunRequest,
+    caller: &Caller,
+) -> Result<(Arc<Facts>, bool), Problem> {
     let mut request = Wiped(request);
+    let trace = node.traces.begin(caller, crate::now());
     // The id may belong to a container that an earlier daemon launched in its last moment.
     node.until_found().await;
     let received = std::time::Instant::now();
-    let outcome = admit(node, &mut request.0).await;
+    let outcome = admit(node, &mut request.0, trace).await;
     if let Ok((_, true)) = &outcome {
         node.metrics.phase(Phase::Admit, received.elapsed());
     }
@@ -62,7 +68,11 @@ impl Drop for Wiped {
 }
 
 /// Admits a request, and starts the task that drives the new container.
-async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>, bool), Problem> {
+async fn admit(
+    node: &Arc<Node>,
+    request: &mut v1::RunRequest,
+    trace: Option<TraceContext>,
+) -> Result<(Arc<Handle>, bool), Problem> {
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
@@ -105,7 +115,7 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     let payload = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
-    let launched = launch(node, plan, &tag, session, payload).await;
+    let launched = launch(node, plan, &tag, session, payload, trace).await;
     // From here on the container itself keeps its images in use.
     drop(resolved);
     launched
@@ -127,7 +137,7 @@ pub(crate) async fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> 
     let payload = payload_of_pod(&plan).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
     })?;
-    launch(node, plan, &tag, session, payload).await
+    launch(node, plan, &tag, session, payload, None).await
 }
 
 /// Takes id and capacity for a container, and starts the task that drives it.
@@ -137,10 +147,12 @@ async fn launch(
     tag: &str,
     session: Arc<Session>,
     payload: LaunchPayload,
+    trace: Option<TraceContext>,
 ) -> Result<(Arc<Handle>, bool), Problem> {
     let unlaunched = Unlaunched(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
-    let facts = Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone());
+    let admitted = Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone());
+    let facts = Facts { trace, ..admitted };
     match node.registry.admit_when_removed(&facts).await {
         Ok(Admission::New(handle)) => {
             unlaunched.has_been_admitted();

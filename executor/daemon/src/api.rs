@@ -26,6 +26,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::server::RUNTIME_MESSAGE_MAX;
+use crate::traces::Caller;
 use crate::wire::conversation::{Answers, Conversation, Requests};
 use crate::{admit, deletion, egress, rotate};
 
@@ -95,8 +96,8 @@ pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
 #[tonic::async_trait]
 impl Executor for Service {
     async fn run(&self, request: Request<v1::RunRequest>) -> Result<Response<v1::RunResponse>, Status> {
-        let request = request.into_inner();
-        let (facts, created) = admit::run(&self.node, request).await?;
+        let caller = Caller::of(request.metadata());
+        let (facts, created) = admit::run(&self.node, request.into_inner(), &caller).await?;
         Ok(Response::new(v1::RunResponse { container: Some(convert::container(&facts)), created }))
     }
 

@@ -4,6 +4,7 @@
 
 mod images;
 mod metrics;
+mod traces;
 mod transfers;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
 pub(crate) use metrics::label_name;
 pub use metrics::{MetricsAddress, MetricsSettings};
+pub use traces::{TraceProtocol, TraceSettings};
 
 /// Longest path of a listening socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -79,6 +81,7 @@ struct File {
     images: images::Images,
     transfers: transfers::Transfers,
     metrics: metrics::Metrics,
+    traces: traces::Traces,
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor: AppArmor,
@@ -159,6 +162,8 @@ pub struct Config {
     pub transfers: crate::artifacts::Settings,
     /// Settings of metrics.
     pub metrics: MetricsSettings,
+    /// Settings of traces, where they are exported.
+    pub traces: Option<TraceSettings>,
     /// Bounds of the control plane's socket.
     pub bounds: Bounds,
     /// Most completed containers that are kept.
@@ -258,6 +263,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     Ok(Config {
         transfers: file.transfers.resolve(&check)?,
         metrics: file.metrics.resolve(&check)?,
+        traces: file.traces.resolve(&check)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,
         listen,

@@ -18,6 +18,8 @@ use crate::{admit, api, recover, retention, scrape};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
+/// Time limit for the collector of traces to take the last spans.
+const TRACES_END: Duration = Duration::from_secs(2);
 /// Time limit for the containers of an ephemeral daemon to end.
 const CONTAINERS_END: Duration = Duration::from_secs(15);
 
@@ -93,6 +95,7 @@ pub async fn serve(
     if timeout(CALLS_END, server).await.is_err() {
         tracing::warn!("some calls did not end within {} s", CALLS_END.as_secs());
     }
+    node.traces.flush(TRACES_END).await;
     // The last batch waits for the disk, and nothing else is left to do meanwhile.
     let last = Arc::clone(&node);
     let _ = tokio::task::spawn_blocking(move || last.ledger.close(last.events.close())).await;

@@ -60,6 +60,9 @@ pub struct Facts {
     /// Restarts, as in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartRecord>,
+    /// Trace of the container, where traces are exported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceContext>,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -99,6 +102,19 @@ pub struct End {
     /// True when the machine was stopped before the exit record was on the disk.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub record_lost: bool,
+}
+
+/// Place of a container in a trace. Ids are hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceContext {
+    /// Id of the trace.
+    pub trace_id: String,
+    /// Id of the container's own span.
+    pub span_id: String,
+    /// Id of its caller's span; zeros where there is none.
+    pub parent_id: String,
+    /// Time of the request.
+    pub received_at: Timestamp,
 }
 
 /// A phase of a container's life that its caller waits for.
@@ -152,6 +168,7 @@ impl Facts {
             egress_generation: 0,
             health: None,
             restarts: None,
+            trace: None,
             end: None,
         }
     }
@@ -176,6 +193,7 @@ impl Facts {
             egress_generation: record.egress_generation,
             health: None,
             restarts: record.restarts,
+            trace: None,
             end: None,
         }
     }
@@ -227,17 +245,15 @@ impl Facts {
         }
     }
 
-    /// Returns the phases of the start of a container that has run, with the beginning and the end of each.
+    /// Returns the phases of the start, as far as it came, with the beginning and the end of each.
     pub(crate) fn start_phases(&self) -> impl Iterator<Item = (Phase, Timestamp, Timestamp)> + use<> {
-        let known = (self.begun_at, self.prepared.as_ref().map(|prepared| prepared.at), self.started_at);
-        let phases = match (self.created_at, known) {
-            (created, (Some(begun), Some(prepared), Some(started))) => Some([
-                (Phase::Launch, created, begun),
-                (Phase::Prepare, begun, prepared),
-                (Phase::Start, prepared, started),
-            ]),
-            _ => None,
-        };
+        let prepared = self.prepared.as_ref().map(|prepared| prepared.at);
+        let phase = |phase, from: Option<Timestamp>, to: Option<Timestamp>| Some((phase, from?, to?));
+        let phases = [
+            phase(Phase::Launch, Some(self.created_at), self.begun_at),
+            phase(Phase::Prepare, self.begun_at, prepared),
+            phase(Phase::Start, prepared, self.started_at),
+        ];
         phases.into_iter().flatten()
     }
 

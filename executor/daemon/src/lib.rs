@@ -66,6 +66,7 @@ pub mod server;
 mod stats;
 pub mod tag;
 pub mod telemetry;
+mod traces;
 mod transfers;
 pub mod wire;
 

@@ -51,8 +51,36 @@ pub struct Metrics {
     in_progress: Gauge,
     calls: Family<Two, Counter>,
     call_times: Family<One, Histogram>,
+    /// Counters of spans.
+    pub(crate) spans: Spans,
     /// Counters of containers' logs.
     pub(crate) logs: Mutex<Logs>,
+}
+
+/// Counters of spans.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spans {
+    pub(crate) exported: Counter,
+    dropped: Family<One, Counter>,
+}
+
+/// Why spans were not exported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SpanLoss {
+    /// The queue was full.
+    QueueFull,
+    /// The collector did not take them.
+    ExportFailed,
+}
+
+impl Spans {
+    pub(crate) fn lost(&self, why: SpanLoss, spans: usize) {
+        let why = match why {
+            SpanLoss::QueueFull => "queue_full",
+            SpanLoss::ExportFailed => "export_failed",
+        };
+        self.dropped.get_or_create(&[("reason", why)]).inc_by(spans as u64);
+    }
 }
 
 fn times() -> Histogram {
@@ -66,7 +94,8 @@ fn family<M: Default>(label: &'static str, values: impl IntoIterator<Item = &'st
     family
 }
 
-const fn failure_name(kind: FailureKind) -> &'static str {
+/// Returns the name of a failure, as in metrics and spans.
+pub(crate) const fn failure_name(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Exec => "exec",
         FailureKind::Prepare => "prepare",
@@ -110,6 +139,7 @@ impl Default for Metrics {
             in_progress: Gauge::default(),
             calls: Family::default(),
             call_times: Family::new_with_constructor(times),
+            spans: Spans { dropped: family("reason", ["queue_full", "export_failed"]), ..Spans::default() },
             logs: Mutex::default(),
         };
         metrics.register();
@@ -192,6 +222,16 @@ impl Metrics {
             "executor_call_seconds",
             "Time of calls, by method, but for streams and Wait",
             self.call_times.clone(),
+        );
+        registry.register(
+            "executor_spans_exported",
+            "Spans that the collector of traces took",
+            self.spans.exported.clone(),
+        );
+        registry.register(
+            "executor_spans_dropped",
+            "Spans that were dropped, by the reason",
+            self.spans.dropped.clone(),
         );
         self.registry = registry;
     }

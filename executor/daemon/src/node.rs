@@ -20,6 +20,7 @@ use crate::logs::watch::DirectoryWatch;
 use crate::metrics::Metrics;
 use crate::problem::{Kind, Problem};
 use crate::registry::Registry;
+use crate::traces::Traces;
 
 /// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of
 /// its log must find room.
@@ -39,6 +40,9 @@ pub enum NodeError {
     /// No inotify instance is left to follow logs.
     #[error("no inotify instance is left for this user (fs.inotify.max_user_instances)")]
     Inotify(#[source] std::io::Error),
+    /// The exporter of traces cannot be made.
+    #[error("cannot export traces to {0}")]
+    Traces(String),
     /// The store of images cannot be opened.
     #[error("cannot open the store of images")]
     Images(#[source] ImageError),
@@ -69,6 +73,8 @@ pub struct Node {
     pub booted: bool,
     /// What the daemon counts of its own work.
     pub metrics: Arc<Metrics>,
+    /// Traces of containers.
+    pub traces: Traces,
     /// Start of the daemon.
     pub started_at: Timestamp,
     /// Notified when a container is completed, for the retention.
@@ -93,6 +99,8 @@ impl Node {
         let boot_id = executor_sys::identity::boot_id().map_err(NodeError::BootId)?;
         let launcher = Arc::new(Launcher::new(config.paths.launcher_socket()));
         let layers = LauncherLayers::new(Arc::clone(&launcher));
+        let metrics = Arc::default();
+        let traces = Traces::start(config.traces.as_ref(), &metrics).map_err(NodeError::Traces)?;
         let node = Self {
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
@@ -104,7 +112,8 @@ impl Node {
             config,
             ledger,
             launcher,
-            metrics: Arc::default(),
+            metrics,
+            traces,
             started_at: crate::now(),
             completed: Notify::new(),
             found: watch::Sender::new(false),

@@ -87,9 +87,7 @@ fn each_panel_has_data_of_a_real_prometheus() {
     let daemon = Setup::default().config(&config).start();
     daemon.api.started(sleeper("runs").file("a/b", b"x"));
     let prometheus = Prometheus::start(port);
-    wait::until("Prometheus has scraped executord", || {
-        prometheus.query("up == 1").filter(|found| !found.is_empty())
-    });
+    wait::until("Prometheus has scraped executord", || prometheus.query("up == 1").filter(|found| !found.is_empty()));
     let samples = || {
         let found = prometheus.query("count_over_time(executor_build_info[1m])")?;
         found.first()?["value"][1].as_str()?.parse::<u32>().ok()

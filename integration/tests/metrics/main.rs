@@ -5,6 +5,7 @@
 mod bounds;
 mod dashboard;
 mod scraped;
+mod traces;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +40,8 @@ impl Answer {
     /// Reads an answer to its connection's end.
     fn read(mut from: impl Read) -> Self {
         let mut all = Vec::new();
-        from.read_to_end(&mut all).unwrap();
+        // A server that refuses a request before its end resets the connection behind its answer.
+        let _ = from.read_to_end(&mut all);
         let all = String::from_utf8(all).unwrap();
         let (head, body) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);

@@ -206,3 +206,25 @@ fn metrics_are_served_on_this_machine_alone() {
     let told = labels(&format!("{:?}", (0..11).map(|i| i.to_string()).collect::<Vec<_>>())).unwrap_err();
     assert!(told.contains("11 entries; at most 10"), "{told}");
 }
+
+#[test]
+fn a_collector_of_traces_is_named_without_a_password() {
+    let of = |endpoint: &str, rest: &str| {
+        let loaded = load(&format!("[traces]\nendpoint = {endpoint:?}\n{rest}"), &[]);
+        loaded.map(|config| config.traces.map(|traces| traces.endpoint).unwrap_or_default())
+    };
+    assert_eq!(of("http://127.0.0.1:4317", ""), Ok("http://127.0.0.1:4317".into()));
+    assert_eq!(of("http://h:4318/", "protocol = 'http'"), Ok("http://h:4318/v1/traces".into()));
+    assert_eq!(of("http://h:4318/a/b", "protocol = 'http'"), Ok("http://h:4318/a/b".into()));
+    for (endpoint, why) in [
+        ("http://127.0.0.1:4317/v1/traces", "has a path"),
+        ("https://h:4317", "TLS is not supported"),
+        ("h:4317", "must be http://HOST:PORT"),
+        ("http://h", "must be http://HOST:PORT"),
+        ("", "must be http://HOST:PORT"),
+        ("http://user:s3cret@h:4317", "no user name and password"),
+    ] {
+        let told = of(endpoint, "").unwrap_err();
+        assert!(told.contains("FILE: traces.endpoint = ") && told.contains(why) && !told.contains("s3cret"), "{told}");
+    }
+}

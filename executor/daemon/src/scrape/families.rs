@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -19,6 +19,15 @@ pub(super) type Label = (Cow<'static, str>, Cow<'static, str>);
 pub(super) enum Kind {
     Counter,
     Gauge,
+}
+
+impl Kind {
+    fn encode(self, value: f64, series: MetricEncoder<'_>) -> std::fmt::Result {
+        match self {
+            Self::Counter => ConstCounter::new(value).encode(series),
+            Self::Gauge => ConstGauge::new(value).encode(series),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -99,12 +108,14 @@ impl Collector for Families {
                 Kind::Gauge => MetricType::Gauge,
             };
             let mut family = encoder.encode_descriptor(name, &help, None, metric)?;
+            if let [(labels, value)] = &series[..]
+                && labels.is_empty()
+            {
+                kind.encode(*value, family)?;
+                continue;
+            }
             for (labels, value) in series {
-                let one = family.encode_family(labels)?;
-                match kind {
-                    Kind::Counter => ConstCounter::new(*value).encode(one)?,
-                    Kind::Gauge => ConstGauge::new(*value).encode(one)?,
-                }
+                kind.encode(*value, family.encode_family(labels)?)?;
             }
         }
         Ok(())
