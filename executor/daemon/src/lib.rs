@@ -11,7 +11,8 @@
 //!     ├────> event_log, ledger, recover                    their history
 //!     ├────> logs, outputs                                 their output
 //!     ├────> images ──> executor_images, launcher          their images
-//!     └────> transfers ──> workers, launcher, shims         downloads and uploads
+//!     ├────> transfers ──> workers, launcher, shims         downloads and uploads
+//!     └────> metrics, traces, scrape                        what tools of the operator see of it
 //! ```
 //! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to
 //! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and no secret stays in it

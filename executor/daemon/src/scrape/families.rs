@@ -121,3 +121,32 @@ impl Collector for Families {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Labels of containers come from clients.
+    #[test]
+    fn no_value_of_a_label_ends_it() {
+        let mut families = Families::default();
+        let label = |value: &str| vec![("label_a".into(), Cow::Owned(value.to_owned()))];
+        let series = ["plain", "quote\"} 1\nforged 1", "back\\slash"].map(|value| (label(value), 1_u64));
+        families.series(Kind::Counter, "a", "A", series);
+        families.put(Kind::Gauge, "b", "B", 2.5);
+        let mut text = String::new();
+        families.encode(&mut text).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let expected = [
+            "# HELP a A.",
+            "# TYPE a counter",
+            r#"a_total{label_a="plain"} 1.0"#,
+            r#"a_total{label_a="quote\"} 1\nforged 1"} 1.0"#,
+            r#"a_total{label_a="back\\slash"} 1.0"#,
+            "# HELP b B.",
+            "# TYPE b gauge",
+            "b 2.5",
+        ];
+        assert_eq!(lines, expected);
+    }
+}
