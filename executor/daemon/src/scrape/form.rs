@@ -26,7 +26,7 @@ impl Form {
                     for part in parts {
                         match part.split_once('=') {
                             Some(("q", q)) => {
-                                weight = q.parse::<f32>().map_or(0, |q| (q.clamp(0.0, 1.0) * 1000.0) as u32)
+                                weight = q.parse::<f32>().map_or(0, |q| (q.clamp(0.0, 1.0) * 1000.0) as u32);
                             }
                             Some(("version", of)) => version = Some(of.trim_matches('"')),
                             _ => {}
