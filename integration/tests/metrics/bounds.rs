@@ -50,7 +50,7 @@ fn a_shim_that_hangs_holds_up_neither_scrape_nor_calls() {
     assert_eq!(value(&text, "executor_container_processes{container=\"a\"}"), Some(1.0));
     assert_eq!(value(&text, "executor_containers_unanswered"), Some(0.0));
 
-    let shim = Pid::from_raw(i32::try_from(daemon.record("a").shim.pid).unwrap());
+    let shim = Pid::from_raw(daemon.record("a").shim.pid);
     kill(shim, Signal::SIGSTOP).unwrap();
     let text = wait::until("the shim is missed", || {
         let text = scrape(&daemon, "text/plain");
