@@ -109,7 +109,9 @@ pub(crate) fn state_with_health(container: &Container) -> String {
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
         return format!("{state} (restart {} waits)", restart.count + 1);
     }
-    health(container).map_or_else(|| state.clone(), |health| format!("{state} ({health})"))
+    let stale = container.state() == State::Running && container.secret_sources.iter().any(|source| source.stale);
+    let words: Vec<&str> = health(container).into_iter().chain(stale.then_some("stale secrets")).collect();
+    if words.is_empty() { state } else { format!("{state} ({})", words.join(", ")) }
 }
 
 /// The health of a running container with checks, in a word.
@@ -265,6 +267,12 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     if !info.apparmor_profiles.is_empty() {
         table.pair("AppArmor profiles", info.apparmor_profiles.join(", "));
     }
+    for provider in &info.secret_providers {
+        let v1::SecretProvider { name, r#type, poll, problem } = provider;
+        let every = poll.as_ref().map_or(0, |poll| poll.seconds);
+        let problem = if problem.is_empty() { String::new() } else { format!("; {}", plain(problem)) };
+        table.pair("secret provider", format!("{name}: {type}, every {every} s{problem}"));
+    }
     if let Some(v1::Shells { configured, ready, used, missed }) = info.shells {
         let counts = format!("{ready} of {configured} ready; {used} used, {missed} missed");
         table.pair("shells", if configured == 0 { "off".to_owned() } else { counts });
@@ -291,8 +299,9 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     let ended = Container { result: event.result.clone(), ..Container::default() };
     let kind = event_kind(event.kind);
     let role = match event.kind() {
-        event::Kind::Running | event::Kind::Ready | event::Kind::PodReady => Role::Good,
+        event::Kind::Running | event::Kind::Ready | event::Kind::PodReady | event::Kind::SecretsFresh => Role::Good,
         event::Kind::NotReady
+        | event::Kind::SecretsStale
         | event::Kind::Unhealthy
         | event::Kind::Restarting
         | event::Kind::Stopping

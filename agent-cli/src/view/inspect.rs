@@ -4,6 +4,7 @@
 mod checks;
 mod isolation;
 mod network;
+mod sources;
 
 use std::time::SystemTime;
 
@@ -50,6 +51,14 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
     }
     if !container.files.is_empty() {
         section(&mut text, style, "SECRET FILES", &files(&container.files).render(style));
+    }
+    if !container.secret_sources.is_empty() {
+        section(
+            &mut text,
+            style,
+            "SECRETS BY REFERENCE",
+            &sources::table(&container.secret_sources, now).render(style),
+        );
     }
     if !container.steps.is_empty() {
         section(&mut text, style, "STEPS", &steps::table(&container.steps, now).render(style));

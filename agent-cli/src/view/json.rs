@@ -20,6 +20,7 @@ mod restarts;
 #[cfg(test)]
 mod schema;
 mod secrets;
+mod sources;
 mod steps;
 mod surroundings;
 mod usage;

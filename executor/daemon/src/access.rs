@@ -64,6 +64,28 @@ pub struct Access {
     pub group: Option<u32>,
 }
 
+/// The caller of a method, as rules of the configuration name callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// A process of this machine, by the credentials that the kernel has of it.
+    Process(Peer),
+}
+
+impl Caller {
+    /// Returns whether a rule's user and group, where it has them, are the caller's.
+    pub(crate) fn fits(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
+        let Self::Process(peer) = self;
+        uid.is_none_or(|uid| peer.uid == uid) && gid.is_none_or(|gid| peer.is_member(gid))
+    }
+}
+
+impl std::fmt::Display for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self::Process(peer) = self;
+        write!(f, "uid {}", peer.uid)
+    }
+}
+
 /// The sockets on which clients connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Socket {

@@ -21,6 +21,7 @@ use executor_core::protocol::{self, EndUnhealthy, LauncherAnswer, LauncherCall, 
 use executor_core::record::{Exit, FailureKind, RestartRecord, StepRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
+use tokio::sync::mpsc;
 
 use crate::checks::{CheckReport, Checking};
 use crate::container::link::ShimLink;
@@ -32,6 +33,8 @@ use crate::launcher::{CallError, Session};
 use crate::members;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::references::follow::Following;
+use crate::sources::{SourceChange, SourceNews, any_stale};
 use crate::transfers::Transferring;
 
 /// Pauses between attempts to reach a shim whose connection broke.
@@ -78,6 +81,10 @@ struct Actor {
     checking: Option<Checking>,
     /// Downloads and uploads that are carried out over the present connection.
     transferring: Transferring,
+    /// References that are followed over the present connection.
+    following: Option<Following>,
+    /// Changes of the sources of secrets.
+    source_news: Option<mpsc::UnboundedReceiver<SourceNews>>,
 }
 
 /// Why a connection to a shim is not followed any longer.
@@ -90,6 +97,16 @@ enum FollowEnd {
     Finished,
 }
 
+/// Waits for the next change of the sources of secrets.
+async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceNews>>) -> SourceNews {
+    if let Some(receiver) = news
+        && let Some(change) = receiver.recv().await
+    {
+        return change;
+    }
+    std::future::pending().await
+}
+
 /// Launches an admitted container, and drives it to its end.
 pub(crate) async fn launch(
     node: Arc<Node>,
@@ -98,8 +115,7 @@ pub(crate) async fn launch(
     session: Arc<Session>,
     payload: LaunchPayload,
 ) {
-    let mut actor =
-        Actor { node, handle, facts, unconfirmed: Vec::new(), checking: None, transferring: Transferring::default() };
+    let mut actor = Actor::new(node, handle, facts);
     actor.admitted();
     let link = match actor.hand_over(&session, payload).await {
         Ok(link) => link,
@@ -111,8 +127,7 @@ pub(crate) async fn launch(
 
 /// Drives a container of an earlier daemon to its end.
 pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
-    let (unconfirmed, checking, transferring) = (Vec::new(), None, Transferring::default());
-    let mut actor = Actor { node, handle, facts, unconfirmed, checking, transferring };
+    let mut actor = Actor::new(node, handle, facts);
     // Its shim may be about to remove what is left: it told the end to the daemon before, and tells no more.
     if actor.facts.state == State::Completed || actor.conclude_from_record() {
         return actor.watch_removal(link).await;
@@ -121,6 +136,12 @@ pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, l
 }
 
 impl Actor {
+    fn new(node: Arc<Node>, handle: Arc<Handle>, facts: Facts) -> Self {
+        let source_news = handle.take_source_news();
+        let (unconfirmed, checking, transferring, following) = (Vec::new(), None, Transferring::default(), None);
+        Self { node, handle, facts, unconfirmed, checking, transferring, following, source_news }
+    }
+
     /// Hands the container over to the launcher.
     async fn hand_over(&mut self, session: &Session, payload: LaunchPayload) -> Result<Arc<ShimLink>, Problem> {
         let launch = LauncherCall::Launch(protocol::Launch {
@@ -163,6 +184,7 @@ impl Actor {
                 self.handle.set_shim(Some(Arc::clone(&link)));
                 let followed = self.follow(&link).await;
                 self.checking = None;
+                self.following = None;
                 self.transferring = Transferring::default();
                 self.handle.set_shim(None);
                 link.close();
@@ -254,6 +276,10 @@ impl Actor {
                 news = link.next() => news,
                 report = Checking::next(&mut self.checking) => {
                     self.checked(link, report);
+                    continue;
+                }
+                change = next_source_news(&mut self.source_news) => {
+                    self.sources_changed(change);
                     continue;
                 }
                 () = self.handle.shim_lost.notified() => return Ok(FollowEnd::Finished),
@@ -363,6 +389,32 @@ impl Actor {
         }
     }
 
+    /// Takes over a change of the sources of secrets.
+    fn sources_changed(&mut self, SourceNews { change, done }: SourceNews) {
+        let before = std::mem::take(&mut self.facts.sources);
+        self.facts.sources.clone_from(&before);
+        let is_asked = matches!(change, SourceChange::Replaced { .. });
+        change.apply(&mut self.facts.sources);
+        let id = self.handle.id();
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        let kind = match (any_stale(&before), any_stale(&facts.sources)) {
+            (false, true) => Some(EventKind::SecretsStale),
+            (true, false) => Some(EventKind::SecretsFresh),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            let why = facts.sources.iter().find_map(|source| source.stale.as_ref()).map(|stale| &*stale.why);
+            tracing::info!(container = %id, secrets = ?kind, why);
+            self.node.events.append(id, kind, None, crate::now());
+        }
+        self.node.ledger.put(facts);
+        if is_asked && self.facts.state == State::Running {
+            self.following = Following::begin(&self.node, &self.handle, &self.facts);
+        }
+        let _ = done.send(()); // it may not wait any longer
+    }
+
     /// Reports that the secret files were replaced, by this daemon or another.
     fn files_updated(&self) {
         let (id, generation) = (self.handle.id(), self.facts.files_generation);
@@ -440,6 +492,11 @@ impl Actor {
         self.checking.take_if(|checking| Some(checking.run()) != run);
         if run.is_some() && self.checking.is_none() {
             self.checking = Checking::begin(&self.node, &self.handle, &self.facts);
+        }
+        let runs = self.facts.state == State::Running;
+        self.following.take_if(|_| !runs);
+        if runs && self.following.is_none() {
+            self.following = Following::begin(&self.node, &self.handle, &self.facts);
         }
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));

@@ -23,6 +23,7 @@ use executor_proto::v1::executor_server::{Executor, ExecutorServer};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::access::Caller;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::server::RUNTIME_MESSAGE_MAX;
@@ -95,8 +96,9 @@ pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
 #[tonic::async_trait]
 impl Executor for Service {
     async fn run(&self, request: Request<v1::RunRequest>) -> Result<Response<v1::RunResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
-        let (facts, created) = admit::run(&self.node, request).await?;
+        let (facts, created) = admit::run(&self.node, request, caller).await?;
         Ok(Response::new(v1::RunResponse { container: Some(convert::container(&facts)), created }))
     }
 
@@ -158,8 +160,9 @@ impl Executor for Service {
         &self,
         request: Request<v1::UpdateFilesRequest>,
     ) -> Result<Response<v1::UpdateFilesResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
-        let facts = rotate::update(&self.node, request).await?;
+        let facts = rotate::update(&self.node, request, caller).await?;
         Ok(Response::new(v1::UpdateFilesResponse { container: Some(convert::container(&facts)) }))
     }
 

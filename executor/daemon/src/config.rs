@@ -3,6 +3,7 @@
 //! Every value is checked here, once; an error names the file, the key and the value.
 
 mod images;
+mod secret_providers;
 mod transfers;
 
 use std::path::{Path, PathBuf};
@@ -75,6 +76,7 @@ struct File {
     retention: Keep,
     images: images::Images,
     transfers: transfers::Transfers,
+    secret_providers: Vec<executor_providers::ProviderConfig>,
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor: AppArmor,
@@ -153,6 +155,8 @@ pub struct Config {
     pub images: executor_images::Settings,
     /// Settings of downloads and uploads.
     pub transfers: crate::artifacts::Settings,
+    /// Providers of secrets.
+    pub secret_providers: Vec<executor_providers::ProviderConfig>,
     /// Bounds of the control plane's socket.
     pub bounds: Bounds,
     /// Most completed containers that are kept.
@@ -251,6 +255,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     let paths = Paths { run_dir, state_dir };
     Ok(Config {
         transfers: file.transfers.resolve(&check)?,
+        secret_providers: secret_providers::resolve(&check, file.secret_providers)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,
         listen,

@@ -16,12 +16,16 @@ use std::sync::{Arc, Mutex};
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::facts::Facts;
 use crate::locked;
 use crate::problem::Problem;
+use crate::sources::{SourceChange, SourceNews};
 use link::ShimLink;
+
+/// Time limit for the container's task to take over a change of sources. It is between two connections to the shim at worst.
+const SOURCES_TAKEN: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Presence of a container, as its watchers see it.
 #[derive(Clone, Debug)]
@@ -53,11 +57,16 @@ pub struct Handle {
     pub(crate) deleting: tokio::sync::Mutex<()>,
     /// Held by the call that updates the secret files.
     pub(crate) updating: tokio::sync::Mutex<()>,
+    /// Changes of the sources of secrets, for the container's task.
+    sources: mpsc::UnboundedSender<SourceNews>,
+    /// Other end, until the task takes it.
+    source_news: Mutex<Option<mpsc::UnboundedReceiver<SourceNews>>>,
 }
 
 impl Handle {
     /// Makes the handle of a container with these facts.
     pub fn new(facts: Facts) -> Self {
+        let (sources, source_news) = mpsc::unbounded_channel();
         Self {
             id: facts.plan.id.clone(),
             request_tag: facts.request_tag.clone(),
@@ -69,6 +78,8 @@ impl Handle {
             shim_lost: Notify::new(),
             deleting: tokio::sync::Mutex::new(()),
             updating: tokio::sync::Mutex::new(()),
+            sources,
+            source_news: Mutex::new(Some(source_news)),
         }
     }
 
@@ -174,6 +185,19 @@ impl Handle {
             // The sender lives as long as `self`.
             Err(_) => Err(Problem::no_container(self.id.as_str())),
         }
+    }
+
+    /// Has the container's task take over a change of the sources of secrets, and waits for it. In vain where the task has ended.
+    pub(crate) async fn tell_sources(&self, change: SourceChange) {
+        let (done, taken) = oneshot::channel();
+        if self.sources.send(SourceNews { change, done }).is_ok() {
+            let _ = tokio::time::timeout(SOURCES_TAKEN, taken).await;
+        }
+    }
+
+    /// Returns the changes of the sources of secrets; once.
+    pub(crate) fn take_source_news(&self) -> Option<mpsc::UnboundedReceiver<SourceNews>> {
+        locked(&self.source_news).take()
     }
 
     /// Tells the watchers.

@@ -64,6 +64,10 @@ pub async fn serve(
     };
     tokio::spawn(Arc::clone(&node.launcher).keep(connection, finished, obituary));
     tokio::spawn(retention::keep(Arc::clone(&node)));
+    tokio::spawn({
+        let providers = Arc::clone(&node.providers);
+        async move { providers.keep().await }
+    });
     let routes = api::routes(&node, config.bounds.message_bytes).await?;
     let stopping = node.stopping.subscribe();
     let pool = config.policy.userns_pool().ok();

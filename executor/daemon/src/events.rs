@@ -34,6 +34,10 @@ pub enum EventKind {
     Unhealthy,
     /// The container's action has ended, and begins again.
     Restarting,
+    /// A provider of the container's secrets does not answer.
+    SecretsStale,
+    /// The providers of all its secrets answer again.
+    SecretsFresh,
     /// The pod takes members.
     PodReady,
     /// The pod has ended.

@@ -17,6 +17,8 @@ use executor_core::time::Timestamp;
 use executor_core::usage::Usage;
 use serde::{Deserialize, Serialize};
 
+use crate::sources::SourceRecord;
+
 /// Facts of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
@@ -57,6 +59,9 @@ pub struct Facts {
     /// Restarts, as in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartRecord>,
+    /// Inputs that came by reference.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceRecord>,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -117,6 +122,7 @@ impl Facts {
             egress_generation: 0,
             health: None,
             restarts: None,
+            sources: Vec::new(),
             end: None,
         }
     }
@@ -140,6 +146,7 @@ impl Facts {
             egress_generation: record.egress_generation,
             health: None,
             restarts: record.restarts,
+            sources: Vec::new(),
             end: None,
         }
     }

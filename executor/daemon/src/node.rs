@@ -6,6 +6,7 @@ use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 use executor_core::validate::ViolationReason;
 use executor_images::{ImageError, Images};
+use executor_providers::Providers;
 use rustix::fs::StatVfs;
 use tokio::sync::{Notify, watch};
 
@@ -58,6 +59,8 @@ pub struct Node {
     pub launcher: Arc<Launcher>,
     /// Store of images.
     pub images: Arc<Images<LauncherLayers>>,
+    /// Providers of secrets.
+    pub providers: Arc<Providers>,
     /// What downloads and uploads share.
     pub artifacts: Artifacts,
     /// Watch over the directories of followed logs.
@@ -92,6 +95,7 @@ impl Node {
         let layers = LauncherLayers::new(Arc::clone(&launcher));
         let node = Self {
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
+            providers: Arc::new(Providers::new(config.secret_providers.clone())),
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
             registry: Registry::new(config.capacity),
             events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),

@@ -30,7 +30,7 @@ use tonic::Status;
 use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 
-use crate::access::{Access, GET_SECRETS, Socket};
+use crate::access::{Access, Caller, GET_SECRETS, Socket};
 use crate::config::Bounds;
 use crate::problem::Problem;
 use crate::wire::body::{Call, ResponseBody};
@@ -274,11 +274,12 @@ impl Connection {
         let uid = peer.uid;
         let service = {
             let (calls, budget) = (calls.clone(), budget.clone());
+            let caller = Caller::Process(peer.clone());
             let check = move |path: &str| {
                 socket.check(path, &peer)?;
                 shortage.clone().map_or(Ok(()), Err)
             };
-            service_fn(move |request| call(routes.clone(), socket, bounds, &check, &calls, &budget, request))
+            service_fn(move |request| call(routes.clone(), socket, bounds, (&check, &caller), &calls, &budget, request))
         };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
@@ -370,14 +371,14 @@ fn call(
     mut routes: Routes,
     socket: Socket,
     bounds: Bounds,
-    check: &dyn Fn(&str) -> Result<(), Problem>,
+    (check, caller): (&dyn Fn(&str) -> Result<(), Problem>, &Caller),
     calls: &Calls,
     budget: &ConnectionBudget,
     shadow: http::Request<Incoming>,
 ) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + use<> {
     let call = Call::of(calls, shadow);
     let checked = call.as_ref().map(|call| check(&call.request.path));
-    let budget = budget.clone();
+    let (budget, caller) = (budget.clone(), caller.clone());
     async move {
         // Without a call the library has ended the stream, or refuses it.
         let (Some(call), Some(checked)) = (call, checked) else {
@@ -403,7 +404,8 @@ fn call(
         };
         let secrets = call.request.path == GET_SECRETS;
         let of_executor = call.request.path.starts_with(EXECUTOR);
-        let (request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
+        let (mut request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
+        request.extensions_mut().insert(caller);
         let Ok(response) = routes.call(request).await;
         Ok(answering.answer(response, permit, secrets))
     }

@@ -8,7 +8,9 @@ use serde::Serialize;
 use super::ending::Ending;
 use super::steps::Step;
 use super::usage::Limits;
-use super::{checks, host_options, isolation, networks, outputs, restarts, seconds, sorted, surroundings, time};
+use super::{
+    checks, host_options, isolation, networks, outputs, restarts, seconds, sorted, sources, surroundings, time,
+};
 use crate::view::human::{mount_kind, network, state, word};
 
 #[derive(Serialize)]
@@ -41,6 +43,8 @@ pub(crate) struct Container {
     steps: Vec<Step>,
     /// Restarts; null without a restart policy.
     restart: Option<restarts::RestartStatus>,
+    /// Inputs that came by reference.
+    secret_sources: Vec<sources::SecretSource>,
 }
 
 #[derive(Serialize)]
@@ -184,6 +188,7 @@ impl From<&v1::Container> for Container {
             result: container.result.as_ref().map(Ending::from),
             steps: container.steps.iter().map(Step::from).collect(),
             restart: container.restart.as_ref().map(restarts::RestartStatus::from),
+            secret_sources: container.secret_sources.iter().map(sources::SecretSource::from).collect(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use executor_client::v1;
 use serde::Serialize;
 
+use super::sources::SecretProvider;
 use super::{sorted, time};
 use crate::view::human::mount_kind;
 
@@ -28,6 +29,7 @@ pub(crate) struct Info {
     devices: Vec<HostDevice>,
     apparmor_profiles: Vec<String>,
     shells: Option<Shells>,
+    secret_providers: Vec<SecretProvider>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
     containers: BTreeMap<String, u32>,
@@ -127,6 +129,7 @@ impl Info {
                 used: shells.used,
                 missed: shells.missed,
             }),
+            secret_providers: info.secret_providers.iter().map(SecretProvider::from).collect(),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
             containers: sorted(&info.containers),

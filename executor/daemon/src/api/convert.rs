@@ -4,6 +4,7 @@ mod checks;
 mod host_options;
 mod pods;
 mod restarts;
+mod sources;
 mod usage;
 mod volumes;
 
@@ -30,6 +31,7 @@ use crate::facts::{End, Facts};
 
 pub(super) use host_options::host_device;
 pub(super) use pods::pod;
+pub(super) use sources::provider as secret_provider;
 pub(super) use volumes::host as host_volume;
 
 /// Mount options of secret files.
@@ -66,6 +68,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         check_statuses: checks::statuses(facts.health.as_deref()),
         startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
         restart: facts.restarts.as_ref().filter(|_| facts.started_at.is_some()).map(restarts::status),
+        secret_sources: facts.sources.iter().map(sources::source).collect(),
     }
 }
 
@@ -430,6 +433,8 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::NotReady => Kind::NotReady,
             EventKind::Unhealthy => Kind::Unhealthy,
             EventKind::Restarting => Kind::Restarting,
+            EventKind::SecretsStale => Kind::SecretsStale,
+            EventKind::SecretsFresh => Kind::SecretsFresh,
             EventKind::PodReady => Kind::PodReady,
             EventKind::PodEnded => Kind::PodEnded,
             EventKind::PodDeleted => Kind::PodDeleted,

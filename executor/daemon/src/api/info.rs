@@ -53,6 +53,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         devices: node.config.policy.devices.iter().map(convert::host_device).collect(),
         apparmor_profiles: node.config.policy.apparmor_profiles.clone(),
         shells,
+        secret_providers: node.providers.statuses().into_iter().map(convert::secret_provider).collect(),
     }
 }
 
