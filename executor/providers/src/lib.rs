@@ -30,8 +30,8 @@ use zeroize::Zeroizing;
 pub use command::{WORKER_ARGUMENT, work};
 pub use config::{Grant, ProviderConfig, Unusable};
 
-/// Most fetches at once.
-const AT_ONCE: usize = 16;
+/// Most fetches of a provider at once.
+const AT_ONCE: usize = 8;
 
 /// A secret to fetch.
 #[derive(Clone, Debug)]
@@ -140,6 +140,7 @@ struct Provider {
     kind: Kind,
     /// Why the last fetch failed.
     problem: Mutex<String>,
+    permits: Semaphore,
 }
 
 #[derive(Debug)]
@@ -153,7 +154,6 @@ enum Kind {
 #[derive(Debug)]
 pub struct Providers {
     by_name: BTreeMap<String, Arc<Provider>>,
-    permits: Arc<Semaphore>,
 }
 
 /// A provider as it is told.
@@ -169,8 +169,8 @@ pub struct ProviderStatus {
     pub problem: String,
 }
 
-/// What one question to a provider answers: several keys of one secret.
-type Group = (String, String, String, Option<String>);
+/// What one question to a provider answers: several keys of one secret, with one lease.
+type Group = (String, String, String, Option<String>, Option<String>);
 
 impl Providers {
     /// Makes the providers of a checked configuration.
@@ -181,9 +181,12 @@ impl Providers {
                 config::ProviderKind::Vault => Kind::Vault(Box::new(vault::Vault::new(&config))),
                 config::ProviderKind::Command => Kind::Command(command::Program::new(&config)),
             };
-            (config.name.clone(), Arc::new(Provider { config, kind, problem: Mutex::default() }))
+            (
+                config.name.clone(),
+                Arc::new(Provider { config, kind, problem: Mutex::default(), permits: Semaphore::new(AT_ONCE) }),
+            )
         });
-        Self { by_name: made.collect(), permits: Arc::new(Semaphore::new(AT_ONCE)) }
+        Self { by_name: made.collect() }
     }
 
     /// Returns the configuration of a provider.
@@ -210,16 +213,16 @@ impl Providers {
             let SecretReference { provider, path, key, version } = &one.reference;
             let whole = matches!(self.by_name.get(provider).map(|found| &found.kind), Some(Kind::Vault(_)));
             let key = (!whole).then(|| key.clone());
-            groups.entry((provider.clone(), path.clone(), version.clone(), key)).or_default().push(index);
+            let lease = one.lease.as_ref().map(|lease| lease.id.clone());
+            groups.entry((provider.clone(), path.clone(), version.clone(), key, lease)).or_default().push(index);
         }
         let mut tasks = JoinSet::new();
         for ((name, ..), members) in groups {
             let asked: Vec<Wanted> = members.iter().map(|index| wanted[*index].clone()).collect();
             let provider = self.by_name.get(&name).cloned();
-            let permits = Arc::clone(&self.permits);
             tasks.spawn(async move {
                 let fetched = match provider {
-                    Some(provider) => provider.fetch(&asked, &permits).await,
+                    Some(provider) => provider.fetch(&asked).await,
                     None => {
                         Err(FetchError::new(ErrorKind::NotFound, format!("{name:?} is not a provider of this node")))
                     }
@@ -258,14 +261,10 @@ impl Providers {
 
 impl Provider {
     /// Fetches secrets that one answer holds. The outer error is that of the whole answer.
-    async fn fetch(
-        &self,
-        wanted: &[Wanted],
-        permits: &Semaphore,
-    ) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
+    async fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
         let limit = self.config.timeout();
         let fetched = tokio::time::timeout(limit, async {
-            let _permit = permits.acquire().await;
+            let _permit = self.permits.acquire().await;
             match (&self.kind, wanted) {
                 (Kind::Vault(vault), wanted) => vault.fetch(wanted).await,
                 (_, []) => Ok(Vec::new()),

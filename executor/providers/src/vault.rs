@@ -29,6 +29,8 @@ use session::Session;
 
 /// Largest answer, in bytes: a value whose characters are all escaped, with others beside it.
 const ANSWER_MAX: usize = 8 << 20;
+/// Path of the present token's own data.
+const LOOKUP: &str = "/v1/auth/token/lookup-self";
 /// Header with the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
 /// Header with the namespace.
@@ -159,6 +161,11 @@ impl Vault {
         let session = self.session().await?;
         match self.ask(&session.client, Some(&session.token), question).await {
             Err(error) if error.kind == ErrorKind::Denied => {
+                // A token in force may not read this: another one would not either.
+                let looked_up = self.ask(&session.client, Some(&session.token), &Question::read(LOOKUP)).await;
+                if looked_up.is_ok() {
+                    return Err(error);
+                }
                 let renewed = self.replace(&session).await?;
                 self.ask(&renewed.client, Some(&renewed.token), question).await
             }

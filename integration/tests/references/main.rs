@@ -5,6 +5,7 @@
 
 mod command;
 mod directory;
+mod guide;
 mod refused;
 mod residue;
 mod vault;

@@ -158,6 +158,7 @@ async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> Look {
         match rotate::replace(node, request, SourceChange::Looked(looked.clone())).await {
             Ok(()) => return if any_stale(&looked) { Look::Stale } else { Look::Fresh },
             Err(problem) if problem.kind == Kind::Aborted => return Look::Overtaken,
+            Err(_) if handle.state() != Some(State::Running) => return Look::Fresh,
             Err(problem) => {
                 tracing::warn!(container = %handle.id(), "new secrets were not put in place: {problem}");
                 let told = format!("the new value was not put in place: {problem}");

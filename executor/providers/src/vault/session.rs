@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::answer::Login;
-use super::{Question, Vault};
+use super::{LOOKUP, Question, Vault};
 use crate::config::Auth;
 use crate::{ErrorKind, FetchError, files};
 
@@ -155,7 +155,7 @@ impl Vault {
             return Err(FetchError::new(ErrorKind::Denied, format!("{shown} is empty")));
         }
         let bare = Session::new(Arc::clone(&client), &token, 0, false)?;
-        let told = self.ask(&client, Some(&bare.token), &Question::read("/v1/auth/token/lookup-self")).await;
+        let told = self.ask(&client, Some(&bare.token), &Question::read(LOOKUP)).await;
         match told {
             Ok(answer) => {
                 let (ttl, renewable) = answer.token().unwrap_or_default();
