@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use integration::daemon::{Daemon, Setup, has_ended};
-use integration::request::{RequestBuilder as _, sleeper};
+use integration::request::sleeper;
 use integration::wait;
 use tonic::Code;
 

@@ -7,7 +7,7 @@ use executor_proto::v1::event::Kind;
 use executor_proto::v1::{File, SecretReference};
 use integration::cli;
 use integration::daemon::Setup;
-use integration::request::{RequestBuilder as _, sleeper};
+use integration::request::sleeper;
 use integration::wait;
 use serde_json::{Map, Value, json};
 use tonic::Code;
