@@ -40,6 +40,9 @@ use crate::transfers::Transferring;
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
+/// Longest wait for the ledger's disk. Without it the container goes on: the ledger writes as soon as it can.
+const DURABLE_WITHIN: Duration = Duration::from_secs(2);
+
 /// Payload of a launch: descriptors for the launcher, with the only copies of the container's secrets in this process.
 #[derive(Debug)]
 pub(crate) struct LaunchPayload {
@@ -116,7 +119,7 @@ pub(crate) async fn launch(
     payload: LaunchPayload,
 ) {
     let mut actor = Actor::new(node, handle, facts);
-    actor.admitted();
+    actor.admitted().await;
     let link = match actor.hand_over(&session, payload).await {
         Ok(link) => link,
         Err(problem) => return actor.refuse(problem),
@@ -408,11 +411,20 @@ impl Actor {
             tracing::info!(container = %id, secrets = ?kind, why);
             self.node.events.append(id, kind, None, crate::now());
         }
-        self.node.ledger.put(facts);
-        if is_asked && self.facts.state == State::Running {
+        if !is_asked {
+            self.node.ledger.put(facts);
+            let _ = done.send(()); // it may not wait any longer
+            return;
+        }
+        // A caller's update is not undone by an older source that comes back after a kill.
+        let written = self.node.ledger.put_durably(facts);
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(DURABLE_WITHIN, written).await;
+            let _ = done.send(());
+        });
+        if self.facts.state == State::Running {
             self.following = Following::begin(&self.node, &self.handle, &self.facts);
         }
-        let _ = done.send(()); // it may not wait any longer
     }
 
     /// Reports that the secret files were replaced, by this daemon or another.
@@ -475,9 +487,16 @@ impl Actor {
         self.unconfirmed.drain(..).for_each(|file| wipe(&file));
     }
 
-    fn admitted(&self) {
+    /// Reports the admission. Sources of secrets are in the ledger alone, so that they are on the disk before the container is.
+    async fn admitted(&self) {
         self.report(State::Reserved);
-        self.node.ledger.put(Arc::new(self.facts.clone()));
+        let facts = Arc::new(self.facts.clone());
+        if facts.sources.is_empty() {
+            return self.node.ledger.put(facts);
+        }
+        if tokio::time::timeout(DURABLE_WITHIN, self.node.ledger.put_durably(facts)).await.is_err() {
+            tracing::warn!(container = %self.handle.id(), "the container's sources of secrets are not on the disk yet");
+        }
     }
 
     /// Goes on to a state before `completed`, and publishes it.

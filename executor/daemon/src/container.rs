@@ -24,8 +24,9 @@ use crate::problem::Problem;
 use crate::sources::{SourceChange, SourceNews};
 use link::ShimLink;
 
-/// Time limit for the container's task to take over a change of sources. It is between two connections to the shim at worst.
-const SOURCES_TAKEN: std::time::Duration = std::time::Duration::from_secs(2);
+/// Time limit for the container's task to take over a change of sources, and for the disk to have it. The task is between two
+/// connections to the shim at worst.
+const SOURCES_TAKEN: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Presence of a container, as its watchers see it.
 #[derive(Clone, Debug)]

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
+use tokio::sync::oneshot;
 
 use crate::events::{Event, KeptEvents};
 use crate::facts::Facts;
@@ -67,6 +68,8 @@ struct Batch {
     reserved: Option<u64>,
     /// Id of this boot, where the batch is to note it.
     boot_id: Option<String>,
+    /// Told when the batch is on the disk.
+    waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl Batch {
@@ -83,6 +86,7 @@ impl Batch {
         self.oldest_event = self.oldest_event.max(failed.oldest_event);
         self.reserved = self.reserved.or(failed.reserved);
         self.boot_id = self.boot_id.take().or(failed.boot_id);
+        self.waiting.extend(failed.waiting);
         self.drop_old_events();
     }
 
@@ -147,6 +151,16 @@ impl Ledger {
     /// Keeps a container as it is now.
     pub fn put(&self, facts: Arc<Facts>) {
         self.writer.add(|batch| drop(batch.containers.insert(facts.plan.id.clone(), Some(facts))));
+    }
+
+    /// Keeps a container as it is now, at once. The answer comes when it is on the disk.
+    pub fn put_durably(&self, facts: Arc<Facts>) -> oneshot::Receiver<()> {
+        let (written, answer) = oneshot::channel();
+        self.writer.add(|batch| {
+            batch.containers.insert(facts.plan.id.clone(), Some(facts));
+            batch.waiting.push(written);
+        });
+        answer
     }
 
     /// Forgets a container.

@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 151] = [
+        let changes: [Change; 156] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),

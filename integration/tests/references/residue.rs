@@ -86,7 +86,7 @@ fn nothing_is_left_of_a_value() {
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });
     assert!(!search(&daemon, &new).hits.is_empty(), "the control: a value in force is found");
-    let report = search_daemon(&daemon, &other);
+    let report = search_processes(&daemon, &other, Vec::new());
     assert!(report.hits.is_empty(), "executord keeps no value: {report}");
     for id in ["r", "v"] {
         daemon.api.stop(id, Some(0)).unwrap();
