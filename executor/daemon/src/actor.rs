@@ -29,11 +29,11 @@ use crate::container::{Handle, Presence, records};
 use crate::deletion::forget;
 use crate::events::EventKind;
 use crate::facts::Facts;
+use crate::following::Following;
 use crate::launcher::{CallError, Session};
 use crate::members;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
-use crate::references::follow::Following;
 use crate::sources::{SourceChange, SourceNews, any_stale};
 use crate::transfers::Transferring;
 

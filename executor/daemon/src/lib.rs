@@ -44,6 +44,7 @@ pub mod event_log;
 pub mod events;
 mod exec;
 pub mod facts;
+mod following;
 pub mod images;
 pub mod launcher;
 pub mod ledger;

@@ -2,12 +2,10 @@
 //!
 //! ```text
 //!  request ── collect, judge ──> references ── fetch ──> values ── fill ──> request with values, as if they had come with it
-//!                                                  └──> records (no values), kept with the container ──> follow
+//!                                                  └──> records (no values), kept with the container ──> following
 //! ```
 //! From `fill` on nothing knows that a value came by reference: launcher and shim never learn of it. The container's records
-//! say which inputs are fetched again while it runs ([`follow`]).
-
-pub(crate) mod follow;
+//! say which inputs are fetched again while it runs (`following`).
 
 use std::path::Path;
 
