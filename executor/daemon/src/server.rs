@@ -366,12 +366,15 @@ fn log_end(over: hyper::Result<()>) {
     }
 }
 
+/// Tells whether a method may be called.
+type CallCheck<'a> = dyn Fn(&str) -> Result<(), Problem> + 'a;
+
 /// Checks a call and passes it on to its service.
 fn call(
     mut routes: Routes,
     socket: Socket,
     bounds: Bounds,
-    (check, caller): (&dyn Fn(&str) -> Result<(), Problem>, &Caller),
+    (check, caller): (&CallCheck<'_>, &Caller),
     calls: &Calls,
     budget: &ConnectionBudget,
     shadow: http::Request<Incoming>,

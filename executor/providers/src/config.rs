@@ -126,7 +126,7 @@ pub struct Unusable {
     pub why: String,
 }
 
-fn unusable(key: &'static str, value: impl ToString, why: impl Into<String>) -> Unusable {
+fn unusable(key: &'static str, value: &dyn std::fmt::Display, why: impl Into<String>) -> Unusable {
     Unusable { key, value: value.to_string(), why: why.into() }
 }
 
@@ -137,7 +137,7 @@ impl ProviderConfig {
     /// The first value that cannot be used.
     pub fn check_all(all: &[Self]) -> Result<(), Unusable> {
         if all.len() > PROVIDERS_MAX {
-            return Err(unusable("secret_providers", all.len(), format!("must be at most {PROVIDERS_MAX}")));
+            return Err(unusable("secret_providers", &all.len(), format!("must be at most {PROVIDERS_MAX}")));
         }
         for (index, one) in all.iter().enumerate() {
             if all[..index].iter().any(|other| other.name == one.name) {
@@ -156,15 +156,15 @@ impl ProviderConfig {
         for grant in &self.allow {
             if grant.uid.is_none() && grant.gid.is_none() {
                 let why = "a rule must name its callers: uid, gid or both";
-                return Err(unusable("secret_providers.allow", grant.paths.join(", "), why));
+                return Err(unusable("secret_providers.allow", &grant.paths.join(", "), why));
             }
             if let Some(bad) = grant.paths.iter().find(|path| !is_rule(path)) {
                 let why = "must be a path such as kv/app/, without a `/` at its beginning, or / for every path";
-                return Err(unusable("secret_providers.allow.paths", bad, why));
+                return Err(unusable("secret_providers.allow.paths", &bad, why));
             }
         }
         if self.allow.len() > LIST_MAX || self.allow.iter().any(|grant| grant.paths.len() > LIST_MAX) {
-            return Err(unusable("secret_providers.allow", self.allow.len(), format!("at most {LIST_MAX} entries")));
+            return Err(unusable("secret_providers.allow", &self.allow.len(), format!("at most {LIST_MAX} entries")));
         }
         self.check_keys()
     }
@@ -212,23 +212,23 @@ impl ProviderConfig {
         ];
         for (key, path) in paths {
             if let Some(path) = path.as_ref().filter(|path| !path.is_absolute()) {
-                return Err(unusable(key, path.display(), "must be an absolute path"));
+                return Err(unusable(key, &path.display(), "must be an absolute path"));
             }
         }
         if self.certificate_file.is_some() != self.key_file.is_some() {
             return Err(unusable("secret_providers.key_file", &self.name, "certificate_file and key_file go together"));
         }
         if let Some(program) = self.command.first().filter(|program| !Path::new(program).is_absolute()) {
-            return Err(unusable("secret_providers.command", program, "must begin with an absolute path"));
+            return Err(unusable("secret_providers.command", &program, "must begin with an absolute path"));
         }
         if self.command.len() > LIST_MAX || self.command.iter().any(|word| word.contains('\0')) {
-            return Err(unusable("secret_providers.command", self.command.len(), "has too many words, or a NUL"));
+            return Err(unusable("secret_providers.command", &self.command.len(), "has too many words, or a NUL"));
         }
         if let Some(address) = &self.address
             && self.origin().is_none()
         {
             let why = "must be https://HOST[:PORT], or http://HOST[:PORT] of this machine's loopback";
-            return Err(unusable("secret_providers.address", address, why));
+            return Err(unusable("secret_providers.address", &address, why));
         }
         let names = [
             ("secret_providers.namespace", self.namespace.as_slice()),
@@ -238,7 +238,7 @@ impl ProviderConfig {
         for (key, names) in names {
             let bad = names.iter().find(|name| executor_core::reference::check_reference_path(name).is_err());
             if let Some(bad) = bad {
-                return Err(unusable(key, bad, "must be a path without a `/` at its beginning or end"));
+                return Err(unusable(key, &bad, "must be a path without a `/` at its beginning or end"));
             }
         }
         Ok(())
@@ -295,7 +295,7 @@ fn is_rule(path: &str) -> bool {
 fn within(key: &'static str, value: Option<u64>, (least, most): (u64, u64)) -> Result<(), Unusable> {
     match value {
         Some(value) if !(least..=most).contains(&value) => {
-            Err(unusable(key, value, format!("must be {least} to {most}")))
+            Err(unusable(key, &value, format!("must be {least} to {most}")))
         }
         _ => Ok(()),
     }

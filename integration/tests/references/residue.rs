@@ -1,15 +1,16 @@
 //! What is left of values that came by reference: after a rotation of the old one, and after the end of all.
 
+use executor_proto::v1::{EnvironmentVariable, SecretArgument};
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Report, Search};
 use integration::daemon::{Daemon, Setup};
 use integration::footprint;
-use integration::request::sleeper;
+use integration::request::{RequestBuilder as _, program, sleeper};
 use integration::residue::wait_until_settled;
 use integration::wait;
 
 use crate::vault::Server;
-use crate::{Shelf, from};
+use crate::{Shelf, from, reference};
 
 /// Searches executord, the launcher and every file of the daemon.
 fn search_daemon(daemon: &Daemon, needles: &Needles) -> Report {
@@ -38,6 +39,10 @@ fn needles(label: &str, canaries: &[&Canary]) -> Needles {
     needles
 }
 
+fn from_program() -> executor_proto::v1::File {
+    from("printed", "program", "any", "")
+}
+
 /// The controls are the searches while a value is in force: the shim has it, which masks old values, too, until the end.
 #[test]
 fn nothing_is_left_of_a_value() {
@@ -55,21 +60,43 @@ fn nothing_is_left_of_a_value() {
         other.iter().map(|one| (format!("k{}", one.as_bytes().len()), one.as_str())).collect();
     let entries: Vec<(&str, &str)> = entries.iter().map(|(key, value)| (key.as_str(), *value)).collect();
     server.set(&[&entries], "");
-    let daemon = Setup::default().config(&[shelf.provider(), server.provider("token_file", "")].concat()).start();
+    let printed = Canary::random(9000).unwrap();
+    let config = format!(
+        "[[secret_providers]]\nname = \"program\"\ntype = \"command\"\ncommand = [\"/bin/cat\", \"{}\"]\n\
+         allow = [{{ uid = 0, paths = [\"any\"] }}]\n",
+        shelf.put("printed", printed.as_bytes()).display()
+    );
+    let config = [shelf.provider(), server.provider("token_file", ""), config].concat();
+    let daemon = Setup::default().config(&config).start();
     let mut request = sleeper("r");
     request.limits.as_mut().unwrap().memory_bytes = 128 << 20;
     for size in [64, 4096, 65_536, 400_000] {
         request.volume_mounted_files.push(from(&format!("f{size}"), "shelf", &format!("f{size}"), ""));
     }
-    let mut fetched = sleeper("v");
+    // The shell sleeps, and has an argument that it does not look at.
+    let mut fetched = program("/bin/sh", &["-c", "sleep 100000; :", "sh"]).id("v");
     for size in [64, 4096, 65_536, 400_000] {
         fetched.volume_mounted_files.push(from(&format!("k{size}"), "vault", "kv/app/db", &format!("k{size}")));
     }
+    let fetched = fetched.action(|run| {
+        let variable =
+            |name: &str, from| EnvironmentVariable { name: name.into(), from: Some(from), ..Default::default() };
+        run.secret_environment.push(variable("A", reference("vault", "kv/app/db", "k65536")));
+        run.secret_environment.push(variable("B", reference("program", "any", "")));
+        run.args.push(String::new());
+        let from = Some(reference("program", "any", ""));
+        run.secret_arguments.push(SecretArgument { index: 3, from, ..Default::default() });
+        run.volume_mounted_files.push(from_program());
+    });
     let container = daemon.api.started(request);
     daemon.api.started(fetched);
     let (old, new) = (needles("old", &old.each_ref()), (needles("new", &new.each_ref()), new));
     let (new, values) = new;
+    let printed = needles("printed", &[&printed]);
     let other = needles("other", &other.each_ref());
+    assert!(!search(&daemon, &printed).hits.is_empty(), "the control: a value in force is found");
+    let report = search_processes(&daemon, &printed, Vec::new());
+    assert!(report.hits.is_empty(), "executord keeps no value: {report}");
     assert!(!search(&daemon, &old).hits.is_empty(), "the control: a value in force is found");
     assert!(!search(&daemon, &other).hits.is_empty(), "the control: a value in force is found");
     put(&values);
@@ -92,7 +119,7 @@ fn nothing_is_left_of_a_value() {
         daemon.api.stop(id, Some(0)).unwrap();
         wait_until_settled(&daemon, id);
     }
-    for needles in [&old, &new, &other] {
+    for needles in [&old, &new, &other, &printed] {
         let report = search(&daemon, needles);
         assert!(report.hits.is_empty(), "{report}");
     }
