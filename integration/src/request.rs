@@ -116,7 +116,7 @@ impl RequestBuilder for RunRequest {
                 name: name.into(),
                 value: value.into(),
                 ..EnvironmentVariable::default()
-            })
+            });
         })
     }
 
@@ -138,7 +138,7 @@ impl RequestBuilder for RunRequest {
 
     fn secret_arg(self, index: u32, value: &str) -> Self {
         self.action(|run| {
-            run.secret_arguments.push(SecretArgument { index, value: value.into(), ..SecretArgument::default() })
+            run.secret_arguments.push(SecretArgument { index, value: value.into(), ..SecretArgument::default() });
         })
     }
 

@@ -565,7 +565,7 @@ mod tests {
                     name: "A".into(),
                     value: "B".into(),
                     ..EnvironmentVariable::default()
-                })
+                });
             },
             |_, a| a.resource_limits = Some(ResourceLimits { nofile: Some(0), ..Default::default() }),
             |_, a| a.user = "root".into(),
@@ -606,7 +606,7 @@ mod tests {
                     name: "A".into(),
                     value: "B".into(),
                     ..EnvironmentVariable::default()
-                })
+                });
             },
             |_, a| a.secret_arguments.push(SecretArgument { index: 0, value: "B".into(), ..SecretArgument::default() }),
             |r, _| r.limits = Some(Limits { disk_bytes: 1, ..Default::default() }),
@@ -688,7 +688,7 @@ mod tests {
                     name: "A".into(),
                     value: "B".into(),
                     ..EnvironmentVariable::default()
-                })
+                });
             },
             |r, _| r.setup = Some(Action::default()),
             |r, a| r.setup = Some(Action { run: Some(a.clone()), ..Action::default() }),
