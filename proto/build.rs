@@ -27,6 +27,7 @@ const NO_DERIVED_DEBUG: [&str; 15] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = [
         "executor/v1/actions.proto",
+        "executor/v1/cell.proto",
         "executor/v1/checks.proto",
         "executor/v1/container.proto",
         "executor/v1/executor.proto",

@@ -165,6 +165,7 @@ impl Delivery {
             public: file.public,
             mode: access.mode,
             group: access.group.clone(),
+            from: None,
         });
         let mut files: Vec<v1::File> = files.collect();
         if files.is_empty() {
@@ -176,7 +177,8 @@ impl Delivery {
             Layout::Directories => root,
             Layout::OneFile => format!("{root}/{ONE_FILE}"),
         };
-        let variable = EnvironmentVariable { name: layout.variable().to_owned(), value };
+        let variable =
+            EnvironmentVariable { name: layout.variable().to_owned(), value, ..EnvironmentVariable::default() };
         Lowered { files, directory, variable }
     }
 }

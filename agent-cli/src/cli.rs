@@ -42,7 +42,7 @@ pub(crate) struct Cli {
 #[derive(Debug)]
 enum Asked {
     Command(Box<Cli>),
-    Program(Global, Call),
+    Program(Box<Global>, Call),
 }
 
 /// The whole program.
@@ -110,7 +110,7 @@ fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> 
         _ => (name, words),
     };
     match (Call::find(name, arguments), programs::file_name(name)) {
-        (Some(call), _) => Ok(Asked::Program(global, call)),
+        (Some(call), _) => Ok(Asked::Program(Box::new(global), call)),
         (None, Some(file)) => Err(with_tip(error, format!("there is no program {file} beside agent-cli or in PATH"))),
         (None, None) => Err(error),
     }

@@ -7,7 +7,9 @@ mod action;
 mod attach;
 pub(crate) mod audit;
 mod bindings;
+pub(crate) mod context;
 mod cp;
+mod drain;
 mod egress;
 mod events;
 mod exec;
@@ -17,6 +19,7 @@ mod inspect;
 mod logs;
 mod pod;
 mod ps;
+mod reserve;
 mod rm;
 mod rotate;
 mod run;
@@ -24,6 +27,7 @@ mod secrets;
 mod signal;
 mod stats;
 mod stop;
+mod top;
 mod wait;
 
 use clap::Subcommand;
@@ -43,7 +47,9 @@ use self::action::ActionCommand;
 use self::attach::AttachArgs;
 use self::audit::AuditArgs;
 use self::bindings::BindingsCommand;
+use self::context::ContextCommand;
 use self::cp::CpArgs;
+use self::drain::{DrainArgs, HealthArgs};
 use self::egress::EgressArgs;
 use self::events::EventsArgs;
 use self::exec::ExecArgs;
@@ -52,6 +58,7 @@ use self::inspect::IdArg;
 use self::logs::LogsArgs;
 use self::pod::PodArgs;
 use self::ps::PsArgs;
+use self::reserve::{ReleaseArgs, ReserveArgs};
 use self::rm::RmArgs;
 use self::rotate::RotateArgs;
 use self::run::RunArgs;
@@ -59,6 +66,7 @@ use self::secrets::SecretsArgs;
 use self::signal::SignalArgs;
 use self::stats::StatsArgs;
 use self::stop::StopArgs;
+use self::top::TopArgs;
 use self::wait::WaitArgs;
 
 /// The commands in the order of the help.
@@ -117,6 +125,9 @@ pub(crate) enum Command {
     /// `run` and `rotate` deliver bindings by the same flags.
     #[command(subcommand)]
     Bindings(BindingsCommand),
+    /// List, choose, add and remove contexts: names for executords of this machine and of others
+    #[command(subcommand)]
+    Context(ContextCommand),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
 }
@@ -133,6 +144,12 @@ pub(crate) enum Direct {
     /// Shows the containers that run, or those that are named, every second, until it is interrupted or all that are named have
     /// ended. MEMORY is without page cache that is not in active use.
     Stats(StatsArgs),
+    /// Watch what containers use, on a screen that is sorted, filtered and scrolled by keys
+    ///
+    /// Keys: c, m, p, n, d, i sort by processor, memory, processes, network, disk, id; r reverses; / filters by a part of the id (Enter
+    /// keeps it, Escape clears it); arrows, Page Up and Page Down scroll; q or Ctrl-C quits. While executord is away the last reading
+    /// stays. Through a pipe, and with --batch or --json, each reading is printed behind the one before.
+    Top(TopArgs),
     /// Print the output of a container's process
     ///
     /// Standard output and standard error come out on their own streams, byte for byte.
@@ -189,6 +206,25 @@ pub(crate) enum Direct {
     ///
     /// Goes on until it is interrupted, also over a restart of executord.
     Events(EventsArgs),
+    /// Reserve capacity for a container that is run later with `run --reservation ID`
+    ///
+    /// Prints the id. The reservation is listed by `ps` as reserved. It ends with the run, with `release`, or when its time is
+    /// over, which is an event. Reserving the same again begins the time anew.
+    Reserve(ReserveArgs),
+    /// End reservations before their time
+    Release(ReleaseArgs),
+    /// Take no new containers, stop all that there are, and kill the rest at the deadline
+    ///
+    /// Each container has its grace period. Shows the progress, and at the end what was killed. Executord goes on when this command
+    /// is interrupted; the same command joins it again. The exit status is 125 where a container could not be killed.
+    /// Executord stays drained, and not healthy, until `undrain` or a restart of the machine.
+    Drain(DrainArgs),
+    /// Take new containers again after `drain`
+    Undrain,
+    /// Show whether executord is healthy, with the reasons where it is not, or set that
+    ///
+    /// It is not healthy while it is drained or has no launcher, when its test of itself fails, or when --unhealthy says so.
+    Health(HealthArgs),
     /// Show executord's version, capacity and state
     Info,
 }
@@ -234,6 +270,7 @@ impl Command {
                 forbid_dumps();
                 return action::local(command, global.json).map(Next::Done);
             }
+            Self::Context(command) => return context::local(command, global).map(Next::Done),
             Self::Run(args) => Prepared::Run(Box::new(args.prepare(!global.local)?)),
             Self::Rotate(args) => Prepared::Rotate(args.prepare()?),
             Self::Egress(args) => Prepared::Egress(args.command.prepare()?),
@@ -272,7 +309,7 @@ impl Work for Prepared {
         match self {
             Self::Run(_) | Self::Audit(_) => Interruption::Heeded,
             // A file that is half fetched is taken away again; a terminal is put back.
-            Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_)) => Interruption::CutOff,
+            Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_) | Direct::Top(_)) => Interruption::CutOff,
             _ => Interruption::Ends,
         }
     }
@@ -302,6 +339,7 @@ impl Direct {
             Self::Cp(args) => cp::cp(session, args).await,
             Self::Wait(args) => wait::wait(session, args).await,
             Self::Stats(args) => stats::stats(session, args).await,
+            Self::Top(args) => top::top(session, args).await,
             Self::Stop(args) => stop::stop(session, args).await,
             Self::Signal(args) => {
                 ids::with(client, args.id.clone(), |id| signal::signal(session, SignalArgs { id, ..args.clone() }))
@@ -317,6 +355,11 @@ impl Direct {
             Self::Rm(args) => rm::rm(session, args).await,
             Self::Secrets(args) => secrets::secrets(session, args).await,
             Self::Events(args) => events::events(session, args).await,
+            Self::Reserve(args) => reserve::reserve(session, args).await,
+            Self::Release(args) => reserve::release(session, args).await,
+            Self::Drain(args) => drain::drain(session, args).await,
+            Self::Undrain => drain::undrain(session).await,
+            Self::Health(args) => drain::health(session, args).await,
             Self::Info => info::info(session).await,
         }
     }

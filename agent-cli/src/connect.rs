@@ -1,10 +1,9 @@
 //! The connection to executord, and what to do where there is none.
 
-use std::path::Path;
-
 use executor_client::ConnectError;
 pub use executor_client::{Client, DEFAULT_SOCKET};
 
+use crate::contexts::Server;
 use crate::exit;
 use crate::failure::Failure;
 
@@ -20,19 +19,24 @@ enum NoConnection {
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         let error = match error {
-            error @ ConnectError::NotListening(_) => NoConnection::NotListening(error),
+            error @ ConnectError::NotListening(executor_client::ServerAddress::Socket(_)) => {
+                NoConnection::NotListening(error)
+            }
             error => NoConnection::Other(error),
         };
         Self::wrap(error, exit::OURS)
     }
 }
 
-/// Connects to a socket.
+/// Connects to an executord.
 ///
 /// # Errors
 /// Fails if nothing listens there, or the caller may not connect.
-pub async fn connect(socket: &Path) -> Result<Client, Failure> {
-    Ok(Client::connect(socket).await?)
+pub async fn connect(server: &Server) -> Result<Client, Failure> {
+    Ok(match server {
+        Server::Socket(path) => Client::connect(path).await?,
+        Server::Tcp(address, tls) => Client::connect_tls(address, tls).await?,
+    })
 }
 
 #[cfg(test)]
@@ -43,7 +47,7 @@ mod tests {
     async fn a_missing_socket_says_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("executor.sock");
-        let text = connect(&socket).await.err().unwrap().describe();
+        let text = connect(&Server::Socket(socket.clone())).await.err().unwrap().describe();
         assert!(text.contains(&*socket.to_string_lossy()) && text.contains("--local"), "{text}");
     }
 }

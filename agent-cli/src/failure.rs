@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use executor_client::{Code, Violation};
+use executor_client::{Code, ServerAddress, Violation};
 
 use crate::text::plain;
 use crate::{exit, signals};
@@ -27,8 +27,8 @@ pub enum Failure {
     #[error("{message}")]
     Violated { code: Code, message: String, violations: Vec<Violation> },
     /// The connection broke and did not come back.
-    #[error("{doing}: lost executord at {} and it did not come back within {} s", .socket.display(), .waited.as_secs())]
-    GaveUp { doing: String, socket: PathBuf, waited: Duration },
+    #[error("{doing}: lost executord at {at} and it did not come back within {} s", .waited.as_secs())]
+    GaveUp { doing: String, at: ServerAddress, waited: Duration },
     /// This program's own output could not be written.
     #[error("cannot write to {stream}")]
     Output { stream: &'static str, source: io::Error },

@@ -135,6 +135,19 @@ fn page(out: &Path, program: clap::Command, statuses: &[(&str, &str)]) -> io::Re
     roff.control("TP", [])
         .text([roman("EXECUTOR_SOCKET")])
         .text([roman("Socket of executord, where --socket is not given.")]);
+    roff.control("TP", [])
+        .text([roman(
+            "EXECUTOR_ADDRESS, EXECUTOR_TLS_CERT, EXECUTOR_TLS_KEY, EXECUTOR_TLS_CA, EXECUTOR_TLS_SERVER_NAME",
+        )])
+        .text([roman(
+            "Address of executord and files of TLS, where --address and the flags of that name are not given.",
+        )]);
+    roff.control("TP", [])
+        .text([roman("EXECUTOR_CONTEXT")])
+        .text([roman("Name of the context, where no flag and no variable above names an executord.")]);
+    roff.control("TP", [])
+        .text([roman("EXECUTOR_CONTEXTS")])
+        .text([roman("File of contexts; by default executor/contexts.toml in XDG_CONFIG_HOME, or in ~/.config.")]);
     roff.control("TP", []).text([roman("EXECUTOR_JSON")]).text([roman("When 1: as with --json.")]);
     roff.control("TP", []).text([roman("NO_COLOR")]).text([roman("When set and not empty: no colour.")]);
     roff.to_writer(&mut text)?;

@@ -1,13 +1,13 @@
 //! Flags of every command.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::contexts::{self, ADDRESS, CONTEXT, Context, SOCKET, Server, TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME};
 use crate::failure::Failure;
 
-/// Variable that names the socket of executord.
-pub const SOCKET: &str = "EXECUTOR_SOCKET";
 /// Variable that asks for JSON.
 pub const JSON: &str = "EXECUTOR_JSON";
 
@@ -18,6 +18,24 @@ pub struct Global {
     /// Socket of executord [environment: EXECUTOR_SOCKET; default: /run/executor/executor.sock]
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Address of executord on another machine, with mutual TLS [environment: EXECUTOR_ADDRESS]
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub address: Option<String>,
+    /// Certificate for --address, with its chain (PEM) [environment: EXECUTOR_TLS_CERT]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM) [environment: EXECUTOR_TLS_KEY]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Certificates that sign executord's (PEM) [environment: EXECUTOR_TLS_CA]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+    /// Name in executord's certificate; by default the host of --address [environment: EXECUTOR_TLS_SERVER_NAME]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub tls_server_name: Option<String>,
+    /// Executord of this name (see `agent-cli context`) [environment: EXECUTOR_CONTEXT]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
     /// Start a private executord in a temporary directory, use it and take it down again (needs root)
     ///
     /// executord is looked for beside agent-cli, then in PATH. Its containers end with the command.
@@ -36,19 +54,110 @@ impl Global {
         self.json |= std::env::var_os(JSON).is_some_and(|json| json == "1");
     }
 
-    /// Checks what the definitions cannot say.
-    pub fn check(&self) -> Result<(), Failure> {
-        if self.local && self.socket.is_some() {
-            return Err(Failure::Usage(
-                "--local and --socket exclude one another: --local starts an executord of its own".to_owned(),
-            ));
-        }
-        Ok(())
+    /// Returns whether a flag says where executord is.
+    pub fn names_server(&self) -> bool {
+        self.socket.is_some() || self.context.is_some() || self.address.is_some() || self.has_tls()
     }
 
-    /// `--socket`, else EXECUTOR_SOCKET, else the command's default.
-    pub fn socket(&self, default: &str) -> PathBuf {
-        let from_environment = || std::env::var_os(SOCKET).filter(|path| !path.is_empty()).map(PathBuf::from);
-        self.socket.clone().or_else(from_environment).unwrap_or_else(|| default.into())
+    fn has_tls(&self) -> bool {
+        let files = [&self.tls_cert, &self.tls_key, &self.tls_ca];
+        files.iter().any(|file| file.is_some()) || self.tls_server_name.is_some()
     }
+
+    /// Checks what the definitions cannot say.
+    pub fn check(&self) -> Result<(), Failure> {
+        let named = [
+            ("--socket", self.socket.is_some()),
+            ("--address", self.address.is_some()),
+            ("--context", self.context.is_some()),
+        ];
+        let named: Vec<&str> = named.iter().filter(|(_, given)| *given).map(|(flag, _)| *flag).collect();
+        let why = match &named[..] {
+            [flag, ..] if self.local => {
+                format!("--local and {flag} exclude one another: --local starts an executord of its own")
+            }
+            [one, other, ..] => format!("{one} and {other} exclude one another: each names an executord"),
+            [flag] if *flag != "--address" && self.has_tls() => {
+                format!("{flag} and the flags of TLS (--tls-...) exclude one another: those are for --address")
+            }
+            [] if self.local && self.has_tls() => {
+                "--local and the flags of TLS (--tls-...) exclude one another: those are for --address".to_owned()
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::Usage(why))
+    }
+
+    /// The executord that flags and environment name; where they name none, the one of the context in use, or the one at
+    /// the command's default socket.
+    ///
+    /// # Errors
+    /// What names it contradicts itself or is incomplete, or there is no such context.
+    pub fn server(&self, default: &str) -> Result<Server, Failure> {
+        self.named().map(|named| named.unwrap_or_else(|| Server::Socket(default.into())))
+    }
+
+    /// The executord that is named; `None` where only the command's default is left.
+    ///
+    /// # Errors
+    /// As of [`Self::server`].
+    pub fn named(&self) -> Result<Option<Server>, Failure> {
+        self.check()?;
+        if let Some(name) = &self.context {
+            return contexts::of_context(name).map(Some);
+        }
+        if self.names_server() || text(ADDRESS)?.is_some() || path(SOCKET).is_some() {
+            return self.given().map(Some);
+        }
+        match text(CONTEXT)? {
+            Some(name) => contexts::of_context(&name).map(Some),
+            None => contexts::current()?.map(|name| contexts::of_context(&name)).transpose(),
+        }
+    }
+
+    /// The executord that flags and variables name without a context.
+    ///
+    /// # Errors
+    /// They contradict one another, or are incomplete.
+    pub fn given(&self) -> Result<Server, Failure> {
+        if let Some(socket) = &self.socket {
+            return Ok(Server::Socket(socket.clone()));
+        }
+        let of_socket = if self.address.is_some() { None } else { path(SOCKET) };
+        let address = self.address.clone().map_or_else(|| text(ADDRESS), |address| Ok(Some(address)))?;
+        let remote = address.is_some() || self.has_tls();
+        let file = |flag: &Option<PathBuf>, variable: &str| {
+            if remote { flag.clone().or_else(|| path(variable)) } else { None }
+        };
+        let context = Context {
+            socket: of_socket,
+            tls_cert: file(&self.tls_cert, TLS_CERT),
+            tls_key: file(&self.tls_key, TLS_KEY),
+            tls_ca: file(&self.tls_ca, TLS_CA),
+            tls_server_name: match (&self.tls_server_name, remote) {
+                (Some(name), _) => Some(name.clone()),
+                (None, true) => text(TLS_SERVER_NAME)?,
+                (None, false) => None,
+            },
+            address,
+        };
+        context.server(|field| {
+            let upper = field.to_uppercase();
+            format!("--{} (EXECUTOR_{upper})", field.replace('_', "-"))
+        })
+    }
+}
+
+/// A variable that is set and not empty.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    variable(name).map(PathBuf::from)
+}
+
+fn text(name: &str) -> Result<Option<String>, Failure> {
+    let utf8 = |value: OsString| value.into_string().map_err(|_| Failure::Usage(format!("{name} is not UTF-8")));
+    variable(name).map(utf8).transpose()
 }

@@ -3,7 +3,7 @@
 //! The library is what programs of the command line have in common: this one, and those that it runs (`programs`).
 //!
 //! Modules: `cli` reads the command line, `commands` has a module for each command with its arguments, `work`
-//! carries a command out, over `connect`, the way to executord, or `local`, the private executord of `--local`.
+//! carries a command out, over `connect`, the way to executord (`contexts` says where that is), or `local`, the private executord of `--local`.
 //! `source` and `request` are about the inputs of a container, `stay` and `logs` about its output, `view` is
 //! the presentation of results, `failure` and `exit` are errors and exit statuses.
 
@@ -17,6 +17,7 @@ pub mod cli;
 mod commands;
 pub mod connect;
 pub mod container;
+pub mod contexts;
 pub mod destination;
 mod egress;
 mod executables;

@@ -1,22 +1,24 @@
 //! `agent-cli NAME` for a NAME that is no command: the program `agent-cli-NAME`, as git and docker do it.
 //!
 //! The program is looked for beside agent-cli, then in the absolute directories of PATH. Its arguments are passed on
-//! unchanged; flags before NAME reach it as EXECUTOR_SOCKET and EXECUTOR_JSON. It replaces agent-cli, unless --local
+//! unchanged; where executord is, by flags before NAME or a context, reaches it as EXECUTOR_SOCKET, or as EXECUTOR_ADDRESS with
+//! EXECUTOR_TLS_CERT and the like, and `--json` as EXECUTOR_JSON. It replaces agent-cli, unless --local
 //! stands before NAME: then it is a child process, and the private executord is taken down when it has ended.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
+use crate::contexts::{Server, environment};
 use crate::executables;
 use crate::exit;
 use crate::failure::Failure;
-use crate::global::{Global, JSON, SOCKET};
+use crate::global::{Global, JSON};
 use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::work::with_private_daemon;
@@ -53,8 +55,10 @@ impl Call {
         global.check()?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
-        if let Some(socket) = &global.socket {
-            command.env(SOCKET, socket);
+        if !global.local
+            && let Some(server) = global.named()?
+        {
+            name_server(&mut command, &server);
         }
         if global.json {
             command.env(JSON, "1");
@@ -70,7 +74,7 @@ impl Call {
             let output = Output::start(PROGRAM).map_err(Failure::System)?;
             let mut interrupts = Interrupts::install().map_err(Failure::System)?;
             let work = async |client: crate::connect::Client, interrupts: &mut Interrupts| {
-                command.env(SOCKET, client.socket());
+                name_server(&mut command, &Server::Socket(client.address().socket().unwrap_or(Path::new("")).into()));
                 let child = tokio::process::Command::from(command).kill_on_drop(true).spawn().map_err(failed)?;
                 Ok(status(ended(child, interrupts).await.map_err(Failure::System)?))
             };
@@ -78,6 +82,16 @@ impl Call {
         });
         runtime.shutdown_background();
         result
+    }
+}
+
+/// Names the executord in the environment of a program, and no other.
+fn name_server(command: &mut Command, server: &Server) {
+    for (name, value) in environment(server) {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
     }
 }
 

@@ -1,4 +1,5 @@
-//! Sources of secrets: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for every flag that takes one.
+//! Sources of secrets: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for every flag that takes one. Inputs of
+//! containers can be references, too, which executord fetches: `PATH=PROVIDER:PATH#KEY@VERSION`.
 //!
 //! The value itself can never stand on the command line: `ps` shows it to every user of the machine, and shells
 //! remember it. Therefore no message repeats what follows the `=` when it is not a source. Content is read into buffers
@@ -9,6 +10,8 @@ mod read;
 
 use std::io;
 use std::path::PathBuf;
+
+use executor_client::v1::SecretReference;
 
 use crate::failure::Failure;
 
@@ -113,6 +116,8 @@ pub enum Source {
     File(PathBuf),
     Stdin,
     Environment(String),
+    /// Fetched by executord.
+    Reference(SecretReference),
 }
 
 /// Errors of such an argument, and of reading its source.
@@ -120,7 +125,7 @@ pub enum Source {
 pub enum SourceError {
     #[error(
         "{flag} {key}=...: the value itself cannot be given, because everyone on this machine can read a command line; \
-         use {flag} {key}=@FILE, {key}=@- (standard input) or {key}=@env:VARIABLE"
+         use {flag} {key}=@FILE, {key}=@- (standard input), {key}=@env:VARIABLE, or a reference, {key}=PROVIDER:PATH#KEY"
     )]
     ValueGiven { flag: Flag, key: String },
     #[error("{flag} takes {0}=@FILE, {0}=@- (standard input) or {0}=@env:VARIABLE", .flag.key())]
@@ -164,9 +169,41 @@ impl Argument {
         })
     }
 
+    /// Splits `KEY=PROVIDER:PATH#KEY@VERSION`; `None` where it is not of this form.
+    fn reference(flag: Flag, text: &str) -> Result<Option<Self>, SourceError> {
+        let of_container = matches!(flag, Flag::File | Flag::PublicFile | Flag::SecretEnv | Flag::SecretArg);
+        let Some((key, source)) = text.split_once('=').filter(|(key, _)| of_container && !key.is_empty()) else {
+            return Ok(None);
+        };
+        let (access, source) = match flag {
+            Flag::File | Flag::PublicFile => Access::split(flag, key, source)?,
+            _ => (Access::default(), source),
+        };
+        let is_name = |name: &str| {
+            let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+            name.bytes().next().is_some_and(word) && name.bytes().all(|byte| word(byte) || b"._-".contains(&byte))
+        };
+        let Some((provider, rest)) = source.split_once(':').filter(|(name, rest)| is_name(name) && !rest.is_empty())
+        else {
+            return Ok(None);
+        };
+        let (rest, version) = rest.rsplit_once('@').unwrap_or((rest, ""));
+        let (path, entry) = rest.split_once('#').unwrap_or((rest, ""));
+        let reference = SecretReference {
+            provider: provider.to_owned(),
+            path: path.to_owned(),
+            key: entry.to_owned(),
+            version: version.to_owned(),
+        };
+        Ok(Some(Self { flag, key: key.to_owned(), source: Source::Reference(reference), access }))
+    }
+
     /// Splits `KEY=@SOURCE`. A `=` in KEY is possible, because every source begins with `@`.
     pub fn parse(flag: Flag, text: &str) -> Result<Self, SourceError> {
         let Some((key, source)) = text.split_once("=@") else {
+            if let Some(argument) = Self::reference(flag, text)? {
+                return Ok(argument);
+            }
             return Err(match text.split_once('=') {
                 Some((key, _)) if !key.is_empty() => SourceError::ValueGiven { flag, key: key.to_owned() },
                 _ => SourceError::Shape { flag },
@@ -197,6 +234,7 @@ impl Source {
             Self::File(file) => file.display().to_string(),
             Self::Stdin => "standard input".into(),
             Self::Environment(variable) => format!("${variable}"),
+            Self::Reference(reference) => format!("{}:{}", reference.provider, reference.path),
         }
     }
 }
@@ -224,6 +262,27 @@ mod tests {
             let access = Access::default();
             assert_eq!(parsed(text), Argument { flag: Flag::File, key: path.into(), source, access }, "{text}");
         }
+    }
+
+    #[test]
+    fn references_of_the_inputs_of_a_container() {
+        let table = [
+            ("db/pw=vault:kv/db#password", ["vault", "kv/db", "password", ""]),
+            ("db/pw=vault:kv/db#password@3", ["vault", "kv/db", "password", "3"]),
+            ("db/pw=credentials:db-password,mode=0640", ["credentials", "db-password", "", ""]),
+            ("a=x.1:p=q@r", ["x.1", "p=q", "", "r"]),
+        ];
+        for (text, parts) in table {
+            let [provider, path, key, version] = parts.map(str::to_owned);
+            let expected = SecretReference { provider, path, key, version };
+            assert_eq!(parsed(text).source, Source::Reference(expected), "{text}");
+        }
+        assert_eq!(parsed(table[2].0).access.mode, Some(0o640));
+        for text in ["x=hunter2", "x=Hunter:2", "x=:hunter2", "x=hunter2:"] {
+            let error = Argument::parse(Flag::File, text).unwrap_err().to_string();
+            assert!(!error.to_lowercase().contains("hunter"), "{error}");
+        }
+        assert!(Argument::parse(Flag::Param, "x=vault:kv/db").is_err());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub fn failure(doing: &str, error: Error) -> Failure {
                 false => Failure::Violated { code, message, violations: refusal.violations },
             }
         }
-        Error::GaveUp { socket, waited } => Failure::GaveUp { doing: doing.to_owned(), socket, waited },
+        Error::GaveUp { at, waited } => Failure::GaveUp { doing: doing.to_owned(), at, waited },
         Error::Argument(text) => Failure::Usage(format!("{doing}: {text}")),
         // The connection broke, or the answer is not what the interface promises.
         other => {
@@ -67,7 +67,7 @@ fn explain(doing: &str, refusal: &Refusal) -> String {
         Code::PermissionDenied | Code::Unauthenticated => format!(
             "{doing}: executord at {} does not serve uid {}: {reason}; it serves root, its own user and the members of its \
              --allow-group",
-            refusal.socket.display(),
+            refusal.at,
             rustix::process::geteuid().as_raw()
         ),
         Code::ResourceExhausted => format!("{doing}: {reason}; `agent-cli info` shows what is left"),
@@ -93,7 +93,12 @@ mod tests {
             reason: (*reason).into(),
         };
         let violations = violations.iter().map(violation).collect();
-        Error::Refused(Box::new(Refusal { socket: "/run/x.sock".into(), code, message: message.into(), violations }))
+        Error::Refused(Box::new(Refusal {
+            at: executor_client::ServerAddress::Socket("/run/x.sock".into()),
+            code,
+            message: message.into(),
+            violations,
+        }))
     }
 
     fn told(error: Error) -> String {

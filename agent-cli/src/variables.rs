@@ -51,7 +51,7 @@ fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<
                 value.into_string().map_err(|_| at(&format!("the value that {name} has here is not UTF-8")))?
             }
         };
-        variables.push(EnvironmentVariable { name: name.to_owned(), value });
+        variables.push(EnvironmentVariable { name: name.to_owned(), value, ..EnvironmentVariable::default() });
     }
     Ok(variables)
 }
@@ -81,7 +81,7 @@ pub(crate) fn environment(
         if name.is_empty() {
             return usage("--env takes NAME=VALUE, or NAME for the value that NAME has here".into());
         }
-        variables.push(EnvironmentVariable { name, value });
+        variables.push(EnvironmentVariable { name, value, ..EnvironmentVariable::default() });
     }
     let last: HashMap<String, usize> =
         variables.iter().enumerate().map(|(index, variable)| (variable.name.clone(), index)).collect();

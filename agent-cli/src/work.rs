@@ -51,7 +51,7 @@ async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
     let output = Output::start(work.program()).map_err(Failure::System)?;
     let session = |client| Session { client, output: output.clone(), style: Style::detect(), json: global.json };
     if !global.local {
-        let client = connect(&global.socket(work.default_socket())).await?;
+        let client = connect(&global.server(work.default_socket())?).await?;
         let mut interrupts = match work.interruption() {
             Interruption::Ends => Interrupts::none(),
             Interruption::Heeded | Interruption::CutOff => Interrupts::install().map_err(Failure::System)?,

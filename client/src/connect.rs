@@ -1,11 +1,11 @@
-//! The connection to executord: gRPC on a unix socket.
+//! The connection to executord: gRPC on a unix socket, or on TCP with mutual TLS.
 //!
 //! The channel connects anew by itself when the connection is gone. Calls that may be repeated are, until executord is
 //! back ([`Client::with_patience`]).
 
 use std::error::Error as _;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +17,10 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::address::{ServerAddress, Tls, host_and_port};
 use crate::error::{ConnectError, Error, Refusal};
 use crate::retry::{Patience, is_lost};
+use crate::tls::{Connector, TlsError};
 
 /// Socket that executord listens on by default.
 pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
@@ -26,6 +28,8 @@ pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 /// Largest answer taken, in bytes.
 const MESSAGE_MAX: usize = 4 << 20;
+/// Interval of PINGs over TCP while calls are under way, and time limit for the answer to one.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Longest path of a unix socket, in bytes (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -33,7 +37,7 @@ const SOCKET_PATH_MAX: usize = 107;
 #[derive(Clone, Debug)]
 pub struct Client {
     channel: Channel,
-    socket: Arc<PathBuf>,
+    address: Arc<ServerAddress>,
     patience: Duration,
 }
 
@@ -51,8 +55,26 @@ impl Client {
             return Err(bad_path());
         }
         let endpoint = Endpoint::from_shared(format!("unix://{path}")).map_err(|_| bad_path())?;
-        let channel = endpoint.connect().await.map_err(|error| connect_error(path.into(), &error))?;
-        Ok(Self { channel, socket: Arc::new(path.into()), patience: DEFAULT_PATIENCE })
+        let address = ServerAddress::Socket(path.into());
+        let channel = endpoint.connect().await.map_err(|error| connect_error(address.clone(), &error))?;
+        Ok(Self { channel, address: Arc::new(address), patience: DEFAULT_PATIENCE })
+    }
+
+    /// Connects over TCP with mutual TLS to `HOST:PORT`. TLS 1.3 is spoken, and no other version.
+    ///
+    /// # Errors
+    /// No executord listens there, one of both certificates is not accepted, or a file cannot be read.
+    pub async fn connect_tls(address: &str, tls: &Tls) -> Result<Self, ConnectError> {
+        let bad_address = || ConnectError::BadAddress(address.to_owned());
+        host_and_port(address).ok_or_else(bad_address)?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| bad_address())?;
+        let origin = format!("https://{address}").parse().map_err(|_| bad_address())?;
+        let (interval, limit) = KEEPALIVE;
+        let endpoint = endpoint.origin(origin).http2_keep_alive_interval(interval).keep_alive_timeout(limit);
+        let at = ServerAddress::Tcp(address.to_owned());
+        let connected = endpoint.connect_with_connector(Connector::new(address, tls)).await;
+        let channel = connected.map_err(|error| connect_error(at.clone(), &error))?;
+        Ok(Self { channel, address: Arc::new(at), patience: DEFAULT_PATIENCE })
     }
 
     /// Sets the time that calls wait for an executord that went away, instead of [`DEFAULT_PATIENCE`].
@@ -71,9 +93,9 @@ impl Client {
         self.channel.clone()
     }
 
-    /// The socket.
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    /// The address.
+    pub fn address(&self) -> &ServerAddress {
+        &self.address
     }
 
     /// Tells whether executord serves, by the gRPC health protocol.
@@ -89,8 +111,8 @@ impl Client {
     /// The error that a status means.
     pub fn error(&self, status: &Status) -> Error {
         match is_lost(status) {
-            true => Error::Lost { socket: self.socket.to_path_buf() },
-            false => Error::Refused(Box::new(Refusal::of(&self.socket, status))),
+            true => Error::Lost { at: ServerAddress::clone(&self.address) },
+            false => Error::Refused(Box::new(Refusal::of(&self.address, status))),
         }
     }
 
@@ -142,7 +164,7 @@ impl Client {
         patience.since(begun);
         match patience.pause().await {
             true => Ok(()),
-            false => Err(Error::GaveUp { socket: self.socket.to_path_buf(), waited: self.patience }),
+            false => Err(Error::GaveUp { at: ServerAddress::clone(&self.address), waited: self.patience }),
         }
     }
 }
@@ -177,23 +199,30 @@ impl Attempts {
     }
 }
 
-fn connect_error(socket: PathBuf, error: &tonic::transport::Error) -> ConnectError {
+fn connect_error(at: ServerAddress, error: &tonic::transport::Error) -> ConnectError {
     let mut cause = error.source();
     let mut reason = error.to_string();
     while let Some(error) = cause {
         reason = error.to_string();
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            match io.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => {
-                    return ConnectError::NotListening(socket);
-                }
-                io::ErrorKind::PermissionDenied => return ConnectError::Denied(socket),
-                _ => {}
+        if let (Some(TlsError::Tls(reason)), ServerAddress::Tcp(address)) = (error.downcast_ref::<TlsError>(), &at) {
+            return ConnectError::Tls { address: address.clone(), reason: reason.clone() };
+        }
+        let io = match error.downcast_ref::<TlsError>() {
+            Some(TlsError::Tcp(error)) => Some(error),
+            _ => error.downcast_ref::<io::Error>(),
+        };
+        match (io.map(io::Error::kind), &at) {
+            (Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory), _) => {
+                return ConnectError::NotListening(at);
             }
+            (Some(io::ErrorKind::PermissionDenied), ServerAddress::Socket(path)) => {
+                return ConnectError::Denied(path.clone());
+            }
+            _ => {}
         }
         cause = error.source();
     }
-    ConnectError::Other { socket, reason }
+    ConnectError::Other { at, reason }
 }
 
 #[cfg(test)]
@@ -205,7 +234,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("executor.sock");
         let error = Client::connect(&socket).await.err().unwrap();
-        assert!(matches!(&error, ConnectError::NotListening(path) if *path == socket), "{error}");
+        assert!(matches!(&error, ConnectError::NotListening(at) if at.socket() == Some(&*socket)), "{error}");
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let left_behind = Client::connect(&socket).await.err().unwrap();
         assert!(matches!(left_behind, ConnectError::NotListening(_)), "{left_behind}");

@@ -1,11 +1,13 @@
 //! Errors of calls: what executord answered, field by field, or what became of the connection.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tonic::Status;
 use tonic_types::StatusExt as _;
+
+use crate::address::ServerAddress;
 
 pub use tonic::Code;
 
@@ -20,16 +22,16 @@ pub enum Error {
     #[error(transparent)]
     Refused(Box<Refusal>),
     /// The connection broke: whether executord carried the call out is unknown.
-    #[error("lost the connection to executord at {}", .socket.display())]
+    #[error("lost the connection to executord at {at}")]
     Lost {
-        /// The socket.
-        socket: PathBuf,
+        /// Address of the executord.
+        at: ServerAddress,
     },
     /// The connection broke, and executord did not come back.
-    #[error("lost executord at {} and it did not come back within {} s", .socket.display(), .waited.as_secs())]
+    #[error("lost executord at {at} and it did not come back within {} s", .waited.as_secs())]
     GaveUp {
-        /// The socket.
-        socket: PathBuf,
+        /// Address of the executord.
+        at: ServerAddress,
         /// Time without an answer after which the call was given up.
         waited: Duration,
     },
@@ -72,8 +74,8 @@ impl Error {
 /// An error that executord answered with.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// The socket of the executord that answered.
-    pub socket: PathBuf,
+    /// Address of the executord that answered.
+    pub at: ServerAddress,
     /// The gRPC status code (docs/errors.md lists them by method).
     pub code: Code,
     /// The reason, one line.
@@ -94,7 +96,7 @@ pub struct Violation {
 }
 
 impl Refusal {
-    pub(crate) fn of(socket: &Path, status: &Status) -> Self {
+    pub(crate) fn of(at: &ServerAddress, status: &Status) -> Self {
         let details = status.get_error_details();
         let fields = details.bad_request().map(|bad| &*bad.field_violations).unwrap_or_default();
         let conditions = details.precondition_failure().map(|failed| &*failed.violations).unwrap_or_default();
@@ -109,7 +111,7 @@ impl Refusal {
             reason: violation.r#type.clone(),
         });
         let violations = of_field.chain(of_condition).collect();
-        Self { socket: socket.to_owned(), code: status.code(), message: status.message().to_owned(), violations }
+        Self { at: at.clone(), code: status.code(), message: status.message().to_owned(), violations }
     }
 
     /// Tells whether the object that a field names does not exist.
@@ -136,9 +138,9 @@ impl fmt::Display for Refusal {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// No process listens on the socket.
-    #[error("no executord listens on {}", .0.display())]
-    NotListening(PathBuf),
+    /// No process listens there.
+    #[error("no executord listens on {0}")]
+    NotListening(ServerAddress),
     /// The socket's permissions keep the caller out.
     #[error(
         "may not connect to {}: run as root, or as a member of the group that executord lets in (--allow-group)",
@@ -148,11 +150,22 @@ pub enum ConnectError {
     /// The path cannot be that of a unix socket.
     #[error("{}: not a path of a unix socket: it must be UTF-8, not empty and at most 107 bytes", .0.display())]
     BadPath(PathBuf),
+    /// The address is not one of TCP.
+    #[error("{0:?}: not an address: it must be HOST:PORT, and an IPv6 address stands in brackets")]
+    BadAddress(String),
+    /// One of both certificates is not accepted, or a file cannot be used.
+    #[error("cannot connect to executord at {address}: {reason}")]
+    Tls {
+        /// The address.
+        address: String,
+        /// What is wrong, and what to change.
+        reason: String,
+    },
     /// Another reason.
-    #[error("cannot connect to {}: {reason}", .socket.display())]
+    #[error("cannot connect to {at}: {reason}")]
     Other {
-        /// The socket.
-        socket: PathBuf,
+        /// The address.
+        at: ServerAddress,
         /// The innermost error.
         reason: String,
     },
@@ -175,7 +188,7 @@ mod tests {
             "not mounted",
         )]);
         let status = Status::with_error_details(Code::InvalidArgument, "2 violations", details);
-        let error = Error::Refused(Box::new(Refusal::of(Path::new("/x.sock"), &status)));
+        let error = Error::Refused(Box::new(Refusal::of(&ServerAddress::Socket("/x.sock".into()), &status)));
         assert_eq!(error.code(), Some(Code::InvalidArgument));
         let fields: Vec<_> =
             error.violations().iter().map(|violation| (&*violation.field, &*violation.reason)).collect();

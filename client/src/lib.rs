@@ -22,6 +22,9 @@
 //! buffers that the gRPC library encodes into are freed and not overwritten: a process that must not keep them needs an
 //! allocator that overwrites what is freed, as executord has.
 //!
+//! **Other machines.** [`Client::connect_tls`] connects over TCP with mutual TLS, with a certificate that executord's
+//! configuration names.
+//!
 //! **Time.** A call waits as long as executord takes to answer, and for [`DEFAULT_PATIENCE`] over a broken connection. A caller
 //! with a deadline of its own uses `tokio::time::timeout`: the methods say where dropping their future loses nothing.
 //!
@@ -29,7 +32,9 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod attach;
+mod cell;
 mod connect;
 mod containers;
 mod error;
@@ -44,8 +49,11 @@ mod retry;
 mod run;
 mod secret;
 mod stats;
+mod tls;
 
+pub use address::{ServerAddress, Tls};
 pub use attach::{Attach, AttachOptions, Attached, rest_of_log};
+pub use cell::{Cell, Drain};
 pub use connect::{Attempts, Client, DEFAULT_PATIENCE, DEFAULT_SOCKET};
 pub use containers::{ListFilter, Match};
 pub use error::{Code, ConnectError, Error, Refusal, Violation};

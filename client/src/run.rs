@@ -84,7 +84,11 @@ impl Run {
     /// A variable of the environment that is no secret.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.action().env.push(EnvironmentVariable { name: name.into(), value: value.into() });
+        self.action().env.push(EnvironmentVariable {
+            name: name.into(),
+            value: value.into(),
+            ..EnvironmentVariable::default()
+        });
         self
     }
 
@@ -95,7 +99,7 @@ impl Run {
     pub fn secret_env(mut self, name: impl Into<String>, value: Secret) -> Result<Self, Error> {
         let name = name.into();
         let value = text(value, &format!("secret_environment {name}"))?;
-        self.action().secret_environment.push(EnvironmentVariable { name, value });
+        self.action().secret_environment.push(EnvironmentVariable { name, value, ..EnvironmentVariable::default() });
         Ok(self)
     }
 
@@ -105,7 +109,7 @@ impl Run {
     /// The value is not UTF-8.
     pub fn secret_arg(mut self, index: u32, value: Secret) -> Result<Self, Error> {
         let value = text(value, &format!("secret_arguments {index}"))?;
-        self.action().secret_arguments.push(SecretArgument { index, value });
+        self.action().secret_arguments.push(SecretArgument { index, value, ..SecretArgument::default() });
         Ok(self)
     }
 

@@ -184,14 +184,15 @@ mod tests {
     use super::*;
 
     fn request() -> RunRequest {
-        let variable = || EnvironmentVariable { name: "NAME".into(), value: "canary".into() };
+        let variable =
+            || EnvironmentVariable { name: "NAME".into(), value: "canary".into(), ..EnvironmentVariable::default() };
         let file = || File { path: "p".into(), content: b"canary".to_vec(), ..File::default() };
         let run = RunAction {
             args: vec!["canary".into()],
             env: vec![variable()],
             volume_mounted_files: vec![file()],
             secret_environment: vec![variable()],
-            secret_arguments: vec![SecretArgument { index: 0, value: "canary".into() }],
+            secret_arguments: vec![SecretArgument { index: 0, value: "canary".into(), ..SecretArgument::default() }],
             ..RunAction::default()
         };
         let credentials = RegistryCredentials { password: "canary".into(), ..RegistryCredentials::default() };

@@ -1,6 +1,6 @@
 """Calls what it is told to over one connection that it keeps, on gRPC's C core.
 
-Usage: calls.py SOCKET. Reads lines of "METHOD REQUEST", the request in base64, and prints "OK" or the status of each answer.
+Usage: calls.py SOCKET, or calls.py HOST:PORT CERTIFICATE KEY CA. Reads lines of "METHOD REQUEST", the request in base64, and prints "OK" or the status of each answer.
 """
 
 import base64
@@ -9,8 +9,15 @@ import sys
 import grpc
 
 
-def main(socket):
-    with grpc.insecure_channel(f"unix://{socket}") as channel:
+def connect(address, files):
+    if not files:
+        return grpc.insecure_channel(f"unix://{address}")
+    certificate, key, ca = (open(file, "rb").read() for file in files)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate))
+
+
+def main(address, files):
+    with connect(address, files) as channel:
         for line in sys.stdin:
             method, request = line.split(" ")
             call = channel.unary_unary(method)
@@ -22,4 +29,4 @@ def main(socket):
             print(answer, flush=True)
 
 
-main(sys.argv[1])
+main(sys.argv[1], sys.argv[2:])

@@ -111,7 +111,13 @@ impl RequestBuilder for RunRequest {
     }
 
     fn env(self, name: &str, value: &str) -> Self {
-        self.action(|run| run.env.push(EnvironmentVariable { name: name.into(), value: value.into() }))
+        self.action(|run| {
+            run.env.push(EnvironmentVariable {
+                name: name.into(),
+                value: value.into(),
+                ..EnvironmentVariable::default()
+            });
+        })
     }
 
     fn file(self, path: &str, content: &[u8]) -> Self {
@@ -122,12 +128,18 @@ impl RequestBuilder for RunRequest {
 
     fn secret_env(self, name: &str, value: &str) -> Self {
         self.action(|run| {
-            run.secret_environment.push(EnvironmentVariable { name: name.into(), value: value.into() });
+            run.secret_environment.push(EnvironmentVariable {
+                name: name.into(),
+                value: value.into(),
+                ..EnvironmentVariable::default()
+            });
         })
     }
 
     fn secret_arg(self, index: u32, value: &str) -> Self {
-        self.action(|run| run.secret_arguments.push(SecretArgument { index, value: value.into() }))
+        self.action(|run| {
+            run.secret_arguments.push(SecretArgument { index, value: value.into(), ..SecretArgument::default() });
+        })
     }
 
     fn runtime_token(mut self, path: &str) -> Self {

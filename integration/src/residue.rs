@@ -133,10 +133,18 @@ impl ContainerSecrets {
         let mut request = request.id(&self.id).action(|run| {
             for (canary, size) in self.variables.iter().zip(STRINGS) {
                 let (name, value) = (format!("SECRET_{size}"), canary.as_str().into());
-                run.secret_environment.push(v1::EnvironmentVariable { name, value });
+                run.secret_environment.push(v1::EnvironmentVariable {
+                    name,
+                    value,
+                    ..v1::EnvironmentVariable::default()
+                });
             }
             for (canary, index) in self.arguments.iter().zip(3..) {
-                run.secret_arguments.push(SecretArgument { index, value: canary.as_str().into() });
+                run.secret_arguments.push(SecretArgument {
+                    index,
+                    value: canary.as_str().into(),
+                    ..SecretArgument::default()
+                });
             }
             run.volume_mounted_files = files(&self.files);
         });

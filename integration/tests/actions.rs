@@ -100,7 +100,11 @@ fn touch(daemon: &Daemon, id: &str, path: &str) {
 #[test]
 fn each_step_has_its_own_settings() {
     let daemon = Daemon::start();
-    let shared = |value: &str| EnvironmentVariable { name: "SHARED".into(), value: value.into() };
+    let shared = |value: &str| EnvironmentVariable {
+        name: "SHARED".into(),
+        value: value.into(),
+        ..EnvironmentVariable::default()
+    };
     let first = RunAction {
         user: "65534:65534".into(),
         dir: "/tmp".into(),

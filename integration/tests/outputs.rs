@@ -142,8 +142,12 @@ fn no_secret_is_on_disk_unless_the_program_copies_it() {
         let script = format!("mkdir -p /tmp/o; cd /tmp/o; {copies} ln -s /run/app/key link; echo x >plain");
         let request = program("/bin/sh", &["-c", &script, "sh", ""]).id(id);
         let request = request.file("/run/app/key", CANARY.as_bytes()).action(|run| {
-            run.secret_environment.push(EnvironmentVariable { name: "S".into(), value: CANARY.into() });
-            run.secret_arguments.push(SecretArgument { index: 3, value: CANARY.into() });
+            run.secret_environment.push(EnvironmentVariable {
+                name: "S".into(),
+                value: CANARY.into(),
+                ..EnvironmentVariable::default()
+            });
+            run.secret_arguments.push(SecretArgument { index: 3, value: CANARY.into(), ..SecretArgument::default() });
         });
         captured(&daemon, with_outputs(directory("/tmp/o"), request));
         places.push(files_containing(&kept(id), CANARY.as_bytes()).len());

@@ -26,8 +26,12 @@ const PRINT: &str = r#"
 fn printing(id: &str, redaction: Redaction) -> RunRequest {
     let mut request = sh(PRINT).id(id).file("db/password", FILE.as_bytes()).action(|run| {
         run.args.extend(["sh".to_owned(), String::new()]);
-        run.secret_environment.push(EnvironmentVariable { name: "SECRET".into(), value: VARIABLE.into() });
-        run.secret_arguments.push(SecretArgument { index: 3, value: ARGUMENT.into() });
+        run.secret_environment.push(EnvironmentVariable {
+            name: "SECRET".into(),
+            value: VARIABLE.into(),
+            ..EnvironmentVariable::default()
+        });
+        run.secret_arguments.push(SecretArgument { index: 3, value: ARGUMENT.into(), ..SecretArgument::default() });
     });
     request.redaction = redaction.into();
     request

@@ -315,7 +315,7 @@ fn what_cannot_be_is_refused_with_every_field() {
     let daemon = Daemon::start();
     let negative = Sidecar { action: Some(run("true")), disk_mb: 5, memory_mb: -1, ..Sidecar::default() };
     let large = Sidecar { action: Some(run("true")), memory_mb: 4096, pids: 1, ..Sidecar::default() };
-    let env = vec![EnvironmentVariable { name: "A".into(), value: SECRET.into() }];
+    let env = vec![EnvironmentVariable { name: "A".into(), value: SECRET.into(), ..EnvironmentVariable::default() }];
     let mut monitor = run("true");
     monitor.run.as_mut().unwrap().env = env;
     let policy =

@@ -7,7 +7,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
+const UNITS: [&str; 4] =
+    ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
 /// Exposure in tenths that `systemd-analyze security` may find in the daemon's unit.
 const EXPOSURE_MAX: &str = "13";
 
@@ -32,6 +33,7 @@ fn installed() -> tempfile::TempDir {
     for unit in UNITS {
         let with_program = text(unit).replace("/usr/bin/executord", "/bin/true");
         let with_program = with_program.replace("/usr/bin/executor-launcher", "/bin/true");
+        let with_program = with_program.replace("/usr/bin/agent-cli", "/bin/true");
         std::fs::write(directory.path().join(unit), with_program).unwrap();
     }
     directory
@@ -74,6 +76,8 @@ fn the_limit_on_core_files_is_the_one_that_is_heeded() {
 fn no_restart_reaches_the_containers() {
     for relation in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts", "StopWhenUnneeded"] {
         assert_eq!(settings("executor-launcher.service", relation), [""; 0], "launcher: {relation}");
+        // A drain ends them all: only its own stop may begin one.
+        assert_eq!(settings("executor-drain.service", relation), [""; 0], "drain: {relation}");
         let daemons = settings("executord.service", relation);
         assert!(!daemons.iter().any(|unit| unit.contains("launcher")), "daemon: {relation} {daemons:?}");
     }

@@ -11,7 +11,11 @@ use crate::v1::{
 
 impl fmt::Debug for EnvironmentVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EnvironmentVariable").field("name", &self.name).field("value", &"[REDACTED]").finish()
+        f.debug_struct("EnvironmentVariable")
+            .field("name", &self.name)
+            .field("value", &"[REDACTED]")
+            .field("from", &self.from)
+            .finish()
     }
 }
 
@@ -23,13 +27,18 @@ impl fmt::Debug for File {
             .field("public", &self.public)
             .field("mode", &self.mode)
             .field("group", &self.group)
+            .field("from", &self.from)
             .finish()
     }
 }
 
 impl fmt::Debug for SecretArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SecretArgument").field("index", &self.index).field("value", &"[REDACTED]").finish()
+        f.debug_struct("SecretArgument")
+            .field("index", &self.index)
+            .field("value", &"[REDACTED]")
+            .field("from", &self.from)
+            .finish()
     }
 }
 
@@ -114,9 +123,13 @@ mod tests {
         let run = RunAction {
             path: "/bin/true".into(),
             args: vec![CANARY.into()],
-            env: vec![EnvironmentVariable { name: "K".into(), value: CANARY.into() }],
-            secret_environment: vec![EnvironmentVariable { name: "S".into(), value: CANARY.into() }],
-            secret_arguments: vec![SecretArgument { index: 0, value: CANARY.into() }],
+            env: vec![EnvironmentVariable { name: "K".into(), value: CANARY.into(), ..EnvironmentVariable::default() }],
+            secret_environment: vec![EnvironmentVariable {
+                name: "S".into(),
+                value: CANARY.into(),
+                ..EnvironmentVariable::default()
+            }],
+            secret_arguments: vec![SecretArgument { index: 0, value: CANARY.into(), ..SecretArgument::default() }],
             volume_mounted_files: vec![file.clone()],
             ..Default::default()
         };

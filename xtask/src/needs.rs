@@ -98,6 +98,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
     Need { package: "e2fsprogs", reason: "makes the file systems of limits of disk", sign: Sign::Program("mke2fs") },
+    Need { package: "prometheus", reason: "scrapes metrics, and judges them", sign: Sign::Program("promtool") },
 ];
 
 /// Needed by `cargo xtask deb`.

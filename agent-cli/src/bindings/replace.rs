@@ -47,6 +47,7 @@ impl Delivery {
             public: file.public,
             mode: access.mode,
             group: access.group.clone(),
+            from: None,
         }));
         if bindings.layout() == Layout::Directories {
             update.0.removed_paths.extend(obsolete(&present, bindings).iter().map(|path| place(path)));

@@ -117,7 +117,11 @@ fn files_and_variable_are_placed() {
 fn vcap_services_is_not_set_beside_them() {
     let request = |env: Option<(&str, &str)>, secret: Option<(&str, &str)>| {
         let variables = |given: Option<(&str, &str)>| {
-            let variable = |(name, value): (&str, &str)| EnvironmentVariable { name: name.into(), value: value.into() };
+            let variable = |(name, value): (&str, &str)| EnvironmentVariable {
+                name: name.into(),
+                value: value.into(),
+                ..EnvironmentVariable::default()
+            };
             given.map(variable).into_iter().collect()
         };
         let run = RunAction { env: variables(env), secret_environment: variables(secret), ..RunAction::default() };

@@ -73,13 +73,18 @@ pub(super) fn require_root() -> Result<(), Failure> {
 }
 
 pub(super) async fn audit(session: &Session, args: AuditArgs, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    let Some(socket) = session.client.address().socket() else {
+        return Err(Failure::Usage(
+            "audit searches the machine that it runs on: run it there, with the socket of executord (--socket)".into(),
+        ));
+    };
     let info = session.client.info().await.doing("info")?;
-    let scene = Scene::of(session.client.socket(), &info, args.journal);
+    let scene = Scene::of(socket, &info, args.journal);
     let inputs = Inputs::random(args.size)?;
     let about = About {
         id: inputs.id().to_owned(),
         version: info.version,
-        socket: session.client.socket().display().to_string(),
+        socket: socket.display().to_string(),
         size: args.size,
     };
     let id = about.id.clone();

@@ -9,7 +9,7 @@ use crate::view::{human, json};
 
 pub(super) async fn info(session: &Session) -> Result<u8, Failure> {
     let info = session.client.info().await.doing("info")?;
-    let socket = session.client.socket().display().to_string();
+    let socket = session.client.address().to_string();
     let document = json::Info::new(&info, socket.clone());
     session.print(&document, || human::info(&info, &socket, SystemTime::now(), session.style)).await;
     Ok(0)

@@ -142,7 +142,7 @@ fn failure(file: &Path, error: Error) -> Failure {
                 code: refusal.code,
                 message: format!(
                     "secrets: executord at {} does not take the token of {}: {}",
-                    refusal.socket.display(),
+                    refusal.at,
                     file.display(),
                     plain(&refusal.message)
                 ),

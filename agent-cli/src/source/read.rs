@@ -33,6 +33,18 @@ impl Content {
             public: self.flag == Flag::PublicFile,
             mode: self.access.mode,
             group: self.access.group,
+            from: match self.source {
+                Source::Reference(reference) => Some(reference),
+                Source::File(_) | Source::Stdin | Source::Environment(_) => None,
+            },
+        }
+    }
+
+    /// Takes the reference that stands for the content, if it is one.
+    pub fn take_reference(&mut self) -> Option<v1::SecretReference> {
+        match &mut self.source {
+            Source::Reference(reference) => Some(std::mem::take(reference)),
+            Source::File(_) | Source::Stdin | Source::Environment(_) => None,
         }
     }
 
@@ -116,6 +128,7 @@ fn read_one(
             let value = Zeroizing::new(value.into_encoded_bytes());
             if value.len() > left { Err(too_large(Some(value.len() as u64))) } else { Ok(value) }
         }
+        Source::Reference(_) => Ok(Zeroizing::default()),
         Source::Stdin => bounded(stdin, 0, left).map_err(failed)?.ok_or_else(|| too_large(None)),
         Source::File(name) => {
             let mut file = File::open(name).map_err(failed)?;

@@ -79,6 +79,26 @@ pub(crate) fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
+/// Part of a container's life that does not end, in a word.
+pub(crate) fn phase(phase: i32) -> String {
+    v1::quarantine::Phase::try_from(phase)
+        .map_or_else(|_| format!("unknown_{phase}"), |phase| word(phase.as_str_name(), "PHASE_"))
+}
+
+/// Health of an executord in one line.
+pub(crate) fn health_line(health: &v1::Health) -> String {
+    if health.healthy { "healthy".into() } else { plain(&format!("NOT healthy: {}", health.reasons.join("; "))) }
+}
+
+/// Until `then`, as an [`age`]; `now` where that is past.
+pub(crate) fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
+    let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
+    match then.duration_since(now).unwrap_or_default().as_secs() {
+        0 => "now".into(),
+        seconds => format!("in {}", two_units(seconds)),
+    }
+}
+
 /// `2026-01-31T12:00:00.123Z`.
 pub(crate) fn time(timestamp: Option<&Timestamp>) -> String {
     timestamp
@@ -104,12 +124,20 @@ pub(crate) fn state(state: i32) -> String {
 /// A container's state, with its health where it has checks: `running (not ready)`.
 ///
 /// One whose restart is waited for says so: `running (restart 4 waits)`.
-pub(crate) fn state_with_health(container: &Container) -> String {
+pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> String {
     let state = state(container.state);
+    if container.reservation_expires_at.is_some() {
+        return format!("{state} (expires {})", left(container.reservation_expires_at.as_ref(), now));
+    }
+    if let Some(quarantine) = &container.quarantine {
+        return format!("{state} (quarantine: {})", phase(quarantine.phase));
+    }
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
         return format!("{state} (restart {} waits)", restart.count + 1);
     }
-    health(container).map_or_else(|| state.clone(), |health| format!("{state} ({health})"))
+    let stale = container.state() == State::Running && container.secret_sources.iter().any(|source| source.stale);
+    let words: Vec<&str> = health(container).into_iter().chain(stale.then_some("stale secrets")).collect();
+    if words.is_empty() { state } else { format!("{state} ({})", words.join(", ")) }
 }
 
 /// The health of a running container with checks, in a word.
@@ -206,7 +234,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
         let pod = in_pods.then(|| (or_nothing(spec.pod.clone()), Role::Plain));
         let cells = [
             (container.id.clone(), Role::Plain),
-            (state_with_health(container), Role::of_state(container.state())),
+            (state_with_health(container, now), Role::of_state(container.state())),
             (spec.rootfs, Role::Plain),
             (spec.path, Role::Plain),
             (age(container.created_at.as_ref(), now), Role::Plain),
@@ -238,6 +266,14 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     table.pair("socket", socket);
     let launcher = if info.launcher_connected { ("connected", Role::Good) } else { ("NOT connected", Role::Bad) };
     table.row([("launcher".into(), Role::Faint), (launcher.0.into(), launcher.1)]);
+    if let Some(health) = &info.health {
+        let role = if health.healthy { Role::Good } else { Role::Bad };
+        table.row([("health".into(), Role::Faint), (health_line(health), role)]);
+        if let Some(at) = &health.self_test_at {
+            let took = health.self_test_took.map(wire_span).unwrap_or_default();
+            table.pair("self-test", format!("{} ago, in {took}", age(Some(at), now)));
+        }
+    }
     table.pair("started", format!("{} ({} ago)", time(info.started_at.as_ref()), age(info.started_at.as_ref(), now)));
     table.pair("serves as", format!("uid {}", info.uid));
     table.pair("kernel", info.kernel.clone());
@@ -265,6 +301,12 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     if !info.apparmor_profiles.is_empty() {
         table.pair("AppArmor profiles", info.apparmor_profiles.join(", "));
     }
+    for provider in &info.secret_providers {
+        let v1::SecretProvider { name, r#type, poll, problem } = provider;
+        let every = poll.as_ref().map_or(0, |poll| poll.seconds);
+        let problem = if problem.is_empty() { String::new() } else { format!("; {}", plain(problem)) };
+        table.pair("secret provider", format!("{name}: {type}, every {every} s{problem}"));
+    }
     if let Some(v1::Shells { configured, ready, used, missed }) = info.shells {
         let counts = format!("{ready} of {configured} ready; {used} used, {missed} missed");
         table.pair("shells", if configured == 0 { "off".to_owned() } else { counts });
@@ -272,15 +314,25 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();
     table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });
+    if info.quarantined > 0 {
+        table.row([("in quarantine".into(), Role::Faint), (info.quarantined.to_string(), Role::Bad)]);
+    }
+    if info.reservations > 0 {
+        table.pair("reservations", info.reservations.to_string());
+    }
     text.push_str(&table.render(style));
     let (total, left) = (info.total.unwrap_or_default(), info.remaining.unwrap_or_default());
-    let mut capacity = Table::with_heading(2, &["CAPACITY", "TOTAL", "LEFT"]);
-    let plain_row =
-        |name: &str, total: String, left: String| [name.to_owned(), total, left].map(|text| (text, Role::Plain));
-    capacity.row(plain_row("memory", bytes(total.memory_bytes), bytes(left.memory_bytes)));
-    capacity.row(plain_row("disk", bytes(total.disk_bytes), bytes(left.disk_bytes)));
-    capacity.row(plain_row("processes", total.pids.to_string(), left.pids.to_string()));
-    capacity.row(plain_row("containers", total.containers.to_string(), left.containers.to_string()));
+    let (allocated, reserved) = (info.allocated.unwrap_or_default(), info.reserved.unwrap_or_default());
+    let amounts = [total, allocated, reserved, left];
+    let mut capacity = Table::with_heading(2, &["CAPACITY", "TOTAL", "ALLOCATED", "RESERVED", "LEFT"]);
+    let mut row = |name: &str, text: fn(&v1::Capacity) -> String| {
+        let cells = std::iter::once(name.to_owned()).chain(amounts.iter().map(text));
+        capacity.row(cells.map(|text| (text, Role::Plain)));
+    };
+    row("memory", |amount| bytes(amount.memory_bytes));
+    row("disk", |amount| bytes(amount.disk_bytes));
+    row("processes", |amount| amount.pids.to_string());
+    row("containers", |amount| amount.containers.to_string());
     text.push('\n');
     text.push_str(&capacity.render(style));
     text
@@ -291,10 +343,13 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     let ended = Container { result: event.result.clone(), ..Container::default() };
     let kind = event_kind(event.kind);
     let role = match event.kind() {
-        event::Kind::Running | event::Kind::Ready | event::Kind::PodReady => Role::Good,
+        event::Kind::Running | event::Kind::Ready | event::Kind::PodReady | event::Kind::SecretsFresh => Role::Good,
         event::Kind::NotReady
+        | event::Kind::SecretsStale
         | event::Kind::Unhealthy
         | event::Kind::Restarting
+        | event::Kind::ReservationExpired
+        | event::Kind::Quarantined
         | event::Kind::Stopping
         | event::Kind::Wiping => Role::Attention,
         event::Kind::Completed | event::Kind::Deleted | event::Kind::PodEnded | event::Kind::PodDeleted => Role::Faint,
@@ -311,6 +366,9 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     }
     if event.egress_generation > 0 {
         line.push_str(&format!("  generation {}", event.egress_generation));
+    }
+    if event.quarantine_phase != 0 {
+        line.push_str(&format!("  {}", phase(event.quarantine_phase)));
     }
     if let Some(restart) = &event.restart {
         line.push_str(&format!("  {}", plain(&restart.last_reason)));

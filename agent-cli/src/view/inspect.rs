@@ -4,6 +4,7 @@
 mod checks;
 mod isolation;
 mod network;
+mod sources;
 
 use std::time::SystemTime;
 
@@ -29,7 +30,7 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
     let spec = container.spec.clone().unwrap_or_default();
     let mut text = style.paint(Role::Heading, &plain(&container.id));
     text.push_str("  ");
-    style.paint_onto(&mut text, Role::of_state(container.state()), &human::state_with_health(container));
+    style.paint_onto(&mut text, Role::of_state(container.state()), &human::state_with_health(container, now));
     text.push('\n');
     text.push_str(&program(container, &spec, now).render(style));
     section(&mut text, style, "LIMITS", &limits(&spec).render(style));
@@ -50,6 +51,14 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
     }
     if !container.files.is_empty() {
         section(&mut text, style, "SECRET FILES", &files(&container.files).render(style));
+    }
+    if !container.secret_sources.is_empty() {
+        section(
+            &mut text,
+            style,
+            "SECRETS BY REFERENCE",
+            &sources::table(&container.secret_sources, now).render(style),
+        );
     }
     if !container.steps.is_empty() {
         section(&mut text, style, "STEPS", &steps::table(&container.steps, now).render(style));
@@ -80,6 +89,16 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     // Of one program alone, restarted or not.
     if container.steps.is_empty() || !spec.path.is_empty() {
         table.pair("command", format!("{}{arguments}", spec.path));
+    }
+    if let Some(quarantine) = &container.quarantine {
+        let since = quarantine.since.as_ref();
+        let text = format!(
+            "its {} does not end, since {} ({} ago)",
+            human::phase(quarantine.phase),
+            time(since),
+            age(since, now)
+        );
+        table.row([("quarantine".into(), Role::Faint), (text, Role::Bad)]);
     }
     table.pair("rootfs", spec.rootfs.clone());
     if let Some(image) = &container.image {

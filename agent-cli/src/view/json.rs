@@ -6,6 +6,7 @@
 //! every document; its test (`schema`) compares the keys with the interface's.
 
 mod bindings;
+mod cell;
 mod checks;
 mod container;
 mod ending;
@@ -20,6 +21,7 @@ mod restarts;
 #[cfg(test)]
 mod schema;
 mod secrets;
+mod sources;
 mod steps;
 mod surroundings;
 mod usage;
@@ -33,10 +35,11 @@ use executor_client::v1::{self, LogStream};
 use prost_types::Timestamp;
 use serde::Serialize;
 
-use super::human::{event_kind, system_time};
+use super::human::{self, event_kind, system_time};
 use crate::failure::Failure;
 
 pub(crate) use bindings::{CheckedBindings, ShownBindings};
+pub(crate) use cell::{Drain, Health, Quarantine, Released, Reservation};
 pub(crate) use container::{Container, Rotated};
 pub(crate) use ending::Ending;
 pub(crate) use info::Info;
@@ -95,6 +98,8 @@ pub(crate) struct Event {
     egress_generation: Option<u64>,
     /// Restarts; with `restarting` alone.
     restart: Option<restarts::RestartStatus>,
+    /// Part of its life that does not end; with `quarantined` and `quarantine_ended` alone.
+    quarantine_phase: Option<String>,
     /// Events before this one are lost to this caller: they are no longer kept.
     gap: bool,
 }
@@ -213,6 +218,7 @@ impl From<&v1::WatchEventsResponse> for Event {
             step: event.and_then(|event| event.step.as_ref()).map(steps::Step::from),
             egress_generation: event.map(|event| event.egress_generation).filter(|generation| *generation > 0),
             restart: event.and_then(|event| event.restart.as_ref()).map(restarts::RestartStatus::from),
+            quarantine_phase: event.map(|event| event.quarantine_phase).filter(|phase| *phase != 0).map(human::phase),
             gap: response.gap,
         }
     }

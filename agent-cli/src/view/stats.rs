@@ -10,7 +10,7 @@ const NOTHING: &str = "-";
 
 /// The table of a reading; `before` is the one before it, from which the share of the processors is computed.
 pub(crate) fn table(readings: &[ContainerStats], before: &[ContainerStats], style: Style) -> String {
-    let heading = ["ID", "STATE", "CPU", "CPU TIME", "MEMORY", "LIMIT", "NETWORK IN/OUT", "DISK READ/WRITTEN", "PIDS"];
+    let heading = ["ID", "STATE", "CPU %", "CPU TIME", "MEM USAGE / LIMIT", "MEM %", "NET I/O", "BLOCK I/O", "PIDS"];
     let mut table = Table::with_heading(0, &heading);
     for one in readings {
         let last = before.iter().find(|last| last.id == one.id).and_then(|last| last.usage.as_ref());
@@ -18,10 +18,10 @@ pub(crate) fn table(readings: &[ContainerStats], before: &[ContainerStats], styl
         let of = |text: fn(&Usage) -> Option<String>| usage.and_then(text).unwrap_or_else(|| NOTHING.into());
         let memory = one.limits.clone().map_or(0, |limits| limits.memory_bytes);
         let cells = [
-            usage.and_then(|usage| share(usage, last?)).unwrap_or_else(|| NOTHING.into()),
+            usage.and_then(|usage| share(usage, last?)).map_or_else(|| NOTHING.into(), percent),
             of(|usage| Some(seconds(usage.cpu?.total_ns))),
-            of(|usage| Some(bytes(usage.memory?.working_set_bytes))),
-            if memory == 0 { NOTHING.into() } else { bytes(memory) },
+            usage.and_then(|usage| used(usage, memory)).unwrap_or_else(|| NOTHING.into()),
+            usage.and_then(|usage| share_of_limit(usage, memory)).unwrap_or_else(|| NOTHING.into()),
             of(|usage| usage.network.map(|network| pair(network.received_bytes, network.sent_bytes))),
             of(|usage| usage.io.map(|io| pair(io.read_bytes, io.written_bytes))),
             of(|usage| Some(usage.pids?.current.to_string())),
@@ -44,8 +44,24 @@ fn pair(one: u64, other: u64) -> String {
     format!("{} / {}", bytes(one), bytes(other))
 }
 
-/// Share of one processor between two readings, in percent.
-fn share(now: &Usage, before: &Usage) -> Option<String> {
+/// Memory in use, and its limit.
+fn used(usage: &Usage, limit: u64) -> Option<String> {
+    let used = bytes(usage.memory?.working_set_bytes);
+    Some(format!("{used} / {}", if limit == 0 { NOTHING.into() } else { bytes(limit) }))
+}
+
+/// Share of the limit of memory that is in use, in percent.
+fn share_of_limit(usage: &Usage, limit: u64) -> Option<String> {
+    let tenths = (u128::from(usage.memory?.working_set_bytes) * 1000).checked_div(u128::from(limit))?;
+    Some(format!("{}.{} %", tenths / 10, tenths % 10))
+}
+
+fn percent(tenths: i128) -> String {
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+/// Share of one processor between two readings, in tenths of a percent.
+pub(crate) fn share(now: &Usage, before: &Usage) -> Option<i128> {
     let at = |usage: &Usage| {
         let time = usage.time?;
         Some(i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos))
@@ -55,8 +71,7 @@ fn share(now: &Usage, before: &Usage) -> Option<String> {
     if elapsed <= 0 || used < 0 {
         return None;
     }
-    let tenths = used * 1000 / elapsed;
-    Some(format!("{}.{} %", tenths / 10, tenths % 10))
+    Some(used * 1000 / elapsed)
 }
 
 #[cfg(test)]
@@ -88,7 +103,7 @@ mod tests {
         };
         assert_eq!(
             words(lines[1]),
-            ["web", "running", "62.5 %", "2.250 s", "3 MiB", "64 MiB", "-", "1 KiB / 0 bytes", "2"]
+            ["web", "running", "62.5 %", "2.250 s", "3 MiB / 64 MiB", "4.6 %", "-", "1 KiB / 0 bytes", "2"]
         );
         assert_eq!(words(lines[2]), ["x", "created", "-", "-", "-", "-", "-", "-", "-"]);
         let first = table(&[reading(10, 1)], &[], Style::PLAIN);

@@ -101,6 +101,7 @@ impl Shared {
             step: None,
             restart: None,
             egress_generation: 0,
+            quarantine_phase: 0,
         });
         drop(state);
         self.touch();
@@ -552,12 +553,16 @@ impl Executor for Service {
         if presented != Some(&format!("Bearer {TOKEN}")) {
             return Err(Status::permission_denied("this is no runtime token of a running container"));
         }
-        let variable = |name: &str, value: &str| EnvironmentVariable { name: name.into(), value: value.into() };
+        let variable = |name: &str, value: &str| EnvironmentVariable {
+            name: name.into(),
+            value: value.into(),
+            ..EnvironmentVariable::default()
+        };
         let file = |path: &str, content: &[u8]| File { path: path.into(), content: content.into(), ..File::default() };
         Ok(Response::new(GetSecretsResponse {
             files: vec![file("/etc/a", b"x\ny"), file("/etc/b", b"\xff\0")],
             environment: vec![variable("PW", "canary one")],
-            arguments: vec![SecretArgument { index: 3, value: "canary two\n".into() }],
+            arguments: vec![SecretArgument { index: 3, value: "canary two\n".into(), ..SecretArgument::default() }],
         }))
     }
 

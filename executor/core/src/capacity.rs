@@ -22,6 +22,45 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// Returns the sum of two amounts.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+            pids: self.pids.saturating_add(other.pids),
+            containers: self.containers.saturating_add(other.containers),
+            disk_bytes: self.disk_bytes.saturating_add(other.disk_bytes),
+        }
+    }
+
+    /// Returns what is left of it without `other`; nothing where that is more.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> Self {
+        Self {
+            memory_bytes: self.memory_bytes.saturating_sub(other.memory_bytes),
+            pids: self.pids.saturating_sub(other.pids),
+            containers: self.containers.saturating_sub(other.containers),
+            disk_bytes: self.disk_bytes.saturating_sub(other.disk_bytes),
+        }
+    }
+
+    /// Checks that there is enough for `asked`; `total` is what the error tells beside this.
+    ///
+    /// # Errors
+    /// The first thing of which there is not enough.
+    pub fn suffices_for(&self, asked: &Self, total: &Self) -> Result<(), Exhausted> {
+        let checks = [
+            ("memory (bytes)", asked.memory_bytes, self.memory_bytes, total.memory_bytes),
+            ("pids", asked.pids, self.pids, total.pids),
+            ("containers", asked.containers, self.containers, total.containers),
+            ("disk (bytes)", asked.disk_bytes, self.disk_bytes, total.disk_bytes),
+        ];
+        match checks.into_iter().find(|(_, asked, left, _)| asked > left) {
+            Some((what, asked, left, total)) => Err(Exhausted { what, asked, left, total }),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the amount that a container with these limits and volumes reserves.
     pub fn of(limits: &Limits, volumes: &[Volume]) -> Self {
         let volumes = volumes.iter().filter_map(Volume::empty).map(EmptyVolume::disk_bytes);
@@ -62,14 +101,19 @@ impl Account {
         self.total
     }
 
+    /// Returns the sum of what is held. It can exceed the total, where containers were adopted.
+    pub fn allocated(&self) -> Amount {
+        self.held.values().fold(Amount::default(), |sum, held| Amount {
+            memory_bytes: sum.memory_bytes.saturating_add(held.memory_bytes),
+            pids: sum.pids.saturating_add(held.pids),
+            containers: sum.containers.saturating_add(held.containers),
+            disk_bytes: sum.disk_bytes.saturating_add(held.disk_bytes),
+        })
+    }
+
     /// Returns the remaining capacity.
     pub fn remaining(&self) -> Amount {
-        self.held.values().fold(self.total, |left, held| Amount {
-            memory_bytes: left.memory_bytes.saturating_sub(held.memory_bytes),
-            pids: left.pids.saturating_sub(held.pids),
-            containers: left.containers.saturating_sub(held.containers),
-            disk_bytes: left.disk_bytes.saturating_sub(held.disk_bytes),
-        })
+        self.held.values().fold(self.total, |left, held| left.minus(held))
     }
 
     /// Holds `amount` for `id`; what it held before is given back first.
@@ -78,22 +122,10 @@ impl Account {
     /// The first thing of which there is not enough; then nothing changes.
     pub fn reserve(&mut self, id: &ContainerId, amount: Amount) -> Result<(), Exhausted> {
         let before = self.held.remove(id);
-        let left = self.remaining();
-        let checks = [
-            ("memory (bytes)", amount.memory_bytes, left.memory_bytes, self.total.memory_bytes),
-            ("pids", amount.pids, left.pids, self.total.pids),
-            ("containers", amount.containers, left.containers, self.total.containers),
-            ("disk (bytes)", amount.disk_bytes, left.disk_bytes, self.total.disk_bytes),
-        ];
-        let short = checks.into_iter().find(|(_, asked, left, _)| asked > left);
-        if let Some((what, asked, left, total)) = short {
-            if let Some(before) = before {
-                self.held.insert(id.clone(), before);
-            }
-            return Err(Exhausted { what, asked, left, total });
-        }
-        self.held.insert(id.clone(), amount);
-        Ok(())
+        let suffices = self.remaining().suffices_for(&amount, &self.total);
+        let held = if suffices.is_ok() { Some(amount) } else { before };
+        self.held.extend(held.map(|held| (id.clone(), held)));
+        suffices
     }
 
     /// Holds `amount` for a container that runs already, whatever is left: it was admitted once.

@@ -8,6 +8,14 @@ use serde::{Deserialize, Serialize};
 /// Longest container id, in bytes. It becomes a directory name, a cgroup name and part of a socket's path.
 pub const CONTAINER_ID_MAX: usize = 128;
 
+/// Id of the container with which the daemon tests itself. No caller can use it.
+pub const SELF_TEST_ID: &str = "executor.self-test";
+
+/// Returns [`SELF_TEST_ID`] as an id.
+pub fn self_test() -> ContainerId {
+    ContainerId(SELF_TEST_ID.to_owned())
+}
+
 /// The id of a container: 1 to 128 of `[A-Za-z0-9._-]`, beginning with a letter or a digit, so that it is
 /// safe as a single path component wherever it goes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -26,6 +34,11 @@ pub enum BadContainerId {
 }
 
 impl ContainerId {
+    /// True of the id that belongs to the daemon's test of itself.
+    pub fn is_self_test(&self) -> bool {
+        self.0 == SELF_TEST_ID
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

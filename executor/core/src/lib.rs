@@ -28,6 +28,7 @@ pub mod placement;
 pub mod plan;
 pub mod protocol;
 pub mod record;
+pub mod reference;
 pub mod settings;
 pub mod shortage;
 pub mod spec;

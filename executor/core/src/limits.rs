@@ -53,6 +53,10 @@ pub const GRACE_MAX: Duration = Duration::from_secs(3600);
 pub const MEMORY_MIN: u64 = 2 << 20;
 /// Least processes: while a container is made, its init has a process beside it.
 pub const PIDS_MIN: u64 = 2;
+/// Most processes: the kernel's own limit on their ids.
+pub const PIDS_MAX: u64 = 4_194_304;
+/// Largest limit on memory or disk, in bytes: what no machine has.
+pub const SIZE_MAX: u64 = 1 << 50;
 /// Least open files: with fewer an init cannot make its container, which holds some 30 until the program is executed.
 pub const NOFILE_MIN: u64 = 64;
 /// Least disk: below it no file system of its own can be made.

@@ -334,7 +334,11 @@ pub struct EndTransfer {
 
 /// Asks for the counters.
 #[derive(Clone, PartialEq, Message)]
-pub struct ReadUsage {}
+pub struct ReadUsage {
+    /// Only those of the log, which cost the shim no look at the kernel's files.
+    #[prost(bool, tag = "1")]
+    pub log_only: bool,
+}
 
 /// Ends a container in time because its checks failed: its stop signal, then SIGKILL after its own grace period.
 #[derive(Clone, PartialEq, Message)]

@@ -27,6 +27,30 @@ pub struct Usage {
     /// The container's own network, where it has one.
     #[prost(message, optional, tag = "6")]
     pub network: Option<NetworkUsage>,
+    /// The log; unset where nobody counted it.
+    #[prost(message, optional, tag = "7")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogUsage>,
+}
+
+/// Output that went into a container's log, or did not. The executor's own lines do not count.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct LogUsage {
+    /// Bytes that were kept.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    /// Lines, or parts of them, that were kept.
+    #[prost(uint64, tag = "2")]
+    pub lines: u64,
+    /// Bytes that were dropped because they came faster than the limits allow.
+    #[prost(uint64, tag = "3")]
+    pub limited_bytes: u64,
+    /// Times that output began to be dropped for that reason.
+    #[prost(uint64, tag = "4")]
+    pub overages: u64,
+    /// Bytes that were lost because the log could not be written.
+    #[prost(uint64, tag = "5")]
+    pub lost_bytes: u64,
 }
 
 /// Processor time, in nanoseconds, and the limit on it.

@@ -36,7 +36,9 @@ use std::time::Duration;
 use crate::ident::ContainerId;
 use crate::idmap::RANGE;
 use crate::image::BadReference;
-use crate::limits::{DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, NOFILE_MIN, PATH_MAX, PIDS_MIN, SIGNAL_MAX};
+use crate::limits::{
+    DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, NOFILE_MIN, PATH_MAX, PIDS_MAX, PIDS_MIN, SIGNAL_MAX, SIZE_MAX,
+};
 use crate::plan::{
     Limits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedFile, PlannedProcess, PlannedTransfer, Principal, Rootfs,
     SIGTERM, UserNamespace, UserRef,
@@ -430,13 +432,13 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
             report.add(field, OutOfRange.because(format!("is {value}; {least} to {most} is allowed")));
         }
     };
-    range("limits.memory_bytes", limits.memory_bytes, MEMORY_MIN, 1 << 50);
-    range("limits.pids", limits.pids, PIDS_MIN, 4_194_304);
+    range("limits.memory_bytes", limits.memory_bytes, MEMORY_MIN, SIZE_MAX);
+    range("limits.pids", limits.pids, PIDS_MIN, PIDS_MAX);
     if limits.cpu_millis != 0 {
         range("limits.cpu_millis", limits.cpu_millis, 10, 4_096_000);
     }
     if limits.disk_bytes != 0 {
-        range("limits.disk_bytes", limits.disk_bytes, DISK_MIN, 1 << 50);
+        range("limits.disk_bytes", limits.disk_bytes, DISK_MIN, SIZE_MAX);
     }
     for (field, weight) in [("limits.cpu_weight", limits.cpu_weight), ("limits.io_weight", limits.io_weight)] {
         if weight != 0 {

@@ -1,4 +1,12 @@
 //! Access control: a table of methods and the callers that may use them. Methods that are not in it are denied.
+//!
+//! Local clients are judged by the credentials that the kernel tells ([`Socket`]), those over the network by their
+//! certificates ([`callers`]).
+
+pub(crate) mod callers;
+pub(crate) mod sets;
+
+use std::fmt;
 
 use executor_sys::peer::Peer;
 
@@ -17,7 +25,7 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 35] = [
+const TABLE: [(&str, Callers); 40] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
     ("/executor.v1.Executor/List", Callers::Operators),
@@ -40,6 +48,11 @@ const TABLE: [(&str, Callers); 35] = [
     ("/executor.v1.Images/Inspect", Callers::Operators),
     ("/executor.v1.Images/Remove", Callers::Operators),
     ("/executor.v1.Images/Prune", Callers::Operators),
+    ("/executor.v1.Cell/Reserve", Callers::Operators),
+    ("/executor.v1.Cell/ReleaseReservation", Callers::Operators),
+    ("/executor.v1.Cell/Drain", Callers::Operators),
+    ("/executor.v1.Cell/Undrain", Callers::Operators),
+    ("/executor.v1.Cell/SetHealthy", Callers::Operators),
     ("/executor.v1.Pods/CreatePod", Callers::Operators),
     ("/executor.v1.Pods/GetPod", Callers::Operators),
     ("/executor.v1.Pods/ListPods", Callers::Operators),
@@ -55,6 +68,39 @@ const TABLE: [(&str, Callers); 35] = [
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Callers::Operators),
 ];
 
+/// Methods that last for as long as their caller wants, or for a container's life.
+const LASTING: [&str; 14] = [
+    "/executor.v1.Executor/Wait",
+    "/executor.v1.Executor/StreamLogs",
+    "/executor.v1.Executor/WatchEvents",
+    "/executor.v1.Executor/WatchStats",
+    "/executor.v1.Executor/GetOutputs",
+    "/executor.v1.Executor/Exec",
+    "/executor.v1.Executor/Attach",
+    "/executor.v1.Executor/GetArchive",
+    "/executor.v1.Executor/PutArchive",
+    "/executor.v1.Images/Pull",
+    "/executor.v1.Images/Import",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
+
+/// A method that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Method {
+    /// Name, as `executor.v1.Executor/Run`.
+    pub(crate) name: &'static str,
+    /// True of a method that lasts for as long as its caller wants, or for a container's life.
+    pub(crate) lasts: bool,
+}
+
+/// Returns the method of a path.
+pub(crate) fn method(path: &str) -> Option<Method> {
+    let (found, _) = TABLE.iter().find(|(name, _)| *name == path)?;
+    Some(Method { name: found.strip_prefix('/').unwrap_or(found), lasts: LASTING.contains(found) })
+}
+
 /// The operators of this daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
@@ -63,6 +109,9 @@ pub struct Access {
     /// Gid of the group whose members are operators.
     pub group: Option<u32>,
 }
+
+/// Name of the door over the network, in metrics.
+pub(crate) const TCP: &str = "tcp";
 
 /// The sockets on which clients connect.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +122,64 @@ pub(crate) enum Socket {
     Runtime,
 }
 
+/// A connected client, and what decides which methods it may call.
+#[derive(Clone, Debug)]
+pub(crate) enum Client {
+    /// A process of this machine, by its credentials.
+    Local(Socket, Peer),
+    /// A caller over the network, by its certificate.
+    Remote(callers::Caller),
+}
+
+impl Client {
+    /// Checks that the client may call a method.
+    ///
+    /// # Errors
+    /// The client is not permitted.
+    pub(crate) fn check(&self, method: &str) -> Result<(), Problem> {
+        match self {
+            Self::Local(socket, peer) => socket.check(method, peer),
+            Self::Remote(caller) => caller.check(method),
+        }
+    }
+
+    /// Returns the name of the door that it came through, in metrics.
+    pub(crate) fn door(&self) -> &'static str {
+        match self {
+            Self::Local(socket, _) => socket.name(),
+            Self::Remote(_) => TCP,
+        }
+    }
+
+    /// True where any process may connect, as often as it likes: its denied calls must not fill the log.
+    pub(crate) fn is_anyone(&self) -> bool {
+        matches!(self, Self::Local(Socket::Runtime, _))
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(_, peer) => write!(f, "uid {}", peer.uid),
+            Self::Remote(caller) => caller.fmt(f),
+        }
+    }
+}
+
+/// True for a method that is served.
+fn is_served(path: &str) -> bool {
+    TABLE.iter().any(|(name, _)| *name == path)
+}
+
 impl Socket {
+    /// Returns the socket's name in metrics.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Main(_) => "control",
+            Self::Runtime => "runtime",
+        }
+    }
+
     /// Checks that a peer may call a method.
     ///
     /// # Errors
@@ -163,10 +269,13 @@ mod tests {
                 for method in &service.method {
                     let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
                     assert!(TABLE.iter().any(|(name, _)| *name == path), "{path}");
+                    let streams = method.client_streaming() || method.server_streaming();
+                    let waits = path == "/executor.v1.Executor/Wait";
+                    assert_eq!(LASTING.contains(&&*path), streams || waits, "{path}: streams and waits alone last");
                     methods += 1;
                 }
             }
         }
-        assert_eq!(methods, 31);
+        assert_eq!(methods, 36);
     }
 }

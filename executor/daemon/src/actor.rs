@@ -21,6 +21,8 @@ use executor_core::protocol::{self, EndUnhealthy, LauncherAnswer, LauncherCall, 
 use executor_core::record::{Exit, FailureKind, RestartRecord, StepRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::checks::{CheckReport, Checking};
 use crate::container::link::ShimLink;
@@ -28,14 +30,23 @@ use crate::container::{Handle, Presence, records};
 use crate::deletion::forget;
 use crate::events::EventKind;
 use crate::facts::Facts;
+use crate::following::Following;
 use crate::launcher::{CallError, Session};
 use crate::members;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::quarantine::{Phase, Quarantine};
+use crate::sources::{SourceChange, SourceNews, any_stale};
 use crate::transfers::Transferring;
 
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+
+/// Time between two looks at the end of a grace period, which another stop can bring forward.
+const STOP_LOOK: Duration = Duration::from_secs(1);
+
+/// Longest wait for the ledger's disk. Without it the container goes on: the ledger writes as soon as it can.
+const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Payload of a launch: descriptors for the launcher, with the only copies of the container's secrets in this process.
 #[derive(Debug)]
@@ -78,6 +89,12 @@ struct Actor {
     checking: Option<Checking>,
     /// Downloads and uploads that are carried out over the present connection.
     transferring: Transferring,
+    /// Part of its life that the container is in, and since when.
+    phase: Option<(Phase, Instant)>,
+    /// References that are followed over the present connection.
+    following: Option<Following>,
+    /// Changes of the sources of secrets.
+    source_news: Option<mpsc::UnboundedReceiver<SourceNews>>,
 }
 
 /// Why a connection to a shim is not followed any longer.
@@ -90,6 +107,45 @@ enum FollowEnd {
     Finished,
 }
 
+/// Limit of a part of a container's life.
+struct Deadline {
+    phase: Phase,
+    since: Instant,
+    limit: Duration,
+    /// The container's own grace period.
+    grace: Duration,
+    link: Option<Arc<ShimLink>>,
+}
+
+impl Deadline {
+    /// Resolves when the limit is reached; never where there is none. A stop is counted from the end of the grace period, which
+    /// another stop can bring forward.
+    async fn reached(deadline: Option<Self>) {
+        let Some(Self { phase, since, limit, grace, link }) = deadline else { return std::future::pending().await };
+        if phase != Phase::Stop {
+            return tokio::time::sleep_until(since + limit).await;
+        }
+        loop {
+            let told = link.as_ref().and_then(|link| link.kill_at()).unwrap_or(since + grace);
+            let due = told.max(since) + limit;
+            if due <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(due.min(Instant::now() + STOP_LOOK)).await;
+        }
+    }
+}
+
+/// Waits for the next change of the sources of secrets.
+async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceNews>>) -> SourceNews {
+    if let Some(receiver) = news
+        && let Some(change) = receiver.recv().await
+    {
+        return change;
+    }
+    std::future::pending().await
+}
+
 /// Launches an admitted container, and drives it to its end.
 pub(crate) async fn launch(
     node: Arc<Node>,
@@ -98,9 +154,8 @@ pub(crate) async fn launch(
     session: Arc<Session>,
     payload: LaunchPayload,
 ) {
-    let mut actor =
-        Actor { node, handle, facts, unconfirmed: Vec::new(), checking: None, transferring: Transferring::default() };
-    actor.admitted();
+    let mut actor = Actor::new(node, handle, facts);
+    actor.admitted().await;
     let link = match actor.hand_over(&session, payload).await {
         Ok(link) => link,
         Err(problem) => return actor.refuse(problem),
@@ -111,8 +166,7 @@ pub(crate) async fn launch(
 
 /// Drives a container of an earlier daemon to its end.
 pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
-    let (unconfirmed, checking, transferring) = (Vec::new(), None, Transferring::default());
-    let mut actor = Actor { node, handle, facts, unconfirmed, checking, transferring };
+    let mut actor = Actor::new(node, handle, facts);
     // Its shim may be about to remove what is left: it told the end to the daemon before, and tells no more.
     if actor.facts.state == State::Completed || actor.conclude_from_record() {
         return actor.watch_removal(link).await;
@@ -121,6 +175,21 @@ pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, l
 }
 
 impl Actor {
+    fn new(node: Arc<Node>, handle: Arc<Handle>, facts: Facts) -> Self {
+        let source_news = handle.take_source_news();
+        Self {
+            node,
+            handle,
+            facts,
+            unconfirmed: Vec::new(),
+            checking: None,
+            transferring: Transferring::default(),
+            following: None,
+            source_news,
+            phase: None,
+        }
+    }
+
     /// Hands the container over to the launcher.
     async fn hand_over(&mut self, session: &Session, payload: LaunchPayload) -> Result<Arc<ShimLink>, Problem> {
         let launch = LauncherCall::Launch(protocol::Launch {
@@ -163,6 +232,7 @@ impl Actor {
                 self.handle.set_shim(Some(Arc::clone(&link)));
                 let followed = self.follow(&link).await;
                 self.checking = None;
+                self.following = None;
                 self.transferring = Transferring::default();
                 self.handle.set_shim(None);
                 link.close();
@@ -215,9 +285,13 @@ impl Actor {
                 return self.finished().await;
             }
             // Without shim and record the launcher finishes the container, now or when it is there again.
-            tokio::select! {
-                () = self.handle.shim_lost.notified() => return self.finished().await,
-                _ = greetings.changed() => {}
+            loop {
+                let deadline = self.deadline(None);
+                tokio::select! {
+                    () = self.handle.shim_lost.notified() => return self.finished().await,
+                    _ = greetings.changed() => break,
+                    () = Deadline::reached(deadline) => self.quarantine(None),
+                }
             }
             if Seqpacket::connect(&self.node.config.paths.shim_socket(self.handle.id())).is_err() {
                 return self.finished().await;
@@ -227,36 +301,112 @@ impl Actor {
 
     /// Waits until what a completed container held of the node is removed, and gives its capacity back: by its shim, which
     /// ends with that, or by the launcher, where the shim was lost. The run directory goes last.
-    async fn watch_removal(self, mut link: Option<Arc<ShimLink>>) {
+    async fn watch_removal(mut self, mut link: Option<Arc<ShimLink>>) {
         let mut pause = RECONNECT;
         let path = self.node.config.paths.live_container(self.handle.id());
         loop {
-            if let Some(link) = link.take() {
-                while let Ok(Some(_)) = link.next().await {}
-                link.close();
+            let deadline = self.deadline(None);
+            if let Some(open) = &link {
+                tokio::select! {
+                    news = open.next() => {
+                        if !matches!(news, Ok(Some(_))) {
+                            link.take().iter().for_each(|link| link.close());
+                        }
+                    }
+                    () = Deadline::reached(deadline) => self.quarantine(None),
+                }
+                continue;
             }
             if !path.exists() {
                 break;
             }
             tokio::select! {
                 () = self.handle.shim_lost.notified() => {}
-                () = self.handle.until_removed() => {} // it was deleted
+                () = self.handle.until_removed() => break, // it was deleted
                 () = tokio::time::sleep(pause.pause()) => {} // nobody tells of a directory's removal
+                () = Deadline::reached(deadline) => self.quarantine(None),
             }
         }
+        if self.facts.quarantine.is_some() && self.handle.state().is_some() {
+            self.leave_quarantine();
+            let facts = Arc::new(self.facts.clone());
+            self.handle.publish(Presence::Present(Arc::clone(&facts)));
+            self.node.ledger.put(facts);
+        }
         self.node.registry.release(&self.handle);
+    }
+
+    /// Returns the limit of the part of its life that the container is in; none where there is none, or it is in quarantine for it
+    /// already.
+    fn deadline(&mut self, link: Option<&Arc<ShimLink>>) -> Option<Deadline> {
+        let phase = Phase::of(self.facts.state);
+        if self.phase.map(|(phase, _)| phase) != phase {
+            self.phase = phase.map(|phase| (phase, Instant::now()));
+        }
+        let (phase, since) = self.phase?;
+        if self.facts.quarantine.is_some_and(|quarantine| quarantine.phase == phase) {
+            return None;
+        }
+        let limit = self.node.config.phase_limits.of(phase);
+        Some(Deadline { phase, since, limit, grace: self.facts.plan.grace, link: link.cloned() })
+    }
+
+    /// Puts the container in quarantine for the part of its life that it is in, and has it killed where that can help.
+    fn quarantine(&mut self, link: Option<&Arc<ShimLink>>) {
+        let Some((phase, _)) = self.phase else { return };
+        let (now, id) = (crate::now(), self.handle.id());
+        self.facts.quarantine = Some(Quarantine { phase, since: now });
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        tracing::error!(container = %id, phase = phase.name(), "in quarantine: it does not end in time");
+        if !id.is_self_test() {
+            self.node.events.append(id, EventKind::Quarantined(phase), None, now);
+        }
+        self.node.ledger.put(facts);
+        // A wipe may wait for a client that reads the last of the output, which a stop would take from it.
+        if let (Some(link), Phase::Create | Phase::Stop) = (link, phase) {
+            let link = Arc::clone(link);
+            // Whether it helps is seen by the states that follow.
+            tokio::spawn(async move { link.call(ShimCall::Stop(protocol::Stop { grace_ms: 0, signal: 0 })).await });
+        }
+    }
+
+    /// Takes the container out of quarantine when it goes on.
+    fn leave_quarantine(&mut self) {
+        let Some(Quarantine { phase, .. }) = self.facts.quarantine.take() else { return };
+        let id = self.handle.id();
+        tracing::info!(container = %id, phase = phase.name(), "out of quarantine");
+        if !id.is_self_test() {
+            self.node.events.append(id, EventKind::QuarantineEnded(phase), None, crate::now());
+        }
+    }
+
+    /// Takes it out of quarantine where this state is behind the part of its life that did not end.
+    fn goes_on_to(&mut self, state: State) {
+        if self.facts.quarantine.is_some_and(|quarantine| Phase::of(state) != Some(quarantine.phase)) {
+            self.leave_quarantine();
+        }
     }
 
     /// Follows one connection.
     async fn follow(&mut self, link: &Arc<ShimLink>) -> Result<FollowEnd, Problem> {
         loop {
+            let deadline = self.deadline(Some(link));
             let news = tokio::select! {
                 news = link.next() => news,
                 report = Checking::next(&mut self.checking) => {
                     self.checked(link, report);
                     continue;
                 }
+                change = next_source_news(&mut self.source_news) => {
+                    self.sources_changed(change);
+                    continue;
+                }
                 () = self.handle.shim_lost.notified() => return Ok(FollowEnd::Finished),
+                () = Deadline::reached(deadline) => {
+                    self.quarantine(Some(link));
+                    continue;
+                }
             };
             match news {
                 Ok(Some(ShimNews::Reached(reached))) => match protocol::state_of(reached.state) {
@@ -316,6 +466,7 @@ impl Actor {
     fn egress_updated(&self) {
         let (id, generation) = (self.handle.id(), self.facts.egress_generation);
         tracing::info!(container = %id, egress_generation = generation);
+        self.node.metrics.egress_updated();
         self.node.events.append(id, EventKind::EgressUpdated(generation), None, crate::now());
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
@@ -324,6 +475,8 @@ impl Actor {
     fn steps_changed(&self, before: &[StepRecord], restarts: Option<&RestartRecord>) {
         if self.facts.steps != before || self.facts.restarts.as_ref() != restarts {
             let (id, events) = (self.handle.id(), &self.node.events);
+            let count = |restarts: Option<&RestartRecord>| restarts.map_or(0, |restarts| restarts.count);
+            self.node.metrics.restarted(count(self.facts.restarts.as_ref()).saturating_sub(count(restarts)));
             events.append_restart(id, restarts, self.facts.restarts.as_ref());
             events.append_steps(id, before, &self.facts.steps);
             self.node.ledger.put(Arc::new(self.facts.clone()));
@@ -363,10 +516,46 @@ impl Actor {
         }
     }
 
+    /// Takes over a change of the sources of secrets.
+    fn sources_changed(&mut self, SourceNews { change, done }: SourceNews) {
+        let before = std::mem::take(&mut self.facts.sources);
+        self.facts.sources.clone_from(&before);
+        let is_asked = matches!(change, SourceChange::Replaced { .. });
+        change.apply(&mut self.facts.sources);
+        let id = self.handle.id();
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        let kind = match (any_stale(&before), any_stale(&facts.sources)) {
+            (false, true) => Some(EventKind::SecretsStale),
+            (true, false) => Some(EventKind::SecretsFresh),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            let why = facts.sources.iter().find_map(|source| source.stale.as_ref()).map(|stale| &*stale.why);
+            tracing::info!(container = %id, secrets = ?kind, why);
+            self.node.events.append(id, kind, None, crate::now());
+        }
+        if !is_asked {
+            self.node.ledger.put(facts);
+            let _ = done.send(()); // it may not wait any longer
+            return;
+        }
+        // A caller's update is not undone by an older source that comes back after a kill.
+        let written = self.node.ledger.put_durably(facts);
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(DURABLE_WITHIN, written).await;
+            let _ = done.send(());
+        });
+        if self.facts.state == State::Running {
+            self.following = Following::begin(&self.node, &self.handle, &self.facts);
+        }
+    }
+
     /// Reports that the secret files were replaced, by this daemon or another.
     fn files_updated(&self) {
         let (id, generation) = (self.handle.id(), self.facts.files_generation);
         tracing::info!(container = %id, files_generation = generation);
+        self.node.metrics.rotated();
         self.node.events.append(id, EventKind::FilesUpdated(generation), None, crate::now());
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
@@ -423,15 +612,24 @@ impl Actor {
         self.unconfirmed.drain(..).for_each(|file| wipe(&file));
     }
 
-    fn admitted(&self) {
+    /// Reports the admission. Sources of secrets are in the ledger alone, so that they are on the disk before the container is.
+    async fn admitted(&self) {
+        self.node.metrics.admitted(&self.facts);
         self.report(State::Reserved);
-        self.node.ledger.put(Arc::new(self.facts.clone()));
+        let facts = Arc::new(self.facts.clone());
+        if facts.sources.is_empty() {
+            return self.node.ledger.put(facts);
+        }
+        if tokio::time::timeout(DURABLE_WITHIN, self.node.ledger.put_durably(facts)).await.is_err() {
+            tracing::warn!(container = %self.handle.id(), "the container's sources of secrets are not on the disk yet");
+        }
     }
 
     /// Goes on to a state before `completed`, and publishes it.
     fn advance(&mut self, reached: State) {
         let passed = advance(self.facts.state, reached);
         self.facts.state = self.facts.state.max(reached);
+        self.goes_on_to(self.facts.state);
         if self.facts.state >= State::Running {
             self.wipe_unconfirmed();
         }
@@ -440,6 +638,11 @@ impl Actor {
         self.checking.take_if(|checking| Some(checking.run()) != run);
         if run.is_some() && self.checking.is_none() {
             self.checking = Checking::begin(&self.node, &self.handle, &self.facts);
+        }
+        let runs = self.facts.state == State::Running;
+        self.following.take_if(|_| !runs);
+        if runs && self.following.is_none() {
+            self.following = Following::begin(&self.node, &self.handle, &self.facts);
         }
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
@@ -455,6 +658,7 @@ impl Actor {
     fn complete(&mut self) {
         let passed = advance(self.facts.state, State::Completed);
         self.facts.state = State::Completed;
+        self.goes_on_to(State::Completed);
         self.wipe_unconfirmed();
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
@@ -494,6 +698,7 @@ impl Actor {
         let id = self.handle.id();
         let end = self.facts.end.as_ref().filter(|_| state == State::Completed);
         match end {
+            _ if id.is_self_test() => tracing::debug!(container = %id, state = state.name()),
             None => tracing::info!(container = %id, state = state.name()),
             Some(end) => {
                 let (code, signal) = match end.exit {
@@ -505,7 +710,20 @@ impl Actor {
                 tracing::info!(container = %id, state = state.name(), code, signal, oom = end.oom_killed, failure);
             }
         }
+        match end {
+            _ if self.facts.plan.is_pod() => {}
+            Some(end) => {
+                self.node.metrics.ended(&self.facts, end);
+                self.node.traces.ended(&self.facts, end);
+            }
+            None if state == State::Running => {
+                self.node.metrics.started(&self.facts);
+                self.node.traces.started(&self.facts);
+            }
+            None => {}
+        }
         let kind = match state {
+            _ if id.is_self_test() => return,
             State::Running if self.facts.plan.is_pod() => EventKind::PodReady,
             State::Completed if self.facts.plan.is_pod() => EventKind::PodEnded,
             _ if self.facts.plan.is_pod() => return,

@@ -11,7 +11,7 @@ use executor_core::ident::ContainerId;
 use executor_core::image::ImageReference;
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::plan::{Plan, PlannedImage, VolumeImage, VolumeSource};
+use executor_core::plan::{Plan, PlannedImage, Rootfs, VolumeImage, VolumeSource};
 use executor_core::validate::{Draft, Policy, Violation, ViolationReason, check_member, recheck, validate};
 use executor_proto::v1;
 use executor_secrets::TagKey;
@@ -19,25 +19,41 @@ use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 use zeroize::{Zeroize as _, Zeroizing};
 
+use crate::access::Client;
 use crate::actor::{self, LaunchPayload};
 use crate::container::Handle;
 use crate::container::link::ShimLink;
-use crate::facts::Facts;
+use crate::facts::{Facts, Phase, TraceContext};
 use crate::launcher::Session;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::references::{self, Collected};
 use crate::registry::Admission;
+use crate::reservation::Reservation;
+use crate::reserve::{self, Claim};
+use crate::sources::SourceRecord;
+use crate::traces::TraceParent;
 use crate::{draft, images, memfiles, tag};
 
 /// Runs a request. Returns the container, and true if this call made it.
 ///
 /// # Errors
 /// Those that the interface lists for Run. Nothing is left then, and the id is free.
-pub async fn run(node: &Arc<Node>, request: v1::RunRequest) -> Result<(Arc<Facts>, bool), Problem> {
+pub(crate) async fn run(
+    node: &Arc<Node>,
+    request: v1::RunRequest,
+    client: Option<&Client>,
+    parent: &TraceParent,
+) -> Result<(Arc<Facts>, bool), Problem> {
     let mut request = Wiped(request);
+    let trace = node.traces.begin(parent, crate::now());
     // The id may belong to a container that an earlier daemon launched in its last moment.
     node.until_found().await;
-    let outcome = admit(node, &mut request.0).await;
+    let received = std::time::Instant::now();
+    let outcome = admit(node, &mut request.0, client, trace).await;
+    if let Ok((_, true)) = &outcome {
+        node.metrics.phase(Phase::Admit, received.elapsed());
+    }
     drop(request);
     executor_secrets::scrub_stack(); // the hash of the request held a block of it at a time
     let (handle, created) = outcome?;
@@ -58,7 +74,12 @@ impl Drop for Wiped {
 }
 
 /// Admits a request, and starts the task that drives the new container.
-async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>, bool), Problem> {
+async fn admit(
+    node: &Arc<Node>,
+    request: &mut v1::RunRequest,
+    client: Option<&Client>,
+    trace: Option<TraceContext>,
+) -> Result<(Arc<Handle>, bool), Problem> {
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
@@ -66,16 +87,21 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     let pod = pod_of(node, request)?;
     let pod = pod.as_deref();
     // Of a request with an image all but the image's own part is validated before anything is fetched.
-    let mut plan = match &image {
-        None => plan_with_image(request, pod, &node.config.policy, None)?,
+    let plan = match &image {
+        None => plan_with_image(request, pod, &node.config.policy, None),
         Some(reference) => plan_without_image(request, pod, &node.config.policy)
-            .map_err(|problem| denied_image(problem, reference, node))?,
+            .map_err(|problem| denied_image(problem, reference, node)),
     };
+    let referred = references::of_request(node, request, client);
+    let mut plan = plan_with_references(plan, &referred)?;
+    Node::check_id(&plan.id)?;
     let used = node.registry.get(&plan.id);
     let tag = tag::of(&tag_key(node)?, request);
     if let Some(handle) = used {
         return same_container(handle, &tag);
     }
+    // It does not expire while an image is fetched.
+    let _claim = Claim::of(node, &plan.id, request.reserved)?;
     node.launcher.session()?;
     node.check_room()?;
     let mut resolved = Vec::new();
@@ -97,11 +123,21 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
         // Checked again: to fetch an image takes time.
         node.check_room()?;
     }
+    let mut sources = Vec::new();
+    if !referred.asked.is_empty() {
+        let fetched = references::fetch(node, &referred.asked, &tag_key(node)?).await?;
+        references::fill(request, &referred.asked, fetched.values)?;
+        // Sizes are known now, and the values are judged as if they had come with the request.
+        plan = with_volumes_of(plan, |image| plan_with_image(request, pod, &node.config.policy, image))?;
+        sources = fetched.records;
+        node.check_room()?;
+    }
     let session = node.launcher.session()?;
     let payload = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
-    let launched = launch(node, plan, &tag, session, payload).await;
+    let origin = Origin { sources, trace, needs_reservation: request.reserved };
+    let launched = launch(node, plan, origin, &tag, session, payload).await;
     // From here on the container itself keeps its images in use.
     drop(resolved);
     launched
@@ -112,9 +148,28 @@ pub(crate) async fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> 
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
-    let (draft, violations) = draft::pod(&request);
-    let plan = validated(None, &draft, violations, &node.config.policy)?;
-    let tag = tag::of_pod(&tag_key(node)?, &request);
+    let plan = plan_of_pod(node, &request)?;
+    Node::check_id(&plan.id)?;
+    make_pod(node, plan, &request).await
+}
+
+/// Makes the pod of the self-test.
+pub(crate) async fn self_test(node: &Arc<Node>, request: v1::CreatePodRequest) -> Result<(Arc<Handle>, bool), Problem> {
+    let plan = plan_of_pod(node, &request)?;
+    make_pod(node, plan, &request).await
+}
+
+fn plan_of_pod(node: &Node, request: &v1::CreatePodRequest) -> Result<Plan, Problem> {
+    let (draft, violations) = draft::pod(request);
+    validated(None, &draft, violations, &node.config.policy)
+}
+
+async fn make_pod(
+    node: &Arc<Node>,
+    plan: Plan,
+    request: &v1::CreatePodRequest,
+) -> Result<(Arc<Handle>, bool), Problem> {
+    let tag = tag::of_pod(&tag_key(node)?, request);
     if let Some(handle) = node.registry.get(&plan.id) {
         return same_container(handle, &tag);
     }
@@ -123,21 +178,58 @@ pub(crate) async fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> 
     let payload = payload_of_pod(&plan).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
     })?;
-    launch(node, plan, &tag, session, payload).await
+    launch(node, plan, Origin::default(), &tag, session, payload).await
+}
+
+/// Adds what is wrong with the references of a request to what is wrong with the rest.
+fn plan_with_references(plan: Result<Plan, Problem>, referred: &Collected) -> Result<Plan, Problem> {
+    match (plan, referred.problem()) {
+        (Ok(plan), None) => Ok(plan),
+        (Ok(_), Some(problem)) => Err(problem),
+        (Err(problem), Some(more)) if problem.kind == Kind::Invalid => {
+            Err(Problem::invalid([problem.violations, more.violations].concat()))
+        }
+        (Err(problem), _) => Err(problem),
+    }
+}
+
+/// Plans a request again, with the image and the images of volumes that were resolved for it before.
+fn with_volumes_of(
+    before: Plan,
+    again: impl FnOnce(Option<PlannedImage>) -> Result<Plan, Problem>,
+) -> Result<Plan, Problem> {
+    let image = match before.rootfs {
+        Rootfs::Image(image) => Some(image),
+        Rootfs::Host | Rootfs::Dir(_) | Rootfs::Pod => None,
+    };
+    let plan = again(image)?;
+    Ok(Plan { volumes: before.volumes, ..plan })
+}
+
+/// What a container has of its request beside its plan.
+#[derive(Default)]
+struct Origin {
+    sources: Vec<SourceRecord>,
+    trace: Option<TraceContext>,
+    needs_reservation: bool,
 }
 
 /// Takes id and capacity for a container, and starts the task that drives it.
 async fn launch(
     node: &Arc<Node>,
     plan: Plan,
+    origin: Origin,
     tag: &str,
     session: Arc<Session>,
     payload: LaunchPayload,
 ) -> Result<(Arc<Handle>, bool), Problem> {
     let unlaunched = Unlaunched(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
-    let facts = Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone());
-    match node.registry.admit_when_removed(&facts).await {
+    let Origin { sources, trace, needs_reservation } = origin;
+    let facts = Facts { sources, trace, ..Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone()) };
+    let id = facts.plan.id.clone();
+    let taken = |reservation: &Reservation| node.ledger.forget_reservation(&reservation.id);
+    match node.registry.admit_when_removed(&facts, needs_reservation, taken).await {
         Ok(Admission::New(handle)) => {
             unlaunched.has_been_admitted();
             handle.set_shim(Some(Arc::clone(&payload.ours)));
@@ -146,6 +238,12 @@ async fn launch(
         }
         Ok(Admission::Used(handle)) => same_container(handle, tag),
         Ok(Admission::PodEnds) => Err(Problem::pod_unavailable(&pod)),
+        Ok(Admission::Closed) => Err(node.check_open().err().unwrap_or_else(Problem::stopping)),
+        Ok(Admission::NotReserved) => Err(reserve::missing(node, &id)),
+        Ok(Admission::BeyondReservation(short)) => {
+            let why = format!("{id} needs more than its reservation holds: {short}");
+            Err(Problem::new(Kind::Precondition, why))
+        }
         Err(exhausted) => Err(Problem::new(Kind::Exhausted, exhausted.to_string())),
     }
 }
@@ -327,7 +425,7 @@ fn with_payload<T>(run: &v1::RunAction, request: &v1::RunRequest, use_them: impl
     let dir = if run.dir.is_empty() { "/" } else { &run.dir };
     let count = run.args.len().to_string();
     let mut args: Vec<&[u8]> = run.args.iter().map(String::as_bytes).collect();
-    for v1::SecretArgument { index, value } in &run.secret_arguments {
+    for v1::SecretArgument { index, value, .. } in &run.secret_arguments {
         if let Some(empty) = args.get_mut(*index as usize) {
             *empty = value.as_bytes();
         }

@@ -2,6 +2,7 @@
 
 mod archive;
 mod attach;
+mod cell;
 mod containers;
 mod convert;
 mod events;
@@ -23,9 +24,11 @@ use executor_proto::v1::executor_server::{Executor, ExecutorServer};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::access::Client;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::server::RUNTIME_MESSAGE_MAX;
+use crate::traces::TraceParent;
 use crate::wire::conversation::{Answers, Conversation, Requests};
 use crate::{admit, deletion, egress, rotate};
 
@@ -78,6 +81,7 @@ pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes
     Ok(Routes::new(executor)
         .add_service(images::service(node))
         .add_service(pods::service(node))
+        .add_service(cell::service(node))
         .add_service(health::follow(node).await)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))
@@ -95,8 +99,9 @@ pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
 #[tonic::async_trait]
 impl Executor for Service {
     async fn run(&self, request: Request<v1::RunRequest>) -> Result<Response<v1::RunResponse>, Status> {
-        let request = request.into_inner();
-        let (facts, created) = admit::run(&self.node, request).await?;
+        let client = request.extensions().get::<Client>().cloned();
+        let parent = TraceParent::of(request.metadata());
+        let (facts, created) = admit::run(&self.node, request.into_inner(), client.as_ref(), &parent).await?;
         Ok(Response::new(v1::RunResponse { container: Some(convert::container(&facts)), created }))
     }
 
@@ -158,8 +163,9 @@ impl Executor for Service {
         &self,
         request: Request<v1::UpdateFilesRequest>,
     ) -> Result<Response<v1::UpdateFilesResponse>, Status> {
+        let client = request.extensions().get::<Client>().cloned();
         let request = request.into_inner();
-        let facts = rotate::update(&self.node, request).await?;
+        let facts = rotate::update(&self.node, request, client.as_ref()).await?;
         Ok(Response::new(v1::UpdateFilesResponse { container: Some(convert::container(&facts)) }))
     }
 

@@ -68,9 +68,15 @@ pub enum BootError {
         /// The file with the names.
         file: &'static str,
     },
+    /// The address of metrics cannot be used.
+    #[error("cannot listen on {}, as metrics.listen says", .0)]
+    Metrics(std::net::SocketAddr, #[source] std::io::Error),
     /// Another process serves the socket.
     #[error("another process already listens on {}", .0.display())]
     Served(PathBuf),
+    /// The address of the TCP listener cannot be used.
+    #[error("cannot listen on {} (listen.tcp.address)", .0)]
+    Address(std::net::SocketAddr, #[source] std::io::Error),
     /// The sockets from systemd cannot be used.
     #[error("LISTEN_FDS must pass exactly one listening unix stream socket: {0}")]
     Passed(String),
@@ -120,6 +126,8 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let lock = dirs::lock(&config.paths, ledger, &account, root)?;
     let listener = socket::listener(config, &account, group, root)?;
     let runtime = socket::runtime(config, &account, root);
+    let tcp = socket::tcp(config).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
+    let metrics = socket::metrics(config, &account, group, root)?;
     // No socket without a server is left behind; once the privileges are dropped it cannot be removed.
     let (launcher, started) =
         launcher::connect(config, &account, root).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
@@ -127,7 +135,7 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     drop_privileges(config, &account, root, parent)?;
     raise_descriptors();
     let access = Access { own_uid: account.uid, group };
-    Ok(Booted { listeners: Listeners { main: listener, runtime }, launcher, started, access, lock })
+    Ok(Booted { listeners: Listeners { main: listener, runtime, tcp, metrics }, launcher, started, access, lock })
 }
 
 /// Drops all privileges, so that this process can do what its user can, and no more.

@@ -3,8 +3,15 @@
 //! Every value is checked here, once; an error names the file, the key and the value.
 
 mod images;
+mod listen;
+mod metrics;
+mod quarantine;
+mod secret_providers;
+mod self_test;
+mod traces;
 mod transfers;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +27,13 @@ use serde::Deserialize;
 
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
+use crate::quarantine::PhaseLimits;
+pub use self_test::SelfTestSettings;
+
+pub use listen::{TcpSettings, TlsFiles};
+pub(crate) use metrics::label_name;
+pub use metrics::{MetricsAddress, MetricsSettings};
+pub use traces::{TraceProtocol, TraceSettings};
 
 /// Longest path of a listening socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -45,15 +59,33 @@ pub enum ConfigError {
         /// File, or command line.
         origin: String,
         /// The key.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// The value as it was given.
         value: String,
         /// The reason.
         why: String,
     },
+    /// Several values are invalid.
+    #[error("{}", lines(.0))]
+    Several(Vec<ConfigError>),
     /// The size of the host's memory is unknown.
     #[error("cannot determine the host's memory: set capacity.memory_bytes")]
     Host,
+}
+
+impl ConfigError {
+    /// Succeeds where there is no fault; otherwise all of them are one error.
+    fn all(mut faults: Vec<Self>) -> Result<(), Self> {
+        match faults.len() {
+            0 => Ok(()),
+            1 => Err(faults.remove(0)),
+            _ => Err(Self::Several(faults)),
+        }
+    }
+}
+
+fn lines(faults: &[ConfigError]) -> String {
+    faults.iter().map(ConfigError::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// The configuration file.
@@ -62,7 +94,7 @@ pub enum ConfigError {
 struct File {
     run_dir: Option<PathBuf>,
     state_dir: Option<PathBuf>,
-    listen: Option<String>,
+    listen: listen::Listen,
     launcher_program: Option<PathBuf>,
     keep_root: bool,
     user: Option<String>,
@@ -75,14 +107,20 @@ struct File {
     retention: Keep,
     images: images::Images,
     transfers: transfers::Transfers,
+    metrics: metrics::Metrics,
+    traces: traces::Traces,
+    secret_providers: Vec<executor_providers::ProviderConfig>,
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor: AppArmor,
+    callers: Vec<listen::Caller>,
     /// Table of the launcher, read here so that unknown keys and invalid values are reported, and for the size of logs,
     /// which a client that missed output is told.
     launcher: LauncherSettings,
     /// Table of the launcher likewise.
     shells: ShellSettings,
+    self_test: self_test::SelfTest,
+    quarantine: quarantine::QuarantineAfter,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -131,6 +169,8 @@ pub struct Config {
     pub paths: Paths,
     /// Path of the socket that clients connect to.
     pub listen: PathBuf,
+    /// TCP listener, where there is one.
+    pub tcp: Option<TcpSettings>,
     /// Program of the launcher; `executor-launcher` beside executord where none is named.
     pub launcher: Option<PathBuf>,
     /// Keep root's privileges.
@@ -153,6 +193,12 @@ pub struct Config {
     pub images: executor_images::Settings,
     /// Settings of downloads and uploads.
     pub transfers: crate::artifacts::Settings,
+    /// Settings of metrics.
+    pub metrics: MetricsSettings,
+    /// Settings of traces, where they are exported.
+    pub traces: Option<TraceSettings>,
+    /// Providers of secrets.
+    pub secret_providers: Vec<executor_providers::ProviderConfig>,
     /// Bounds of the control plane's socket.
     pub bounds: Bounds,
     /// Most completed containers that are kept.
@@ -163,6 +209,10 @@ pub struct Config {
     pub events_kept: usize,
     /// Size in bytes at which a container's log is rotated.
     pub log_bytes_max: u64,
+    /// Settings of the self-test.
+    pub self_test: SelfTestSettings,
+    /// Times after which a container that does not go on is in quarantine.
+    pub phase_limits: PhaseLimits,
 }
 
 /// Bounds of a listening socket.
@@ -215,7 +265,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     file.policy.volumes = file.volumes;
     check.host_options(&file.devices, &file.apparmor.profiles, &file.policy)?;
     (file.policy.devices, file.policy.apparmor_profiles) = (file.devices, file.apparmor.profiles);
-    let listen = match args.listen.as_ref().or(file.listen.as_ref()) {
+    let tcp = file.listen.tcp.resolve(file.callers, &check)?;
+    let listen = match args.listen.as_ref().or(file.listen.unix.as_ref()) {
         None => run_dir.join("executor.sock"),
         Some(address) => match address.strip_prefix("unix://") {
             Some(path) if path.starts_with('/') => path.into(),
@@ -251,9 +302,15 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     let paths = Paths { run_dir, state_dir };
     Ok(Config {
         transfers: file.transfers.resolve(&check)?,
+        self_test: file.self_test.resolve(&check)?,
+        phase_limits: file.quarantine.resolve(&check)?,
+        metrics: file.metrics.resolve(&check)?,
+        traces: file.traces.resolve(&check)?,
+        secret_providers: secret_providers::resolve(&check, file.secret_providers)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,
         listen,
+        tcp,
         launcher: args.launcher.clone().or(file.launcher_program),
         keep_root: args.keep_root || (file.keep_root && args.user.is_none()),
         user: args.user.clone().or(file.user),
@@ -281,8 +338,13 @@ struct Check {
 }
 
 impl Check {
-    fn fault(&self, key: &'static str, value: &dyn std::fmt::Display, why: &str) -> ConfigError {
-        ConfigError::Value { origin: self.origin.clone(), key, value: value.to_string(), why: why.to_owned() }
+    fn fault(&self, key: impl Into<Cow<'static, str>>, value: &dyn std::fmt::Display, why: &str) -> ConfigError {
+        ConfigError::Value {
+            origin: self.origin.clone(),
+            key: key.into(),
+            value: value.to_string(),
+            why: why.to_owned(),
+        }
     }
 
     fn absolute(&self, key: &'static str, path: &Path) -> Result<(), ConfigError> {
@@ -354,7 +416,7 @@ impl Check {
             ("policy.log_lines_per_second_max", policy.log_lines_per_second_max),
         ];
         if let Some((key, value)) = maximums.iter().find(|(_, value)| !(-1..=most).contains(value)) {
-            return Err(self.fault(key, value, &format!("must be 0 to {most}, or -1 for no maximum")));
+            return Err(self.fault(*key, value, &format!("must be 0 to {most}, or -1 for no maximum")));
         }
         let bare = Policy { allow_host_rootfs: true, ..policy.clone() };
         let Err(violations) = validate(&Draft { id: "a", path: "/a", ..Draft::default() }, &bare) else {
@@ -372,7 +434,7 @@ impl Check {
         ];
         for violation in violations {
             if let Some((_, key, value)) = keys.iter().find(|(field, ..)| *field == violation.field) {
-                return Err(self.fault(key, *value, &violation.description));
+                return Err(self.fault(*key, *value, &violation.description));
             }
         }
         Ok(())

@@ -13,15 +13,25 @@ pub mod records;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::timeout;
 
 use crate::facts::Facts;
 use crate::locked;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
+use crate::sources::{SourceChange, SourceNews};
 use link::ShimLink;
+
+/// Time that a container in quarantine has to end after it was told to.
+const LAST_CHANCE: Duration = Duration::from_secs(2);
+
+/// Time limit for the container's task to take over a change of sources, and for the disk to have it. The task is between two
+/// connections to the shim at worst.
+const SOURCES_TAKEN: Duration = Duration::from_secs(5);
 
 /// Presence of a container, as its watchers see it.
 #[derive(Clone, Debug)]
@@ -53,11 +63,16 @@ pub struct Handle {
     pub(crate) deleting: tokio::sync::Mutex<()>,
     /// Held by the call that updates the secret files.
     pub(crate) updating: tokio::sync::Mutex<()>,
+    /// Changes of the sources of secrets, for the container's task.
+    sources: mpsc::UnboundedSender<SourceNews>,
+    /// Other end, until the task takes it.
+    source_news: Mutex<Option<mpsc::UnboundedReceiver<SourceNews>>>,
 }
 
 impl Handle {
     /// Makes the handle of a container with these facts.
     pub fn new(facts: Facts) -> Self {
+        let (sources, source_news) = mpsc::unbounded_channel();
         Self {
             id: facts.plan.id.clone(),
             request_tag: facts.request_tag.clone(),
@@ -69,6 +84,8 @@ impl Handle {
             shim_lost: Notify::new(),
             deleting: tokio::sync::Mutex::new(()),
             updating: tokio::sync::Mutex::new(()),
+            sources,
+            source_news: Mutex::new(Some(source_news)),
         }
     }
 
@@ -85,6 +102,11 @@ impl Handle {
     /// True of a pod.
     pub fn is_pod(&self) -> bool {
         self.is_pod
+    }
+
+    /// True of the container with which the daemon tests itself.
+    pub(crate) fn is_self_test(&self) -> bool {
+        self.id.is_self_test()
     }
 
     /// True of a pod that is being stopped or deleted.
@@ -142,9 +164,31 @@ impl Handle {
     /// Waits until the process was started, or certainly never will be.
     ///
     /// # Errors
-    /// The container could not be made as requested.
+    /// The container could not be made as requested, or not in time.
     pub async fn started(&self) -> Result<Arc<Facts>, Problem> {
-        self.wait_for(Facts::start_is_decided).await
+        let facts = self.wait_for(|facts| facts.start_is_decided() || facts.quarantine.is_some()).await?;
+        if facts.start_is_decided() { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+    }
+
+    /// Waits until a container that was told to stop is completed.
+    ///
+    /// # Errors
+    /// The container could not be made as requested, or does not end in time.
+    pub(crate) async fn ended(&self) -> Result<Arc<Facts>, Problem> {
+        // One that is in quarantine may end by what it was just told.
+        if let Ok(ended) = timeout(LAST_CHANCE, self.completed()).await {
+            return ended;
+        }
+        let facts = self.wait_for(|facts| facts.state == State::Completed || facts.quarantine.is_some()).await?;
+        if facts.state == State::Completed { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+    }
+
+    /// Makes the problem of a container that does not go on.
+    fn in_quarantine(&self, facts: &Facts) -> Problem {
+        let since = facts.quarantine.map(|quarantine| (quarantine.phase.name(), quarantine.since.rfc3339()));
+        let (phase, since) = since.unwrap_or_default();
+        let why = format!("container {} is in quarantine since {since}: its {phase} does not end in time", self.id);
+        Problem::new(Kind::Unavailable, why)
     }
 
     /// Waits until the container is completed.
@@ -174,6 +218,19 @@ impl Handle {
             // The sender lives as long as `self`.
             Err(_) => Err(Problem::no_container(self.id.as_str())),
         }
+    }
+
+    /// Has the container's task take over a change of the sources of secrets, and waits for it. In vain where the task has ended.
+    pub(crate) async fn tell_sources(&self, change: SourceChange) {
+        let (done, taken) = oneshot::channel();
+        if self.sources.send(SourceNews { change, done }).is_ok() {
+            let _ = timeout(SOURCES_TAKEN, taken).await;
+        }
+    }
+
+    /// Returns the changes of the sources of secrets; once.
+    pub(crate) fn take_source_news(&self) -> Option<mpsc::UnboundedReceiver<SourceNews>> {
+        locked(&self.source_news).take()
     }
 
     /// Tells the watchers.

@@ -12,11 +12,14 @@ use crate::access::Access;
 use crate::config::Config;
 use crate::facts::Facts;
 use crate::node::{Node, NodeError};
-use crate::server::{self, Endpoint, Listeners};
-use crate::{admit, api, recover, retention};
+use crate::scrape::Scraper;
+use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
+use crate::{admit, api, drain, recover, renewal, reserve, retention, scrape, self_test};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
+/// Time limit for the collector of traces to take the last spans.
+const TRACES_END: Duration = Duration::from_secs(2);
 /// Time limit for the containers of an ephemeral daemon to end.
 const CONTAINERS_END: Duration = Duration::from_secs(15);
 
@@ -29,6 +32,9 @@ pub enum ServeError {
     /// The listening socket cannot be used.
     #[error("cannot use the listening socket")]
     Listen(#[source] std::io::Error),
+    /// The certificates of the TCP listener cannot be used.
+    #[error("cannot use the certificates of listen.tcp")]
+    Certificates(#[from] CertificateError),
     /// The built-in description of the interface is broken: an internal error.
     #[error("the built-in descriptor set of the interface is broken")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -48,6 +54,11 @@ pub async fn serve(
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    // As the user who serves, because they are read again later.
+    let certificates = match &config.tcp {
+        Some(tcp) => Some(Arc::new(Certificates::load(tcp.files.clone(), Arc::clone(&tcp.callers))?)),
+        None => None,
+    };
     let (node, remembered) = Node::open(Arc::clone(&config))?;
     recover::recover(&node, remembered);
     let finished = {
@@ -64,16 +75,35 @@ pub async fn serve(
     };
     tokio::spawn(Arc::clone(&node.launcher).keep(connection, finished, obituary));
     tokio::spawn(retention::keep(Arc::clone(&node)));
+    tokio::spawn(reserve::keep(Arc::clone(&node)));
+    tokio::spawn(drain::resume(Arc::clone(&node)));
+    tokio::spawn(self_test::keep(Arc::clone(&node)));
+    tokio::spawn({
+        let providers = Arc::clone(&node.providers);
+        async move { providers.keep().await }
+    });
     let routes = api::routes(&node, config.bounds.message_bytes).await?;
     let stopping = node.stopping.subscribe();
     let pool = config.policy.userns_pool().ok();
     let main = tokio::net::UnixListener::from_std(listeners.main).map_err(ServeError::Listen)?;
-    let main = Endpoint::main(main, routes, access, config.bounds);
+    let main = Endpoint::main(main, routes.clone(), access, config.bounds, Arc::clone(&node.metrics));
     let server = tokio::spawn(server::serve(main, stopping.clone()));
+    let mut remote = None;
+    if let (Some(tcp), Some(listener), Some(certificates)) = (&config.tcp, listeners.tcp, certificates) {
+        let hangup = renewal::hangup().map_err(ServeError::Listen)?;
+        let (door, metrics) = (Arc::clone(&certificates), Arc::clone(&node.metrics));
+        let served = server::serve_tcp(listener, tcp, door, routes, config.bounds, metrics, stopping.clone());
+        remote = Some(tokio::spawn(served.map_err(ServeError::Listen)?));
+        tokio::spawn(renewal::keep(Arc::clone(&node), certificates, hangup));
+    }
     if let Some(runtime) = listeners.runtime {
         let runtime = tokio::net::UnixListener::from_std(runtime).map_err(ServeError::Listen)?;
-        let runtime = Endpoint::runtime(runtime, api::runtime_routes(&node), pool);
+        let runtime = Endpoint::runtime(runtime, api::runtime_routes(&node), pool, Arc::clone(&node.metrics));
         tokio::spawn(server::serve(runtime, stopping));
+    }
+    if let Some(metrics) = listeners.metrics {
+        let scraper = Scraper::new(Arc::clone(&node));
+        scrape::http::serve(metrics, scraper, node.stopping.subscribe()).map_err(ServeError::Listen)?;
     }
     ready();
     stop.await;
@@ -85,9 +115,16 @@ pub async fn serve(
             CONTAINERS_END.as_secs()
         );
     }
-    if timeout(CALLS_END, server).await.is_err() {
+    let calls_end = async {
+        let _ = server.await;
+        if let Some(remote) = remote {
+            let _ = remote.await;
+        }
+    };
+    if timeout(CALLS_END, calls_end).await.is_err() {
         tracing::warn!("some calls did not end within {} s", CALLS_END.as_secs());
     }
+    node.traces.flush(TRACES_END).await;
     // The last batch waits for the disk, and nothing else is left to do meanwhile.
     let last = Arc::clone(&node);
     let _ = tokio::task::spawn_blocking(move || last.ledger.close(last.events.close())).await;

@@ -9,6 +9,7 @@ use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::End;
+use crate::quarantine::Phase;
 
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,12 +35,26 @@ pub enum EventKind {
     Unhealthy,
     /// The container's action has ended, and begins again.
     Restarting,
+    /// A provider of the container's secrets does not answer.
+    SecretsStale,
+    /// The providers of all its secrets answer again.
+    SecretsFresh,
     /// The pod takes members.
     PodReady,
     /// The pod has ended.
     PodEnded,
     /// The pod was deleted.
     PodDeleted,
+    /// Capacity was reserved for a later container.
+    ReservationMade,
+    /// A reservation's time is over.
+    ReservationExpired,
+    /// A reservation was released before its time.
+    ReservationReleased,
+    /// The container does not go on in time.
+    Quarantined(Phase),
+    /// The container goes on at last.
+    QuarantineEnded(Phase),
 }
 
 /// An event of a container.

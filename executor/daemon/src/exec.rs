@@ -30,6 +30,7 @@ use crate::memfiles::{self, Wiped};
 use crate::node::Node;
 use crate::packets::{Packets, watched};
 use crate::problem::{Kind, Problem};
+use crate::references;
 
 /// Time limit for the supervisor's first report. The supervisor gives the program 60 s.
 const STARTED_WITHIN: Duration = Duration::from_secs(70);
@@ -164,6 +165,10 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
         window: (window.rows, window.columns),
     };
     validate_exec(&draft, &node.config.policy).map_err(Problem::invalid)?;
+    let sources = references::plain_variables("start.env", &request.env);
+    if !sources.is_empty() {
+        return Err(Problem::invalid(sources));
+    }
     let (handle, facts) = running(node, &request.id, "a process can be executed in")?;
     if request.container_environment && !facts.plan.keep_environment {
         let id = handle.id();

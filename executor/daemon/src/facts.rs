@@ -17,6 +17,9 @@ use executor_core::time::Timestamp;
 use executor_core::usage::Usage;
 use serde::{Deserialize, Serialize};
 
+use crate::quarantine::Quarantine;
+use crate::sources::SourceRecord;
+
 /// Facts of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
@@ -30,6 +33,9 @@ pub struct Facts {
     pub boot_id: String,
     /// State.
     pub state: State,
+    /// Start of the shim, as in the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_at: Option<Timestamp>,
     /// Result of the preparation, from `created` on.
     pub prepared: Option<Prepared>,
     /// Start of the process, from `running` on.
@@ -57,6 +63,14 @@ pub struct Facts {
     /// Restarts, as in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartRecord>,
+    /// Set while it does not go on in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<Quarantine>,
+    /// Trace of the container, where traces are exported.
+    pub trace: Option<TraceContext>,
+    /// Inputs that came by reference.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceRecord>,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -98,6 +112,50 @@ pub struct End {
     pub record_lost: bool,
 }
 
+/// Place of a container in a trace. Ids are hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceContext {
+    /// Id of the trace.
+    pub trace_id: String,
+    /// Id of the container's own span.
+    pub span_id: String,
+    /// Id of its caller's span; zeros where there is none.
+    pub parent_id: String,
+    /// Time of the request.
+    pub received_at: Timestamp,
+}
+
+/// A phase of a container's life that its caller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// From the request to its admission: validation, and the fetch of an image.
+    Admit,
+    /// From the admission to the shim's first step.
+    Launch,
+    /// From there until the container is made.
+    Prepare,
+    /// From there until the program runs.
+    Start,
+    /// From the process's end until its secrets are wiped and its record is written.
+    Finish,
+}
+
+impl Phase {
+    /// All of them, in their order.
+    pub(crate) const ALL: [Self; 5] = [Self::Admit, Self::Launch, Self::Prepare, Self::Start, Self::Finish];
+
+    /// Returns the phase's name, as in metrics and spans.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Admit => "admit",
+            Self::Launch => "launch",
+            Self::Prepare => "prepare",
+            Self::Start => "start",
+            Self::Finish => "finish",
+        }
+    }
+}
+
 impl Facts {
     /// Makes the facts of a newly admitted container.
     pub fn admitted(plan: Plan, request_tag: String, created_at: Timestamp, boot_id: String) -> Self {
@@ -107,6 +165,7 @@ impl Facts {
             created_at,
             boot_id,
             state: State::Reserved,
+            begun_at: None,
             prepared: None,
             started_at: None,
             stopped: false,
@@ -117,6 +176,9 @@ impl Facts {
             egress_generation: 0,
             health: None,
             restarts: None,
+            quarantine: None,
+            trace: None,
+            sources: Vec::new(),
             end: None,
         }
     }
@@ -130,6 +192,7 @@ impl Facts {
             boot_id: record.shim.boot_id,
             // `completed` is reached with an exit record only.
             state: record.state.min(State::Wiping),
+            begun_at: Some(record.begun_at),
             prepared: record.prepared,
             started_at: record.started_at,
             stopped: record.stopped,
@@ -140,6 +203,9 @@ impl Facts {
             egress_generation: record.egress_generation,
             health: None,
             restarts: record.restarts,
+            quarantine: None,
+            trace: None,
+            sources: Vec::new(),
             end: None,
         }
     }
@@ -172,6 +238,7 @@ impl Facts {
         self.id_range_start = record.pod_range_start.or(record.id_range_start);
         self.steps = record.steps;
         self.egress_generation = record.egress_generation;
+        self.begun_at = Some(record.begun_at);
         self.prepared = record.prepared;
         self.started_at = record.started_at;
         self.stopped = record.stopped;
@@ -188,6 +255,18 @@ impl Facts {
             None => Some((0, self.started_at?)),
             Some(restarts) => run_of(Some(restarts)).zip(restarts.started_at),
         }
+    }
+
+    /// Returns the phases of the start, as far as it came, with the beginning and the end of each.
+    pub(crate) fn start_phases(&self) -> impl Iterator<Item = (Phase, Timestamp, Timestamp)> + use<> {
+        let prepared = self.prepared.as_ref().map(|prepared| prepared.at);
+        let phase = |phase, from: Option<Timestamp>, to: Option<Timestamp>| Some((phase, from?, to?));
+        let phases = [
+            phase(Phase::Launch, Some(self.created_at), self.begun_at),
+            phase(Phase::Prepare, self.begun_at, prepared),
+            phase(Phase::Start, prepared, self.started_at),
+        ];
+        phases.into_iter().flatten()
     }
 
     /// Takes over the exit record but for the plan.

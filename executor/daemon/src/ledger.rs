@@ -18,9 +18,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
+use tokio::sync::oneshot;
 
+use crate::cell::CellState;
 use crate::events::{Event, KeptEvents};
 use crate::facts::Facts;
+use crate::reservation::Reservation;
 use store::{Begin, Store};
 
 pub use store::StoreError;
@@ -33,6 +36,10 @@ pub const CURSORS_RESERVED_AT_ONCE: u64 = 10_000;
 pub struct Loaded {
     /// Containers, in the order of their ids.
     pub containers: Vec<Facts>,
+    /// Reservations, in the order of their ids.
+    pub reservations: Vec<Reservation>,
+    /// State of the cell.
+    pub cell: CellState,
     /// Events.
     pub events: KeptEvents,
     /// Number of daemons that were started on this ledger, this one included.
@@ -60,6 +67,10 @@ pub enum LedgerError {
 struct Batch {
     /// `None` where the container is to be forgotten.
     containers: BTreeMap<ContainerId, Option<Arc<Facts>>>,
+    /// `None` where the reservation is to be forgotten.
+    reservations: BTreeMap<ContainerId, Option<Arc<Reservation>>>,
+    /// State of the cell, where it has changed.
+    cell: Option<CellState>,
     events: BTreeMap<u64, Arc<Event>>,
     /// Events before this one are no longer kept.
     oldest_event: u64,
@@ -67,11 +78,18 @@ struct Batch {
     reserved: Option<u64>,
     /// Id of this boot, where the batch is to note it.
     boot_id: Option<String>,
+    /// Told when the batch is on the disk.
+    waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl Batch {
     fn is_empty(&self) -> bool {
-        self.containers.is_empty() && self.events.is_empty() && self.reserved.is_none() && self.boot_id.is_none()
+        self.containers.is_empty()
+            && self.reservations.is_empty()
+            && self.cell.is_none()
+            && self.events.is_empty()
+            && self.reserved.is_none()
+            && self.boot_id.is_none()
     }
 
     /// Takes back a batch that could not be written; changes since are newer.
@@ -79,10 +97,15 @@ impl Batch {
         for (id, facts) in failed.containers {
             self.containers.entry(id).or_insert(facts);
         }
+        for (id, reservation) in failed.reservations {
+            self.reservations.entry(id).or_insert(reservation);
+        }
+        self.cell = self.cell.take().or(failed.cell);
         self.events.extend(failed.events);
         self.oldest_event = self.oldest_event.max(failed.oldest_event);
         self.reserved = self.reserved.or(failed.reserved);
         self.boot_id = self.boot_id.take().or(failed.boot_id);
+        self.waiting.extend(failed.waiting);
         self.drop_old_events();
     }
 
@@ -149,9 +172,39 @@ impl Ledger {
         self.writer.add(|batch| drop(batch.containers.insert(facts.plan.id.clone(), Some(facts))));
     }
 
+    /// Keeps a container as it is now, at once. The answer comes when it is on the disk.
+    pub fn put_durably(&self, facts: Arc<Facts>) -> oneshot::Receiver<()> {
+        let (written, answer) = oneshot::channel();
+        self.writer.add(|batch| {
+            batch.containers.insert(facts.plan.id.clone(), Some(facts));
+            batch.waiting.push(written);
+        });
+        answer
+    }
+
     /// Forgets a container.
     pub fn forget(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.containers.insert(id.clone(), None)));
+    }
+
+    /// Keeps a reservation as it is now.
+    pub fn put_reservation(&self, reservation: Arc<Reservation>) {
+        self.writer.add(|batch| drop(batch.reservations.insert(reservation.id.clone(), Some(reservation))));
+    }
+
+    /// Forgets a reservation.
+    pub fn forget_reservation(&self, id: &ContainerId) {
+        self.writer.add(|batch| drop(batch.reservations.insert(id.clone(), None)));
+    }
+
+    /// Keeps the state of the cell. What is returned is told when it is on the disk.
+    pub fn put_cell(&self, state: CellState) -> oneshot::Receiver<()> {
+        let (told, written) = oneshot::channel();
+        self.writer.add(|batch| {
+            batch.cell = Some(state);
+            batch.waiting.push(told);
+        });
+        written
     }
 
     /// Keeps an event, and forgets those before `oldest`.

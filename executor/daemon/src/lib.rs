@@ -11,7 +11,8 @@
 //!     ├────> event_log, ledger, recover                    their history
 //!     ├────> logs, outputs                                 their output
 //!     ├────> images ──> executor_images, launcher          their images
-//!     └────> transfers ──> workers, launcher, shims         downloads and uploads
+//!     ├────> transfers ──> workers, launcher, shims         downloads and uploads
+//!     └────> metrics, traces, scrape                        what tools of the operator see of it
 //! ```
 //! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to
 //! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and no secret stays in it
@@ -31,6 +32,7 @@ pub mod admit;
 pub mod api;
 pub mod artifacts;
 pub mod boot;
+pub mod cell;
 mod checks;
 pub mod cli;
 pub mod config;
@@ -39,31 +41,43 @@ mod copying;
 pub mod daemon;
 pub mod deletion;
 mod draft;
+mod drain;
 mod egress;
 pub mod event_log;
 pub mod events;
 mod exec;
 pub mod facts;
+mod following;
 pub mod images;
 pub mod launcher;
 pub mod ledger;
 pub mod logs;
 mod members;
 mod memfiles;
+mod metrics;
 pub mod node;
 pub mod outputs;
 mod packets;
 pub mod paths;
 mod pods;
 pub mod problem;
+pub mod quarantine;
 pub mod recover;
+mod references;
 pub mod registry;
+mod renewal;
+pub mod reservation;
+mod reserve;
 pub mod retention;
 pub mod rotate;
+pub mod scrape;
+mod self_test;
 pub mod server;
+pub mod sources;
 mod stats;
 pub mod tag;
 pub mod telemetry;
+mod traces;
 mod transfers;
 pub mod wire;
 

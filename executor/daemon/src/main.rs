@@ -30,6 +30,9 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == executor_transfers::job::WORKER_ARGUMENT) {
         return executor_transfers::work();
     }
+    if std::env::args_os().nth(1).is_some_and(|first| first == executor_providers::WORKER_ARGUMENT) {
+        return executor_providers::work();
+    }
     let args = Args::parse();
     match args.generate() {
         Ok(false) => {}

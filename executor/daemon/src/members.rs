@@ -34,7 +34,7 @@ pub(crate) async fn stop_all(members: Vec<Arc<Handle>>, grace: Option<Duration>)
 /// Stops a container and waits until it is completed, over broken connections to its shim.
 ///
 /// # Errors
-/// The shim refuses.
+/// The shim refuses, or the container does not end in time.
 pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(), Problem> {
     let mut again = AGAIN;
     loop {
@@ -48,9 +48,11 @@ pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(),
         };
         match told {
             Ok(()) => {
-                // One that is refused in the meantime is over, too.
-                let _ = handle.completed().await;
-                return Ok(());
+                return match handle.ended().await {
+                    Err(problem) if !handle.is_over() => Err(problem),
+                    // One that is refused in the meantime is over, too.
+                    _ => Ok(()),
+                };
             }
             Err(Some(problem)) => return Err(problem),
             Err(None) => tokio::time::sleep(again.pause()).await,

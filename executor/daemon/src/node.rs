@@ -1,15 +1,19 @@
 //! The node: the daemon's configuration and state, shared by all of its tasks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 use executor_core::validate::ViolationReason;
 use executor_images::{ImageError, Images};
+use executor_providers::Providers;
 use rustix::fs::StatVfs;
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use crate::artifacts::Artifacts;
+use crate::cell::{Cell, CellState};
 use crate::config::Config;
 use crate::container::Handle;
 use crate::event_log::EventLog;
@@ -17,14 +21,20 @@ use crate::facts::Facts;
 use crate::launcher::{Launcher, LauncherLayers};
 use crate::ledger::{Ledger, LedgerError};
 use crate::logs::watch::DirectoryWatch;
+use crate::metrics::Metrics;
 use crate::problem::{Kind, Problem};
 use crate::registry::Registry;
+use crate::reservation::Reservation;
+use crate::traces::Traces;
 
 /// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of
 /// its log must find room.
 const STATE_FREE_MIN: u64 = 4 << 20;
 /// Least free inodes, for the same reason.
 const INODES_FREE_MIN: u64 = 8;
+
+/// Longest time for which a change of the cell's state waits for the disk.
+const CELL_WRITTEN: Duration = Duration::from_secs(5);
 
 /// Why the node's state cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +48,21 @@ pub enum NodeError {
     /// No inotify instance is left to follow logs.
     #[error("no inotify instance is left for this user (fs.inotify.max_user_instances)")]
     Inotify(#[source] std::io::Error),
+    /// The exporter of traces cannot be made.
+    #[error("cannot export traces to {0}")]
+    Traces(String),
     /// The store of images cannot be opened.
     #[error("cannot open the store of images")]
     Images(#[source] ImageError),
+}
+
+/// What the ledger remembers of earlier daemons.
+#[derive(Debug, Default)]
+pub struct Remembered {
+    /// Containers.
+    pub containers: Vec<Facts>,
+    /// Reservations.
+    pub reservations: Vec<Reservation>,
 }
 
 /// A node.
@@ -58,6 +80,8 @@ pub struct Node {
     pub launcher: Arc<Launcher>,
     /// Store of images.
     pub images: Arc<Images<LauncherLayers>>,
+    /// Providers of secrets.
+    pub providers: Arc<Providers>,
     /// What downloads and uploads share.
     pub artifacts: Artifacts,
     /// Watch over the directories of followed logs.
@@ -66,8 +90,14 @@ pub struct Node {
     pub boot_id: String,
     /// True where the ledger was last written before the machine was started.
     pub booted: bool,
+    /// What the daemon counts of its own work.
+    pub metrics: Arc<Metrics>,
+    /// Traces of containers.
+    pub traces: Traces,
     /// Start of the daemon.
     pub started_at: Timestamp,
+    /// Whether it takes containers, and whether it is healthy.
+    pub cell: Cell,
     /// Notified when a container is completed, for the retention.
     pub completed: Notify,
     /// True when every container of an earlier daemon is in the registry: from the launcher's first greeting on.
@@ -79,35 +109,46 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the node's state. Returns the containers that the ledger remembers, too. Must be called on the runtime.
+    /// Opens the node's state. Returns what the ledger remembers, too. Must be called on the runtime.
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub fn open(config: Arc<Config>) -> Result<(Arc<Self>, Vec<Facts>), NodeError> {
+    pub fn open(config: Arc<Config>) -> Result<(Arc<Self>, Remembered), NodeError> {
         let (ledger, loaded) = Ledger::open(&config.paths.ledger())?;
         tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
         let ledger = Arc::new(ledger);
         let boot_id = executor_sys::identity::boot_id().map_err(NodeError::BootId)?;
         let launcher = Arc::new(Launcher::new(config.paths.launcher_socket()));
         let layers = LauncherLayers::new(Arc::clone(&launcher));
+        let metrics = Arc::default();
+        let traces = Traces::start(config.traces.as_ref(), &metrics).map_err(NodeError::Traces)?;
         let node = Self {
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
+            providers: Arc::new(Providers::new(config.secret_providers.clone())),
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
             registry: Registry::new(config.capacity),
             events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
             booted: loaded.boot_id.is_some_and(|last| last != boot_id),
+            cell: Cell::new(CellState {
+                // The containers of an earlier boot are gone, and with them what was to be drained.
+                drain: loaded.cell.drain.filter(|drain| drain.boot_id == boot_id),
+                ..loaded.cell
+            }),
             boot_id,
             config,
             ledger,
             launcher,
+            metrics,
+            traces,
             started_at: crate::now(),
             completed: Notify::new(),
             found: watch::Sender::new(false),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
         };
-        Ok((Arc::new(node), loaded.containers))
+        node.registry.set_closed(node.cell.state().drain.is_some());
+        Ok((Arc::new(node), Remembered { containers: loaded.containers, reservations: loaded.reservations }))
     }
 
     /// Finds the container of an id as a caller wrote it.
@@ -119,6 +160,10 @@ impl Node {
         match found {
             Some(handle) if handle.is_pod() => {
                 Err(Problem::not_found("id", format!("{id:?} is a pod, not a container")))
+            }
+            None if self.find_reservation(id).is_some() => {
+                let why = format!("{id:?} is a reservation, not a container: ReleaseReservation ends it");
+                Err(Problem::new(Kind::Precondition, why))
             }
             found => found.ok_or_else(|| Problem::no_container(id)),
         }
@@ -132,21 +177,49 @@ impl Node {
         self.look_up(id)?.filter(|handle| handle.is_pod()).ok_or_else(|| Problem::no_pod(id))
     }
 
+    /// Checks that a caller may use an id for something new.
+    ///
+    /// # Errors
+    /// The id belongs to the self-test.
+    pub(crate) fn check_id(id: &ContainerId) -> Result<(), Problem> {
+        if !id.is_self_test() {
+            return Ok(());
+        }
+        let why = ViolationReason::NotAllowed.because("belongs to the daemon's test of itself");
+        Err(Problem::invalid_field("id", why))
+    }
+
+    /// Finds the reservation of an id as a caller wrote it.
+    pub(crate) fn find_reservation(&self, id: &str) -> Option<Reservation> {
+        self.registry.reservation(&id.parse().ok()?)
+    }
+
     fn look_up(&self, id: &str) -> Result<Option<Arc<Handle>>, Problem> {
         let id: ContainerId = id
             .parse()
             .map_err(|bad| Problem::invalid_field("id", ViolationReason::InvalidFormat.because(format!("{bad}"))))?;
-        Ok(self.registry.get(&id))
+        Ok(self.registry.get(&id).filter(|handle| !handle.is_self_test()))
+    }
+
+    /// Checks that new containers are taken: the daemon neither stops nor is drained.
+    ///
+    /// # Errors
+    /// It is, with the reason.
+    pub(crate) fn check_open(&self) -> Result<(), Problem> {
+        if *self.stopping.borrow() {
+            return Err(Problem::stopping());
+        }
+        let Some(drain) = self.cell.state().drain else { return Ok(()) };
+        let why = format!("this executord takes no new containers: it is {}; Undrain ends that", drain.describe());
+        Err(Problem::new(Kind::Unavailable, why))
     }
 
     /// Checks that a new container can be taken at the moment.
     ///
     /// # Errors
-    /// The daemon is stopping, or the ledger or the state directory has no room.
+    /// The daemon is stopping or drained, or the ledger or the state directory has no room.
     pub fn check_room(&self) -> Result<(), Problem> {
-        if *self.stopping.borrow() {
-            return Err(Problem::stopping());
-        }
+        self.check_open()?;
         if let Some(trouble) = self.ledger.trouble() {
             return Err(Problem::new(Kind::Exhausted, trouble));
         }
@@ -166,6 +239,16 @@ impl Node {
                 Kind::Unavailable,
                 format!("state directory {}: {}", state_dir.display(), std::io::Error::from(error)),
             )),
+        }
+    }
+
+    /// Changes the state of the cell, and waits until it is on the disk: who is told of it may rely on it over a restart. A disk that
+    /// does not take it is waited for a while only; the ledger tells of that by itself.
+    pub(crate) async fn change_cell(&self, change: impl FnOnce(&mut CellState)) {
+        let mut written = None;
+        self.cell.change(change, |state| written = Some(self.ledger.put_cell(state)));
+        if let Some(written) = written {
+            let _ = timeout(CELL_WRITTEN, written).await;
         }
     }
 

@@ -21,17 +21,20 @@ use tokio::time::timeout;
 use crate::actor;
 use crate::container::link::ShimLink;
 use crate::container::{Handle, records};
+use crate::events::EventKind;
 use crate::facts::{End, Facts};
 use crate::members;
-use crate::node::Node;
+use crate::node::{Node, Remembered};
 use crate::paths::containers_in;
+use crate::reserve;
 
 /// Time limit for shims to report their states. One that hangs must not keep the clients of others waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Registers every container that is known from before, and resumes those that are not completed. `node.settled`
 /// becomes true when each of them is connected or completed.
-pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
+pub fn recover(node: &Arc<Node>, remembered: Remembered) {
+    let Remembered { containers: remembered, reservations } = remembered;
     let (deleted, mut remembered): (Vec<_>, Vec<_>) =
         remembered.into_iter().partition(|facts| was_deleted(node, facts));
     deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
@@ -60,6 +63,7 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
         if facts.state == State::Completed {
             completed += 1;
             let is_removed = !node.config.paths.live_container(&facts.plan.id).exists();
+            let facts = if is_removed { out_of_quarantine(node, facts) } else { facts };
             let adopted = node.registry.adopt(facts.clone(), is_removed);
             if let Some(handle) = adopted.filter(|_| !is_removed) {
                 tokio::spawn(actor::resume(Arc::clone(node), handle, facts, None));
@@ -70,6 +74,7 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
             open.extend(resume(node, facts, reported));
         }
     }
+    reserve::restore(node, reservations);
     tracing::info!(completed, open = open.len(), "registered the containers of earlier daemons");
     tokio::spawn(settle(Arc::clone(node), open));
 }
@@ -98,6 +103,16 @@ fn look_for_record(node: &Node, facts: &mut Facts) {
         Arc::make_mut(end).record_lost = true;
     }
     node.ledger.put(Arc::new(facts.clone()));
+}
+
+/// Takes a container out of quarantine of which nothing is left.
+fn out_of_quarantine(node: &Node, mut facts: Facts) -> Facts {
+    if let Some(quarantine) = facts.quarantine.take() {
+        let ended = EventKind::QuarantineEnded(quarantine.phase);
+        node.events.append(&facts.plan.id, ended, None, crate::now());
+        node.ledger.put(Arc::new(facts.clone()));
+    }
+    facts
 }
 
 /// Registers a container that is not completed, and starts its task.

@@ -1,5 +1,7 @@
 //! The containers by id, and the capacity of the host that they hold.
 
+mod reserved;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
@@ -8,12 +10,15 @@ use std::time::Duration;
 use executor_core::capacity::{Account, Amount, Exhausted};
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_core::time::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::container::Handle;
 use crate::facts::Facts;
 use crate::locked;
+use crate::reservation::Reservation;
+use reserved::Reserved;
 
 /// Time that a request waits for the removal of what completed containers left, where it needs their capacity.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
@@ -25,12 +30,17 @@ pub struct Registry {
     inner: Mutex<Inner>,
     /// Number of times that capacity was given back.
     releases: watch::Sender<u64>,
+    /// Notified when a reservation was made, renewed or is not used by a run any more.
+    reservations: watch::Sender<()>,
 }
 
 #[derive(Debug)]
 struct Inner {
     containers: BTreeMap<ContainerId, Arc<Handle>>,
     account: Account,
+    reserved: Reserved,
+    /// True while nothing new is taken.
+    closed: bool,
 }
 
 /// Outcome of an admission.
@@ -42,6 +52,50 @@ pub enum Admission {
     Used(Arc<Handle>),
     /// The pod of the container takes no members.
     PodEnds,
+    /// The container needs more than the reservation of its id holds.
+    BeyondReservation(Exhausted),
+    /// The request requires a reservation, and there is none.
+    NotReserved,
+    /// Nothing new is taken.
+    Closed,
+}
+
+/// Outcome of a request for a reservation.
+#[derive(Debug)]
+pub(crate) enum Reserving {
+    /// The reservation is new.
+    Made(Reservation),
+    /// There was one with the same resources, whose time has begun anew.
+    Renewed(Reservation),
+    /// A container or a pod has the id.
+    Container(ContainerId),
+    /// There is one with other resources.
+    Different(ContainerId),
+    /// Nothing new is taken.
+    Closed,
+}
+
+/// Capacity of the host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CapacityUse {
+    /// All there is.
+    pub(crate) total: Amount,
+    /// Free.
+    pub(crate) remaining: Amount,
+    /// Held by containers and reservations.
+    pub(crate) allocated: Amount,
+    /// Held by reservations.
+    pub(crate) reserved: Amount,
+    /// Number of reservations.
+    pub(crate) reservations: usize,
+}
+
+/// Returns what a container holds: nothing where it is the daemon's test of itself, which has to find out about a full node, too.
+fn amount_of(facts: &Facts) -> Amount {
+    if facts.plan.id.is_self_test() {
+        return Amount::default();
+    }
+    Amount::of(&facts.plan.limits, &facts.plan.volumes)
 }
 
 impl Inner {
@@ -59,8 +113,13 @@ impl Inner {
 impl Registry {
     /// Makes an empty registry over the capacity of the host.
     pub fn new(total: Amount) -> Self {
-        let inner = Inner { containers: BTreeMap::new(), account: Account::new(total) };
-        Self { inner: Mutex::new(inner), releases: watch::Sender::new(0) }
+        let inner = Inner {
+            containers: BTreeMap::new(),
+            account: Account::new(total),
+            reserved: Reserved::default(),
+            closed: false,
+        };
+        Self { inner: Mutex::new(inner), releases: watch::Sender::new(0), reservations: watch::Sender::new(()) }
     }
 
     /// Returns the container of an id.
@@ -68,20 +127,42 @@ impl Registry {
         locked(&self.inner).containers.get(id).cloned()
     }
 
-    /// Takes an id and capacity for a new container.
+    /// Takes an id and capacity for a new container, out of the reservation of its id where there is one; `needs_reservation`
+    /// says that there must be. `taken` is called with a reservation that is used up.
     ///
     /// # Errors
     /// Some capacity does not suffice.
-    pub fn admit(&self, facts: Facts) -> Result<Admission, Exhausted> {
+    pub(crate) fn admit(
+        &self,
+        facts: Facts,
+        needs_reservation: bool,
+        taken: impl FnOnce(&Reservation),
+    ) -> Result<Admission, Exhausted> {
         let mut inner = locked(&self.inner);
         let id = facts.plan.id.clone();
         if let Some(handle) = inner.containers.get(&id) {
             return Ok(Admission::Used(Arc::clone(handle)));
         }
+        if inner.closed {
+            return Ok(Admission::Closed);
+        }
         if facts.plan.member_of().is_some_and(|pod| !inner.takes_members(pod)) {
             return Ok(Admission::PodEnds);
         }
-        inner.account.reserve(&id, Amount::of(&facts.plan.limits, &facts.plan.volumes))?;
+        let amount = amount_of(&facts);
+        match inner.reserved.get(&id).map(|reservation| reservation.amount) {
+            None if needs_reservation => return Ok(Admission::NotReserved),
+            None => {}
+            Some(reserved) => {
+                if let Err(short) = reserved.suffices_for(&amount, &reserved) {
+                    return Ok(Admission::BeyondReservation(short));
+                }
+            }
+        }
+        inner.account.reserve(&id, amount)?;
+        if let Some(reservation) = inner.reserved.take(&id) {
+            taken(&reservation);
+        }
         let handle = Arc::new(Handle::new(facts));
         inner.containers.insert(id, Arc::clone(&handle));
         Ok(Admission::New(handle))
@@ -92,14 +173,146 @@ impl Registry {
     ///
     /// # Errors
     /// Some capacity does not suffice.
-    pub(crate) async fn admit_when_removed(&self, facts: &Facts) -> Result<Admission, Exhausted> {
+    pub(crate) async fn admit_when_removed(
+        &self,
+        facts: &Facts,
+        needs_reservation: bool,
+        taken: impl Fn(&Reservation),
+    ) -> Result<Admission, Exhausted> {
+        let amount = amount_of(facts);
+        self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), needs_reservation, &taken)).await
+    }
+
+    /// Holds capacity for a later container, waiting as [`Self::admit_when_removed`] does. `keep` is called with what is held, and
+    /// whether it is new, while nobody else can take it.
+    ///
+    /// # Errors
+    /// Some capacity does not suffice.
+    pub(crate) async fn reserve(
+        &self,
+        asked: Reservation,
+        ttl: Duration,
+        keep: impl Fn(&Reservation, bool),
+    ) -> Result<Reserving, Exhausted> {
+        self.when_removed(&asked.id, asked.amount, || self.try_reserve(asked.clone(), ttl, &keep)).await
+    }
+
+    fn try_reserve(
+        &self,
+        asked: Reservation,
+        ttl: Duration,
+        keep: impl FnOnce(&Reservation, bool),
+    ) -> Result<Reserving, Exhausted> {
+        let mut inner = locked(&self.inner);
+        if inner.containers.contains_key(&asked.id) {
+            return Ok(Reserving::Container(asked.id));
+        }
+        if inner.closed {
+            return Ok(Reserving::Closed);
+        }
+        let outcome = match inner.reserved.get(&asked.id) {
+            Some(there) if there.amount != asked.amount => return Ok(Reserving::Different(asked.id)),
+            Some(there) => Reserving::Renewed(Reservation { created_at: there.created_at, ..asked }),
+            None => {
+                inner.account.reserve(&asked.id, asked.amount)?;
+                Reserving::Made(asked)
+            }
+        };
+        if let Reserving::Made(held) | Reserving::Renewed(held) = &outcome {
+            inner.reserved.hold(held.clone(), ttl);
+            keep(held, matches!(outcome, Reserving::Made(_)));
+        }
+        drop(inner);
+        self.reservations.send_replace(());
+        Ok(outcome)
+    }
+
+    /// Has it take nothing new, or take it again. Containers that are admitted by then are in it.
+    pub(crate) fn set_closed(&self, closed: bool) {
+        locked(&self.inner).closed = closed;
+    }
+
+    /// Takes back the reservation of an earlier daemon, whatever remains.
+    pub(crate) fn restore(&self, reservation: Reservation, ttl: Duration) {
+        let mut inner = locked(&self.inner);
+        inner.account.adopt(&reservation.id, reservation.amount);
+        inner.reserved.hold(reservation, ttl);
+        drop(inner);
+        self.reservations.send_replace(());
+    }
+
+    /// Returns the reservation of an id.
+    pub(crate) fn reservation(&self, id: &ContainerId) -> Option<Reservation> {
+        locked(&self.inner).reserved.get(id).cloned()
+    }
+
+    /// Returns all reservations, in the order of their ids.
+    pub(crate) fn all_reservations(&self) -> Vec<Reservation> {
+        locked(&self.inner).reserved.all()
+    }
+
+    /// Ends a reservation; false where there is none. `before` runs while the id is still taken.
+    pub(crate) fn release_reservation(&self, id: &ContainerId, before: impl FnOnce(&Reservation)) -> bool {
+        let mut inner = locked(&self.inner);
+        let Some(reservation) = inner.reserved.take(id) else { return false };
+        before(&reservation);
+        inner.account.release(id);
+        drop(inner);
+        self.releases.send_modify(|releases| *releases += 1);
+        true
+    }
+
+    /// Ends the reservations whose time is over. `before` is called for each while its id is still taken.
+    pub(crate) fn expire(&self, now: Timestamp, before: impl Fn(&ContainerId)) {
+        let mut inner = locked(&self.inner);
+        for reservation in inner.reserved.expire(Instant::now(), now) {
+            before(&reservation.id);
+            inner.account.release(&reservation.id);
+        }
+        drop(inner);
+        self.releases.send_modify(|releases| *releases += 1);
+    }
+
+    /// Returns when the next reservation expires.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        locked(&self.inner).reserved.next()
+    }
+
+    /// Watches for reservations whose time changes.
+    pub(crate) fn watch_reservations(&self) -> watch::Receiver<()> {
+        self.reservations.subscribe()
+    }
+
+    /// Returns the time at which a reservation of this id expired, where that is remembered.
+    pub(crate) fn expired_at(&self, id: &ContainerId) -> Option<Timestamp> {
+        locked(&self.inner).reserved.expired_at(id)
+    }
+
+    /// Keeps a reservation from expiring while a run uses it; false where there is none.
+    pub(crate) fn claim(&self, id: &ContainerId) -> bool {
+        locked(&self.inner).reserved.claim(id)
+    }
+
+    /// Ends a claim.
+    pub(crate) fn unclaim(&self, id: &ContainerId) {
+        locked(&self.inner).reserved.unclaim(id);
+        self.reservations.send_replace(());
+    }
+
+    /// Makes an attempt to take capacity, and others while what completed containers left is being removed.
+    async fn when_removed<T>(
+        &self,
+        id: &ContainerId,
+        amount: Amount,
+        attempt: impl Fn() -> Result<T, Exhausted>,
+    ) -> Result<T, Exhausted> {
         let mut releases = self.releases.subscribe();
         let deadline = Instant::now() + REMOVAL_PATIENCE;
         loop {
             releases.mark_unchanged();
-            match self.admit(facts.clone()) {
+            match attempt() {
                 Err(exhausted) => {
-                    let waits = self.suffices_when_removed(facts);
+                    let waits = self.suffices_when_removed(id, amount);
                     if !waits || timeout_at(deadline, releases.changed()).await.is_err() {
                         return Err(exhausted);
                     }
@@ -110,12 +323,12 @@ impl Registry {
     }
 
     /// True where there is enough capacity without the completed containers that still hold some.
-    fn suffices_when_removed(&self, facts: &Facts) -> bool {
+    fn suffices_when_removed(&self, id: &ContainerId, amount: Amount) -> bool {
         let inner = locked(&self.inner);
         let mut after = inner.account.clone();
         let leaving = inner.containers.values().filter(|handle| handle.is_leaving());
         leaving.for_each(|handle| after.release(handle.id()));
-        after.reserve(&facts.plan.id, Amount::of(&facts.plan.limits, &facts.plan.volumes)).is_ok()
+        after.reserve(id, amount).is_ok()
     }
 
     /// Takes in a container of an earlier daemon. One that is there, or has left something, holds its capacity, whatever
@@ -125,8 +338,12 @@ impl Registry {
         if inner.containers.contains_key(&facts.plan.id) {
             return None;
         }
+        // It took its reservation in the ledger's last moment.
+        if inner.reserved.take(&facts.plan.id).is_some() {
+            inner.account.release(&facts.plan.id);
+        }
         if !is_removed {
-            inner.account.adopt(&facts.plan.id, Amount::of(&facts.plan.limits, &facts.plan.volumes));
+            inner.account.adopt(&facts.plan.id, amount_of(&facts));
         }
         let handle = Arc::new(Handle::new(facts));
         if is_removed {
@@ -179,8 +396,8 @@ impl Registry {
         self.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false. The
-    /// registry is not locked during a call.
+    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false; not for that of the
+    /// self-test. The registry is not locked during a call.
     pub fn visit(&self, after: Option<&ContainerId>, mut visit: impl FnMut(&Arc<Handle>) -> bool) {
         let mut at = after.cloned();
         loop {
@@ -193,7 +410,7 @@ impl Registry {
                 .collect();
             let Some(last) = some.last() else { return };
             at = Some(last.id().clone());
-            if !some.iter().all(&mut visit) {
+            if !some.iter().filter(|handle| !handle.is_self_test()).all(&mut visit) {
                 return;
             }
         }
@@ -204,9 +421,11 @@ impl Registry {
         locked(&self.inner).containers.values().cloned().collect()
     }
 
-    /// Returns the total capacity, and the remaining one.
-    pub fn capacity(&self) -> (Amount, Amount) {
+    /// Returns the capacity and its use.
+    pub(crate) fn capacity(&self) -> CapacityUse {
         let inner = locked(&self.inner);
-        (inner.account.total(), inner.account.remaining())
+        let (total, remaining) = (inner.account.total(), inner.account.remaining());
+        let (reserved, reservations) = inner.reserved.sum();
+        CapacityUse { total, remaining, allocated: total.minus(&remaining), reserved, reservations }
     }
 }

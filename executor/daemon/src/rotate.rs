@@ -19,13 +19,15 @@ use executor_sys::memfile::MemFile;
 use tokio::time::Instant;
 use zeroize::Zeroize as _;
 
+use crate::access::Client;
 use crate::container::link::shim_is_gone;
 use crate::container::{Handle, Presence, records};
 use crate::facts::Facts;
 use crate::memfiles::Wiped;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
-use crate::{draft, memfiles};
+use crate::sources::SourceChange;
+use crate::{draft, memfiles, references};
 
 /// Time for which a busy shim is asked again. Old generations are removed within half a second.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
@@ -50,11 +52,16 @@ impl Drop for Request {
 /// # Errors
 /// Those that the interface lists for UpdateFiles. The files are unchanged then, except after UNAVAILABLE where the
 /// shim's answer was lost.
-pub async fn update(node: &Arc<Node>, request: v1::UpdateFilesRequest) -> Result<Arc<Facts>, Problem> {
-    let request = Request(request);
+pub(crate) async fn update(
+    node: &Arc<Node>,
+    request: v1::UpdateFilesRequest,
+    client: Option<&Client>,
+) -> Result<Arc<Facts>, Problem> {
+    let mut request = Request(request);
+    let change = with_values(node, &mut request.0, client).await?;
     let task = tokio::spawn({
         let node = Arc::clone(node);
-        async move { carry_out(&node, &request.0).await }
+        async move { carry_out(&node, &request.0, change).await }
     });
     tokio::select! {
         done = task => done?,
@@ -62,7 +69,55 @@ pub async fn update(node: &Arc<Node>, request: v1::UpdateFilesRequest) -> Result
     }
 }
 
-async fn carry_out(node: &Node, request: &v1::UpdateFilesRequest) -> Result<Arc<Facts>, Problem> {
+/// Replaces files that the executor itself has fetched again. `change` is what that means for their sources.
+///
+/// # Errors
+/// As of [`update`].
+pub(crate) async fn replace(
+    node: &Arc<Node>,
+    request: v1::UpdateFilesRequest,
+    change: SourceChange,
+) -> Result<(), Problem> {
+    let request = Request(request);
+    let node = Arc::clone(node);
+    // It goes on where the container's task, which follows its references, ends meanwhile.
+    tokio::spawn(async move { carry_out(&node, &request.0, Some(change)).await.map(drop) }).await?
+}
+
+/// Fetches what an update has by reference. Returns what it means for the sources of the container's files.
+async fn with_values(
+    node: &Node,
+    request: &mut v1::UpdateFilesRequest,
+    client: Option<&Client>,
+) -> Result<Option<SourceChange>, Problem> {
+    let handle = node.find(&request.id)?;
+    let collected = references::of_update(node, request, client);
+    if let Some(problem) = collected.problem() {
+        return Err(problem);
+    }
+    let has_sources = handle.facts().is_some_and(|facts| !facts.sources.is_empty());
+    if collected.asked.is_empty() && !has_sources {
+        return Ok(None);
+    }
+    let root = &node.config.policy.files_root;
+    let paths = request.files.iter().map(|file| &file.path).chain(&request.removed_paths);
+    let files = paths.map(|path| root.join(path)).collect();
+    let mut sources = Vec::new();
+    if !collected.asked.is_empty() {
+        let key =
+            node.launcher.tag_key().ok_or_else(|| Problem::new(Kind::Unavailable, "the launcher is not connected"))?;
+        let fetched = references::fetch(node, &collected.asked, &key).await?;
+        references::fill_update(request, &collected.asked, fetched.values);
+        sources = fetched.records;
+    }
+    Ok(Some(SourceChange::Replaced { files, sources }))
+}
+
+async fn carry_out(
+    node: &Node,
+    request: &v1::UpdateFilesRequest,
+    change: Option<SourceChange>,
+) -> Result<Arc<Facts>, Problem> {
     let handle = node.find(&request.id)?;
     let _turn = handle.updating.lock().await;
     let deadline = Instant::now() + BUSY_PATIENCE;
@@ -81,6 +136,10 @@ async fn carry_out(node: &Node, request: &v1::UpdateFilesRequest) -> Result<Arc<
     let news =
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.files_generation <= base));
     let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
+    if let Some(change) = change {
+        // Under the lock, so that whoever looks next sees generation and sources that belong together.
+        handle.tell_sources(change).await;
+    }
     handle.facts().ok_or_else(|| Problem::no_container(handle.id().as_str()))
 }
 

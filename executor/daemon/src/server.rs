@@ -5,16 +5,20 @@
 //! daemon stops, and when others need its slot or the memory of its answers.
 //!
 //! There are two sockets: the control plane's, and the one that containers see. Connections to the second are bounded
-//! apart from the first, in number, in number for each container, and in time.
+//! apart from the first, in number, in number for each container, and in time. Where it is configured there is TCP with
+//! mutual TLS as well (the module `tls`), with the control plane's services.
 
 mod client;
 mod linger;
 mod rates;
 mod slots;
+mod tls;
 
 use std::convert::Infallible;
+use std::net::TcpListener as StdTcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixListener as StdUnixListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::idmap::Pool;
@@ -23,16 +27,19 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 
-use crate::access::{Access, GET_SECRETS, Socket};
-use crate::config::Bounds;
+use crate::access::{self, Access, Client, GET_SECRETS, Socket};
+use crate::config::{Bounds, TcpSettings};
+use crate::metrics::Metrics;
 use crate::problem::Problem;
+use crate::scrape::http::Listener;
 use crate::wire::body::{Call, ResponseBody};
 use crate::wire::budget::{AnswerBudget, ConnectionBudget};
 use crate::wire::{Calls, FIELDS_MAX, Wire};
@@ -40,6 +47,9 @@ use client::ClientSocket;
 use linger::LingeringSocket;
 use rates::{Rate, Rates};
 use slots::{Limits, Owner, Slot, Slots};
+use tls::{Guest, TlsStream};
+
+pub use tls::{CertificateError, Certificates};
 
 /// Most bytes of answers that are buffered for a stream whose client does not read.
 const SEND_BUFFER: usize = 32 << 10;
@@ -87,6 +97,10 @@ pub struct Listeners {
     pub main: StdUnixListener,
     /// Socket of containers with a runtime token, where it could be made.
     pub runtime: Option<StdUnixListener>,
+    /// TCP listener, where it is configured.
+    pub tcp: Option<StdTcpListener>,
+    /// Socket of metrics, where they are configured.
+    pub metrics: Option<Listener>,
 }
 
 /// Pace at which connections are taken from the queue.
@@ -110,18 +124,24 @@ pub(crate) struct Endpoint {
     pool: Option<Pool>,
     lifetime: Option<Duration>,
     pace: Option<Pace>,
+    metrics: Arc<Metrics>,
 }
 
 impl Endpoint {
     /// Makes the control plane's endpoint.
-    pub(crate) fn main(listener: UnixListener, routes: Routes, access: Access, bounds: Bounds) -> Self {
-        let all = bounds.connections;
-        let limits = Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 };
-        Self { listener, routes, socket: Socket::Main(access), bounds, limits, pool: None, lifetime: None, pace: None }
+    pub(crate) fn main(
+        listener: UnixListener,
+        routes: Routes,
+        access: Access,
+        bounds: Bounds,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (socket, limits) = (Socket::Main(access), limits_of_operators(bounds));
+        Self { listener, routes, socket, bounds, limits, pool: None, lifetime: None, pace: None, metrics }
     }
 
     /// Makes the containers' endpoint. The pool has the host ids of their user namespaces.
-    pub(crate) fn runtime(listener: UnixListener, routes: Routes, pool: Option<Pool>) -> Self {
+    pub(crate) fn runtime(listener: UnixListener, routes: Routes, pool: Option<Pool>, metrics: Arc<Metrics>) -> Self {
         let all = RUNTIME_BOUNDS.connections;
         Self {
             listener,
@@ -132,12 +152,18 @@ impl Endpoint {
             pool,
             lifetime: Some(RUNTIME_LIFETIME),
             pace: Some(RUNTIME_PACE),
+            metrics,
         }
     }
 
     fn owner(&self, peer: &Peer) -> Owner {
         Owner::of(peer.uid, self.pool.as_ref())
     }
+}
+
+/// Limits for connections of those who may call: one owner can have all, and others still find some.
+fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
+    Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 }
 }
 
 /// Serves until told to stop, then until every connection has ended. The caller sets a time limit for that.
@@ -193,32 +219,93 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
         let admitted = rates.as_mut().is_none_or(|rates| rates.admit(owner, Instant::now().into_std()));
         let Some(slot) = admitted.then(|| slots.take(owner, &calls)).flatten() else {
             unpaced = unpaced.saturating_sub(1);
+            endpoint.metrics.connection_refused(endpoint.socket.name());
             refusals.log(owner, endpoint.limits);
             continue;
         };
         unpaced = 0;
         let connection = Connection {
             routes: routes.clone(),
-            socket: endpoint.socket,
+            client: Client::Local(endpoint.socket, peer),
             bounds: endpoint.bounds,
-            peer,
             calls,
             budget: budget.connection(matches!(endpoint.socket, Socket::Runtime).then(|| owner.number())),
             slot,
             lifetime: if shortage.is_some() { Some(SHORTAGE_LIFETIME) } else { endpoint.lifetime },
             shortage: shortage.clone(),
             stopping: stopping.clone(),
+            metrics: Arc::clone(&endpoint.metrics),
             _alive: alive.clone(),
         };
+        let serving = async {
+            match stream.into_std().and_then(|stream| Ok((LingeringSocket::of(&stream)?, ClientSocket::new(stream)?))) {
+                Ok((lingering, stream)) => connection.serve(lingering, stream).await,
+                Err(error) => tracing::error!(%error, "cannot serve a connection"),
+            }
+        };
         if shortage.is_none() {
-            tokio::spawn(connection.serve(stream));
+            tokio::spawn(serving);
             continue;
         }
-        connection.serve(stream).await;
+        serving.await;
         sleep(ACCEPT_PAUSE).await;
     }
     drop((endpoint, alive));
     let _ = ended.recv().await; // nothing is ever sent: it resolves when every connection has ended
+}
+
+/// Serves callers over TCP, likewise.
+///
+/// # Errors
+/// The system has no thread for their handshakes.
+pub(crate) fn serve_tcp(
+    listener: StdTcpListener,
+    settings: &TcpSettings,
+    certificates: Arc<Certificates>,
+    routes: Routes,
+    bounds: Bounds,
+    metrics: Arc<Metrics>,
+    stopping: watch::Receiver<bool>,
+) -> std::io::Result<impl Future<Output = ()> + use<>> {
+    let mut guests = tls::open(listener, settings, certificates, stopping.clone())?;
+    let routes = routes.prepare();
+    Ok(async move {
+        let limits = limits_of_operators(bounds);
+        let (slots, budget) = (Slots::new(limits), AnswerBudget::new());
+        let (alive, mut ended) = mpsc::channel::<Infallible>(1);
+        let mut refusals = Refusals::default();
+        while let Some(Guest { caller, stream, session, place }) = guests.recv().await {
+            let calls = Calls::new(bounds.streams);
+            let owner = Owner::Caller(caller.entry);
+            let Some(slot) = slots.take(owner, &calls) else {
+                metrics.connection_refused(access::TCP);
+                refusals.log(owner, limits);
+                continue;
+            };
+            let connection = Connection {
+                routes: routes.clone(),
+                client: Client::Remote(caller),
+                bounds,
+                calls,
+                budget: budget.connection(None),
+                slot,
+                lifetime: None,
+                shortage: None,
+                stopping: stopping.clone(),
+                metrics: Arc::clone(&metrics),
+                _alive: alive.clone(),
+            };
+            tokio::spawn(async move {
+                match LingeringSocket::of(&stream).and_then(|lingering| Ok((lingering, ClientSocket::new(stream)?))) {
+                    Ok((lingering, socket)) => connection.serve(lingering, TlsStream::new(socket, session)).await,
+                    Err(error) => tracing::error!(%error, "cannot serve a connection"),
+                }
+                drop(place);
+            });
+        }
+        drop(alive);
+        let _ = ended.recv().await;
+    })
 }
 
 /// Opens descriptors in reserve, which are closed when none is left for a connection.
@@ -246,9 +333,8 @@ impl Refusals {
 
 struct Connection {
     routes: Routes,
-    socket: Socket,
+    client: Client,
     bounds: Bounds,
-    peer: Peer,
     calls: Calls,
     budget: ConnectionBudget,
     /// Given back when the connection has ended.
@@ -257,28 +343,24 @@ struct Connection {
     /// Answer to every call, where none can be carried out.
     shortage: Option<Problem>,
     stopping: watch::Receiver<bool>,
+    metrics: Arc<Metrics>,
     _alive: mpsc::Sender<Infallible>,
 }
 
 impl Connection {
-    async fn serve(self, stream: UnixStream) {
-        let Self { routes, socket, bounds, peer, calls, budget, slot, lifetime, shortage, mut stopping, _alive } = self;
-        let lingering = match LingeringSocket::of(&stream) {
-            Ok(lingering) => lingering,
-            Err(error) => return tracing::error!(%error, "cannot serve a connection"),
-        };
-        let stream = match ClientSocket::new(stream) {
-            Ok(stream) => stream,
-            Err(error) => return tracing::error!(%error, "cannot serve a connection"),
-        };
-        let uid = peer.uid;
+    async fn serve(self, lingering: LingeringSocket, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Self { routes, client, bounds, calls, budget, slot, lifetime, shortage, mut stopping, metrics, _alive } =
+            self;
+        let _open = metrics.connected(client.door());
         let service = {
-            let (calls, budget) = (calls.clone(), budget.clone());
-            let check = move |path: &str| {
-                socket.check(path, &peer)?;
-                shortage.clone().map_or(Ok(()), Err)
-            };
-            service_fn(move |request| call(routes.clone(), socket, bounds, &check, &calls, &budget, request))
+            let (calls, budget, client) = (calls.clone(), budget.clone(), client.clone());
+            service_fn(move |request| {
+                let check = |path: &str| {
+                    client.check(path)?;
+                    shortage.clone().map_or(Ok(()), Err)
+                };
+                call(routes.clone(), bounds, (&check, &client), (&calls, &budget, &metrics), request)
+            })
         };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
@@ -310,19 +392,19 @@ impl Connection {
             }
             () = too_old => {}
             () = slot.lost() => {
-                tracing::debug!(uid, "closing an idle connection: another one needs its slot");
+                tracing::debug!(%client, "closing an idle connection: another one needs its slot");
                 if !calls.is_settled() {
                     return; // its client has not spoken yet
                 }
             }
             () = ungreeted => {
-                return tracing::debug!(uid, "closing a connection: its client did not begin to speak HTTP/2 in time");
+                return tracing::debug!(%client, "closing a connection: its client did not begin to speak HTTP/2 in time");
             }
             () = calls.secrets_not_taken(ANSWER) => {
-                return tracing::warn!(uid, "closing a connection: its client did not read an answer with secrets");
+                return tracing::warn!(%client, "closing a connection: its client did not read an answer with secrets");
             }
             bytes = budget.stalled(|| calls.unwritten()) => {
-                return tracing::warn!(uid, bytes, "closing a connection: its client does not read its answers");
+                return tracing::warn!(%client, bytes, "closing a connection: its client does not read its answers");
             }
         }
         connection.as_mut().graceful_shutdown();
@@ -365,46 +447,51 @@ fn log_end(over: hyper::Result<()>) {
     }
 }
 
+/// Tells whether a method may be called.
+type CallCheck<'a> = dyn Fn(&str) -> Result<(), Problem> + 'a;
+
 /// Checks a call and passes it on to its service.
 fn call(
     mut routes: Routes,
-    socket: Socket,
     bounds: Bounds,
-    check: &dyn Fn(&str) -> Result<(), Problem>,
-    calls: &Calls,
-    budget: &ConnectionBudget,
+    (check, client): (&CallCheck<'_>, &Client),
+    (calls, budget, metrics): (&Calls, &ConnectionBudget, &Arc<Metrics>),
     shadow: http::Request<Incoming>,
 ) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + use<> {
     let call = Call::of(calls, shadow);
     let checked = call.as_ref().map(|call| check(&call.request.path));
-    let budget = budget.clone();
+    let timer = call.as_ref().map(|call| metrics.call(&call.request.path));
+    let (budget, client) = (budget.clone(), client.clone());
     async move {
         // Without a call the library has ended the stream, or refuses it.
-        let (Some(call), Some(checked)) = (call, checked) else {
+        let (Some(call), Some(checked), Some(timer)) = (call, checked, timer) else {
             return Err(Status::resource_exhausted("the stream has ended"));
         };
         let size = call.request.size;
         if size > FIELDS_MAX {
             let why =
                 format!("the metadata has {size} bytes, counted as in RFC 9113; at most {FIELDS_MAX} are allowed");
-            return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false));
+            return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, timer));
         }
         if let Err(problem) = checked {
-            match socket {
-                Socket::Main(_) => tracing::warn!("{problem}"),
+            match client.is_anyone() {
+                false => tracing::warn!("{problem}"),
                 // Any process may call there, as often as it likes: it must not fill the log.
-                Socket::Runtime => tracing::debug!("{problem}"),
+                true => tracing::debug!("{problem}"),
             }
-            return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false));
+            return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false, timer));
         }
         let permit = match budget.reserve(&call.request.path).await {
             Ok(permit) => permit,
-            Err(why) => return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false)),
+            Err(why) => {
+                return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, timer));
+            }
         };
         let secrets = call.request.path == GET_SECRETS;
         let of_executor = call.request.path.starts_with(EXECUTOR);
-        let (request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
+        let (mut request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
+        request.extensions_mut().insert(client);
         let Ok(response) = routes.call(request).await;
-        Ok(answering.answer(response, permit, secrets))
+        Ok(answering.answer(response, permit, secrets, timer))
     }
 }

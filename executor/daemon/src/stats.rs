@@ -8,7 +8,7 @@ use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::usage::Usage;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::container::Handle;
 use crate::facts::Facts;
@@ -95,14 +95,22 @@ impl Chosen {
 
 /// Reads the counters of these containers, in their order. Those that were deleted meanwhile are left out.
 pub(crate) async fn read(handles: Vec<Arc<Handle>>) -> Vec<Reading> {
+    read_within(handles.into_iter().map(|handle| (handle, false)).collect(), None).await
+}
+
+/// Reads the counters of these containers likewise, those of the log alone where the flag is set. Shims that have not answered at the
+/// deadline are not waited for.
+pub(crate) async fn read_within(handles: Vec<(Arc<Handle>, bool)>, deadline: Option<Instant>) -> Vec<Reading> {
     let mut readings: Vec<Option<Reading>> = handles.iter().map(|_| None).collect();
     let mut waiting = handles.into_iter().enumerate();
     let mut asked = JoinSet::new();
     loop {
         while asked.len() < ASKED_AT_ONCE
-            && let Some((index, handle)) = waiting.next()
+            && let Some((index, (handle, log_only))) = waiting.next()
         {
-            asked.spawn(async move { (index, read_one(&handle).await) });
+            let answered_by = Instant::now() + ANSWERED_WITHIN;
+            let answered_by = deadline.map_or(answered_by, |deadline| deadline.min(answered_by));
+            asked.spawn(async move { (index, read_one(&handle, log_only, answered_by).await) });
         }
         match asked.join_next().await {
             Some(Ok((index, reading))) => readings[index] = reading,
@@ -112,11 +120,11 @@ pub(crate) async fn read(handles: Vec<Arc<Handle>>) -> Vec<Reading> {
     }
 }
 
-async fn read_one(handle: &Handle) -> Option<Reading> {
+async fn read_one(handle: &Handle, log_only: bool, answered_by: Instant) -> Option<Reading> {
     let facts = handle.facts()?;
     let counted = match (facts.state, handle.shim()) {
         (State::Running | State::Stopping, Some(link)) => {
-            timeout(ANSWERED_WITHIN, link.usage()).await.ok().and_then(Result::ok)
+            timeout_at(answered_by, link.usage(log_only)).await.ok().and_then(Result::ok)
         }
         _ => None,
     };

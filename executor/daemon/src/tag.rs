@@ -9,8 +9,8 @@ use executor_proto::v1::{
     Action, Capabilities, Check, Checks, CreatePodRequest, DeviceMount, Dns, DownloadAction, EgressRule,
     EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader,
     ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping, PortRange,
-    RestartPolicy, RunAction, RunRequest, SecretArgument, Sidecar, TcpCheck, TerminationMessage, TimeoutAction, Tmpfs,
-    Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
+    RestartPolicy, RunAction, RunRequest, SecretArgument, SecretReference, Sidecar, TcpCheck, TerminationMessage,
+    TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -49,6 +49,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         docker_socket,
         // Nor does the reader of the output.
         await_reader: _,
+        // Nor where its capacity comes from.
+        reserved: _,
         remove_when_completed,
         tmpfs,
         extra_hosts,
@@ -353,7 +355,8 @@ impl<'a> Parts<'a> {
 
     fn files(&mut self, files: &'a [File]) {
         self.numbers(&[files.len() as u64]);
-        for File { path, content, public, mode, group } in files {
+        for File { path, content, public, mode, group, from } in files {
+            self.reference(from.as_ref());
             self.text(path);
             self.order.push(Part::Bytes(content));
             self.numbers(&[u64::from(*public)]);
@@ -419,7 +422,8 @@ impl<'a> Parts<'a> {
         self.files(volume_mounted_files);
         self.variables(secret_environment);
         self.numbers(&[secret_arguments.len() as u64]);
-        for SecretArgument { index, value } in secret_arguments {
+        for SecretArgument { index, value, from } in secret_arguments {
+            self.reference(from.as_ref());
             self.numbers(&[u64::from(*index)]);
             self.text(value);
         }
@@ -489,9 +493,17 @@ impl<'a> Parts<'a> {
         self.numbers(&[0]);
     }
 
+    fn reference(&mut self, reference: Option<&'a SecretReference>) {
+        self.numbers(&[u64::from(reference.is_some())]);
+        if let Some(SecretReference { provider, path, key, version }) = reference {
+            [provider, path, key, version].into_iter().for_each(|text| self.text(text));
+        }
+    }
+
     fn variables(&mut self, variables: &'a [EnvironmentVariable]) {
         self.numbers(&[variables.len() as u64]);
-        for EnvironmentVariable { name, value } in variables {
+        for EnvironmentVariable { name, value, from } in variables {
+            self.reference(from.as_ref());
             self.text(name);
             self.text(value);
         }
@@ -534,7 +546,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 151] = [
+        let changes: [Change; 156] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -550,7 +562,13 @@ mod tests {
             |_, a| a.args = vec!["a".into(), "bc".into()],
             |_, a| a.args = vec!["abc".into()],
             |_, a| a.dir = "/".into(),
-            |_, a| a.env.push(EnvironmentVariable { name: "A".into(), value: "B".into() }),
+            |_, a| {
+                a.env.push(EnvironmentVariable {
+                    name: "A".into(),
+                    value: "B".into(),
+                    ..EnvironmentVariable::default()
+                });
+            },
             |_, a| a.resource_limits = Some(ResourceLimits { nofile: Some(0), ..Default::default() }),
             |_, a| a.user = "root".into(),
             |_, a| a.log_source = "root".into(),
@@ -558,6 +576,23 @@ mod tests {
             |r, _| r.volume_mounted_files.push(File { public: true, ..file("x", "y") }),
             |r, _| r.volume_mounted_files.push(File { mode: Some(0o600), ..file("x", "y") }),
             |r, _| r.volume_mounted_files.push(File { mode: Some(0), ..file("x", "y") }),
+            |r, _| r.volume_mounted_files.push(File { from: Some(SecretReference::default()), ..file("x", "y") }),
+            |r, _| {
+                let from = Some(SecretReference { path: "a".into(), ..Default::default() });
+                r.volume_mounted_files.push(File { from, ..file("x", "y") });
+            },
+            |r, _| {
+                let from = Some(SecretReference { version: "a".into(), ..Default::default() });
+                r.volume_mounted_files.push(File { from, ..file("x", "y") });
+            },
+            |_, a| {
+                let from = Some(SecretReference { key: "a".into(), ..Default::default() });
+                a.secret_environment.push(EnvironmentVariable { from, ..Default::default() });
+            },
+            |_, a| {
+                let from = Some(SecretReference { provider: "a".into(), ..Default::default() });
+                a.secret_arguments.push(SecretArgument { from, ..Default::default() });
+            },
             |r, _| r.volume_mounted_files.push(File { group: Some("0".into()), ..file("x", "y") }),
             |r, _| r.file_directories.push("/x".into()),
             |r, _| r.writable_files = Some(WritableFiles::default()),
@@ -568,8 +603,14 @@ mod tests {
             |r, _| r.outputs = Some(Outputs { files: vec!["/x".into()], ..Default::default() }),
             |r, _| r.outputs = Some(Outputs { directory: "/x".into(), ..Default::default() }),
             |r, _| r.outputs = Some(Outputs { bytes_max: 1, ..Default::default() }),
-            |_, a| a.secret_environment.push(EnvironmentVariable { name: "A".into(), value: "B".into() }),
-            |_, a| a.secret_arguments.push(SecretArgument { index: 0, value: "B".into() }),
+            |_, a| {
+                a.secret_environment.push(EnvironmentVariable {
+                    name: "A".into(),
+                    value: "B".into(),
+                    ..EnvironmentVariable::default()
+                });
+            },
+            |_, a| a.secret_arguments.push(SecretArgument { index: 0, value: "B".into(), ..SecretArgument::default() }),
             |r, _| r.limits = Some(Limits { disk_bytes: 1, ..Default::default() }),
             |r, _| r.limits = Some(Limits { cpu_weight: 1, ..Default::default() }),
             |r, _| r.limits = Some(Limits { io_weight: 1, ..Default::default() }),
@@ -644,7 +685,13 @@ mod tests {
             |r, _| r.tmpfs.push(Tmpfs { mode: Some(0), ..Default::default() }),
             |r, _| r.tmpfs.push(Tmpfs { exec: true, ..Default::default() }),
             |r, _| r.log_source = "root".into(),
-            |r, _| r.environment.push(EnvironmentVariable { name: "A".into(), value: "B".into() }),
+            |r, _| {
+                r.environment.push(EnvironmentVariable {
+                    name: "A".into(),
+                    value: "B".into(),
+                    ..EnvironmentVariable::default()
+                });
+            },
             |r, _| r.setup = Some(Action::default()),
             |r, a| r.setup = Some(Action { run: Some(a.clone()), ..Action::default() }),
             |r, _| r.sidecars.push(Sidecar::default()),

@@ -260,9 +260,15 @@ impl Transfer {
         match worker::run(&job, &[url.0.as_fd(), fresh.file.as_fd()]).await? {
             Report::Fetched { validators } => {
                 fresh.validators = validators;
+                if key.is_some() {
+                    self.node.metrics.looked_up(false);
+                }
                 Ok(fresh)
             }
-            Report::NotModified => Ok(cached.ok_or_else(unexpected)?),
+            Report::NotModified => {
+                self.node.metrics.looked_up(true);
+                Ok(cached.ok_or_else(unexpected)?)
+            }
             _ => Err(unexpected().into()),
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
@@ -13,9 +13,19 @@ use tokio_rustls::client::TlsStream;
 
 use crate::HttpError;
 
+/// Files of a client's certificate with its chain, and of its private key, in PEM.
+#[derive(Clone, Debug)]
+pub struct ClientCertificate {
+    /// Certificate, and those between it and the authority.
+    pub certificate: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+}
+
 /// Makes connections secure. The certificates are read when the first one is made.
 pub(super) struct Tls {
     ca_file: Option<PathBuf>,
+    own: Option<ClientCertificate>,
     connector: OnceCell<TlsConnector>,
 }
 
@@ -26,8 +36,8 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    pub(super) fn new(ca_file: Option<PathBuf>) -> Self {
-        Self { ca_file, connector: OnceCell::new() }
+    pub(super) fn new(ca_file: Option<PathBuf>, own: Option<ClientCertificate>) -> Self {
+        Self { ca_file, own, connector: OnceCell::new() }
     }
 
     /// Makes a connection secure.
@@ -38,8 +48,8 @@ impl Tls {
     pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, HttpError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| HttpError::Untrusted(error.to_string()))?;
         let connector = self.connector.get_or_try_init(|| async {
-            let ca_file = self.ca_file.clone();
-            let made = tokio::task::spawn_blocking(move || connector(ca_file)).await;
+            let (ca_file, own) = (self.ca_file.clone(), self.own.clone());
+            let made = tokio::task::spawn_blocking(move || connector(ca_file, own)).await;
             made.map_err(|error| error.to_string())?
         });
         let connector = connector.await.map_err(HttpError::Untrusted)?;
@@ -54,7 +64,7 @@ impl Tls {
     }
 }
 
-fn connector(ca_file: Option<PathBuf>) -> Result<TlsConnector, String> {
+fn connector(ca_file: Option<PathBuf>, own: Option<ClientCertificate>) -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
     let system = rustls_native_certs::load_native_certs();
     for error in &system.errors {
@@ -73,7 +83,16 @@ fn connector(ca_file: Option<PathBuf>) -> Result<TlsConnector, String> {
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match own {
+        None => config.with_no_client_auth(),
+        Some(ClientCertificate { certificate, key }) => {
+            let (shown, secret) = (certificate.display(), key.display());
+            let chain = CertificateDer::pem_file_iter(&certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            let chain = chain.map_err(|error| format!("{shown}: {error}"))?;
+            let key = PrivateKeyDer::from_pem_file(&key).map_err(|error| format!("{secret}: {error}"))?;
+            config.with_client_auth_cert(chain, key).map_err(|error| format!("{shown}: {error}"))?
+        }
+    };
     Ok(TlsConnector::from(Arc::new(config)))
 }

@@ -20,7 +20,7 @@ use executor_core::record::{
     ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
-use executor_core::usage::{NetworkUsage, Usage};
+use executor_core::usage::{LogUsage, NetworkUsage, Usage};
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 
@@ -80,6 +80,8 @@ pub(crate) struct Outcome {
     pub output_incomplete: bool,
     /// Traffic of the container's own network.
     pub network: Option<NetworkUsage>,
+    /// Counters of the log.
+    pub log: Option<LogUsage>,
     /// Message that the process left about its end.
     pub termination_message: String,
     /// Time when the process ended.
@@ -135,7 +137,7 @@ impl Remains {
         let oom_killed = host.hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
         // Before the cgroup goes.
         let usage = container.started_at.and_then(|_| host.hierarchies.usage(&self.cgroup));
-        let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, ..usage });
+        let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, log: outcome.log, ..usage });
         // Files that nobody could reach any more went with their last holder: there is no receipt for that.
         let had_files = |prepared: &Prepared| !prepared.mounts.is_empty();
         let had_files = !container.plan.files.is_empty()

@@ -255,7 +255,8 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     let Ready { record, mut remains, log: output, watch, ports, .. } = ready;
     let log_path = output.path().to_owned();
     // The values that were masked are gone before a helper is forked, and before the end is told.
-    let mut clients = output.end();
+    let (mut clients, of_log) = output.end();
+    outcome.log = Some(of_log);
     drop(watch);
     if let (Some(message), Some(planned)) = (message, &record.plan.termination_message) {
         outcome.termination_message = if message::falls_back(planned, &message, outcome.exit) {

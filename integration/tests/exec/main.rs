@@ -82,7 +82,7 @@ fn its_environment_is_its_own() {
     let main = sh("echo main=$SECRET,$OPEN; sleep 100000").id("c").rootfs(&rootfs.reference());
     daemon.api.started(main.env("OPEN", "seen").secret_env("SECRET", "canary-0123456789"));
     wait::until("the container prints", || daemon.api.logs_so_far("c").contains("main=").then_some(()));
-    let own = EnvironmentVariable { name: "OWN".into(), value: "1".into() };
+    let own = EnvironmentVariable { name: "OWN".into(), value: "1".into(), ..EnvironmentVariable::default() };
     let told =
         executed(&daemon.api, ExecStart { env: vec![own], ..start("c", "/bin/busybox", &["env"]) }).unwrap().text();
     let mut names: Vec<&str> = told.lines().filter_map(|line| line.split('=').next()).collect();

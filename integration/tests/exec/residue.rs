@@ -30,8 +30,11 @@ impl Given {
         {
             needles.add(label, canary.as_bytes());
         }
-        let given =
-            |name: &str, value: &Canary| EnvironmentVariable { name: name.into(), value: value.as_str().into() };
+        let given = |name: &str, value: &Canary| EnvironmentVariable {
+            name: name.into(),
+            value: value.as_str().into(),
+            ..EnvironmentVariable::default()
+        };
         let env = vec![given("PASSWORD", &variable), given("PRINTED", &printed)];
         let script = r#"read typed; echo "$PRINTED"; echo read; sleep 100000"#;
         let args = vec!["-c".into(), script.into(), argument.as_str().into()];

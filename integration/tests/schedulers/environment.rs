@@ -34,7 +34,7 @@ fn a_process_has_it_when_asked_for() {
     // Nothing without asking for it: the control.
     assert_eq!(executed(&daemon.api, script("c", "echo $OPEN,$PW")).unwrap().text(), ",\n");
     // Its own variables win, each name is there once, and HOME is its user's.
-    let own = EnvironmentVariable { name: "OPEN".into(), value: "own".into() };
+    let own = EnvironmentVariable { name: "OPEN".into(), value: "own".into(), ..EnvironmentVariable::default() };
     let env = ExecStart { env: vec![own], user: "root".into(), ..start("c", "/usr/bin/env", &[]) };
     let told = executed(&daemon.api, with_container_env(env)).unwrap().text();
     let mut lines: Vec<&str> = told.lines().collect();
@@ -88,7 +88,11 @@ fn checks_have_it_when_asked_for() {
 #[test]
 fn a_tree_has_that_of_its_first_process() {
     let daemon = Daemon::start();
-    let variable = |name: &str, value: &str| EnvironmentVariable { name: name.into(), value: value.into() };
+    let variable = |name: &str, value: &str| EnvironmentVariable {
+        name: name.into(),
+        value: value.into(),
+        ..EnvironmentVariable::default()
+    };
     let run = |open: &str| Action {
         run: Some(RunAction {
             path: "/bin/sleep".into(),

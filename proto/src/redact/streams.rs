@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn nothing_that_is_typed_or_printed_is_in_debug() {
         const CANARY: &str = "canary-77aa";
-        let variable = EnvironmentVariable { name: "K".into(), value: CANARY.into() };
+        let variable = EnvironmentVariable { name: "K".into(), value: CANARY.into(), ..EnvironmentVariable::default() };
         let start =
             ExecStart { id: "x".into(), args: vec![CANARY.into()], env: vec![variable], ..ExecStart::default() };
         let all = format!(

@@ -14,8 +14,9 @@ use super::third_party;
 use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
-const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 18] = [
+const UNITS: [&str; 4] =
+    ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
+const DOCUMENTS: [&str; 19] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -25,6 +26,7 @@ const DOCUMENTS: [&str; 18] = [
     "docs/guides/first-steps.md",
     "docs/guides/client.md",
     "docs/guides/cnab.md",
+    "docs/guides/references.md",
     "docs/operations.md",
     "docs/configuration.md",
     "docs/limits.md",

@@ -138,7 +138,11 @@ impl Inputs {
         let words = ["-c", SCRIPT, "executor-audit", FILE, ROTATED, TOKEN, ""];
         let mut arguments: Vec<String> = words.map(str::to_owned).into();
         arguments.push(self.text(Kind::Argument));
-        let variable = |name: &str, kind| EnvironmentVariable { name: name.to_owned(), value: self.text(kind) };
+        let variable = |name: &str, kind| EnvironmentVariable {
+            name: name.to_owned(),
+            value: self.text(kind),
+            ..EnvironmentVariable::default()
+        };
         let run = RunAction {
             path: "/bin/sh".into(),
             args: arguments,
@@ -148,6 +152,7 @@ impl Inputs {
             secret_arguments: vec![SecretArgument {
                 index: SECRET_INDEX as u32,
                 value: self.text(Kind::SecretArgument),
+                from: None,
             }],
             volume_mounted_files: vec![self.file(FILE, Kind::File), self.file(ROTATED, Kind::OldFile)],
             ..RunAction::default()

@@ -62,6 +62,9 @@ pub(crate) struct RunArgs {
     /// Id of the container; a UUID when left out
     #[arg(long, visible_alias = "name", help_heading = "Container")]
     pub(crate) id: Option<String>,
+    /// Reservation to run the container with (`agent-cli reserve`), whose id it gets; refused where that has expired
+    #[arg(long, value_name = "ID", conflicts_with = "id", help_heading = "Container")]
+    pub(crate) reservation: Option<String>,
     /// Print the id and leave the container running
     #[arg(long, short, help_heading = "Container")]
     pub(crate) detach: bool,
@@ -90,12 +93,16 @@ pub(crate) struct RunArgs {
     pub(crate) no_logs: bool,
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,
-    /// Secret file: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE
+    /// Secret file: PATH=@FILE, PATH=@- (standard input), PATH=@env:VARIABLE or a reference, PATH=PROVIDER:PATH#KEY
     ///
     /// A relative PATH lies under executord's root for such files (/etc/cf-service-bindings by default). The
     /// content itself cannot be given here, where everyone on the machine could read it. A file called `-` or
     /// `env:x` is written @./- or @./env:x. The file is 0600 and belongs to the process's user; `,mode=0640` and `,group=GROUP` behind the source, a
     /// number or a name in the container's /etc/group, let an image read it that becomes another user by itself.
+    ///
+    /// A reference names a secret of a provider in executord's configuration (`agent-cli info` lists them), which executord fetches
+    /// at the start and again when it changes: db/password=vault:kv/db#password, with a version db/password=vault:kv/db#password@3,
+    /// or without keys db/password=credentials:db-password.
     #[arg(help_heading = "Secrets", long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
     /// File that is not secret in itself, such as a binding's type, in the same form as --file: not masked in the output
@@ -116,7 +123,7 @@ pub(crate) struct RunArgs {
     /// at most. Needs Linux 6.4.
     #[arg(help_heading = "Secrets", long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = units::size)]
     pub(crate) writable_files: Option<Option<u64>>,
-    /// Secret variable of the process's environment: NAME=@FILE, NAME=@- or NAME=@env:VARIABLE
+    /// Secret variable of the process's environment: NAME=@FILE, NAME=@-, NAME=@env:VARIABLE or NAME=PROVIDER:PATH#KEY
     ///
     /// One newline at the end of FILE or of standard input is left out. Every process of the same user can read a
     /// process's environment (/proc/PID/environ): prefer --file.

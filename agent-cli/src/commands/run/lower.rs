@@ -69,7 +69,8 @@ pub(super) fn lower(
         secret_arguments: secrets.arguments,
     };
     let mut request = RunRequest {
-        id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+        reserved: args.reservation.is_some(),
+        id: args.reservation.or(args.id).unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
         action: Some(Action { run: Some(run), ..Action::default() }),
         rootfs,
         limits: Some(args.limits.limits()),
@@ -136,21 +137,23 @@ struct Secrets {
 impl Secrets {
     fn sort(contents: Vec<Content>) -> Result<Self, Failure> {
         let mut secrets = Self::default();
-        for content in contents {
+        for mut content in contents {
             let key = content.key.clone();
             match content.flag {
                 Flag::File | Flag::PublicFile => secrets.files.push(content.into_file()),
                 Flag::Param => {} // of bundles, which sort their own
                 Flag::SecretEnv => {
+                    let from = content.take_reference();
                     let value = std::mem::take(&mut *content.into_text()?);
-                    secrets.environment.push(EnvironmentVariable { name: key, value });
+                    secrets.environment.push(EnvironmentVariable { name: key, value, from });
                 }
                 Flag::SecretArg => {
                     let index = key.parse().map_err(|_| {
                         Failure::Usage("--secret-arg takes INDEX=SOURCE; INDEX counts the arguments from 0".into())
                     })?;
+                    let from = content.take_reference();
                     let value = std::mem::take(&mut *content.into_text()?);
-                    secrets.arguments.push(SecretArgument { index, value });
+                    secrets.arguments.push(SecretArgument { index, value, from });
                 }
                 Flag::VcapServices | Flag::RegistryPassword => {} // read elsewhere
             }

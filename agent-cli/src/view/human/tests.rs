@@ -114,6 +114,9 @@ fn info_and_events() {
         version: "0.1.0".into(),
         total: Some(Capacity { memory_bytes: 8 << 30, pids: 4096, containers: 250, disk_bytes: 100 << 30 }),
         remaining: Some(Capacity { memory_bytes: 3 << 30, pids: 4000, containers: 249, disk_bytes: 90 << 30 }),
+        allocated: Some(Capacity { memory_bytes: 5 << 30, pids: 96, containers: 1, disk_bytes: 10 << 30 }),
+        reserved: Some(Capacity { memory_bytes: 1 << 30, ..Capacity::default() }),
+        health: Some(v1::Health { reasons: vec!["drained".into(), "self-test: no".into()], ..v1::Health::default() }),
         containers: [("running".to_owned(), 1)].into(),
         secret_mount_kind: MountKind::TmpfsNoswap.into(),
         launcher_connected: true,
@@ -128,8 +131,10 @@ fn info_and_events() {
         "  secret files on   tmpfs_noswap\n",
         "  images            every image may run: the configuration sets no policy (images.allow)\n",
         "  containers        1 running\n",
-        "  memory       8 GiB     3 GiB\n",
-        "  disk         100 GiB   90 GiB\n",
+        "  health            NOT healthy: drained; self-test: no\n",
+        "  CAPACITY     TOTAL     ALLOCATED   RESERVED   LEFT\n",
+        "  memory       8 GiB     5 GiB       1 GiB      3 GiB\n",
+        "  disk         100 GiB   10 GiB      0 bytes    90 GiB\n",
     ] {
         assert!(text.contains(line), "{line:?} in\n{text}");
     }
@@ -153,6 +158,7 @@ fn info_and_events() {
         step: None,
         restart: None,
         egress_generation: 0,
+        quarantine_phase: 0,
     };
     assert_eq!(event(&completed, Style::PLAIN), "       7  1970-01-01T00:00:05.000Z  completed      web-1  SIGKILL\n");
     let kind = event::Kind::FilesUpdated.into();

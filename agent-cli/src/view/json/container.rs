@@ -8,7 +8,9 @@ use serde::Serialize;
 use super::ending::Ending;
 use super::steps::Step;
 use super::usage::Limits;
-use super::{checks, host_options, isolation, networks, outputs, restarts, seconds, sorted, surroundings, time};
+use super::{
+    checks, host_options, isolation, networks, outputs, restarts, seconds, sorted, sources, surroundings, time,
+};
 use crate::view::human::{mount_kind, network, state, word};
 
 #[derive(Serialize)]
@@ -41,6 +43,12 @@ pub(crate) struct Container {
     steps: Vec<Step>,
     /// Restarts; null without a restart policy.
     restart: Option<restarts::RestartStatus>,
+    /// Of a reservation: when it expires.
+    reservation_expires_at: Option<String>,
+    /// Set while it does not go on in time.
+    quarantine: Option<super::Quarantine>,
+    /// Inputs that came by reference.
+    secret_sources: Vec<sources::SecretSource>,
 }
 
 #[derive(Serialize)]
@@ -184,6 +192,9 @@ impl From<&v1::Container> for Container {
             result: container.result.as_ref().map(Ending::from),
             steps: container.steps.iter().map(Step::from).collect(),
             restart: container.restart.as_ref().map(restarts::RestartStatus::from),
+            reservation_expires_at: time(container.reservation_expires_at.as_ref()),
+            quarantine: container.quarantine.as_ref().map(super::Quarantine::from),
+            secret_sources: container.secret_sources.iter().map(sources::SecretSource::from).collect(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use executor_client::v1;
 use serde::Serialize;
 
+use super::sources::SecretProvider;
 use super::{sorted, time};
 use crate::view::human::mount_kind;
 
@@ -28,8 +29,17 @@ pub(crate) struct Info {
     devices: Vec<HostDevice>,
     apparmor_profiles: Vec<String>,
     shells: Option<Shells>,
+    secret_providers: Vec<SecretProvider>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
+    /// Held by containers and reservations.
+    allocated: Option<Capacity>,
+    /// Held by reservations.
+    reserved: Option<Capacity>,
+    reservations: u32,
+    health: Option<super::Health>,
+    /// Containers and pods that do not go on in time.
+    quarantined: u32,
     containers: BTreeMap<String, u32>,
 }
 
@@ -127,8 +137,14 @@ impl Info {
                 used: shells.used,
                 missed: shells.missed,
             }),
+            secret_providers: info.secret_providers.iter().map(SecretProvider::from).collect(),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
+            allocated: info.allocated.map(capacity),
+            reserved: info.reserved.map(capacity),
+            reservations: info.reservations,
+            health: info.health.as_ref().map(super::Health::from),
+            quarantined: info.quarantined,
             containers: sorted(&info.containers),
         }
     }

@@ -13,10 +13,11 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CheckedBindings, Container, ContainerStats, Cp, Done, Egress, Ending, Event, Executed, Info, LogEntry, PodDocument,
-    Rotated, Secrets, ShownBindings,
+    CheckedBindings, Container, ContainerStats, Cp, Done, Drain, Egress, Ending, Event, Executed, Health, Info,
+    LogEntry, PodDocument, Released, Reservation, Rotated, Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
+use crate::commands::context::ShownContext;
 use crate::view::images;
 
 /// Prints the schema of one document.
@@ -31,6 +32,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("stats", "a line for each container and reading; with --no-stream one document, the list of them", |g| {
             g.subschema_for::<ContainerStats>()
         }),
+        ("top", "a line for each container and reading", |g| g.subschema_for::<ContainerStats>()),
         ("wait", "one document", |g| g.subschema_for::<Container>()),
         ("stop", "one document", |g| g.subschema_for::<Container>()),
         ("signal", "one document", |g| g.subschema_for::<Done>()),
@@ -43,6 +45,10 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("egress set", "one document", |g| g.subschema_for::<Egress>()),
         ("egress show", "one document", |g| g.subschema_for::<Egress>()),
         ("secrets", "one document; the only one that holds values", |g| g.subschema_for::<Secrets>()),
+        ("reserve", "one document", |g| g.subschema_for::<Reservation>()),
+        ("release", "one document", |g| g.subschema_for::<Vec<Released>>()),
+        ("drain", "a line for each change, the last one with done", |g| g.subschema_for::<Drain>()),
+        ("health", "one document", |g| g.subschema_for::<Health>()),
         ("info", "one document", |g| g.subschema_for::<Info>()),
         ("image pull", "one document", |g| g.subschema_for::<images::Document>()),
         ("image ls", "one document", |g| g.subschema_for::<Vec<images::Document>>()),
@@ -56,6 +62,8 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("pod rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("bindings show", "one document", |g| g.subschema_for::<ShownBindings>()),
         ("bindings check", "one document", |g| g.subschema_for::<CheckedBindings>()),
+        ("context list", "one document", |g| g.subschema_for::<Vec<ShownContext>>()),
+        ("context show", "one document", |g| g.subschema_for::<ShownContext>()),
         ("audit", "one document", |g| g.subschema_for::<audit::Json>()),
         ("COMMAND", "where executord refused it, and nothing else was printed", |g| {
             g.subschema_for::<super::Refusal>()
@@ -110,7 +118,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 59] = [
+const SHOWN: [(&str, &str, &[&str]); 64] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
@@ -131,6 +139,11 @@ const SHOWN: [(&str, &str, &[&str]); 59] = [
     ("Wipe", "WipeReceipt", &[]),
     ("Summary", "OutputsSummary", &[]),
     ("Info", "InfoResponse", &["socket"]),
+    ("Reservation", "Reservation", &[]),
+    ("Drain", "DrainResponse", &[]),
+    ("Health", "Health", &[]),
+    ("Quarantine", "Quarantine", &[]),
+    ("Resources", "Resources", &[]),
     ("Capacity", "Capacity", &[]),
     ("LogEntry", "StreamLogsResponse", &["encoding"]),
     ("LogGap", "LogGap", &[]),

@@ -40,8 +40,8 @@ struct SecretContent {
 
 impl From<v1::GetSecretsResponse> for Secrets {
     fn from(response: v1::GetSecretsResponse) -> Self {
-        let variable = |v1::EnvironmentVariable { name, value }| SecretVariable { name, value };
-        let argument = |v1::SecretArgument { index, value }| SecretArgument { index, value };
+        let variable = |v1::EnvironmentVariable { name, value, .. }| SecretVariable { name, value };
+        let argument = |v1::SecretArgument { index, value, .. }| SecretArgument { index, value };
         let file = |v1::File { path, content, public, .. }| {
             let (encoding, content) = encoded(content);
             SecretContent { path, public, encoding, content }

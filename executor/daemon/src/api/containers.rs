@@ -18,6 +18,7 @@ use crate::draft;
 use crate::facts::Facts;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::reservation::Reservation;
 
 /// Default number of containers on a page.
 const PAGE_DEFAULT: usize = 100;
@@ -27,6 +28,9 @@ const PAGE_MAX: usize = 1000;
 const PAGE_BYTES: usize = 2 << 20;
 
 pub(super) fn get(node: &Node, id: &str) -> Result<v1::Container, Problem> {
+    if let Some(reservation) = node.find_reservation(id) {
+        return Ok(convert::reserved_container(&reservation));
+    }
     let facts = node.find(id)?.facts().ok_or_else(|| Problem::no_container(id))?;
     Ok(convert::container(&facts))
 }
@@ -44,20 +48,47 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
         0 => PAGE_DEFAULT,
         size => size.min(PAGE_MAX),
     };
-    let mut page = v1::ListResponse::default();
-    let mut bytes = 0;
+    let mut page = Page { page: v1::ListResponse::default(), bytes: 0, most };
+    let reservations = node.registry.all_reservations().into_iter();
+    let mut reservations = reservations
+        .filter(|one| after.as_ref().is_none_or(|after| one.id > *after) && filter.takes_reservation(one))
+        .peekable();
     node.registry.visit(after.as_ref(), |handle| {
-        let Some(facts) = handle.facts().filter(|facts| filter.takes(facts)) else { return true };
-        if page.containers.len() == most || bytes > PAGE_BYTES {
-            page.next_page_token = page.containers.last().map(|last| last.id.clone()).unwrap_or_default();
+        while let Some(before) = reservations.next_if(|one| one.id < *handle.id()) {
+            if !page.add(|| convert::reserved_container(&before)) {
+                return false;
+            }
+        }
+        // Its reservation was taken since the look at these.
+        reservations.next_if(|one| one.id == *handle.id());
+        let facts = handle.facts().filter(|facts| filter.takes(facts));
+        facts.is_none_or(|facts| page.add(|| convert::container(&facts)))
+    });
+    let _ =
+        page.page.next_page_token.is_empty() && reservations.all(|one| page.add(|| convert::reserved_container(&one)));
+    Ok(page.page)
+}
+
+/// A page that is filled.
+struct Page {
+    page: v1::ListResponse,
+    bytes: usize,
+    /// Maximum number of containers on it.
+    most: usize,
+}
+
+impl Page {
+    /// Adds a container. Returns false where the page is full: the next one begins behind its last container.
+    fn add(&mut self, container: impl FnOnce() -> v1::Container) -> bool {
+        if self.page.containers.len() == self.most || self.bytes > PAGE_BYTES {
+            self.page.next_page_token = self.page.containers.last().map(|last| last.id.clone()).unwrap_or_default();
             return false;
         }
-        let container = convert::container(&facts);
-        bytes += container.encoded_len();
-        page.containers.push(container);
+        let container = container();
+        self.bytes += container.encoded_len();
+        self.page.containers.push(container);
         true
-    });
-    Ok(page)
+    }
 }
 
 /// Filter of a list.
@@ -79,6 +110,13 @@ impl<'a> Filter<'a> {
         };
         let states = request.states.iter().enumerate().map(known).collect::<Result<_, _>>()?;
         Ok(Self { id_prefix: &request.id_prefix, states, labels: &request.labels, pod: &request.pod })
+    }
+
+    fn takes_reservation(&self, reservation: &Reservation) -> bool {
+        self.pod.is_empty()
+            && self.labels.is_empty()
+            && reservation.id.as_str().starts_with(self.id_prefix)
+            && (self.states.is_empty() || self.states.contains(&v1::State::Reserved))
     }
 
     fn takes(&self, facts: &Facts) -> bool {

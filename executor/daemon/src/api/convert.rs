@@ -1,9 +1,12 @@
 //! Messages of the interface, made of facts, events and log entries.
 
+mod cell;
 mod checks;
 mod host_options;
 mod pods;
+mod reservations;
 mod restarts;
+mod sources;
 mod usage;
 mod volumes;
 
@@ -27,9 +30,13 @@ use executor_proto::v1;
 use crate::draft;
 use crate::events::{Event, EventKind};
 use crate::facts::{End, Facts};
+use crate::quarantine::Phase;
 
+pub(super) use cell::{drain, health};
 pub(super) use host_options::host_device;
 pub(super) use pods::pod;
+pub(super) use reservations::{reservation, reserved_container};
+pub(super) use sources::provider as secret_provider;
 pub(super) use volumes::host as host_volume;
 
 /// Mount options of secret files.
@@ -66,6 +73,21 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         check_statuses: checks::statuses(facts.health.as_deref()),
         startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
         restart: facts.restarts.as_ref().filter(|_| facts.started_at.is_some()).map(restarts::status),
+        reservation_expires_at: None,
+        secret_sources: facts.sources.iter().map(sources::source).collect(),
+        quarantine: facts.quarantine.map(|quarantine| v1::Quarantine {
+            phase: phase_message(quarantine.phase).into(),
+            since: Some(timestamp(quarantine.since)),
+        }),
+    }
+}
+
+fn phase_message(phase: Phase) -> v1::quarantine::Phase {
+    match phase {
+        Phase::Create => v1::quarantine::Phase::Create,
+        Phase::Stop => v1::quarantine::Phase::Stop,
+        Phase::Wipe => v1::quarantine::Phase::Wipe,
+        Phase::Removal => v1::quarantine::Phase::Removal,
     }
 }
 
@@ -430,9 +452,16 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::NotReady => Kind::NotReady,
             EventKind::Unhealthy => Kind::Unhealthy,
             EventKind::Restarting => Kind::Restarting,
+            EventKind::SecretsStale => Kind::SecretsStale,
+            EventKind::SecretsFresh => Kind::SecretsFresh,
             EventKind::PodReady => Kind::PodReady,
             EventKind::PodEnded => Kind::PodEnded,
             EventKind::PodDeleted => Kind::PodDeleted,
+            EventKind::ReservationMade => Kind::ReservationMade,
+            EventKind::ReservationExpired => Kind::ReservationExpired,
+            EventKind::ReservationReleased => Kind::ReservationReleased,
+            EventKind::Quarantined(_) => Kind::Quarantined,
+            EventKind::QuarantineEnded(_) => Kind::QuarantineEnded,
         }
         .into(),
         result: event.end.as_deref().map(result),
@@ -440,6 +469,11 @@ pub(crate) fn event(event: &Event) -> v1::Event {
         step: event.step.as_deref().map(|one| step(one, None)),
         egress_generation: if let EventKind::EgressUpdated(generation) = event.kind { generation } else { 0 },
         restart: event.restarts.as_deref().map(restarts::status),
+        quarantine_phase: match event.kind {
+            EventKind::Quarantined(phase) | EventKind::QuarantineEnded(phase) => phase_message(phase),
+            _ => v1::quarantine::Phase::Unspecified,
+        }
+        .into(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! gRPC health: serving while a launcher is connected and every container of an earlier daemon was found again.
+//! gRPC health: serving while a launcher is connected, every container of an earlier daemon was found again, and the cell is
+//! neither drained nor unhealthy. Info has the reasons.
 
 use std::sync::Arc;
 
@@ -17,16 +18,18 @@ pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
     let node = Arc::clone(node);
     tokio::spawn(async move {
         let (mut launcher, mut settled) = (node.launcher.watch(), node.settled.subscribe());
-        let mut stopping = node.stopping.subscribe();
+        let (mut stopping, mut cell) = (node.stopping.subscribe(), node.cell.watch());
         loop {
             let connected = matches!(*launcher.borrow_and_update(), Connection::Up(_));
             let recovered = *settled.borrow_and_update();
-            report(&reporter, connected && recovered && !*stopping.borrow_and_update()).await;
+            let healthy = cell.borrow_and_update().ailments().is_empty();
+            report(&reporter, connected && recovered && healthy && !*stopping.borrow_and_update()).await;
             // The senders live in the node, which this task holds.
             tokio::select! {
                 _ = launcher.changed() => {}
                 _ = settled.changed() => {}
                 _ = stopping.changed() => {}
+                _ = cell.changed() => {}
             }
         }
     });

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use executor_core::image::ImagePolicy;
-use executor_core::protocol::{CountShells, LauncherAnswer, LauncherCall, Shells};
+use executor_core::protocol::Shells;
 use executor_core::record::VolumeKind;
 use executor_images::signatures::SignaturePolicy;
 use executor_proto::v1;
@@ -17,9 +17,11 @@ use crate::node::Node;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn info(node: &Node) -> v1::InfoResponse {
-    let (total, remaining) = node.registry.capacity();
+    let capacity = node.registry.capacity();
     let mut containers: HashMap<String, u32> = HashMap::new();
+    let mut quarantined = 0;
     node.registry.visit(None, |handle| {
+        quarantined += u32::from(handle.facts().is_some_and(|facts| facts.quarantine.is_some()));
         if let Some(state) = handle.state().filter(|_| !handle.is_pod()) {
             *containers.entry(state.name().to_owned()).or_default() += 1;
         }
@@ -35,8 +37,11 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     };
     v1::InfoResponse {
         version: executor_secrets::VERSION.to_owned(),
-        total: Some(convert::capacity(total)),
-        remaining: Some(convert::capacity(remaining)),
+        total: Some(convert::capacity(capacity.total)),
+        remaining: Some(convert::capacity(capacity.remaining)),
+        allocated: Some(convert::capacity(capacity.allocated)),
+        reserved: Some(convert::capacity(capacity.reserved)),
+        reservations: u32::try_from(capacity.reservations).unwrap_or(u32::MAX),
         containers,
         secret_mount_kind: kind.into(),
         cgroups: session.as_ref().map(|session| session.cgroups().to_owned()).unwrap_or_default(),
@@ -53,17 +58,27 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         devices: node.config.policy.devices.iter().map(convert::host_device).collect(),
         apparmor_profiles: node.config.policy.apparmor_profiles.clone(),
         shells,
+        health: Some(health(node)),
+        quarantined,
+        secret_providers: node.providers.statuses().into_iter().map(convert::secret_provider).collect(),
     }
 }
 
-/// Asks the launcher for its counts of shells. None where it does not answer in time, or is older than them.
+/// Makes the message of the cell's health.
+pub(super) fn health(node: &Node) -> v1::Health {
+    let unready = match node.launcher.session() {
+        _ if *node.stopping.borrow() => Some("executord is stopping".to_owned()),
+        Err(problem) => Some(problem.message),
+        Ok(_) if !*node.settled.borrow() => Some("containers of an earlier executord are still looked for".to_owned()),
+        Ok(_) => None,
+    };
+    convert::health(&node.cell.state(), unready)
+}
+
+/// Asks the launcher for its counts of shells. None where it does not answer in time.
 async fn shells(session: &Session) -> Option<v1::Shells> {
-    match session.call_within(PATIENCE, LauncherCall::CountShells(CountShells {}), &[]).await {
-        Ok(LauncherAnswer::Shells(Shells { configured, ready, used, missed })) => {
-            Some(v1::Shells { configured, ready, used, missed })
-        }
-        _ => None,
-    }
+    let Shells { configured, ready, used, missed } = session.shells(PATIENCE).await?;
+    Some(v1::Shells { configured, ready, used, missed })
 }
 
 fn image_policy(policy: &ImagePolicy, signatures: &SignaturePolicy) -> v1::ImagePolicy {

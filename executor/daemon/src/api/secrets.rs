@@ -127,9 +127,9 @@ fn response(bytes: &[u8]) -> Option<v1::GetSecretsResponse> {
     }
     let mut values = values.iter();
     let mut text = || String::from_utf8(values.next()?.to_vec()).ok();
-    let variable = |name| Some(v1::EnvironmentVariable { name, value: text()? });
+    let variable = |name| Some(v1::EnvironmentVariable { name, value: text()?, ..v1::EnvironmentVariable::default() });
     let environment = manifest.environment.into_iter().map(variable).collect::<Option<_>>()?;
-    let argument = |index| Some(v1::SecretArgument { index, value: text()? });
+    let argument = |index| Some(v1::SecretArgument { index, value: text()?, ..v1::SecretArgument::default() });
     let arguments = manifest.arguments.into_iter().map(argument).collect::<Option<_>>()?;
     let files = manifest.files.into_iter().zip(values).map(|(file, content)| {
         Some(v1::File {

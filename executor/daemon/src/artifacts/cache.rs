@@ -97,6 +97,19 @@ impl Cache {
         self.bytes_max > 0
     }
 
+    /// Returns the number of artifacts, and their bytes.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        let (mut files, mut bytes) = (0, 0);
+        for found in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let path = found.path();
+            if path.extension().is_some_and(|extension| extension == MARK) {
+                files += 1;
+                bytes += fs::metadata(path.with_extension("")).map_or(0, |artifact| artifact.len());
+            }
+        }
+        (files, bytes)
+    }
+
     fn sweep(&self) -> io::Result<()> {
         for found in fs::read_dir(&self.dir)? {
             let path = found?.path();

@@ -1,6 +1,7 @@
 //! The listening sockets: made here, or passed by systemd.
 
 use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -12,7 +13,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RawMode, Uid, chowna
 use rustix::process::umask;
 
 use super::{Account, BootError};
-use crate::config::Config;
+use crate::config::{Config, MetricsAddress};
+use crate::scrape::http::Listener;
 
 /// Variables of a socket activation. Libraries would take the descriptors for their own.
 const ACTIVATION: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_FDS_FIRST_FD"];
@@ -46,6 +48,21 @@ pub(super) fn listener(
     Ok(listener)
 }
 
+/// Listens over TCP, where that is configured; before the privileges are dropped, which a port below 1024 needs.
+///
+/// # Errors
+/// The address is not the machine's, or is in use.
+pub(super) fn tcp(config: &Config) -> Result<Option<TcpListener>, BootError> {
+    let Some(address) = config.tcp.as_ref().map(|tcp| tcp.address) else { return Ok(None) };
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        tracing::info!(address = %listener.local_addr()?, "listening with TLS");
+        Ok(listener)
+    };
+    listen().map(Some).map_err(|error| BootError::Address(address, error))
+}
+
 /// Makes the socket for containers with a runtime token. Any user may connect: the token decides. Without the socket
 /// the daemon serves all the rest, and logs the reason.
 pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<UnixListener> {
@@ -71,6 +88,39 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
             None
         }
     }
+}
+
+/// Makes the socket of metrics, if there is to be one. Who may read a unix socket is as for the control plane's.
+///
+/// # Errors
+/// Another process serves it, or it cannot be made.
+pub(super) fn metrics(
+    config: &Config,
+    account: &Account,
+    group: Option<u32>,
+    root: bool,
+) -> Result<Option<Listener>, BootError> {
+    let listener = match &config.metrics.listen {
+        None => return Ok(None),
+        Some(MetricsAddress::Unix(path)) => {
+            let failed = |what| move |source| BootError::Path { what, path: path.clone(), source };
+            remove_stale(path)?;
+            let listener = bind(path, 0o660).map_err(failed("listen on"))?;
+            let owner = root.then_some(account.uid);
+            change_owner(path, 0o660, owner, group.unwrap_or(account.gid)).map_err(failed("change the owner of"))?;
+            listener.set_nonblocking(true).map_err(failed("listen on"))?;
+            tracing::info!(socket = %path.display(), "serving metrics");
+            Listener::Unix(listener)
+        }
+        Some(MetricsAddress::Loopback(address)) => {
+            let listener = TcpListener::bind(address)
+                .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+                .map_err(|error| BootError::Metrics(*address, error))?;
+            tracing::info!(%address, "serving metrics");
+            Listener::Tcp(listener)
+        }
+    };
+    Ok(Some(listener))
 }
 
 /// Listens on a socket that has this mode from its first moment on, so that its name is not looked up again.

@@ -146,6 +146,9 @@ fn faults_name_file_key_and_value() {
         ("[policy]\nuserns_pool_start = 1000", &["policy.userns_pool_start = 1000", "below 65536"]),
         ("[policy]\ndefault_disk_bytes = 5", &["policy.default_disk_bytes = 5", "1048576 to"]),
         ("[launcher]\nwatchdog_seconds = 1", &["FILE", "launcher.watchdog_seconds = 1", "2 to 3600"]),
+        ("[self_test]\ninterval_seconds = 86401", &["FILE", "self_test.interval_seconds = 86401", "0 to 86400"]),
+        ("[self_test]\ntimeout_seconds = 0", &["FILE", "self_test.timeout_seconds = 0", "1 to 600"]),
+        ("[quarantine]\nstop_seconds = 0", &["FILE", "quarantine.stop_seconds = 0", "1 to 3600"]),
         ("[shells]\nready = 65", &["FILE", "shells.ready = 65", "0 to 64"]),
         ("[launcher]\ncgroup_parent = '../x'", &["launcher.cgroup_parent", "../x", "plain names"]),
         ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "65536 to"]),
@@ -175,5 +178,99 @@ fn volumes_are_listed() {
     ] {
         let told = load(text, &[]).unwrap_err();
         assert!(words.iter().all(|word| told.contains(word)), "{text}: {told}");
+    }
+}
+
+const TCP: &str = "address = '127.0.0.1:7443'\ncertificate = '/c'\nkey = '/k'\nclient_ca = '/a'\n";
+
+#[test]
+fn a_listener_over_tcp_has_its_files_and_callers() {
+    assert!(load("", &[]).unwrap().tcp.is_none());
+    let text = format!("[listen]\nunix = 'unix:///s'\n[listen.tcp]\n{TCP}[[callers]]\nou = 'a'\nmethods = ['read']\n");
+    let config = load(&text, &[]).unwrap();
+    assert_eq!(config.listen, Path::new("/s"));
+    let tcp = config.tcp.unwrap();
+    assert_eq!((tcp.address.to_string().as_str(), &*tcp.files.key), ("127.0.0.1:7443", Path::new("/k")));
+    assert_eq!((tcp.handshakes, tcp.each, tcp.callers.0.len()), (64, 128, 1));
+    assert_eq!(load("listen = 'unix:///t'", &[]).unwrap().listen, Path::new("/t"));
+    let told = load(&format!("[listen.tcp]\n{TCP}"), &[]).unwrap_err();
+    assert!(told.contains("callers = []: nobody could call over TCP"), "{told}");
+    let told = load("[[callers]]\nou = 'a'\nmethods = ['read']\n", &[]).unwrap_err();
+    assert!(told.contains("callers = 1 entries: callers come over TCP"), "{told}");
+    assert!(load("[listen]\nudp = 1", &[]).unwrap_err().contains("udp"));
+}
+
+#[test]
+fn every_fault_of_the_listener_over_tcp_is_told() {
+    let text = "[listen.tcp]\naddress = 'localhost'\ncertificate = 'c'\nkey = '/k'\nhandshakes = 0\n\
+                handshake_seconds = 301\nconnections_per_address = 100001\n\
+                [[callers]]\nmethods = []\n[[callers]]\ncn = ''\nmethods = ['write', 'Stop']\n";
+    let told = load(text, &[]).unwrap_err();
+    for part in [
+        "listen.tcp.address = localhost: must be an IP address and a port",
+        "listen.tcp.certificate = c: must be an absolute path",
+        "listen.tcp.client_ca = (not set): is needed",
+        "listen.tcp.handshakes = 0: must be 1 to 10000",
+        "listen.tcp.handshake_seconds = 301: must be 1 to 300",
+        "listen.tcp.connections_per_address = 100001: must be 1 to 100000",
+        "callers[0] = (no identity): must name at least one of uri, dns, cn and ou",
+        "callers[0].methods = 0: must have 1 to 100 entries",
+        "callers[1].cn = 0 bytes: must have 1 to 2048 bytes",
+        "callers[1].methods = write: \"write\" is not `read`",
+        "callers[1].methods = Stop",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(told.lines().count(), 11, "{told}");
+}
+
+#[test]
+fn metrics_are_served_on_this_machine_alone() {
+    let of =
+        |address: &str| load(&format!("[metrics]\nlisten = {address:?}\n"), &[]).map(|config| config.metrics.listen);
+    assert_eq!(of("unix:/run/m.sock"), Ok(Some(MetricsAddress::Unix("/run/m.sock".into()))));
+    assert_eq!(of("unix:///run/m.sock"), Ok(Some(MetricsAddress::Unix("/run/m.sock".into()))));
+    for address in ["127.0.0.1:9464", "[::1]:9464"] {
+        assert_eq!(of(address), Ok(Some(MetricsAddress::Loopback(address.parse().unwrap()))));
+    }
+    for (address, why) in [
+        ("0.0.0.0:9464", "not a loopback address"),
+        ("[::]:9464", "not a loopback address"),
+        ("192.0.2.1:9464", "not a loopback address"),
+        ("127.0.0.1:0", "the port"),
+        ("127.0.0.1", "a loopback address with a port"),
+        ("unix:m.sock", "unix:/ABSOLUTE/PATH"),
+        ("localhost:9464", "a loopback address with a port"),
+    ] {
+        let told = of(address).unwrap_err();
+        assert!(told.contains(&format!("FILE: metrics.listen = {address}: ")) && told.contains(why), "{told}");
+    }
+    let labels = |list: &str| load(&format!("[metrics]\nlabels = {list}\n"), &[]).map(|config| config.metrics.labels);
+    assert_eq!(labels("['team', 'app.kubernetes.io/name']").unwrap().len(), 2);
+    let told = labels("['a.b', 'a-b']").unwrap_err();
+    assert!(told.contains("\"a.b\" and \"a-b\" would both become label_a_b"), "{told}");
+    let told = labels(&format!("{:?}", (0..11).map(|i| i.to_string()).collect::<Vec<_>>())).unwrap_err();
+    assert!(told.contains("11 entries; at most 10"), "{told}");
+}
+
+#[test]
+fn a_collector_of_traces_is_named_without_a_password() {
+    let of = |endpoint: &str, rest: &str| {
+        let loaded = load(&format!("[traces]\nendpoint = {endpoint:?}\n{rest}"), &[]);
+        loaded.map(|config| config.traces.map(|traces| traces.endpoint).unwrap_or_default())
+    };
+    assert_eq!(of("http://127.0.0.1:4317", ""), Ok("http://127.0.0.1:4317".into()));
+    assert_eq!(of("http://h:4318/", "protocol = 'http'"), Ok("http://h:4318/v1/traces".into()));
+    assert_eq!(of("http://h:4318/a/b", "protocol = 'http'"), Ok("http://h:4318/a/b".into()));
+    for (endpoint, why) in [
+        ("http://127.0.0.1:4317/v1/traces", "has a path"),
+        ("https://h:4317", "TLS is not supported"),
+        ("h:4317", "must be http://HOST:PORT"),
+        ("http://h", "must be http://HOST:PORT"),
+        ("", "must be http://HOST:PORT"),
+        ("http://user:s3cret@h:4317", "no user name and password"),
+    ] {
+        let told = of(endpoint, "").unwrap_err();
+        assert!(told.contains("FILE: traces.endpoint = ") && told.contains(why) && !told.contains("s3cret"), "{told}");
     }
 }

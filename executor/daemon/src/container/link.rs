@@ -1,13 +1,16 @@
 //! The connection to a container's shim: any task sends calls, the container's own task receives the reports.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use executor_core::protocol::{ReadUsage, Refused, ShimCall, ShimNews, ShimReport, ShimRequest};
 use executor_core::usage::Usage;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message as _;
+use tokio::time::Instant;
 
+use crate::locked;
 use crate::packets::{Packets, PendingCalls};
 use crate::problem::{Kind, Problem};
 
@@ -16,6 +19,8 @@ use crate::problem::{Kind, Problem};
 pub struct ShimLink {
     packets: Packets,
     calls: PendingCalls<Result<Answer, Refused>>,
+    /// End of the grace period, where this daemon has told the container to stop.
+    kill_at: Mutex<Option<Instant>>,
 }
 
 /// What an answer brings.
@@ -34,7 +39,7 @@ impl ShimLink {
     /// # Errors
     /// The runtime cannot watch it (out of descriptors).
     pub fn new(socket: Seqpacket) -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { packets: Packets::new(socket)?, calls: PendingCalls::default() }))
+        Ok(Arc::new(Self { packets: Packets::new(socket)?, calls: PendingCalls::default(), kill_at: Mutex::default() }))
     }
 
     /// Sends a call to the shim, and waits until the shim has carried it out.
@@ -60,18 +65,29 @@ impl ShimLink {
         }
     }
 
-    /// Returns the container's counters.
+    /// Returns the container's counters, or those of its log alone.
     ///
     /// # Errors
     /// As [`ShimLink::call_with_fds`].
-    pub(crate) async fn usage(&self) -> Result<Usage, Option<Refused>> {
-        match self.ask(ShimCall::ReadUsage(ReadUsage {}), &[]).await? {
+    pub(crate) async fn usage(&self, log_only: bool) -> Result<Usage, Option<Refused>> {
+        match self.ask(ShimCall::ReadUsage(ReadUsage { log_only }), &[]).await? {
             Answer::Usage(usage) => Ok(usage),
             Answer::Done(_) => Err(Some(unexpected())),
         }
     }
 
+    /// Returns when the grace period ends, where this daemon has told the container to stop.
+    pub(crate) fn kill_at(&self) -> Option<Instant> {
+        *locked(&self.kill_at)
+    }
+
     async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<Answer, Option<Refused>> {
+        if let ShimCall::Stop(stop) = &call {
+            let at = Instant::now() + Duration::from_millis(stop.grace_ms);
+            let mut kill_at = locked(&self.kill_at);
+            // A later stop can only shorten the time.
+            *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
+        }
         let (sequence, answer) = self.calls.register().ok_or(None)?;
         let request = ShimRequest { sequence, call: Some(call) };
         self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| None)?;

@@ -195,7 +195,8 @@ mod tests {
         let attempt = TryAction { action: Some(Box::new(run("a"))), ..Default::default() };
         let attempt = Action { r#try: Some(Box::new(attempt)), ..Default::default() };
         let mut with_env = run("b");
-        let env = vec![EnvironmentVariable { name: "A".into(), value: "canary".into() }];
+        let env =
+            vec![EnvironmentVariable { name: "A".into(), value: "canary".into(), ..EnvironmentVariable::default() }];
         with_env.run.as_mut().unwrap().env = env;
         let nothing = limited(run("c"), -1);
         let monitor = parallel(vec![attempt, with_env, parallel(Vec::new()), Action::default(), nothing]);

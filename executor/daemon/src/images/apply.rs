@@ -49,7 +49,8 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
         // Empty arguments of the image are empty secrets, so that they are not taken for placeholders.
         let own = usize::try_from(shift).unwrap_or(0);
         let empty = run.args.iter().take(own).enumerate().filter(|(_, arg)| arg.is_empty());
-        let empty = empty.map(|(at, _)| SecretArgument { index: at as u32, value: String::new() });
+        let empty =
+            empty.map(|(at, _)| SecretArgument { index: at as u32, value: String::new(), ..SecretArgument::default() });
         run.secret_arguments.extend(empty.collect::<Vec<_>>());
     }
     surroundings(run, defaults);
@@ -60,8 +61,13 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
 fn surroundings(run: &mut RunAction, defaults: &ImageDefaults) {
     let used: BTreeSet<&str> = run.env.iter().chain(&run.secret_environment).map(|one| &*one.name).collect();
     let under = defaults.env_under(|name| used.contains(name));
-    let mut env: Vec<EnvironmentVariable> =
-        under.map(|(name, value)| EnvironmentVariable { name: name.clone(), value: value.clone() }).collect();
+    let mut env: Vec<EnvironmentVariable> = under
+        .map(|(name, value)| EnvironmentVariable {
+            name: name.clone(),
+            value: value.clone(),
+            ..EnvironmentVariable::default()
+        })
+        .collect();
     env.append(&mut run.env);
     run.env = env;
     for (field, default) in [(&mut run.dir, &defaults.working_dir), (&mut run.user, &defaults.user)] {
@@ -102,12 +108,16 @@ mod tests {
 
     #[test]
     fn the_request_goes_over_the_image() {
-        let variable = |name: &str| EnvironmentVariable { name: name.into(), value: "request".into() };
+        let variable = |name: &str| EnvironmentVariable {
+            name: name.into(),
+            value: "request".into(),
+            ..EnvironmentVariable::default()
+        };
         let run = RunAction {
             args: strings(&["a", ""]),
             env: vec![variable("A"), variable("B")],
             secret_environment: vec![variable("S")],
-            secret_arguments: vec![SecretArgument { index: 1, value: "pw".into() }],
+            secret_arguments: vec![SecretArgument { index: 1, value: "pw".into(), ..SecretArgument::default() }],
             user: "0".into(),
             ..Default::default()
         };

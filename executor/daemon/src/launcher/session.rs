@@ -7,7 +7,8 @@ use std::time::Duration;
 use executor_core::backoff::Backoff;
 use executor_core::ident::ContainerId;
 use executor_core::protocol::{
-    LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, Refused, ShimLost, VERSION, Welcome,
+    CountShells, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, Refused, Shells, ShimLost, VERSION,
+    Welcome,
 };
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
@@ -83,6 +84,14 @@ impl Session {
         match timeout(limit, answer).await {
             Ok(answer) => answer.map_err(|_| CallError::NotAnswered),
             Err(_) => Err(CallError::Timeout(limit)),
+        }
+    }
+
+    /// Asks the launcher for its counts of shells. None where it does not answer within this time, or is older than them.
+    pub(crate) async fn shells(&self, limit: Duration) -> Option<Shells> {
+        match self.call_within(limit, LauncherCall::CountShells(CountShells {}), &[]).await {
+            Ok(LauncherAnswer::Shells(shells)) => Some(shells),
+            _ => None,
         }
     }
 

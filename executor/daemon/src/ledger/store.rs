@@ -27,6 +27,10 @@ const FORM_VERSION: u64 = 1;
 /// The boot in which the store was last written. A table that older daemons do not look at.
 const BOOTS: TableDefinition<'_, &str, &str> = TableDefinition::new("boots");
 const LAST: &str = "last";
+/// State of the cell, as JSON under [`LAST`]. A table that older daemons do not look at.
+const CELL: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cell");
+/// Reservations by id, as JSON. A table that older daemons do not look at.
+const RESERVATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("reservations");
 /// Bytes of the store's cache.
 const CACHE: usize = 1 << 20;
 
@@ -121,6 +125,22 @@ impl Store {
                 .map_err(|error| StoreError::Form(format!("container {}", id.value()), error))?;
             loaded.containers.push(facts);
         }
+        let cell = match transaction.open_table(CELL) {
+            Err(redb::TableError::TableDoesNotExist(_)) => None,
+            table => table?.get(LAST)?.map(|state| serde_json::from_slice(state.value())),
+        };
+        let malformed = |error| StoreError::Form("state of the cell".to_owned(), error);
+        loaded.cell = cell.transpose().map_err(malformed)?.unwrap_or_default();
+        let reservations = match transaction.open_table(RESERVATIONS) {
+            Err(redb::TableError::TableDoesNotExist(_)) => None,
+            table => Some(table?),
+        };
+        for row in reservations.iter().map(ReadableTable::iter).collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
+            let (id, json) = row?;
+            let reservation = serde_json::from_slice(json.value())
+                .map_err(|error| StoreError::Form(format!("reservation {}", id.value()), error))?;
+            loaded.reservations.push(reservation);
+        }
         for row in transaction.open_table(EVENTS)?.iter()? {
             let (cursor, json) = row?;
             let event: Event = serde_json::from_slice(json.value())
@@ -159,6 +179,18 @@ impl Store {
                     Some(facts) => drop(containers.insert(id.as_str(), &*json(id.as_str(), &**facts)?)?),
                     None => drop(containers.remove(id.as_str())?),
                 }
+            }
+            if !batch.reservations.is_empty() {
+                let mut reservations = transaction.open_table(RESERVATIONS)?;
+                for (id, reservation) in &batch.reservations {
+                    match reservation {
+                        Some(kept) => drop(reservations.insert(id.as_str(), &*json(id.as_str(), &**kept)?)?),
+                        None => drop(reservations.remove(id.as_str())?),
+                    }
+                }
+            }
+            if let Some(state) = &batch.cell {
+                transaction.open_table(CELL)?.insert(LAST, &*json("state of the cell", state)?)?;
             }
             let mut events = transaction.open_table(EVENTS)?;
             for (cursor, event) in &batch.events {

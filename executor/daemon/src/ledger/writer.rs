@@ -67,8 +67,9 @@ impl Writer {
         let mut state = locked(&self.shared.state);
         let was_empty = state.batch.is_empty();
         change(&mut state.batch);
+        let is_waited_for = !state.batch.waiting.is_empty();
         drop(state);
-        if was_empty {
+        if was_empty || is_waited_for {
             self.shared.wake.notify_one();
         }
     }
@@ -104,11 +105,14 @@ struct LedgerFile {
 fn write_on(shared: &Shared, mut file: LedgerFile) {
     let mut retry = RETRY;
     loop {
-        let (batch, closing) = next_batch(shared);
+        let (mut batch, closing) = next_batch(shared);
         if !batch.is_empty() {
             match file.write(&batch) {
                 Ok(()) => {
                     retry.reset();
+                    for waiting in batch.waiting.drain(..) {
+                        let _ = waiting.send(()); // who has asked may not wait any longer
+                    }
                     if locked(&shared.state).trouble.take().is_some() {
                         tracing::info!("the ledger can be written again");
                     }
@@ -152,7 +156,7 @@ fn next_batch(shared: &Shared) -> (Batch, bool) {
         state = wait(shared, state, None);
     }
     let gathered = std::time::Instant::now();
-    while !state.closing && gathered.elapsed() < GATHER {
+    while !state.closing && state.batch.waiting.is_empty() && gathered.elapsed() < GATHER {
         state = wait(shared, state, Some(GATHER));
     }
     let oldest_event = state.batch.oldest_event;

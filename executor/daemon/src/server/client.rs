@@ -4,38 +4,38 @@
 //! nothing. So writing is watched only from the first answer on that finds no room.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
+use rustix::net::Shutdown;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 use crate::packets::watched_for;
 
-/// A client's socket.
+/// A client's socket: a unix socket, or one of TCP.
 #[derive(Debug)]
-pub(super) struct ClientSocket {
+pub(super) struct ClientSocket<T: AsRawFd> {
     /// Set but while the socket is being registered anew; unset for good when that failed.
-    socket: Option<AsyncFd<UnixStream>>,
+    socket: Option<AsyncFd<T>>,
     /// True when writing is watched, too.
     writing: bool,
     /// A read that waits. Its place is lost when the socket is registered anew.
     reader: Option<Waker>,
 }
 
-impl ClientSocket {
-    /// Watches a connected socket.
+impl<T: AsRawFd> ClientSocket<T> {
+    /// Watches a connected socket, which does not block.
     ///
     /// # Errors
     /// The runtime cannot watch it.
-    pub(super) fn new(stream: tokio::net::UnixStream) -> io::Result<Self> {
-        let socket = watched_for(stream.into_std()?, Interest::READABLE)?;
+    pub(super) fn new(stream: T) -> io::Result<Self> {
+        let socket = watched_for(stream, Interest::READABLE)?;
         Ok(Self { socket: Some(socket), writing: false, reader: None })
     }
 
-    fn socket(&self) -> io::Result<&AsyncFd<UnixStream>> {
+    fn socket(&self) -> io::Result<&AsyncFd<T>> {
         self.socket.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
@@ -52,7 +52,7 @@ impl ClientSocket {
     fn poll_by(
         &mut self,
         context: &mut Context<'_>,
-        write: impl Fn(&UnixStream) -> io::Result<usize>,
+        write: impl Fn(&T) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         while !self.writing {
             match write(self.socket()?.get_ref()) {
@@ -72,7 +72,10 @@ impl ClientSocket {
     }
 }
 
-impl AsyncRead for ClientSocket {
+impl<T: AsRawFd + Unpin> AsyncRead for ClientSocket<T>
+where
+    for<'a> &'a T: io::Read,
+{
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
@@ -99,7 +102,10 @@ impl AsyncRead for ClientSocket {
     }
 }
 
-impl AsyncWrite for ClientSocket {
+impl<T: AsRawFd + AsFd + Unpin> AsyncWrite for ClientSocket<T>
+where
+    for<'a> &'a T: io::Write,
+{
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.get_mut().poll_by(context, |mut socket| socket.write(bytes))
     }
@@ -121,13 +127,13 @@ impl AsyncWrite for ClientSocket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.socket()?.get_ref().shutdown(Shutdown::Write))
+        Poll::Ready(rustix::net::shutdown(self.socket()?.get_ref(), Shutdown::Write).map_err(io::Error::from))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd as _;
+    use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -139,9 +145,9 @@ mod tests {
     /// More than a socket has room for.
     const LARGE: usize = 4 << 20;
 
-    fn pair() -> (tokio::net::UnixStream, ClientSocket) {
+    fn pair() -> (tokio::net::UnixStream, ClientSocket<UnixStream>) {
         let (client, server) = tokio::net::UnixStream::pair().unwrap();
-        (client, ClientSocket::new(server).unwrap())
+        (client, ClientSocket::new(server.into_std().unwrap()).unwrap())
     }
 
     /// An answer that finds no room waits for the client, and a read that waits meanwhile is still woken.
@@ -170,7 +176,7 @@ mod tests {
     }
 
     /// What the kernel watches of a descriptor for this process, as epoll_ctl(2) was asked.
-    fn watched_of(socket: &ClientSocket) -> u32 {
+    fn watched_of(socket: &ClientSocket<UnixStream>) -> u32 {
         let line = format!("tfd: {:>8} events: ", socket.socket().unwrap().as_raw_fd());
         let watches = std::fs::read_dir("/proc/self/fdinfo").unwrap();
         let texts = watches.filter_map(|watch| std::fs::read_to_string(watch.unwrap().path()).ok());

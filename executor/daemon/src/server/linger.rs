@@ -4,11 +4,10 @@
 //! and loses these.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use executor_sys::unread::unread;
-use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Interval of polling: the kernel has no event for a peer that has read everything.
@@ -23,7 +22,7 @@ impl LingeringSocket {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(super) fn of(stream: &UnixStream) -> io::Result<Self> {
+    pub(super) fn of(stream: &impl AsFd) -> io::Result<Self> {
         Ok(Self(stream.as_fd().try_clone_to_owned()?))
     }
 
@@ -43,6 +42,7 @@ impl LingeringSocket {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixStream;
 
     use super::*;
 

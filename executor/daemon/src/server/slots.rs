@@ -19,6 +19,8 @@ pub(super) enum Owner {
     User(u32),
     /// A container with a user namespace of its own, by its range of host ids: a process in it can have any of these.
     Container(u32),
+    /// A caller over TCP, by its entry in the configuration.
+    Caller(usize),
 }
 
 impl Owner {
@@ -27,6 +29,7 @@ impl Owner {
         match self {
             Self::User(uid) => u64::from(uid),
             Self::Container(range) => 1 << 32 | u64::from(range),
+            Self::Caller(entry) => 1 << 33 | entry as u64,
         }
     }
 

@@ -18,6 +18,7 @@ use super::calls::{Calls, Request};
 use super::conversation::Conversation;
 use super::hpack;
 use super::weight::Weigher;
+use crate::metrics::calls::CallTimer;
 
 /// Bytes for the library in place of an answer's.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -92,14 +93,16 @@ impl Responder {
         answer: http::Response<Body>,
         permit: Option<AnswerPermit>,
         secrets: bool,
+        mut timer: CallTimer,
     ) -> http::Response<ResponseBody> {
         let Self { calls, id, conversation } = self;
         let (head, body) = answer.into_parts();
         let mut block = Vec::new();
         hpack::put_status(&mut block, head.status.as_u16());
         put_fields(&mut block, &head.headers);
+        timer.take_status(&head.headers);
         calls.answer(id, block, permit, secrets);
-        let mut shadow = http::Response::new(ResponseBody { body, calls, id, owed: 0, conversation });
+        let mut shadow = http::Response::new(ResponseBody { body, calls, id, owed: 0, conversation, timer });
         *shadow.status_mut() = head.status;
         shadow
     }
@@ -263,6 +266,7 @@ pub(crate) struct ResponseBody {
     /// Number of zeros still to be given to the library.
     owed: usize,
     conversation: Conversation,
+    timer: CallTimer,
 }
 
 impl hyper::body::Body for ResponseBody {
@@ -297,6 +301,7 @@ impl hyper::body::Body for ResponseBody {
             if let Ok(trailers) = frame.into_trailers() {
                 let mut block = Vec::new();
                 put_fields(&mut block, &trailers);
+                this.timer.take_status(&trailers);
                 this.calls.finish(this.id, block);
                 return Poll::Ready(Some(Ok(Frame::trailers(HeaderMap::new()))));
             }

@@ -327,7 +327,7 @@ mod tests {
         for method in [RUN, "/executor.v1.Executor/PutArchive", "/executor.v1.Images/Pull"] {
             assert!(Weigher::of(method).0.is_some(), "{method}");
         }
-        assert_eq!(SHAPES.methods.len(), 31);
+        assert_eq!(SHAPES.methods.len(), 36);
         let told = |method| SHAPES.types[SHAPES.methods[method]].size;
         for (told, real) in [
             (told(RUN), size_of::<v1::RunRequest>()),
@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn requests_as_large_as_they_may_be_pass() {
-        let variable = || v1::EnvironmentVariable { name: "A".into(), value: "b".into() };
+        let variable =
+            || v1::EnvironmentVariable { name: "A".into(), value: "b".into(), ..v1::EnvironmentVariable::default() };
         let file = || v1::File { path: "/a".into(), content: vec![1; 90], ..v1::File::default() };
         let run = v1::RunAction {
             path: "/bin/true".into(),
@@ -382,7 +383,11 @@ mod tests {
     /// The client in Rust cannot encode such strings, so bytes of valid ones are changed afterwards.
     #[test]
     fn every_string_that_is_not_utf8_is_reported_by_its_field() {
-        let variable = |value: &str| v1::EnvironmentVariable { name: "A".into(), value: value.into() };
+        let variable = |value: &str| v1::EnvironmentVariable {
+            name: "A".into(),
+            value: value.into(),
+            ..v1::EnvironmentVariable::default()
+        };
         let file = v1::File { path: "/@@@@".into(), content: b"\xff\xfe".to_vec(), ..v1::File::default() };
         let run = v1::RunAction {
             path: "/bin/true".into(),

@@ -221,7 +221,11 @@ pub(crate) fn secret_request(id: &str, canary: &str) -> RunRequest {
     let mut request = request(id);
     let run = request.action.as_mut().unwrap().run.as_mut().unwrap();
     run.args = vec![format!("--token={canary}-arg")];
-    run.env = vec![v1::EnvironmentVariable { name: "TOKEN".into(), value: format!("{canary}-env") }];
+    run.env = vec![v1::EnvironmentVariable {
+        name: "TOKEN".into(),
+        value: format!("{canary}-env"),
+        ..v1::EnvironmentVariable::default()
+    }];
     run.volume_mounted_files =
         vec![v1::File { path: "a".into(), content: format!("{canary}-action").into(), ..v1::File::default() }];
     request.volume_mounted_files =

@@ -17,7 +17,11 @@ async fn every_violation_is_told_and_no_value() {
     bad.grace_period = Some(prost_types::Duration { seconds: -5, nanos: 0 });
     bad.volume_mounted_files[0].path = "../b".into();
     let run = bad.action.as_mut().unwrap().run.as_mut().unwrap();
-    run.env.push(v1::EnvironmentVariable { name: "A=B".into(), value: "canary-value".into() });
+    run.env.push(v1::EnvironmentVariable {
+        name: "A=B".into(),
+        value: "canary-value".into(),
+        ..v1::EnvironmentVariable::default()
+    });
     run.args.push("canary-value\0".into());
     let status = client.run(bad).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);

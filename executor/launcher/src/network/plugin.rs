@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use executor_core::cni::{Attachment, INTERFACE, Plugin, PluginFailure, Verb, Version, plugin_failure, stdin};
 use executor_sys::events::Events;
 use executor_sys::process::{self, Ended, Fork, StringArray};
+use executor_sys::ready::readable_by;
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::{Value, json};
@@ -173,10 +174,19 @@ fn run(
         }
         let _ = host.hierarchies.kill_all(cgroup, KILL_PATIENCE);
     }
+    if !has_ended(child, Instant::now() + KILL_PATIENCE) {
+        // It cannot be killed now. It is taken when it ends, or with this process.
+        return Err(Fault::Late(began.elapsed()));
+    }
     let ended = process::wait_for(child).map_err(system("wait"))?;
     let (answer, complaint, in_time) = collected.map_err(system("output"))?;
     let late = (!in_time).then(|| began.elapsed());
     judge(ended, answer, &complaint, late)
+}
+
+/// Waits until a child has ended; false where it has not by then.
+fn has_ended(child: i32, until: Instant) -> bool {
+    process::pidfd(child).is_ok_and(|pidfd| readable_by(&pidfd, until).unwrap_or(true))
 }
 
 /// Returns the answer of a plugin that has ended, unless it failed, wrote too much, or was killed because it was late.

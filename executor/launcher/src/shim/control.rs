@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
-    Attach, Done, EndTransfer, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, ReadTransfer, Reason,
-    Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
+    Attach, Done, EndTransfer, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, ReadTransfer, ReadUsage,
+    Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
 };
 use executor_core::usage::Usage;
 use executor_secrets::volume::Volume;
@@ -72,7 +72,7 @@ pub(super) enum Command {
     /// Answer with a socket in its network namespace.
     MakeSocket(MakeSocket),
     /// Answer with its counters.
-    ReadUsage,
+    ReadUsage(ReadUsage),
     /// Answer with the URL of a transfer.
     ReadTransfer(ReadTransfer),
     /// Go on after the end of a transfer.
@@ -280,7 +280,7 @@ impl Control {
             Some(ShimCall::ReadTransfer(asked)) => Command::ReadTransfer(asked),
             Some(ShimCall::EndTransfer(asked)) => Command::EndTransfer(asked),
             Some(ShimCall::Signal(signal)) => Command::Signal(signal),
-            Some(ShimCall::ReadUsage(_)) => Command::ReadUsage,
+            Some(ShimCall::ReadUsage(asked)) => Command::ReadUsage(asked),
             Some(ShimCall::Share(_)) => {
                 self.share_with(connection, request.sequence);
                 return None;

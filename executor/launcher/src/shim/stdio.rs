@@ -19,6 +19,7 @@ use executor_core::loglimit::{Decision, LogLimiter};
 use executor_core::logline::{CHUNK_MAX, Entry, Missing, Place, Stream, split, whole_characters, write, write_place};
 use executor_core::plan::{Plan, PlannedProcess, Redaction};
 use executor_core::protocol::{Attach, Reason, Refused};
+use executor_core::usage::LogUsage;
 use executor_secrets::redact::{self, Redactor};
 use executor_sys::events::Events;
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
@@ -52,8 +53,9 @@ pub(super) struct Log {
     terminal: bool,
     stdin: bool,
     redactor: Redactor,
-    /// Bytes that could not be written.
+    /// Bytes that could not be written, and are not told yet.
     lost: u64,
+    usage: LogUsage,
     /// Limits on the rate at which output is kept, if there are any.
     limiter: Option<LogLimiter>,
     begun: Instant,
@@ -117,6 +119,7 @@ impl Log {
             stdin: plan.stdin,
             redactor: Redactor::new(Redaction::None, []),
             lost: 0,
+            usage: LogUsage::default(),
             limiter: LogLimiter::new(plan.logging.limits),
             begun: Instant::now(),
             untold: false,
@@ -301,14 +304,20 @@ impl Log {
         }
     }
 
-    /// Writes what is held back: nothing more comes. Gives the clients, who may not have all of it yet.
-    pub(super) fn end(mut self) -> Attached {
+    /// Writes what is held back: nothing more comes. Gives the clients, who may not have all of it yet, and the
+    /// counters.
+    pub(super) fn end(mut self) -> (Attached, LogUsage) {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
         }
         self.tell_place();
         self.attached.end();
-        self.attached
+        (self.attached, self.usage)
+    }
+
+    /// Returns what was kept of the output, and what was not.
+    pub(super) fn usage(&self) -> LogUsage {
+        self.usage
     }
 
     fn take(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
@@ -380,7 +389,7 @@ impl Log {
             write_place(time, place, Missing::Lost, &mut lines);
             self.untold = false;
         }
-        let (before, mut kept) = (place, 0);
+        let (before, mut kept, mut lines_kept) = (place, 0, 0);
         let since = self.begun.elapsed();
         let put = |entry: &Entry<'_>, place: &mut Place, untold: &mut bool, lines: &mut Vec<u8>| {
             if std::mem::take(untold) {
@@ -400,13 +409,20 @@ impl Log {
             if decision == Decision::Keep {
                 put(&entry, &mut place, &mut self.untold, &mut lines);
                 kept += entry.output_bytes();
+                lines_kept += u64::from(stream != Stream::Executor);
             } else {
+                self.usage.limited_bytes += entry.output_bytes();
+                self.usage.overages += u64::from(decision != Decision::Drop);
                 place.pass(&entry);
                 self.untold = true;
             }
         }
         match self.write(&lines) {
-            Ok(()) => (self.place, self.lost) = (place, 0),
+            Ok(()) => {
+                (self.place, self.lost) = (place, 0);
+                self.usage.bytes += kept;
+                self.usage.lines += lines_kept;
+            }
             Err(error) => {
                 if self.lost == 0 {
                     let why = format_args!("output was lost: {}: {}", self.path.display(), plain(&error));
@@ -416,6 +432,7 @@ impl Log {
                 self.place.bytes += place.bytes - before.bytes;
                 self.place.entries += place.entries - before.entries;
                 self.lost += kept;
+                self.usage.lost_bytes += kept;
                 self.untold = true;
             }
         }

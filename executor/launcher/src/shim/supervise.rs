@@ -8,12 +8,14 @@ use executor_core::limits::SIGNAL_MAX;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
 use executor_core::record::{Exit, Failure, RestartRecord, StepRecord};
+use executor_core::usage::Usage;
 use executor_sys::events::Events;
 use executor_sys::process::{self, SignalEvents};
 
 use super::control::{Carried, Command, Control};
 use super::steps::Running;
 use super::{Ready, checks, disclosure, egress, save, transfers, update, usage};
+use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -185,8 +187,13 @@ fn carry_out(
             disclosure::answer(&asked, ready.token.as_ref(), &ready.record, volume)
                 .map(|file| Some(Carried::Secrets(file)))
         }
-        Command::ReadUsage => {
-            let usage = usage::read(host, &ready.record.cgroup, &ready.interfaces);
+        Command::ReadUsage(asked) => {
+            let usage = if asked.log_only {
+                Some(Usage { at: now().0, ..Usage::default() })
+            } else {
+                usage::read(host, &ready.record.cgroup, &ready.interfaces)
+            };
+            let usage = usage.map(|usage| Usage { log: Some(ready.log.usage()), ..usage });
             let gone = || Refused::new(Reason::Precondition, "the container's cgroup is gone: it is ending");
             usage.map(|usage| Some(Carried::Usage(usage))).ok_or_else(gone)
         }

@@ -3,19 +3,19 @@
 //!
 //! SIGINT, SIGTERM and SIGHUP stop the container; outputs are fetched all the same. The exit status is the run tool's.
 //!
-//! EXECUTOR_SOCKET names executord's socket. EXECUTOR_CNAB_NETWORK is as `--network` of `run`, EXECUTOR_CNAB_EGRESS=1 as its
+//! EXECUTOR_SOCKET, or EXECUTOR_ADDRESS with the files of TLS, names executord, as for agent-cli. EXECUTOR_CNAB_NETWORK is as `--network` of `run`, EXECUTOR_CNAB_EGRESS=1 as its
 //! `--egress`, EXECUTOR_CNAB_IMAGE an image to run instead, EXECUTOR_CNAB_USER a user to run as, and
 //! EXECUTOR_CNAB_IGNORE_DIGEST=1 runs what cannot be verified. `true` and `yes` are as `1`; 0, `false` and `no` as if unset.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr as _;
 
-use agent_cli::connect::{Client, DEFAULT_SOCKET};
+use agent_cli::connect::{DEFAULT_SOCKET, connect};
 use agent_cli::container::completed;
 use agent_cli::destination::{Place, Tree, below};
 use agent_cli::exit::{OURS, Outcome};
 use agent_cli::failure::Failure;
+use agent_cli::global::Global;
 use agent_cli::interrupt::Interrupts;
 use agent_cli::logs::{Form, Printer};
 use agent_cli::network::Chosen;
@@ -74,12 +74,12 @@ fn operate() -> Result<u8, Failure> {
         ignore_digest: switch("EXECUTOR_CNAB_IGNORE_DIGEST")?,
         ..Wanted::default()
     };
-    let socket = std::env::var_os("EXECUTOR_SOCKET").filter(|path| !path.is_empty()).unwrap_or(DEFAULT_SOCKET.into());
+    let server = Global::default().server(DEFAULT_SOCKET)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     let result = runtime.block_on(async {
         let mut interrupts = Interrupts::install().map_err(Failure::System)?;
         let output = Output::start("cnab-executor").map_err(Failure::System)?;
-        let client = Client::connect(Path::new(&socket)).await?;
+        let client = connect(&server).await?;
         let session = Session { client, output, style: Style::detect(), json: false };
         let result = carry_out(&session, &operation, &options, &image, &mut interrupts).await;
         let written = session.output.finish().await;

@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use agent_cli::connect::{Client, DEFAULT_SOCKET};
+use agent_cli::connect::{DEFAULT_SOCKET, connect};
 use agent_cli::failure::Failure;
 use agent_cli::global::Global;
 use agent_cli::output::Output;
@@ -204,7 +204,8 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     runtime.block_on(async {
-        let Ok(client) = Client::connect(&global.socket(DEFAULT_SOCKET)).await else { return Ok(false) };
+        let server = global.server(DEFAULT_SOCKET)?;
+        let Ok(client) = connect(&server).await else { return Ok(false) };
         let output = Output::start("agent-cli").map_err(Failure::System)?;
         let session = Session { client, output, style: Style::detect(), json: global.json };
         let mut asked = true;

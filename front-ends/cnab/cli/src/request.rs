@@ -65,7 +65,11 @@ pub(crate) fn build(
     options: &Options,
     writable: bool,
 ) -> Result<Request, Failure> {
-    let variable = |name: &String, value: &str| EnvironmentVariable { name: name.clone(), value: value.to_owned() };
+    let variable = |name: &String, value: &str| EnvironmentVariable {
+        name: name.clone(),
+        value: value.to_owned(),
+        ..EnvironmentVariable::default()
+    };
     let file = |path: &String, content: &[u8], public| File {
         path: path.clone(),
         content: content.to_vec(),

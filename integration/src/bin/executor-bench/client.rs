@@ -57,19 +57,24 @@ type Exit = (Instant, RunResult);
 #[derive(Clone, Default)]
 struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
 
+/// The socket that a connection was made to.
+fn socket_of(connection: &executor_client::Client) -> anyhow::Result<&std::path::Path> {
+    connection.address().socket().context("the benchmark's daemon has a socket")
+}
+
 impl Client {
     /// Connects, and subscribes to the events to come.
     pub(crate) async fn new(connection: executor_client::Client, rootfs: &Rootfs) -> anyhow::Result<Self> {
         let events = connection.events(None, "").await.context("WatchEvents")?;
         let waiting = Waiting::default();
         tokio::spawn(waiting.clone().hand_out(events));
-        let runs = executor_client::Client::connect(connection.socket()).await?;
+        let runs = executor_client::Client::connect(socket_of(&connection)?).await?;
         Ok(Self { connection, runs, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
     }
 
     /// Makes a client for another lane, which shares the event stream and its connection.
     pub(crate) async fn lane(&self) -> anyhow::Result<Self> {
-        let runs = executor_client::Client::connect(self.connection.socket()).await?;
+        let runs = executor_client::Client::connect(socket_of(&self.connection)?).await?;
         Ok(Self { runs, ..self.clone() })
     }
 

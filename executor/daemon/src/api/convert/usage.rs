@@ -8,7 +8,7 @@ use super::timestamp;
 
 /// Makes the message of a container's counters.
 pub(super) fn message(usage: &Usage) -> v1::Usage {
-    let Usage { at, cpu, memory, pids, io, network } = usage;
+    let Usage { at, cpu, memory, pids, io, network, log: _ } = usage;
     v1::Usage {
         time: Some(timestamp(Timestamp(*at))),
         cpu: Some(of_cpu(cpu)),

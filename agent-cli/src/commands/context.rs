@@ -1,0 +1,162 @@
+//! `context list|use|show|add|remove`: the executords that this user knows, by name.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::contexts::{self, CONTEXTS, Context, Contexts};
+use crate::failure::Failure;
+use crate::global::Global;
+use crate::output::print;
+use crate::view::json;
+use crate::view::style::{Role, Style};
+use crate::view::table::Table;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContextCommand {
+    /// List the contexts; `*` marks the one in use
+    List,
+    /// Use a context for later commands that name no other executord
+    Use(Name),
+    /// Show a context, by default the one in use
+    Show(ShowArgs),
+    /// Add a context, or replace it, with --socket, or with --address and the flags of TLS
+    ///
+    /// agent-cli context add prod --address node-1:7443 --tls-cert me.crt --tls-key me.key --tls-ca ca.crt
+    Add(AddArgs),
+    /// Remove a context
+    Remove(Name),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Name {
+    /// Name of the context
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Name of the context
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AddArgs {
+    /// Name of the context: letters, digits, `.`, `_` and `-`
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Use the context from now on
+    #[arg(long = "use")]
+    in_use: bool,
+}
+
+/// A context, as `--json` shows it.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct ShownContext {
+    name: String,
+    in_use: bool,
+    socket: Option<PathBuf>,
+    address: Option<String>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_ca: Option<PathBuf>,
+    tls_server_name: Option<String>,
+}
+
+impl ShownContext {
+    fn new(name: &str, context: &Context, contexts: &Contexts) -> Self {
+        let Context { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = context.clone();
+        let in_use = contexts.current.as_deref() == Some(name);
+        Self { name: name.to_owned(), in_use, socket, address, tls_cert, tls_key, tls_ca, tls_server_name }
+    }
+
+    fn place(&self) -> String {
+        let socket = self.socket.as_ref().map(|path| path.display().to_string());
+        self.address.clone().or(socket).unwrap_or_default()
+    }
+}
+
+/// Carries `context` out.
+pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Failure> {
+    let path = contexts::path().ok_or_else(|| Failure::Usage(format!("neither HOME nor {CONTEXTS} is set")))?;
+    let mut known = Contexts::read(&path)?;
+    if !matches!(command, ContextCommand::Add(_)) && global.names_server() {
+        return Err(Failure::Usage(
+            "context: --socket, --address, --tls-... and --context are for `context add`".into(),
+        ));
+    }
+    match command {
+        ContextCommand::List => {
+            let shown: Vec<_> = known.contexts.iter().map(|(name, one)| ShownContext::new(name, one, &known)).collect();
+            print(&if global.json { json::document(&shown) } else { list(&shown) })?;
+        }
+        ContextCommand::Show(ShowArgs { name }) => {
+            let name = name.or_else(|| known.current.clone()).ok_or_else(|| {
+                Failure::Usage("no context is in use: name one, or `agent-cli context use NAME`".to_owned())
+            })?;
+            let shown = ShownContext::new(&name, known.get(&name, &path)?, &known);
+            print(&if global.json { json::document(&shown) } else { table(&shown) })?;
+        }
+        ContextCommand::Use(Name { name }) => {
+            known.get(&name, &path)?;
+            known.current = Some(name);
+            known.write(&path)?;
+        }
+        ContextCommand::Add(AddArgs { name, in_use }) => {
+            contexts::check_name(&name).map_err(Failure::Usage)?;
+            if global.local || global.context.is_some() {
+                return Err(Failure::Usage(
+                    "context add: needs --socket, or --address and the flags of TLS".to_owned(),
+                ));
+            }
+            known.contexts.insert(name.clone(), Context::of(&global.given()?).absolute());
+            if in_use {
+                known.current = Some(name);
+            }
+            known.write(&path)?;
+        }
+        ContextCommand::Remove(Name { name }) => {
+            known.get(&name, &path)?;
+            known.contexts.remove(&name);
+            known.current = known.current.filter(|current| *current != name);
+            known.write(&path)?;
+        }
+    }
+    Ok(0)
+}
+
+fn list(shown: &[ShownContext]) -> String {
+    let mut table = Table::with_heading(0, &["NAME", "USED", "EXECUTORD"]);
+    for context in shown {
+        let used = if context.in_use { "*" } else { "" };
+        table.row([
+            (context.name.clone(), Role::Plain),
+            (used.to_owned(), Role::Plain),
+            (context.place(), Role::Plain),
+        ]);
+    }
+    table.render(Style::detect())
+}
+
+fn table(shown: &ShownContext) -> String {
+    let mut table = Table::bare(0);
+    table.pair("name", &*shown.name);
+    table.pair("in use", if shown.in_use { "yes" } else { "no" });
+    let paths =
+        [("socket", &shown.socket), ("certificate", &shown.tls_cert), ("key", &shown.tls_key), ("ca", &shown.tls_ca)];
+    for (name, text) in [("address", &shown.address), ("server name", &shown.tls_server_name)] {
+        if let Some(text) = text {
+            table.pair(name, &**text);
+        }
+    }
+    for (name, path) in paths {
+        if let Some(path) = path {
+            table.pair(name, path.display().to_string());
+        }
+    }
+    table.render(Style::detect())
+}

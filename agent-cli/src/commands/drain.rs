@@ -1,0 +1,145 @@
+//! `drain`, `undrain` and `health`: an executord that takes no containers, or is not well.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use executor_client::v1::DrainResponse;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::exit::OURS;
+use crate::failure::Failure;
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::text::plain;
+use crate::units;
+use crate::view::{human, json};
+
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// Time after which containers that have not ended are killed, at most 24h [default: 10m]
+    #[arg(long, value_name = "DURATION", value_parser = units::grace)]
+    deadline: Option<Duration>,
+    /// Containers that are stopping at once, at most 1000 [default: 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    parallel: Option<u32>,
+    /// Reason that those are told whose containers are refused
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HealthArgs {
+    /// Say that this executord is not healthy, for this reason
+    #[arg(long, value_name = "REASON", conflicts_with = "healthy")]
+    unhealthy: Option<String>,
+    /// Take back what --unhealthy said
+    #[arg(long)]
+    healthy: bool,
+}
+
+const DOING: &str = "drain";
+
+pub(super) async fn drain(session: &Session, args: DrainArgs) -> Result<u8, Failure> {
+    let DrainArgs { deadline, parallel, reason } = args;
+    let mut drain = session.client.cell().drain(deadline, parallel.unwrap_or(0), &reason).doing(DOING)?;
+    let mut shown = Shown::new(session);
+    let mut last = DrainResponse::default();
+    while let Some(progress) = drain.next().await.doing(DOING)? {
+        shown.show(session, &progress).await;
+        last = progress;
+    }
+    shown.end();
+    if !session.json {
+        session.output.text(summary(&last)).await;
+    }
+    // Something may still run.
+    Ok(if last.left.is_empty() { 0 } else { OURS })
+}
+
+/// The end of a drain, in lines.
+fn summary(last: &DrainResponse) -> String {
+    let mut text = format!("drained: {} ended, {} killed\n", last.ended, last.killed.len());
+    for id in &last.killed {
+        text.push_str(&format!("killed: {}\n", plain(id)));
+    }
+    for id in &last.left {
+        text.push_str(&format!("NOT ended: {}\n", plain(id)));
+    }
+    text
+}
+
+/// How the progress is shown: a bar on a terminal, lines through a pipe, documents with --json.
+struct Shown {
+    bar: Option<ProgressBar>,
+}
+
+impl Shown {
+    fn new(session: &Session) -> Self {
+        let is_bar = !session.json && std::io::stderr().is_terminal();
+        let style = ProgressStyle::with_template("draining {bar:28} {pos}/{len} ended{msg}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ");
+        let target = ProgressDrawTarget::stderr_with_hz(10);
+        Self { bar: is_bar.then(|| ProgressBar::with_draw_target(Some(0), target).with_style(style)) }
+    }
+
+    async fn show(&mut self, session: &Session, progress: &DrainResponse) {
+        let left = human::left(progress.deadline_at.as_ref(), SystemTime::now());
+        let killed = progress.killed.len();
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(progress.total.into());
+                bar.set_position(progress.ended.into());
+                let killed = if killed == 0 { String::new() } else { format!(", {killed} killed") };
+                bar.set_message(format!("{killed}, {} stopping; the rest is killed {left}", progress.stopping));
+            }
+            None if session.json => session.output.text(json::line(&json::Drain::from(progress))).await,
+            None if progress.done => {}
+            None => {
+                let DrainResponse { ended, total, stopping, .. } = progress;
+                let line = format!("{ended} of {total} ended, {stopping} stopping, {killed} killed; deadline {left}\n");
+                session.output.text(line).await;
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.bar.iter().for_each(ProgressBar::finish_and_clear);
+    }
+}
+
+pub(super) async fn undrain(session: &Session) -> Result<u8, Failure> {
+    session.client.cell().undrain().await.doing("undrain")?;
+    Ok(0)
+}
+
+pub(super) async fn health(session: &Session, args: HealthArgs) -> Result<u8, Failure> {
+    let doing = "health";
+    let health = match (args.unhealthy, args.healthy) {
+        (Some(reason), _) => session.client.cell().set_unhealthy(Some(&reason)).await.doing(doing)?,
+        (None, true) => session.client.cell().set_unhealthy(None).await.doing(doing)?,
+        (None, false) => session.client.info().await.doing(doing)?.health.unwrap_or_default(),
+    };
+    session.print(&json::Health::from(&health), || human::health_line(&health) + "\n").await;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_names_what_was_killed_and_what_is_left() {
+        let last = DrainResponse {
+            total: 4,
+            ended: 3,
+            killed: vec!["a".into(), "b\u{1b}".into()],
+            left: vec!["c".into()],
+            ..DrainResponse::default()
+        };
+        let text = summary(&last);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines[0], lines[1], lines[3]), ("drained: 3 ended, 2 killed", "killed: a", "NOT ended: c"));
+        assert!(!text.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,69 @@
+//! `reserve` and `release`: capacity for a container that is run later.
+
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use executor_client::v1::Resources;
+
+use crate::failure::Failure;
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::text::plain;
+use crate::units;
+use crate::view::{human, json};
+
+#[derive(Debug, Args)]
+pub(crate) struct ReserveArgs {
+    /// Memory, as run --memory takes it [default: executord's, as for a container that does not say]
+    #[arg(long, short, value_name = "SIZE", value_parser = units::size)]
+    memory: Option<u64>,
+    /// Processes and threads [default: executord's]
+    #[arg(long, visible_alias = "pids-limit", value_name = "N", value_parser = units::count)]
+    pids: Option<u64>,
+    /// Disk: the container's limit and its empty volumes together [default: executord's]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    disk: Option<u64>,
+    /// Time until the reservation expires, 1s to 1h [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = units::grace)]
+    ttl: Option<Duration>,
+    /// Id of the later container; a UUID when left out
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    /// Ids of the reservations
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+}
+
+pub(super) async fn reserve(session: &Session, args: ReserveArgs) -> Result<u8, Failure> {
+    let ReserveArgs { memory, pids, disk, ttl, id } = args;
+    let resources =
+        Resources { memory_bytes: memory.unwrap_or(0), pids: pids.unwrap_or(0), disk_bytes: disk.unwrap_or(0) };
+    // Made up here, so that the request can be sent again.
+    let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let (reservation, created) = session.client.cell().reserve(&id, resources, ttl).await.doing("reserve")?;
+    if !created && !session.json {
+        let left = human::left(reservation.expires_at.as_ref(), SystemTime::now());
+        session.output.note(format!("{} was reserved before; its time begins anew: {left}", plain(&reservation.id)));
+    }
+    let document = json::Reservation::from(&reservation);
+    session.print(&document, || plain(&reservation.id) + "\n").await;
+    Ok(0)
+}
+
+pub(super) async fn release(session: &Session, args: ReleaseArgs) -> Result<u8, Failure> {
+    let (mut done, mut failures) = (Vec::with_capacity(args.ids.len()), Vec::new());
+    for id in args.ids {
+        let released = session.client.cell().release(&id).await.doing(&format!("release {id}"));
+        let error = released.as_ref().err().map(Failure::describe);
+        if error.is_none() && !session.json {
+            session.output.text(plain(&id) + "\n").await;
+        }
+        done.push(json::Released { id, released: error.is_none(), error });
+        failures.extend(released.err());
+    }
+    session.tried(&done, failures).await
+}

@@ -1,0 +1,186 @@
+//! `top`: a screen of what containers use, drawn anew with each reading, key and resize.
+//!
+//! What the screen shows is decided in [`screen`], which knows no terminal. Through a pipe, or with --batch, plain tables are printed
+//! instead. While executord is away the last reading stays, and a line says so.
+
+mod screen;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use executor_client::v1::{ContainerStats, InfoResponse, WatchStatsRequest};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use self::screen::{Pressed, Screen, Sort};
+use crate::connect::Client;
+use crate::failure::Failure;
+use crate::request::to_proto;
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::terminal::{self, Keyboard, Raw, Typed};
+use crate::units;
+use crate::view::{json, stats};
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Print tables one after the other, as through a pipe
+    #[arg(long, short)]
+    pub(crate) batch: bool,
+    /// End after this many readings
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iterations: Option<u64>,
+    /// Time between two readings, 1s to 1h
+    #[arg(long, short = 'd', value_name = "DURATION", value_parser = units::grace, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// Sort by this column, the largest first (ids: the first)
+    #[arg(long, value_enum, default_value_t = Sort::Cpu)]
+    pub(crate) sort: Sort,
+    /// Reverse the order
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// Show containers with this text in their id only
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) filter: String,
+    /// Show containers with this label only; with all of the labels when repeated
+    #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
+    pub(crate) labels: Vec<(String, String)>,
+}
+
+const DOING: &str = "top";
+/// Enters the terminal's second screen, and hides the cursor.
+const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
+/// The opposite.
+const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+/// Time after which a reading that is late is told.
+const LATE: Duration = Duration::from_secs(2);
+/// Pause before the next attempt to follow an executord that is away.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Size of a terminal that does not tell it.
+const SIZE: (usize, usize) = (24, 80);
+
+/// What the task that follows executord has to tell.
+enum News {
+    Reading(Vec<ContainerStats>, Box<Option<InfoResponse>>),
+    Failed(Failure),
+}
+
+pub(super) async fn top(session: &Session, args: TopArgs) -> Result<u8, Failure> {
+    let on_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    let labels = args.labels.iter().cloned().collect();
+    let request =
+        WatchStatsRequest { labels, interval: Some(to_proto(args.interval)?), ..WatchStatsRequest::default() };
+    if args.batch || session.json || !on_terminal {
+        return batch(session, &args, request).await;
+    }
+    interactive(session, &args, request).await
+}
+
+async fn batch(session: &Session, args: &TopArgs, request: WatchStatsRequest) -> Result<u8, Failure> {
+    let mut screen = Screen::new(args.sort, args.reverse, args.filter.clone());
+    let mut watch = session.client.watch_stats(request);
+    let mut left = args.iterations;
+    while left != Some(0) {
+        let Some(readings) = watch.next().await.doing(DOING)? else { break };
+        screen.take(readings);
+        let (shown, before) = screen.shown();
+        if session.json {
+            for one in &shown {
+                session.output.text(json::line(&json::ContainerStats::from(one))).await;
+            }
+        } else {
+            session.output.text(format!("{}\n", stats::table(&shown, before, session.style))).await;
+        }
+        left = left.map(|left| left - 1);
+    }
+    Ok(0)
+}
+
+/// The second screen of the terminal, until this is dropped.
+struct SecondScreen;
+
+impl SecondScreen {
+    fn enter() -> Self {
+        put(ENTER);
+        Self
+    }
+}
+
+impl Drop for SecondScreen {
+    fn drop(&mut self) {
+        put(LEAVE);
+    }
+}
+
+fn put(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush()); // the terminal may be gone
+}
+
+async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsRequest) -> Result<u8, Failure> {
+    let mut resized = signal(SignalKind::window_change()).map_err(Failure::System)?;
+    let mut keyboard = Keyboard::start(None)?;
+    let (sender, mut news) = mpsc::channel(4);
+    tokio::spawn(follow(session.client.clone(), request, sender));
+    let mut screen = Screen::new(args.sort, args.reverse, args.filter.clone());
+    let (mut heard, mut left) = (Instant::now(), args.iterations);
+    let mut clock = tokio::time::interval(PAUSE);
+    let _raw = Raw::enter()?;
+    let _second = SecondScreen::enter();
+    while left != Some(0) {
+        let (rows, columns) = terminal::window().map_or(SIZE, |size| (size.rows as usize, size.columns as usize));
+        session.output.text(screen.draw(rows, columns, session.style)).await;
+        tokio::select! {
+            told = news.recv() => match told {
+                Some(News::Reading(readings, info)) => {
+                    heard = Instant::now();
+                    screen.say(String::new());
+                    screen.take(readings);
+                    screen.node(*info);
+                    left = left.map(|left| left - 1);
+                }
+                Some(News::Failed(failure)) => screen.say(failure.describe()),
+                None => break,
+            },
+            typed = keyboard.next() => match typed {
+                Typed::Bytes(bytes) => if screen.press(&bytes) == Pressed::Quit { break },
+                Typed::End | Typed::Detach => break,
+            },
+            _ = resized.recv() => {}
+            _ = clock.tick() => {
+                let silent = heard.elapsed();
+                if silent > args.interval + LATE {
+                    screen.say(format!("no reading for {} s: executord is away or busy", silent.as_secs()));
+                }
+            }
+        }
+    }
+    // The last drawing must not come after the screen is left.
+    session.output.finish().await?;
+    Ok(0)
+}
+
+/// Follows executord, over its restarts too, until nobody listens.
+async fn follow(client: Client, request: WatchStatsRequest, news: mpsc::Sender<News>) {
+    loop {
+        let mut watch = client.watch_stats(request.clone());
+        loop {
+            let told = match watch.next().await.doing(DOING) {
+                Ok(Some(readings)) => News::Reading(readings, Box::new(client.info().await.ok())),
+                Ok(None) => break,
+                Err(failure) => {
+                    let told = news.send(News::Failed(failure)).await;
+                    tokio::time::sleep(PAUSE).await;
+                    if told.is_err() {
+                        return;
+                    }
+                    break;
+                }
+            };
+            if news.send(told).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Where executord is: flags, environment, and the contexts of a file.
+//!
+//! The first of these decides: `--socket`, `--address` or `--context`; EXECUTOR_SOCKET or EXECUTOR_ADDRESS;
+//! EXECUTOR_CONTEXT; the context that the file says is in use; the command's default socket. The file has addresses and
+//! paths, and no secret.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use executor_client::Tls;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// Variable that names the socket of executord.
+pub const SOCKET: &str = "EXECUTOR_SOCKET";
+/// Variable with the address of an executord of another machine.
+pub const ADDRESS: &str = "EXECUTOR_ADDRESS";
+/// Variables with the files of TLS, and the name in executord's certificate.
+pub const TLS_CERT: &str = "EXECUTOR_TLS_CERT";
+pub const TLS_KEY: &str = "EXECUTOR_TLS_KEY";
+pub const TLS_CA: &str = "EXECUTOR_TLS_CA";
+pub const TLS_SERVER_NAME: &str = "EXECUTOR_TLS_SERVER_NAME";
+/// Variable that names a context.
+pub const CONTEXT: &str = "EXECUTOR_CONTEXT";
+/// Variable with the path of the file of contexts.
+pub const CONTEXTS: &str = "EXECUTOR_CONTEXTS";
+/// Largest file, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+/// Most contexts.
+const CONTEXTS_MAX: usize = 1000;
+/// Longest name, in bytes.
+const NAME_MAX: usize = 64;
+
+/// An executord to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// A unix socket.
+    Socket(PathBuf),
+    /// TCP with mutual TLS.
+    Tcp(String, Tls),
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Tcp(address, _) => f.write_str(address),
+        }
+    }
+}
+
+/// A context as the file has it: a socket, or an address with its files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Context {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) socket: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_key: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_server_name: Option<String>,
+}
+
+impl Context {
+    /// The server. `said` names the flag, variable or key of a field.
+    ///
+    /// # Errors
+    /// Fields are missing, or exclude one another.
+    pub(crate) fn server(&self, said: impl Fn(&str) -> String) -> Result<Server, Failure> {
+        let Self { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = self;
+        let files = [("tls_cert", tls_cert), ("tls_key", tls_key), ("tls_ca", tls_ca)];
+        let usage = |why: String| Err(Failure::Usage(why));
+        let (Some(address), socket) = (address, socket) else {
+            let mut tls = files.iter().filter(|(_, file)| file.is_some()).map(|(name, _)| *name).collect::<Vec<_>>();
+            tls.extend(tls_server_name.as_ref().map(|_| "tls_server_name"));
+            return match (socket, tls.first()) {
+                (_, Some(name)) => usage(format!("{} needs {}", said(name), said("address"))),
+                (Some(socket), None) => Ok(Server::Socket(socket.clone())),
+                (None, None) => usage(format!("{} or {} is missing", said("socket"), said("address"))),
+            };
+        };
+        if socket.is_some() {
+            return usage(format!("{} and {} exclude one another", said("socket"), said("address")));
+        }
+        let missing: Vec<String> =
+            files.iter().filter(|(_, file)| file.is_none()).map(|(name, _)| said(name)).collect();
+        if !missing.is_empty() {
+            return usage(format!("{} {address} needs {} as well", said("address"), missing.join(", ")));
+        }
+        let file = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
+        let tls = Tls {
+            certificate: file(tls_cert),
+            key: file(tls_key),
+            ca: file(tls_ca),
+            server_name: tls_server_name.clone(),
+        };
+        Ok(Server::Tcp(address.clone(), tls))
+    }
+
+    pub(crate) fn of(server: &Server) -> Self {
+        match server.clone() {
+            Server::Socket(path) => Self { socket: Some(path), ..Self::default() },
+            Server::Tcp(address, tls) => Self {
+                address: Some(address),
+                tls_cert: Some(tls.certificate),
+                tls_key: Some(tls.key),
+                tls_ca: Some(tls.ca),
+                tls_server_name: tls.server_name,
+                ..Self::default()
+            },
+        }
+    }
+
+    /// The same with absolute paths, to be used in any directory.
+    pub(crate) fn absolute(mut self) -> Self {
+        let paths = [&mut self.socket, &mut self.tls_cert, &mut self.tls_key, &mut self.tls_ca];
+        for path in
+            paths.into_iter().flatten().filter(|path| !path.as_os_str().as_encoded_bytes().starts_with(b"unix:"))
+        {
+            if let Ok(absolute) = std::path::absolute(&path) {
+                *path = absolute;
+            }
+        }
+        self
+    }
+}
+
+/// The file of contexts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Contexts {
+    /// Name of the context that is used where no other is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) current: Option<String>,
+    pub(crate) contexts: BTreeMap<String, Context>,
+}
+
+/// Path of the file; `None` without a home.
+pub(crate) fn path() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable(CONTEXTS).or_else(|| {
+        let config = variable("XDG_CONFIG_HOME").filter(|dir| dir.is_absolute());
+        let config = config.or_else(|| Some(variable("HOME")?.join(".config")));
+        Some(config?.join("executor/contexts.toml"))
+    })
+}
+
+fn fault(path: &Path, why: impl fmt::Display) -> Failure {
+    Failure::Usage(format!("{}: {why}", path.display()))
+}
+
+impl Contexts {
+    /// Reads the file. One that is not there has no contexts.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is malformed.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let mut text = String::new();
+        let read = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(fault(path, error)),
+            Ok(length) if length as u64 > FILE_MAX => {
+                return Err(fault(path, format!("is larger than {FILE_MAX} bytes")));
+            }
+            Ok(_) => {}
+        }
+        let contexts: Self = toml::from_str(&text).map_err(|error| fault(path, error))?;
+        if contexts.contexts.len() > CONTEXTS_MAX {
+            return Err(fault(path, format!("has {} contexts; at most {CONTEXTS_MAX}", contexts.contexts.len())));
+        }
+        contexts.contexts.keys().try_for_each(|name| check_name(name).map_err(|why| fault(path, why)))?;
+        Ok(contexts)
+    }
+
+    /// Writes the file, whole or not at all.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
+        let text = toml::to_string(self).map_err(|error| fault(path, error))?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let written = std::fs::create_dir_all(dir).and_then(|()| {
+            let mut file = tempfile::NamedTempFile::new_in(dir)?;
+            file.write_all(text.as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(path).map_err(|error| error.error)
+        });
+        written.map(drop).map_err(|error| fault(path, error))
+    }
+
+    /// The context of a name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn get(&self, name: &str, path: &Path) -> Result<&Context, Failure> {
+        self.contexts.get(name).ok_or_else(|| {
+            let names: Vec<&str> = self.contexts.keys().map(String::as_str).take(20).collect();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            fault(path, format!("no context {name:?}; there is {there}"))
+        })
+    }
+}
+
+/// The server of a context.
+///
+/// # Errors
+/// There is no such context, or it is incomplete.
+pub(crate) fn of_context(name: &str) -> Result<Server, Failure> {
+    let path = path().ok_or_else(|| Failure::Usage(format!("context {name}: neither HOME nor {CONTEXTS} is set")))?;
+    let contexts = Contexts::read(&path)?;
+    contexts.get(name, &path)?.server(|field| format!("{}: contexts.{name}.{field}", path.display()))
+}
+
+/// Name of the context that is in use by the file.
+///
+/// # Errors
+/// The file cannot be read, or is malformed.
+pub(crate) fn current() -> Result<Option<String>, Failure> {
+    let Some(path) = path() else { return Ok(None) };
+    Ok(Contexts::read(&path)?.current)
+}
+
+/// Checks the name of a context.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let fits = (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(plain);
+    fits.then_some(()).ok_or_else(|| {
+        format!("{name:?} is not a name of a context: 1 to {NAME_MAX} letters, digits, `.`, `_` and `-`")
+    })
+}
+
+/// The variables that name a server, for a program; `None` unsets one.
+pub(crate) fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
+    let Context { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = Context::of(server);
+    let path = |path: Option<PathBuf>| path.map(PathBuf::into_os_string);
+    let text = |text: Option<String>| text.as_deref().map(OsStr::new).map(OsStr::to_owned);
+    vec![
+        (SOCKET, path(socket)),
+        (ADDRESS, text(address)),
+        (TLS_CERT, path(tls_cert)),
+        (TLS_KEY, path(tls_key)),
+        (TLS_CA, path(tls_ca)),
+        (TLS_SERVER_NAME, text(tls_server_name)),
+        (CONTEXT, None),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(field: &str) -> String {
+        format!("--{}", field.replace('_', "-"))
+    }
+
+    #[test]
+    fn a_context_is_a_socket_or_an_address_with_its_files() {
+        let file = |name: &str| Some(PathBuf::from(name));
+        let socket = Context { socket: file("/s"), ..Context::default() };
+        assert_eq!(socket.server(said).unwrap(), Server::Socket("/s".into()));
+        let tcp = Context {
+            address: Some("a:1".into()),
+            tls_cert: file("/c"),
+            tls_key: file("/k"),
+            tls_ca: file("/a"),
+            ..Context::default()
+        };
+        let server = tcp.server(said).unwrap();
+        assert_eq!(Context::of(&server), tcp);
+        for (context, why) in [
+            (Context::default(), "--socket or --address is missing"),
+            (Context { tls_key: None, tls_ca: None, ..tcp.clone() }, "--address a:1 needs --tls-key, --tls-ca as well"),
+            (Context { address: None, ..tcp.clone() }, "--tls-cert needs --address"),
+            (Context { socket: file("/s"), ..tcp }, "--socket and --address exclude one another"),
+        ] {
+            assert_eq!(context.server(said).unwrap_err().describe(), why);
+        }
+    }
+
+    #[test]
+    fn the_file_is_read_as_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/contexts.toml");
+        assert_eq!(Contexts::read(&path).unwrap(), Contexts::default());
+        let context = Context { socket: Some("/s".into()), ..Context::default() };
+        let contexts =
+            Contexts { current: Some("a.b".into()), contexts: [("a.b".to_owned(), context)].into_iter().collect() };
+        contexts.write(&path).unwrap();
+        assert_eq!(Contexts::read(&path).unwrap(), contexts);
+        assert!(contexts.get("b", &path).unwrap_err().describe().ends_with("no context \"b\"; there is a.b"));
+        for bad in ["current = 1", "[contexts.a]\nport = 1", "[contexts.'a b']\nsocket = '/s'"] {
+            std::fs::write(&path, bad).unwrap();
+            assert!(Contexts::read(&path).unwrap_err().describe().contains("contexts.toml"), "{bad}");
+        }
+    }
+}

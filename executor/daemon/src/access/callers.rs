@@ -1,0 +1,225 @@
+//! Callers with a certificate: the identities in it, and the methods that the configuration allows to them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+use super::TABLE;
+use crate::problem::{Kind, Problem};
+
+/// Most bytes of an identity that are told in a log or an error.
+const SHOWN_MAX: usize = 200;
+/// Most names of one kind that are read from a certificate.
+const NAMES_MAX: usize = 64;
+
+/// Identities in a certificate whose chain is verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// URIs among the alternative names of the subject, as SPIFFE has them.
+    pub(crate) uris: Vec<String>,
+    /// DNS names among the alternative names.
+    pub(crate) dns: Vec<String>,
+    /// Common names of the subject.
+    pub(crate) common_names: Vec<String>,
+    /// Organizational units of the subject.
+    pub(crate) units: Vec<String>,
+}
+
+impl Identity {
+    /// Reads the identities of a certificate in DER.
+    ///
+    /// # Errors
+    /// The certificate is malformed.
+    pub(crate) fn of(certificate: &[u8]) -> Result<Self, String> {
+        let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
+        let mut found = Self::default();
+        if let Some(names) = certificate.subject_alternative_name().map_err(|error| error.to_string())? {
+            for name in &names.value.general_names {
+                match name {
+                    GeneralName::URI(uri) => found.uris.push((*uri).to_owned()),
+                    GeneralName::DNSName(name) => found.dns.push((*name).to_owned()),
+                    _ => {}
+                }
+            }
+        }
+        let subject = certificate.subject();
+        let texts =
+            |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
+        found.common_names = subject.iter_common_name().filter_map(texts).collect();
+        found.units = subject.iter_organizational_unit().filter_map(texts).collect();
+        for names in [&mut found.uris, &mut found.dns, &mut found.common_names, &mut found.units] {
+            names.truncate(NAMES_MAX);
+        }
+        Ok(found)
+    }
+
+    fn is_empty(&self) -> bool {
+        [&self.uris, &self.dns, &self.common_names, &self.units].iter().all(|names| names.is_empty())
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("no identity");
+        }
+        let kinds = [("uri", &self.uris), ("dns", &self.dns), ("cn", &self.common_names), ("ou", &self.units)];
+        let words = kinds.iter().flat_map(|(kind, names)| names.iter().map(move |name| format!("{kind} {name:?}")));
+        let text = words.collect::<Vec<_>>().join(", ");
+        match text.char_indices().nth(SHOWN_MAX) {
+            Some((at, _)) => write!(f, "{}...", &text[..at]),
+            None => f.write_str(&text),
+        }
+    }
+}
+
+/// Identities that a rule names: all of them must be in the certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// URI.
+    pub uri: Option<String>,
+    /// DNS name, compared without regard to case.
+    pub dns: Option<String>,
+    /// Common name.
+    pub cn: Option<String>,
+    /// Organizational unit.
+    pub ou: Option<String>,
+}
+
+/// An entry of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallerRule {
+    /// Who it is for.
+    pub named: Named,
+    /// Paths of methods.
+    pub methods: Vec<&'static str>,
+}
+
+impl Named {
+    fn matches(&self, identity: &Identity) -> bool {
+        let has =
+            |wanted: &Option<String>, names: &[String]| wanted.as_ref().is_none_or(|wanted| names.contains(wanted));
+        let named = [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|wanted| wanted.is_some());
+        let dns =
+            self.dns.as_ref().is_none_or(|wanted| identity.dns.iter().any(|name| name.eq_ignore_ascii_case(wanted)));
+        named
+            && dns
+            && has(&self.uri, &identity.uris)
+            && has(&self.cn, &identity.common_names)
+            && has(&self.ou, &identity.units)
+    }
+}
+
+/// Callers of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Callers(pub Vec<CallerRule>);
+
+impl Callers {
+    /// Returns the caller with these identities; `None` where no entry matches. Several entries add up.
+    pub(crate) fn caller(&self, identity: &Identity) -> Option<Caller> {
+        let matching = || self.0.iter().enumerate().filter(|(_, rule)| rule.named.matches(identity));
+        let (entry, _) = matching().next()?;
+        let methods: BTreeSet<&'static str> = matching().flat_map(|(_, rule)| rule.methods.iter().copied()).collect();
+        Some(Caller { identity: Arc::new(identity.clone()), entry, methods: methods.into() })
+    }
+}
+
+/// A caller that was identified by its certificate.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    identity: Arc<Identity>,
+    /// Place of the first entry that matches.
+    pub(crate) entry: usize,
+    methods: Arc<BTreeSet<&'static str>>,
+}
+
+impl Caller {
+    /// Returns whether the caller has the identities that a rule names.
+    pub(crate) fn is(&self, named: &Named) -> bool {
+        named.matches(&self.identity)
+    }
+
+    /// Checks that the caller may call a method.
+    ///
+    /// # Errors
+    /// No entry of the caller's allows it.
+    pub(crate) fn check(&self, method: &str) -> Result<(), Problem> {
+        if self.methods.contains(method) {
+            return Ok(());
+        }
+        let why = match TABLE.iter().find(|(name, _)| *name == method) {
+            Some((name, _)) => format!("the caller ({self}) may not call {name}: no entry of [[callers]] allows it"),
+            // The method is not repeated: a client can put any bytes there.
+            None => format!("the caller ({self}) called a method that is not served"),
+        };
+        Err(Problem::new(Kind::Denied, why))
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.identity.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sets;
+    use super::*;
+
+    fn identity(certificate: &rcgen::CertificateParams) -> Identity {
+        let key = rcgen::KeyPair::generate().unwrap();
+        Identity::of(certificate.self_signed(&key).unwrap().der()).unwrap()
+    }
+
+    fn diego() -> Identity {
+        let mut params = rcgen::CertificateParams::new(vec!["rep.service.internal".to_owned()]).unwrap();
+        params.subject_alt_names.push(rcgen::SanType::URI("spiffe://cell/rep".try_into().unwrap()));
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "rep");
+        params.distinguished_name.push(rcgen::DnType::OrganizationalUnitName, "organization:a");
+        identity(&params)
+    }
+
+    #[test]
+    fn identities_are_read_from_certificates() {
+        let found = diego();
+        assert_eq!(
+            found.to_string(),
+            r#"uri "spiffe://cell/rep", dns "rep.service.internal", cn "rep", ou "organization:a""#
+        );
+        let mut none = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        none.distinguished_name = rcgen::DistinguishedName::new();
+        assert_eq!(identity(&none).to_string(), "no identity");
+        assert!(Identity::of(b"no certificate").is_err());
+    }
+
+    #[test]
+    fn every_identity_of_an_entry_must_be_there_and_entries_add_up() {
+        let some = |text: &str| Some(text.to_owned());
+        let named = |named: Named, methods: &str| CallerRule { named, methods: sets::methods(methods).unwrap() };
+        let callers = |rules: Vec<CallerRule>| Callers(rules).caller(&diego());
+        assert!(callers(vec![named(Named::default(), "read")]).is_none(), "an entry without an identity is nobody's");
+        let by_dns = named(Named { dns: some("REP.service.internal"), ..Named::default() }, "read");
+        let by_both = named(
+            Named { cn: some("rep"), ou: some("organization:a"), ..Named::default() },
+            "executor.v1.Executor/Stop",
+        );
+        let by_other = named(Named { cn: some("rep"), ou: some("organization:b"), ..Named::default() }, "admin");
+        let by_case = named(Named { uri: some("spiffe://cell/REP"), ..Named::default() }, "admin");
+        assert!(callers(vec![by_other.clone(), by_case.clone()]).is_none());
+        let caller = callers(vec![by_other, by_dns, by_case, by_both]).unwrap();
+        assert_eq!(caller.entry, 1);
+        for (method, allowed) in [("Get", true), ("Stop", true), ("Run", false), ("GetSecrets", false)] {
+            let path = format!("/executor.v1.Executor/{method}");
+            let checked = caller.check(&path);
+            assert_eq!(checked.is_ok(), allowed, "{method}");
+            if let Err(problem) = checked {
+                assert!(problem.kind == Kind::Denied && problem.message.contains(&path), "{problem}");
+            }
+        }
+        assert!(!caller.check("/x\u{1b}").unwrap_err().message.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,126 @@
+//! Named sets of methods, for callers with a certificate. Each method that is served is in exactly one of them.
+//!
+//! A method that is in none is open to no such caller, unless its entry names the method itself.
+
+use super::is_served;
+
+/// A named set of methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MethodSet {
+    /// What looks and changes nothing: containers, pods, images, logs, outputs, events, health, reflection.
+    Read,
+    /// The life of containers and pods, and what is done in them; images are fetched for them.
+    Run,
+    /// What concerns all users of the node.
+    Admin,
+}
+
+impl MethodSet {
+    /// All sets.
+    pub(crate) const ALL: [Self; 3] = [Self::Read, Self::Run, Self::Admin];
+
+    /// Name in the configuration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Run => "run",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// Paths of the methods.
+    pub(crate) fn methods(self) -> &'static [&'static str] {
+        match self {
+            Self::Read => &READ,
+            Self::Run => &RUN,
+            Self::Admin => &ADMIN,
+        }
+    }
+}
+
+const READ: [&str; 17] = [
+    "/executor.v1.Executor/Get",
+    "/executor.v1.Executor/List",
+    "/executor.v1.Executor/Wait",
+    "/executor.v1.Executor/StreamLogs",
+    "/executor.v1.Executor/WatchEvents",
+    "/executor.v1.Executor/Info",
+    "/executor.v1.Executor/Stats",
+    "/executor.v1.Executor/WatchStats",
+    "/executor.v1.Executor/GetOutputs",
+    "/executor.v1.Images/List",
+    "/executor.v1.Images/Inspect",
+    "/executor.v1.Pods/GetPod",
+    "/executor.v1.Pods/ListPods",
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
+
+const RUN: [&str; 15] = [
+    "/executor.v1.Executor/Run",
+    "/executor.v1.Executor/Stop",
+    "/executor.v1.Executor/Signal",
+    "/executor.v1.Executor/Delete",
+    "/executor.v1.Executor/UpdateFiles",
+    "/executor.v1.Executor/UpdateEgress",
+    "/executor.v1.Executor/Exec",
+    "/executor.v1.Executor/Attach",
+    "/executor.v1.Executor/GetArchive",
+    "/executor.v1.Executor/PutArchive",
+    "/executor.v1.Images/Pull",
+    "/executor.v1.Images/Import",
+    "/executor.v1.Pods/CreatePod",
+    "/executor.v1.Pods/StopPod",
+    "/executor.v1.Pods/DeletePod",
+];
+
+const ADMIN: [&str; 3] = [
+    // With a container's runtime token alone, which decides on every socket.
+    super::GET_SECRETS,
+    "/executor.v1.Images/Remove",
+    "/executor.v1.Images/Prune",
+];
+
+/// Returns the methods of a word of the configuration: the name of a set, or `SERVICE/METHOD`.
+///
+/// # Errors
+/// No set and no method has the name.
+pub(crate) fn methods(word: &str) -> Result<Vec<&'static str>, String> {
+    if let Some(set) = MethodSet::ALL.into_iter().find(|set| set.name() == word) {
+        return Ok(set.methods().to_vec());
+    }
+    let names = || MethodSet::ALL.iter().flat_map(|set| set.methods());
+    let named = names().find(|path| path.strip_prefix('/') == Some(word) && is_served(path));
+    named
+        .map(|path| vec![*path])
+        .ok_or_else(|| format!("{word:?} is not `read`, `run`, `admin` or a method as `executor.v1.Executor/Stop`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TABLE;
+    use super::*;
+
+    /// A method that is added to the interface must be put into a set, on purpose.
+    #[test]
+    fn every_method_is_in_exactly_one_set() {
+        for (path, _) in TABLE {
+            let sets: Vec<_> = MethodSet::ALL.into_iter().filter(|set| set.methods().contains(&path)).collect();
+            assert_eq!(sets.len(), 1, "{path} is in {sets:?}");
+        }
+        for path in MethodSet::ALL.iter().flat_map(|set| set.methods()) {
+            assert!(is_served(path), "{path} is served by nobody");
+        }
+    }
+
+    #[test]
+    fn words_are_sets_or_methods() {
+        assert_eq!(methods("executor.v1.Executor/Stop").unwrap(), ["/executor.v1.Executor/Stop"]);
+        assert_eq!(methods("read").unwrap(), READ);
+        for bad in ["", "Read", "Stop", "/executor.v1.Executor/Stop", "executor.v1.Executor/Destroy", "all"] {
+            assert!(methods(bad).unwrap_err().contains("`admin`"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The cell service: reservations, drain, health.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::validate::Violation;
+use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, Required, TooLong};
+use executor_proto::v1;
+use executor_proto::v1::cell_server::{Cell, CellServer};
+use tonic::{Request, Response, Status};
+
+use super::{convert, info};
+use crate::drain::{self, DrainRequest};
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+use crate::server::OTHER_MESSAGE_MAX;
+use crate::wire::conversation::{Answers, Conversation, Outlet};
+use crate::{draft, reserve};
+
+/// Time of a drain where the request does not say.
+const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);
+/// Longest time of a drain.
+const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Containers that are stopping at once where the request does not say.
+const PARALLEL_DEFAULT: u32 = 16;
+/// Most of them.
+const PARALLEL_MAX: u32 = 1000;
+/// Longest reason of a drain or of bad health, in bytes.
+const REASON_MAX: usize = 1024;
+/// Least time between two messages of progress.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
+
+/// The cell service on a node.
+#[derive(Clone, Debug)]
+pub(super) struct CellService {
+    node: Arc<Node>,
+}
+
+/// Makes the cell service on a node.
+pub(super) fn service(node: &Arc<Node>) -> CellServer<CellService> {
+    CellServer::new(CellService { node: Arc::clone(node) }).max_decoding_message_size(OTHER_MESSAGE_MAX)
+}
+
+#[tonic::async_trait]
+impl Cell for CellService {
+    async fn reserve(&self, request: Request<v1::ReserveRequest>) -> Result<Response<v1::ReserveResponse>, Status> {
+        let (reservation, created) = reserve::reserve(&self.node, request.into_inner()).await?;
+        let reservation = Some(convert::reservation(&reservation));
+        Ok(Response::new(v1::ReserveResponse { reservation, created }))
+    }
+
+    async fn release_reservation(
+        &self,
+        request: Request<v1::ReleaseReservationRequest>,
+    ) -> Result<Response<v1::ReleaseReservationResponse>, Status> {
+        reserve::release(&self.node, &request.get_ref().id)?;
+        Ok(Response::new(v1::ReleaseReservationResponse {}))
+    }
+
+    type DrainStream = Answers<v1::DrainResponse>;
+
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
+        let conversation = Conversation::of(request.extensions())?;
+        let asked = drain_request(request.into_inner())?;
+        if *self.node.stopping.borrow() {
+            return Err(Problem::stopping().into());
+        }
+        drain::begin(&self.node, asked).await;
+        let (sender, answers) = conversation.answers();
+        tokio::spawn(follow_drain(Arc::clone(&self.node), sender));
+        Ok(Response::new(answers))
+    }
+
+    async fn undrain(&self, _: Request<v1::UndrainRequest>) -> Result<Response<v1::UndrainResponse>, Status> {
+        drain::end(&self.node).await;
+        Ok(Response::new(v1::UndrainResponse {}))
+    }
+
+    async fn set_healthy(
+        &self,
+        request: Request<v1::SetHealthyRequest>,
+    ) -> Result<Response<v1::SetHealthyResponse>, Status> {
+        let v1::SetHealthyRequest { healthy, reason } = request.into_inner();
+        if !healthy && reason.trim().is_empty() {
+            let why = Required.because("must be given where the cell is not healthy");
+            return Err(Problem::invalid_field("reason", why).into());
+        }
+        checked_reason(&reason).map_err(|violation| Problem::invalid(vec![violation]))?;
+        let told = (!healthy).then_some(reason);
+        tracing::info!(healthy, reason = told, "an operator has set the health");
+        self.node.change_cell(|state| state.unhealthy = told).await;
+        Ok(Response::new(v1::SetHealthyResponse { health: Some(info::health(&self.node)) }))
+    }
+}
+
+fn drain_request(request: v1::DrainRequest) -> Result<DrainRequest, Problem> {
+    let v1::DrainRequest { deadline, parallel, reason } = request;
+    let mut violations = Vec::new();
+    let deadline = draft::duration("deadline", deadline.as_ref());
+    violations.extend(deadline.as_ref().err().cloned());
+    let deadline = deadline.ok().flatten().unwrap_or(DEADLINE_DEFAULT);
+    if deadline > DEADLINE_MAX {
+        let why = OutOfRange.because(format!("is {deadline:?}; at most {DEADLINE_MAX:?} is allowed"));
+        violations.push(Violation::new("deadline", why));
+    }
+    if parallel > PARALLEL_MAX {
+        let why = OutOfRange.because(format!("is {parallel}; at most {PARALLEL_MAX} is allowed"));
+        violations.push(Violation::new("parallel", why));
+    }
+    violations.extend(checked_reason(&reason).err());
+    let parallel = if parallel == 0 { PARALLEL_DEFAULT } else { parallel } as usize;
+    if violations.is_empty() {
+        Ok(DrainRequest { deadline, parallel, reason })
+    } else {
+        Err(Problem::invalid(violations))
+    }
+}
+
+/// Checks a reason, which goes into errors of one line.
+fn checked_reason(reason: &str) -> Result<(), Violation> {
+    if reason.len() > REASON_MAX {
+        let why = format!("has {} bytes; at most {REASON_MAX} are allowed", reason.len());
+        return Err(Violation::new("reason", TooLong.because(why)));
+    }
+    if reason.contains(char::is_control) {
+        return Err(Violation::new("reason", InvalidFormat.because("must be one line without control characters")));
+    }
+    Ok(())
+}
+
+/// Tells the progress of a drain until it is done or ended.
+async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
+    let (mut progress, mut state) = (node.cell.watch_progress(), node.cell.watch());
+    let mut last = None;
+    loop {
+        let now = progress.borrow_and_update().clone();
+        let Some(drain) = state.borrow_and_update().drain.clone() else {
+            let ended = Problem::new(Kind::Aborted, "the drain was ended by Undrain");
+            let _ = sender.send(Err(ended.into())).await;
+            return;
+        };
+        // The progress may still be that of an earlier drain; that it is done is told by the state, after it.
+        let message = convert::drain(&now, &drain);
+        if last.as_ref() != Some(&message) {
+            if sender.send(Ok(message.clone())).await.is_err() {
+                return;
+            }
+            last = Some(message);
+        }
+        if drain.done {
+            return;
+        }
+        tokio::select! {
+            _ = progress.changed() => tokio::time::sleep(PROGRESS_PAUSE).await,
+            _ = state.changed() => {}
+            () = sender.closed() => return,
+            () = node.until_stopping() => {
+                let _ = sender.send(Err(Problem::stopping().into())).await;
+                return;
+            }
+        }
+    }
+}

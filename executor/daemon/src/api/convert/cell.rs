@@ -1,0 +1,33 @@
+//! Messages of the cell's drain and health.
+
+use executor_proto::v1;
+
+use super::{duration, timestamp};
+use crate::cell::{CellState, Drain, DrainProgress};
+
+/// Makes the message of a drain's progress.
+pub(crate) fn drain(progress: &DrainProgress, drain: &Drain) -> v1::DrainResponse {
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    v1::DrainResponse {
+        total: number(progress.total),
+        stopping: number(progress.stopping),
+        ended: number(progress.ended),
+        killed: progress.killed.iter().map(ToString::to_string).collect(),
+        left: progress.left.iter().map(ToString::to_string).collect(),
+        deadline_at: Some(timestamp(drain.deadline_at)),
+        done: drain.done,
+    }
+}
+
+/// Makes the message of the cell's health. `unready` is why the daemon itself cannot serve.
+pub(crate) fn health(state: &CellState, unready: Option<String>) -> v1::Health {
+    let reasons: Vec<String> = unready.into_iter().chain(state.ailments()).collect();
+    v1::Health {
+        healthy: reasons.is_empty(),
+        reasons,
+        draining: state.drain.is_some(),
+        drained: state.drain.as_ref().is_some_and(|drain| drain.done),
+        self_test_at: state.self_test.as_ref().map(|result| timestamp(result.at)),
+        self_test_took: state.self_test.as_ref().map(|result| duration(result.took)),
+    }
+}

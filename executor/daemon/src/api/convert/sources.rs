@@ -1,0 +1,40 @@
+//! Inputs by reference, and providers of secrets.
+
+use executor_core::reference::SecretReference;
+use executor_proto::v1;
+use executor_proto::v1::secret_source;
+use executor_providers::ProviderStatus;
+
+use super::{duration, timestamp};
+use crate::sources::{SourceRecord, Target};
+
+/// Makes the message of an input.
+pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {
+    let SecretReference { provider, path, key, version } = source.reference.clone();
+    let stale = source.stale.as_ref();
+    v1::SecretSource {
+        target: Some(match &source.target {
+            Target::File(path) => secret_source::Target::File(path.display().to_string()),
+            Target::Variable(name) => secret_source::Target::Variable(name.clone()),
+            Target::Argument(index) => secret_source::Target::Argument(*index),
+        }),
+        action: source.action.clone(),
+        reference: Some(v1::SecretReference { provider, path, key, version }),
+        version: source.version.clone(),
+        fetched_at: Some(timestamp(source.fetched_at)),
+        followed: source.followed,
+        stale: stale.is_some(),
+        stale_since: stale.map(|stale| timestamp(stale.since)),
+        problem: stale.map(|stale| stale.why.clone()).unwrap_or_default(),
+    }
+}
+
+/// Makes the message of a provider.
+pub(in crate::api) fn provider(status: ProviderStatus) -> v1::SecretProvider {
+    v1::SecretProvider {
+        name: status.name,
+        r#type: status.kind.to_owned(),
+        poll: Some(duration(status.poll)),
+        problem: status.problem,
+    }
+}

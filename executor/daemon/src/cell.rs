@@ -1,0 +1,150 @@
+//! State of the cell as a whole: whether it takes containers, and whether it is healthy.
+//!
+//! One value, which a restart of the daemon does not change: what an operator has said stays said. A drain is kept for the boot
+//! in which it was begun, because a machine that was restarted has no containers to drain.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use executor_core::ident::ContainerId;
+use executor_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::locked;
+
+/// State of the cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellState {
+    /// Drain that is under way or done.
+    #[serde(default)]
+    pub drain: Option<Drain>,
+    /// Reason for which an operator has called the cell unhealthy.
+    #[serde(default)]
+    pub unhealthy: Option<String>,
+    /// Result of the last self-test of this daemon.
+    #[serde(skip)]
+    pub self_test: Option<SelfTestResult>,
+}
+
+/// A drain, as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// Id of the boot in which it was begun.
+    pub boot_id: String,
+    /// Begin.
+    pub begun_at: Timestamp,
+    /// Time at which containers are killed.
+    pub deadline_at: Timestamp,
+    /// Maximum number of containers that are stopping at once.
+    pub parallel: usize,
+    /// Reason, for those whose containers are refused.
+    pub reason: String,
+    /// True when all containers have ended, or were given up.
+    pub done: bool,
+}
+
+/// Result of a self-test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfTestResult {
+    /// End of the test.
+    pub at: Timestamp,
+    /// Time that it took.
+    pub took: Duration,
+    /// Reason for which it failed.
+    pub failure: Option<String>,
+}
+
+/// Progress of a drain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainProgress {
+    /// Containers and pods that the drain has met.
+    pub total: usize,
+    /// Number that is stopping.
+    pub stopping: usize,
+    /// Number that has ended.
+    pub ended: usize,
+    /// Those of them that were killed, because their grace period or the time of the drain was over.
+    pub killed: Vec<ContainerId>,
+    /// Those that had not ended when the drain gave them up.
+    pub left: Vec<ContainerId>,
+    /// True at the end.
+    pub done: bool,
+}
+
+impl CellState {
+    /// Returns why the cell is not healthy; empty where it is.
+    pub fn ailments(&self) -> Vec<String> {
+        let drained = self.drain.as_ref().map(|drain| drain.describe());
+        let told = self.unhealthy.as_ref().map(|reason| format!("set by an operator: {reason}"));
+        let tested = self.self_test.as_ref().and_then(|result| result.failure.as_ref());
+        let tested = tested.map(|failure| format!("self-test: {failure}"));
+        drained.into_iter().chain(told).chain(tested).collect()
+    }
+}
+
+impl Drain {
+    /// Returns the state in words, with the reason.
+    pub fn describe(&self) -> String {
+        let state = if self.done { "drained" } else { "draining" };
+        let reason = if self.reason.is_empty() { String::new() } else { format!(" ({})", self.reason) };
+        format!("{state}{reason}")
+    }
+}
+
+/// The cell's state and the progress of its drain, as one task changes them and others watch them.
+#[derive(Debug)]
+pub struct Cell {
+    state: watch::Sender<CellState>,
+    progress: watch::Sender<DrainProgress>,
+    /// Held while a task drains.
+    pub(crate) draining: tokio::sync::Mutex<()>,
+    changing: Mutex<()>,
+}
+
+impl Cell {
+    /// Continues with the state of an earlier daemon.
+    pub fn new(state: CellState) -> Self {
+        Self {
+            state: watch::Sender::new(state),
+            progress: watch::Sender::new(DrainProgress::default()),
+            draining: tokio::sync::Mutex::new(()),
+            changing: Mutex::new(()),
+        }
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> CellState {
+        self.state.borrow().clone()
+    }
+
+    /// Watches the state.
+    pub fn watch(&self) -> watch::Receiver<CellState> {
+        self.state.subscribe()
+    }
+
+    /// Returns the progress of the drain.
+    pub fn progress(&self) -> DrainProgress {
+        self.progress.borrow().clone()
+    }
+
+    /// Watches the progress of the drain.
+    pub fn watch_progress(&self) -> watch::Receiver<DrainProgress> {
+        self.progress.subscribe()
+    }
+
+    /// Changes the state; `keep` gets the new one, in the order of the changes.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut CellState), keep: impl FnOnce(CellState)) {
+        let _in_order = locked(&self.changing);
+        self.state.send_modify(change);
+        keep(self.state());
+    }
+
+    pub(crate) fn report(&self, progress: DrainProgress) {
+        self.progress.send_if_modified(|before| {
+            let is_new = *before != progress;
+            *before = progress;
+            is_new
+        });
+    }
+}

@@ -1,0 +1,121 @@
+//! The table `metrics`: where Prometheus finds them, and how many series there may be.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::{Check, ConfigError, SOCKET_PATH_MAX};
+
+/// Most containers with series of their own.
+const CONTAINERS_MAX: u64 = 10_000;
+/// Most labels of containers that become labels of series.
+const LABELS_MAX: usize = 10;
+/// Longest name of a container's label, in bytes.
+const LABEL_MAX: usize = 63;
+
+/// The table as the file has it.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Metrics {
+    listen: Option<String>,
+    containers: Containers,
+    max_containers: u64,
+    labels: Vec<String>,
+}
+
+/// Whether single containers have series.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Containers {
+    #[default]
+    Off,
+    On,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { listen: None, containers: Containers::Off, max_containers: 500, labels: Vec::new() }
+    }
+}
+
+/// Settings of metrics.
+#[derive(Clone, Debug)]
+pub struct MetricsSettings {
+    /// Where they are served, if anywhere.
+    pub listen: Option<MetricsAddress>,
+    /// Single containers have series.
+    pub containers: bool,
+    /// Most containers that have.
+    pub containers_max: usize,
+    /// Names of containers' labels that become labels of their series.
+    pub labels: Vec<String>,
+}
+
+/// Address of metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// Path of a unix socket.
+    Unix(PathBuf),
+    /// A loopback address.
+    Loopback(SocketAddr),
+}
+
+impl Metrics {
+    pub(super) fn resolve(self, check: &Check) -> Result<MetricsSettings, ConfigError> {
+        let listen = self.listen.map(|address| listen(check, &address)).transpose()?;
+        if !(1..=CONTAINERS_MAX).contains(&self.max_containers) {
+            let why = format!("must be 1 to {CONTAINERS_MAX}");
+            return Err(check.fault("metrics.max_containers", &self.max_containers, &why));
+        }
+        if self.labels.len() > LABELS_MAX {
+            let why = format!("has {} entries; at most {LABELS_MAX} are allowed", self.labels.len());
+            return Err(check.fault("metrics.labels", &self.labels.join(", "), &why));
+        }
+        let mut names = BTreeMap::new();
+        for label in &self.labels {
+            if label.is_empty() || label.len() > LABEL_MAX {
+                let why = format!("{label:?} has {} bytes; 1 to {LABEL_MAX} are allowed", label.len());
+                return Err(check.fault("metrics.labels", &self.labels.join(", "), &why));
+            }
+            let name = label_name(label);
+            if let Some(other) = names.insert(name.clone(), label) {
+                let why = format!("{other:?} and {label:?} would both become {name}");
+                return Err(check.fault("metrics.labels", &self.labels.join(", "), &why));
+            }
+        }
+        Ok(MetricsSettings {
+            listen,
+            containers: matches!(self.containers, Containers::On),
+            containers_max: usize::try_from(self.max_containers).unwrap_or(usize::MAX),
+            labels: self.labels,
+        })
+    }
+}
+
+fn listen(check: &Check, address: &str) -> Result<MetricsAddress, ConfigError> {
+    let fault = |why: &str| Err(check.fault("metrics.listen", &address, why));
+    if let Some(path) = address.strip_prefix("unix:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        if !path.starts_with('/') {
+            return fault("must be unix:/ABSOLUTE/PATH or a loopback address with a port, such as 127.0.0.1:9464");
+        }
+        if path.len() > SOCKET_PATH_MAX {
+            return fault(&format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes"));
+        }
+        return Ok(MetricsAddress::Unix(path.into()));
+    }
+    match address.parse::<SocketAddr>() {
+        Ok(parsed) if parsed.ip().is_loopback() && parsed.port() > 0 => Ok(MetricsAddress::Loopback(parsed)),
+        Ok(parsed) if parsed.ip().is_loopback() => fault("the port must be 1 to 65535"),
+        Ok(_) => fault("is not a loopback address: metrics are served without encryption and without a login"),
+        Err(_) => fault("must be unix:/ABSOLUTE/PATH or a loopback address with a port, such as 127.0.0.1:9464"),
+    }
+}
+
+/// Name of the label for a container's own label: `label_` and that one's name, with `_` for what Prometheus does not allow.
+pub(crate) fn label_name(name: &str) -> String {
+    let rest = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    std::iter::once("label_").map(str::to_owned).chain(rest.map(String::from)).collect()
+}

@@ -1,0 +1,42 @@
+//! The table `quarantine`: times after which a container that does not go on is in quarantine.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Check, ConfigError};
+use crate::quarantine::PhaseLimits;
+
+/// Longest limit, in seconds.
+const LIMIT_MAX: u64 = 3600;
+
+/// The table as the file has it.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct QuarantineAfter {
+    create_seconds: u64,
+    stop_seconds: u64,
+    wipe_seconds: u64,
+    removal_seconds: u64,
+}
+
+impl Default for QuarantineAfter {
+    fn default() -> Self {
+        Self { create_seconds: 300, stop_seconds: 60, wipe_seconds: 300, removal_seconds: 120 }
+    }
+}
+
+impl QuarantineAfter {
+    pub(super) fn resolve(&self, check: &Check) -> Result<PhaseLimits, ConfigError> {
+        let limit = |key, seconds: u64| match (1..=LIMIT_MAX).contains(&seconds) {
+            true => Ok(Duration::from_secs(seconds)),
+            false => Err(check.fault(key, &seconds, &format!("1 to {LIMIT_MAX} is allowed"))),
+        };
+        Ok(PhaseLimits {
+            create: limit("quarantine.create_seconds", self.create_seconds)?,
+            stop: limit("quarantine.stop_seconds", self.stop_seconds)?,
+            wipe: limit("quarantine.wipe_seconds", self.wipe_seconds)?,
+            removal: limit("quarantine.removal_seconds", self.removal_seconds)?,
+        })
+    }
+}

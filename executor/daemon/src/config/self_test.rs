@@ -1,0 +1,52 @@
+//! The table `self_test`: how often the daemon tests itself, and the time that a test may take.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Check, ConfigError};
+
+/// Longest time between two tests, in seconds.
+const INTERVAL_MAX: u64 = 24 * 3600;
+/// Longest time of a test, in seconds.
+const TIMEOUT_MAX: u64 = 600;
+
+/// The table as the file has it.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SelfTest {
+    interval_seconds: u64,
+    timeout_seconds: u64,
+}
+
+impl Default for SelfTest {
+    fn default() -> Self {
+        Self { interval_seconds: 600, timeout_seconds: 60 }
+    }
+}
+
+/// Settings of the self-test.
+#[derive(Clone, Copy, Debug)]
+pub struct SelfTestSettings {
+    /// Time between two tests; zero for none.
+    pub interval: Duration,
+    /// Time limit for a test.
+    pub timeout: Duration,
+}
+
+impl SelfTest {
+    pub(super) fn resolve(&self, check: &Check) -> Result<SelfTestSettings, ConfigError> {
+        if self.interval_seconds > INTERVAL_MAX {
+            let why = format!("0 to {INTERVAL_MAX} is allowed");
+            return Err(check.fault("self_test.interval_seconds", &self.interval_seconds, &why));
+        }
+        if !(1..=TIMEOUT_MAX).contains(&self.timeout_seconds) {
+            let why = format!("1 to {TIMEOUT_MAX} is allowed");
+            return Err(check.fault("self_test.timeout_seconds", &self.timeout_seconds, &why));
+        }
+        Ok(SelfTestSettings {
+            interval: Duration::from_secs(self.interval_seconds),
+            timeout: Duration::from_secs(self.timeout_seconds),
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! The table `traces`: the collector of traces.
+
+use hyper::Uri;
+use serde::Deserialize;
+
+use super::{Check, ConfigError};
+
+/// Longest address of a collector, in bytes.
+const ENDPOINT_MAX: usize = 1024;
+/// Most spans that can wait.
+const QUEUE_MAX: u64 = 65_536;
+/// Path that OTLP over HTTP has for traces.
+const HTTP_PATH: &str = "/v1/traces";
+
+/// The table as the file has it.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Traces {
+    endpoint: Option<String>,
+    protocol: TraceProtocol,
+    queue_max: u64,
+}
+
+impl Default for Traces {
+    fn default() -> Self {
+        Self { endpoint: None, protocol: TraceProtocol::Grpc, queue_max: 4096 }
+    }
+}
+
+/// Protocol of a collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TraceProtocol {
+    /// OTLP over gRPC.
+    Grpc,
+    /// OTLP over HTTP, with Protocol Buffers.
+    Http,
+}
+
+/// Settings of traces.
+#[derive(Clone, Debug)]
+pub struct TraceSettings {
+    /// Address of the collector: `http://HOST:PORT`, with a path over HTTP.
+    pub endpoint: String,
+    /// Protocol.
+    pub protocol: TraceProtocol,
+    /// Most spans that wait.
+    pub queue_max: usize,
+}
+
+impl Traces {
+    pub(super) fn resolve(self, check: &Check) -> Result<Option<TraceSettings>, ConfigError> {
+        if !(1..=QUEUE_MAX).contains(&self.queue_max) {
+            return Err(check.fault("traces.queue_max", &self.queue_max, &format!("must be 1 to {QUEUE_MAX}")));
+        }
+        let Some(mut endpoint) = self.endpoint else { return Ok(None) };
+        // It may hold a password, which must not be told.
+        if endpoint.contains('@') {
+            return Err(check.fault("traces.endpoint", &"...", "must have no user name and password"));
+        }
+        let fault = |why: &str| Err(check.fault("traces.endpoint", &endpoint, why));
+        if endpoint.len() > ENDPOINT_MAX {
+            return fault(&format!("has {} bytes; at most {ENDPOINT_MAX} are allowed", endpoint.len()));
+        }
+        let uri: Uri = match endpoint.parse() {
+            Ok(uri) => uri,
+            Err(_) => return fault("must be http://HOST:PORT"),
+        };
+        match (uri.scheme_str(), uri.host(), uri.port()) {
+            (Some("http"), Some(_), Some(_)) => {}
+            (Some("https"), ..) => {
+                return fault("TLS is not supported: name a collector on this machine, which passes traces on");
+            }
+            _ => return fault("must be http://HOST:PORT"),
+        }
+        let has_path = !matches!(uri.path(), "" | "/");
+        match self.protocol {
+            TraceProtocol::Grpc if has_path => return fault("has a path, which gRPC does not have"),
+            TraceProtocol::Http if !has_path => endpoint = format!("{}{HTTP_PATH}", endpoint.trim_end_matches('/')),
+            TraceProtocol::Grpc | TraceProtocol::Http => {}
+        }
+        let queue_max = usize::try_from(self.queue_max).unwrap_or(usize::MAX);
+        Ok(Some(TraceSettings { endpoint, protocol: self.protocol, queue_max }))
+    }
+}

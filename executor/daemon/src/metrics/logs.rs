@@ -1,0 +1,96 @@
+//! The sum of what containers' logs kept and dropped, since the daemon's start.
+//!
+//! Each shim counts for its own container, from that one's start on. The sum must never go down, also where a container is
+//! deleted or a shim does not answer, and must not leap where a daemon finds containers of an earlier one.
+
+use std::collections::HashMap;
+
+use executor_core::ident::ContainerId;
+use executor_core::usage::LogUsage;
+
+/// Counters of all logs.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    /// Sum of the containers that have ended.
+    ended: LogUsage,
+    living: HashMap<ContainerId, Living>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Living {
+    /// Counters that are not this daemon's to count.
+    before: LogUsage,
+    last: LogUsage,
+}
+
+impl Living {
+    fn grown(&self) -> LogUsage {
+        let Self { before, last } = self;
+        each(before, last, u64::saturating_sub)
+    }
+}
+
+/// Computes each counter of `other` by that of `one`.
+fn each(one: &LogUsage, other: &LogUsage, compute: fn(u64, u64) -> u64) -> LogUsage {
+    LogUsage {
+        bytes: compute(other.bytes, one.bytes),
+        lines: compute(other.lines, one.lines),
+        limited_bytes: compute(other.limited_bytes, one.limited_bytes),
+        overages: compute(other.overages, one.overages),
+        lost_bytes: compute(other.lost_bytes, one.lost_bytes),
+    }
+}
+
+impl Logs {
+    /// Takes over the counters of a container that lives. `adopted` is true of one that an earlier daemon has admitted.
+    pub(crate) fn read(&mut self, id: &ContainerId, usage: LogUsage, adopted: bool) {
+        let before = if adopted { usage } else { LogUsage::default() };
+        self.living.entry(id.clone()).or_insert(Living { before, last: usage }).last = usage;
+    }
+
+    /// Takes over the last counters of a container. Those of one of an earlier daemon that was never read are left out: what of
+    /// them is new is unknown.
+    pub(crate) fn ended(&mut self, id: &ContainerId, usage: Option<LogUsage>) {
+        let known = self.living.remove(id);
+        let grown = match (known, usage) {
+            (Some(living), last) => Living { last: last.unwrap_or(living.last), ..living }.grown(),
+            (None, _) => return,
+        };
+        self.ended = each(&grown, &self.ended, u64::saturating_add);
+    }
+
+    /// Returns the sum. Containers that are gone without an end are counted as they were last.
+    pub(crate) fn sum(&mut self, is_there: impl Fn(&ContainerId) -> bool) -> LogUsage {
+        let gone: Vec<ContainerId> = self.living.keys().filter(|id| !is_there(id)).cloned().collect();
+        gone.iter().for_each(|id| self.ended(id, None));
+        self.living.values().fold(self.ended, |sum, living| each(&living.grown(), &sum, u64::saturating_add))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(bytes: u64) -> LogUsage {
+        LogUsage { bytes, ..LogUsage::default() }
+    }
+
+    #[test]
+    fn the_sum_never_goes_down_and_does_not_leap() {
+        let mut logs = Logs::default();
+        let id = |name: &str| name.parse::<ContainerId>().unwrap();
+        let there = |_: &ContainerId| true;
+        logs.read(&id("new"), usage(0), false);
+        logs.read(&id("new"), usage(10), false);
+        logs.read(&id("old"), usage(1000), true);
+        assert_eq!(logs.sum(there).bytes, 10, "what an earlier daemon counted is left out");
+        logs.read(&id("old"), usage(1001), true);
+        assert_eq!(logs.sum(there).bytes, 11);
+        logs.ended(&id("new"), Some(usage(15)));
+        logs.ended(&id("new"), Some(usage(15)));
+        assert_eq!(logs.sum(there).bytes, 16, "an end counts once");
+        assert_eq!(logs.sum(|_| false).bytes, 16, "one that is gone is counted as it was last");
+        logs.ended(&id("unread"), Some(usage(500)));
+        assert_eq!(logs.sum(there).bytes, 16);
+    }
+}

@@ -1,0 +1,187 @@
+//! Metrics for Prometheus: a listener of its own that answers `GET /metrics`.
+//!
+//! ```text
+//!  http ──> Scraper ──> Metrics (counted at any time)
+//!              └──────> node: capacity, states, shims' counters, shells, images ──> families ──> text
+//! ```
+//! A scrape is bounded: requests and connections by [`http`], the reading by [`PATIENCE`], the series by the configuration. No
+//! more than one reading is made in a second, however many ask. What a shim does not answer in time is left out.
+
+mod containers;
+pub(crate) mod families;
+mod form;
+pub mod http;
+mod own;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::lifecycle::State;
+use prometheus_client::encoding::text::encode_registry;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::locked;
+use crate::node::Node;
+use crate::registry::CapacityUse;
+use families::{Families, Kind};
+pub(crate) use form::Form;
+
+/// Time limit for a reading.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Time for which a reading answers further scrapes.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Reads the metrics of a node.
+#[derive(Debug)]
+pub(crate) struct Scraper {
+    node: Arc<Node>,
+    last: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+impl Scraper {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self { node, last: Mutex::default() }
+    }
+
+    /// Returns all metrics in this form.
+    pub(crate) async fn text(&self, form: Form) -> Arc<str> {
+        let mut last = self.last.lock().await;
+        let open = match &*last {
+            Some((at, text)) if at.elapsed() < FRESH => Arc::clone(text),
+            _ => {
+                let text: Arc<str> = read(&self.node).await.into();
+                *last = Some((Instant::now(), Arc::clone(&text)));
+                text
+            }
+        };
+        drop(last);
+        form.of(open)
+    }
+}
+
+/// Reads everything, as OpenMetrics has it.
+async fn read(node: &Arc<Node>) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    let mut families = Families::default();
+    own::put(&mut families, node);
+    capacity(&mut families, node);
+    states(&mut families, node);
+    shells(&mut families, node, deadline).await;
+    images(&mut families, node).await;
+    containers::put(&mut families, node, deadline).await;
+    let logs = locked(&node.metrics.logs).sum(|id| node.registry.get(id).is_some());
+    let counter = |families: &mut Families, name, help, value: u64| families.put(Kind::Counter, name, help, value);
+    counter(&mut families, "executor_log_bytes", "Bytes of output that went into logs", logs.bytes);
+    counter(&mut families, "executor_log_lines", "Lines, or parts of them, that went into logs", logs.lines);
+    let help = "Bytes of output that are missing from logs, by the reason: faster than the limits, or not writable";
+    let dropped = [("rate_limit", logs.limited_bytes), ("write_error", logs.lost_bytes)];
+    families.labelled(Kind::Counter, "executor_log_dropped_bytes", help, "reason", dropped);
+    let help = "Times that a container began to write faster than its limits allow";
+    counter(&mut families, "executor_log_rate_limits", help, logs.overages);
+    let metrics = Arc::clone(&node.metrics);
+    // The text may be long, and calls wait for this thread.
+    let text = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        let encoded = encode_registry(&mut text, metrics.registry()).and_then(|()| families.encode(&mut text));
+        encoded.map(|()| text + "# EOF\n")
+    });
+    match text.await {
+        Ok(Ok(text)) => text,
+        _ => String::from("# EOF\n"), // the daemon is stopping
+    }
+}
+
+fn capacity(families: &mut Families, node: &Node) {
+    let CapacityUse { total, remaining: left, allocated: held, .. } = node.registry.capacity();
+    let amounts = [
+        ("executor_capacity_memory_bytes", "Memory that containers may have together", total.memory_bytes),
+        ("executor_allocated_memory_bytes", "Memory that containers hold, by their limits", held.memory_bytes),
+        ("executor_remaining_memory_bytes", "Memory that is left for further containers", left.memory_bytes),
+        ("executor_capacity_disk_bytes", "Disk that containers may have together", total.disk_bytes),
+        ("executor_allocated_disk_bytes", "Disk that containers hold, by their limits", held.disk_bytes),
+        ("executor_remaining_disk_bytes", "Disk that is left for further containers", left.disk_bytes),
+        ("executor_capacity_processes", "Processes that containers may have together", total.pids),
+        ("executor_allocated_processes", "Processes that containers hold, by their limits", held.pids),
+        ("executor_remaining_processes", "Processes that are left for further containers", left.pids),
+        ("executor_capacity_containers", "Containers that there may be at once", total.containers),
+        ("executor_allocated_containers", "Containers that hold capacity", held.containers),
+        ("executor_remaining_containers", "Containers that can still be admitted", left.containers),
+    ];
+    amounts.into_iter().for_each(|(name, help, value)| families.put(Kind::Gauge, name, help, value));
+}
+
+fn states(families: &mut Families, node: &Node) {
+    const STATES: [State; 7] = [
+        State::Reserved,
+        State::Initializing,
+        State::Created,
+        State::Running,
+        State::Stopping,
+        State::Wiping,
+        State::Completed,
+    ];
+    let (mut containers, mut pods) = (STATES.map(|state| (state.name(), 0)), STATES.map(|state| (state.name(), 0)));
+    let mut not_ready = 0_u64;
+    node.registry.visit(None, |handle| {
+        let counts = if handle.is_pod() { &mut pods } else { &mut containers };
+        if let Some(facts) = handle.facts() {
+            counts.iter_mut().filter(|(name, _)| *name == facts.state.name()).for_each(|(_, count)| *count += 1);
+            not_ready += u64::from(facts.state == State::Running && !facts.is_ready());
+        }
+        true
+    });
+    families.labelled(Kind::Gauge, "executor_containers", "Containers, by state", "state", containers);
+    families.labelled(Kind::Gauge, "executor_pods", "Pods, by state", "state", pods);
+    let help = "Containers that run and cannot serve, as their checks say";
+    families.put(Kind::Gauge, "executor_containers_not_ready", help, not_ready);
+}
+
+async fn shells(families: &mut Families, node: &Node, deadline: Instant) {
+    let session = node.launcher.session().ok();
+    let connected = u64::from(session.is_some());
+    families.put(Kind::Gauge, "executor_launcher_connected", "1 while the launcher is connected", connected);
+    let limit = (deadline - Instant::now()).min(FRESH);
+    let counts = match session {
+        Some(session) => session.shells(limit).await,
+        None => None,
+    };
+    let Some(shells) = counts else { return };
+    let put = |families: &mut Families, kind, name, help, value: u64| families.put(kind, name, help, value);
+    let help = "Shells that are to wait";
+    put(families, Kind::Gauge, "executor_shells_configured", help, shells.configured.into());
+    put(families, Kind::Gauge, "executor_shells_ready", "Shells that wait for a container", shells.ready.into());
+    let help = "Containers that were made of a shell, since the launcher's start";
+    put(families, Kind::Counter, "executor_shell_hits", help, shells.used);
+    let help = "Containers that fit a shell and found none, since the launcher's start";
+    put(families, Kind::Counter, "executor_shell_misses", help, shells.missed);
+}
+
+async fn images(families: &mut Families, node: &Arc<Node>) {
+    let images = node.images.list();
+    let mut layers: Vec<_> = images.iter().flat_map(|image| &image.layers).collect();
+    layers.sort_by(|one, other| one.diff_id.cmp(&other.diff_id));
+    layers.dedup_by(|one, other| one.diff_id == other.diff_id);
+    let bytes: u64 = layers.iter().map(|layer| layer.size).sum();
+    let amounts = [
+        ("executor_images", "Images that are kept", images.len() as u64),
+        ("executor_image_layers", "Layers of these images, each counted once", layers.len() as u64),
+        ("executor_image_bytes", "Bytes of these layers as they were fetched", bytes),
+        (
+            "executor_image_budget_bytes",
+            "Bytes beyond which unused images go; 0 without a limit",
+            node.config.images.bytes_budget,
+        ),
+    ];
+    amounts.into_iter().for_each(|(name, help, value)| families.put(Kind::Gauge, name, help, value));
+    let of = Arc::clone(node);
+    // A directory, on a disk that may be slow.
+    let (files, bytes) = tokio::task::spawn_blocking(move || of.artifacts.cache.size()).await.unwrap_or_default();
+    families.put(
+        Kind::Gauge,
+        "executor_artifact_cache_files",
+        "Artifacts of downloads that are kept by their key",
+        files,
+    );
+    families.put(Kind::Gauge, "executor_artifact_cache_bytes", "Bytes of these artifacts", bytes);
+}

@@ -1,0 +1,164 @@
+//! The listener of scrapes: HTTP/1.1 on a unix socket or a loopback address. One request on each connection.
+
+use std::convert::Infallible;
+use std::net::TcpListener as StdTcpListener;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use super::{Form, Scraper};
+
+/// Most connections at once; others wait in the kernel's queue.
+const CONNECTIONS: usize = 8;
+/// Time limit for a connection, from its first byte to its last.
+const LIFETIME: Duration = Duration::from_secs(15);
+/// Time limit for the head of a request.
+const HEAD: Duration = Duration::from_secs(2);
+/// Largest head of a request, in bytes.
+const HEAD_MAX: usize = 16 << 10;
+/// Most fields of a request.
+const FIELDS_MAX: usize = 64;
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listening socket for scrapes.
+#[derive(Debug)]
+pub enum Listener {
+    /// A unix socket.
+    Unix(StdUnixListener),
+    /// A loopback address.
+    Tcp(StdTcpListener),
+}
+
+enum Accepting {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// A body that is there as a whole.
+struct Whole(Option<Bytes>);
+
+impl hyper::body::Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        std::task::Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        hyper::body::SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+/// Serves scrapes until the daemon stops.
+///
+/// # Errors
+/// The runtime cannot watch the socket.
+pub(crate) fn serve(listener: Listener, scraper: Scraper, stopping: watch::Receiver<bool>) -> std::io::Result<()> {
+    let accepting = match listener {
+        Listener::Unix(listener) => Accepting::Unix(UnixListener::from_std(listener)?),
+        Listener::Tcp(listener) => Accepting::Tcp(TcpListener::from_std(listener)?),
+    };
+    tokio::spawn(accept(accepting, Arc::new(scraper), stopping));
+    Ok(())
+}
+
+async fn accept(listener: Accepting, scraper: Arc<Scraper>, mut stopping: watch::Receiver<bool>) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let accepted = async {
+            match &listener {
+                Accepting::Unix(listener) => {
+                    listener.accept().await.map(|(stream, _)| tokio::spawn(answer(stream, Arc::clone(&scraper), slot)))
+                }
+                Accepting::Tcp(listener) => {
+                    listener.accept().await.map(|(stream, _)| tokio::spawn(answer(stream, Arc::clone(&scraper), slot)))
+                }
+            }
+        };
+        tokio::select! {
+            accepted = accepted => if let Err(error) = accepted {
+                tracing::debug!(%error, "cannot accept a connection for metrics");
+                sleep(ACCEPT_PAUSE).await;
+            },
+            () = until_stopping(&mut stopping) => return,
+        }
+    }
+}
+
+async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+async fn answer(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    scraper: Arc<Scraper>,
+    slot: tokio::sync::OwnedSemaphorePermit,
+) {
+    let service = service_fn(move |request| {
+        let scraper = Arc::clone(&scraper);
+        async move { Ok::<_, Infallible>(respond(&scraper, &request).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_MAX)
+        .max_headers(FIELDS_MAX)
+        .keep_alive(false)
+        .half_close(false);
+    match timeout(LIFETIME, http.serve_connection(TokioIo::new(stream), service)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics ended with an error"),
+        Err(_) => tracing::warn!("closing a connection for metrics: it was open for {} s", LIFETIME.as_secs()),
+    }
+    drop(slot);
+}
+
+async fn respond(scraper: &Scraper, request: &Request<Incoming>) -> Response<Whole> {
+    let refuse = |status: StatusCode, why: &str| {
+        let mut response = Response::new(Whole(Some(Bytes::from(format!("{why}\n")))));
+        *response.status_mut() = status;
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"));
+        response
+    };
+    if request.uri().path() != "/metrics" {
+        return refuse(StatusCode::NOT_FOUND, "this address serves /metrics only");
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are allowed");
+        response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    let form = form(request.headers());
+    let text = scraper.text(form).await;
+    let mut response = Response::new(Whole(Some(Bytes::copy_from_slice(text.as_bytes()))));
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(form.content_type()));
+    response
+}
+
+fn form(fields: &HeaderMap) -> Form {
+    let all: Vec<&str> = fields.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    Form::accepted(&all.join(","))
+}

@@ -1,0 +1,237 @@
+//! The door to the network: TCP with mutual TLS.
+//!
+//! ```text
+//!  thread `tls`                                                      the runtime
+//!  accept ──> crowd ──> handshake ──> certificate, entry ──queue──>  slots, wire, services
+//!               │            │               │
+//!            refused      too slow        refused with an alert
+//! ```
+//! Strangers can connect, so everything before the verified certificate is bounded: handshakes at once, their time and
+//! bytes, and connections of an address. It happens on a thread of its own, so that handshakes of strangers cost the
+//! calls of others no time. A client gets no byte of HTTP/2 before its certificate was verified and an entry of
+//! `[[callers]]` has matched.
+//!
+//! Bytes of callers that were decrypted are nowhere but in the session's own buffers, which are overwritten ([`session`]).
+
+mod certificates;
+mod crowd;
+mod session;
+mod stream;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::access::callers::Caller;
+use crate::config::TcpSettings;
+use crate::locked;
+
+pub use certificates::{CertificateError, Certificates};
+use crowd::{Crowd, Place};
+use session::Session;
+pub(super) use stream::TlsStream;
+
+/// Callers that wait for the runtime. The thread waits when there are more.
+const QUEUE: usize = 32;
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time for a client that is refused to read the reason.
+const REASON: Duration = Duration::from_secs(1);
+/// Most bytes that a refused client may still send before its connection is cut.
+const UNREAD_MAX: usize = 64 << 10;
+/// Interval of the log about refused clients.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Refused clients that are logged one by one in an interval.
+const LOGGED: u32 = 20;
+/// Bytes of the thread's stack.
+const STACK: usize = 512 << 10;
+
+/// A caller whose certificate was accepted.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) caller: Caller,
+    pub(super) stream: StdTcpStream,
+    pub(super) session: Session,
+    /// Counts the connection for its address.
+    pub(super) place: Place,
+}
+
+/// Starts the thread that accepts connections. It ends when the daemon stops, or when nobody takes its callers.
+///
+/// # Errors
+/// The system has no thread.
+pub(super) fn open(
+    listener: StdTcpListener,
+    settings: &TcpSettings,
+    certificates: Arc<Certificates>,
+    stopping: watch::Receiver<bool>,
+) -> io::Result<mpsc::Receiver<Guest>> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let door = Door {
+        crowd: Crowd::new(settings.handshakes, settings.each),
+        time: settings.handshake_time,
+        certificates,
+        guests: sender,
+    };
+    std::thread::Builder::new().name("tls".to_owned()).stack_size(STACK).spawn(move || {
+        let tasks = tokio::task::LocalSet::new();
+        tasks.block_on(&runtime, door.keep(listener, stopping));
+    })?;
+    Ok(receiver)
+}
+
+struct Door {
+    crowd: Crowd,
+    time: Duration,
+    certificates: Arc<Certificates>,
+    guests: mpsc::Sender<Guest>,
+}
+
+impl Door {
+    async fn keep(self, listener: StdTcpListener, mut stopping: watch::Receiver<bool>) {
+        let listener = match TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "cannot listen for callers over TCP"),
+        };
+        let (door, log) = (std::rc::Rc::new(self), std::rc::Rc::new(std::cell::RefCell::new(Log::default())));
+        while !*stopping.borrow() {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = stopping.changed() => continue,
+                () = door.guests.closed() => return,
+            };
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    log.borrow_mut().refused(None, &format!("cannot accept a connection: {error}"));
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(place) = door.crowd.enter(address.ip()) else {
+                log.borrow_mut().refused(Some(address), "too many connections of this address");
+                continue;
+            };
+            let (door, log) = (std::rc::Rc::clone(&door), std::rc::Rc::clone(&log));
+            tokio::task::spawn_local(async move {
+                if let Err(why) = door.welcome(stream, place).await {
+                    log.borrow_mut().refused(Some(address), &why);
+                }
+            });
+        }
+    }
+
+    /// Makes a handshake, and passes the caller on.
+    ///
+    /// # Errors
+    /// Why the client was refused.
+    async fn welcome(&self, mut stream: TcpStream, place: Place) -> Result<(), String> {
+        let _ = stream.set_nodelay(true);
+        let mut session = self.certificates.session().map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + self.time;
+        let shaken = tokio::select! {
+            shaken = timeout_at(deadline, shake(&mut stream, &mut session)) => shaken,
+            () = place.lost() => return Err("the handshake did not end before others needed its place".to_owned()),
+        };
+        let why = match shaken {
+            Err(_) => return Err(format!("the handshake did not end within {} s", self.time.as_secs())),
+            Ok(Err(Broken::Gone(why))) => return Err(why),
+            Ok(Err(Broken::Refused(error))) => self.certificates.reason(&error),
+            Ok(Ok(())) => match self.certificates.caller(&session) {
+                Ok(caller) => {
+                    place.settle();
+                    session.settle();
+                    tracing::debug!(%caller, "a caller connected");
+                    let stream = stream.into_std().map_err(|error| error.to_string())?;
+                    // The daemon stops where nobody takes it.
+                    let _ = self.guests.send(Guest { caller, stream, session, place }).await;
+                    return Ok(());
+                }
+                Err(why) => why,
+            },
+        };
+        drop(session);
+        tokio::select! {
+            _ = timeout(REASON, part(&mut stream)) => {}
+            () = place.lost() => {}
+        }
+        Err(why)
+    }
+}
+
+/// Why a handshake did not succeed.
+enum Broken {
+    /// The client went away.
+    Gone(String),
+    /// TLS, or a certificate, was not acceptable.
+    Refused(rustls::Error),
+}
+
+/// Exchanges what the handshake needs. An alert that says why it failed is sent.
+async fn shake(stream: &mut TcpStream, session: &mut Session) -> Result<(), Broken> {
+    let gone = |error: io::Error| Broken::Gone(format!("the connection broke in the handshake: {error}"));
+    loop {
+        let room = session.room().map_err(|error| Broken::Gone(error.to_string()))?;
+        let read = stream.read(room).await.map_err(gone)?;
+        if read == 0 {
+            return Err(Broken::Gone("the client left in the handshake".to_owned()));
+        }
+        let received = session.received(read);
+        while !session.waiting().is_empty() {
+            let written = stream.write(session.waiting()).await.map_err(gone)?;
+            session.sent(written);
+        }
+        received.map_err(Broken::Refused)?;
+        if !session.is_handshaking() {
+            return Ok(());
+        }
+    }
+}
+
+/// Ends a connection so that the client still reads the alert: unread bytes would make the kernel drop it.
+async fn part(stream: &mut TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let (mut buffer, mut read) = ([0; 1024], 0);
+    while read < UNREAD_MAX {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(())
+}
+
+/// Log of refused clients: some one by one, the others by their number.
+#[derive(Default)]
+struct Log {
+    begun: Option<Instant>,
+    told: u32,
+    untold: u64,
+}
+
+impl Log {
+    fn refused(&mut self, address: Option<SocketAddr>, why: &str) {
+        if self.begun.is_none_or(|begun| begun.elapsed() >= LOG_INTERVAL) {
+            if self.untold > 0 {
+                tracing::warn!(clients = self.untold, "refused more clients over TCP");
+            }
+            *self = Self { begun: Some(Instant::now()), told: 0, untold: 0 };
+        }
+        if self.told >= LOGGED {
+            self.untold += 1;
+            return;
+        }
+        self.told += 1;
+        match address {
+            Some(address) => tracing::warn!(%address, "refused a client over TCP: {why}"),
+            None => tracing::error!("{why}"),
+        }
+    }
+}

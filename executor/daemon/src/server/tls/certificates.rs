@@ -1,0 +1,342 @@
+//! Certificates, key and callers of the TCP listener: read from files, and read again while connections go on.
+
+use std::fmt;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError as Refused, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+use zeroize::Zeroizing;
+
+use super::session::Session;
+use crate::access::callers::{Caller, Callers, Identity};
+use crate::config::TlsFiles;
+use crate::locked;
+
+/// Largest file, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Why certificates cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {}", .path.display(), .why)]
+pub struct CertificateError {
+    /// The file.
+    pub path: PathBuf,
+    /// The reason.
+    pub why: String,
+}
+
+fn fault(path: &Path, why: impl fmt::Display) -> CertificateError {
+    CertificateError { path: path.to_owned(), why: why.to_string() }
+}
+
+/// Contents of the files, as they were read together.
+struct Contents {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: Vec<CertificateDer<'static>>,
+}
+
+impl PartialEq for Contents {
+    fn eq(&self, other: &Self) -> bool {
+        let (key, others) = (self.key.secret_der(), other.key.secret_der());
+        self.chain == other.chain && key == others && self.roots == other.roots
+    }
+}
+
+impl Contents {
+    fn read(files: &TlsFiles) -> Result<Self, CertificateError> {
+        Ok(Self {
+            chain: certificates(&files.certificate)?,
+            key: {
+                let pem = read(&files.key, true)?;
+                PrivateKeyDer::from_pem_slice(&pem).map_err(|error| fault(&files.key, error))?
+            },
+            roots: certificates(&files.client_ca)?,
+        })
+    }
+}
+
+/// Reads a file of certificates.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let pem = read(path, false)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let found = found.map_err(|error| fault(path, error))?;
+    if found.is_empty() {
+        return Err(fault(path, "no certificate in PEM (BEGIN CERTIFICATE)"));
+    }
+    Ok(found)
+}
+
+/// Reads a file of limited size. One with a secret must not be open to other users.
+fn read(path: &Path, secret: bool) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
+    let failed = |error: std::io::Error| fault(path, crate::plain(&error));
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() {
+        return Err(fault(path, "not a regular file"));
+    }
+    if secret && meta.mode() & 0o007 != 0 {
+        let why = format!(
+            "has mode {:04o}: other users must have no access to a private key (0600 or 0640)",
+            meta.mode() & 0o7777
+        );
+        return Err(fault(path, why));
+    }
+    if meta.len() > FILE_MAX {
+        return Err(fault(path, format!("has {} bytes; at most {FILE_MAX} are read", meta.len())));
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(meta.len() as usize + 1));
+    file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+/// Period in which a certificate is valid, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Validity {
+    from: i64,
+    until: i64,
+}
+
+impl Validity {
+    fn of(certificate: &[u8]) -> Result<Self, String> {
+        let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
+        let validity = certificate.validity();
+        Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
+    }
+
+    /// What is wrong with it now.
+    fn trouble(self) -> Option<String> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+        match self {
+            Self { until, .. } if until < now => Some(format!("the certificate is expired since {} s", now - until)),
+            Self { from, .. } if from > now => Some(format!("the certificate is not valid yet, for {} s", from - now)),
+            _ => None,
+        }
+    }
+}
+
+/// What a handshake needs. Reading it again changes later handshakes alone.
+pub struct Certificates {
+    files: TlsFiles,
+    callers: Arc<Callers>,
+    provider: Arc<CryptoProvider>,
+    current: Mutex<Current>,
+    /// Why the verifier refused the last certificate. Handshakes take place on one thread, one step after the other.
+    refused: Arc<Mutex<Option<String>>>,
+}
+
+struct Current {
+    contents: Contents,
+    config: Arc<ServerConfig>,
+    /// Trouble with the files that was told last, so that it is told once.
+    told: Option<CertificateError>,
+    validity: Validity,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl Certificates {
+    /// Reads the files. A certificate that is expired is used nevertheless, with a warning: a later one replaces it.
+    ///
+    /// # Errors
+    /// A file cannot be read, is malformed, or does not fit the others.
+    pub fn load(files: TlsFiles, callers: Arc<Callers>) -> Result<Self, CertificateError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let refused = Arc::new(Mutex::new(None));
+        let contents = Contents::read(&files)?;
+        let (config, validity) = configuration(&files, &contents, &provider, &callers, &refused)?;
+        if let Some(trouble) = validity.trouble() {
+            tracing::error!("{}: {trouble}: clients will refuse it", files.certificate.display());
+        }
+        let current = Mutex::new(Current { contents, config, told: None, validity });
+        Ok(Self { files, callers, provider, current, refused })
+    }
+
+    /// The files.
+    pub fn files(&self) -> [&Path; 3] {
+        [&self.files.certificate, &self.files.key, &self.files.client_ca]
+    }
+
+    /// Time until the certificate expires; none where it has.
+    pub fn expires_in(&self) -> Option<Duration> {
+        let until = u64::try_from(locked(&self.current).validity.until).ok()?;
+        (UNIX_EPOCH + Duration::from_secs(until)).duration_since(SystemTime::now()).ok()
+    }
+
+    /// Reads the files again. What cannot be used is logged once, and the earlier certificates stay in force.
+    pub fn reload(&self) {
+        let read = Contents::read(&self.files);
+        if let Ok(contents) = &read {
+            let mut current = locked(&self.current);
+            if current.contents == *contents {
+                current.told = None;
+                return;
+            }
+        }
+        let usable = read.and_then(|contents| {
+            let (config, validity) =
+                configuration(&self.files, &contents, &self.provider, &self.callers, &self.refused)?;
+            match validity.trouble() {
+                Some(trouble) => Err(fault(&self.files.certificate, trouble)),
+                None => Ok((contents, config, validity)),
+            }
+        });
+        let mut current = locked(&self.current);
+        match usable {
+            Ok((contents, config, validity)) => {
+                *current = Current { contents, config, told: None, validity };
+                drop(current);
+                let certificate = self.files.certificate.display();
+                tracing::info!("{certificate}: the certificates were replaced; later connections have the new ones");
+            }
+            Err(error) => {
+                if current.told.as_ref() != Some(&error) {
+                    tracing::error!("the earlier certificates stay in force: {error}");
+                    current.told = Some(error);
+                }
+            }
+        }
+    }
+
+    /// Begins a handshake.
+    pub(super) fn session(&self) -> Result<Session, rustls::Error> {
+        let config = Arc::clone(&locked(&self.current).config);
+        Session::new(config)
+    }
+
+    /// The caller of a session after its handshake.
+    ///
+    /// # Errors
+    /// No entry matches.
+    pub(super) fn caller(&self, session: &Session) -> Result<Caller, String> {
+        judge(session.certificate().unwrap_or_default(), &self.callers)
+    }
+
+    /// Says why a handshake failed.
+    pub(super) fn reason(&self, error: &rustls::Error) -> String {
+        let told = locked(&self.refused).take();
+        match (error, told) {
+            (_, Some(why)) => why,
+            (rustls::Error::InvalidCertificate(why), None) => match why {
+                Refused::UnknownIssuer => "its certificate is not signed by a CA of listen.tcp.client_ca".to_owned(),
+                Refused::Expired | Refused::ExpiredContext { .. } => "its certificate is expired".to_owned(),
+                Refused::NotValidYet | Refused::NotValidYetContext { .. } => {
+                    "its certificate is not valid yet".to_owned()
+                }
+                other => format!("its certificate is not accepted: {other:?}"),
+            },
+            (rustls::Error::NoCertificatesPresented, None) => "it has no certificate".to_owned(),
+            (other, None) => format!("the handshake failed: {other}"),
+        }
+    }
+}
+
+fn judge(certificate: &[u8], callers: &Callers) -> Result<Caller, String> {
+    let identity = Identity::of(certificate).map_err(|error| format!("its certificate is malformed: {error}"))?;
+    callers.caller(&identity).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({identity})"))
+}
+
+fn configuration(
+    files: &TlsFiles,
+    contents: &Contents,
+    provider: &Arc<CryptoProvider>,
+    callers: &Arc<Callers>,
+    refused: &Arc<Mutex<Option<String>>>,
+) -> Result<(Arc<ServerConfig>, Validity), CertificateError> {
+    let mut roots = RootCertStore::empty();
+    for root in &contents.roots {
+        roots.add(root.clone()).map_err(|error| fault(&files.client_ca, error))?;
+    }
+    let chains = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
+    let chains = chains.map_err(|error| fault(&files.client_ca, error))?;
+    let validity = Validity::of(&contents.chain[0]).map_err(|why| fault(&files.certificate, why))?;
+    let certified = CertifiedKey::from_der(contents.chain.clone(), contents.key.clone_key(), provider);
+    let certified = certified.map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            fault(&files.key, format!("is not the key of {}", files.certificate.display()))
+        }
+        other => fault(&files.key, other),
+    })?;
+    let verifier = Verifier { chains, callers: Arc::clone(callers), refused: Arc::clone(refused) };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(provider));
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
+    let builder = builder.map_err(|error| fault(&files.certificate, error))?;
+    let resolver = Arc::new(rustls::sign::SingleCertAndKey::from(certified));
+    let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // A resumed session would skip the check of the certificate, and a ticket is memory that a client has a claim on.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.max_early_data_size = 0;
+    Ok((Arc::new(config), validity))
+}
+
+/// Verifies the chain of a client's certificate, then that it is a caller's.
+#[derive(Debug)]
+struct Verifier {
+    chains: Arc<dyn ClientCertVerifier>,
+    callers: Arc<Callers>,
+    refused: Arc<Mutex<Option<String>>>,
+}
+
+impl ClientCertVerifier for Verifier {
+    /// Strangers are not told whose certificates are accepted.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.chains.verify_client_cert(certificate, chain, now)?;
+        match judge(certificate, &self.callers) {
+            Ok(_) => Ok(verified),
+            Err(why) => {
+                *locked(&self.refused) = Some(why);
+                Err(Refused::ApplicationVerificationFailure.into())
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}

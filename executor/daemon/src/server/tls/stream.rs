@@ -1,0 +1,110 @@
+//! The stream of a caller: a [`Session`] on a socket.
+
+use std::io::{self, IoSlice};
+use std::net::TcpStream;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::super::client::ClientSocket;
+use super::session::Session;
+
+/// A caller's stream, decrypted.
+#[derive(Debug)]
+pub(in super::super) struct TlsStream {
+    socket: ClientSocket<TcpStream>,
+    session: Session,
+    /// Bytes that are encrypted but not all in the socket yet: the writer is told of them when they are.
+    accepted: usize,
+    closing: bool,
+}
+
+impl TlsStream {
+    pub(in super::super) fn new(socket: ClientSocket<TcpStream>, session: Session) -> Self {
+        Self { socket, session, accepted: 0, closing: false }
+    }
+
+    /// Writes what is encrypted.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.session.waiting().is_empty() {
+            match ready!(Pin::new(&mut self.socket).poll_write(context, self.session.waiting()))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.session.sent(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for TlsStream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            let read = this.session.read(room.initialize_unfilled());
+            if read > 0 || room.remaining() == 0 {
+                room.advance(read);
+                return Poll::Ready(Ok(()));
+            }
+            if this.session.is_closed() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut received = ReadBuf::new(this.session.room()?);
+            ready!(Pin::new(&mut this.socket).poll_read(context, &mut received))?;
+            let bytes = received.filled().len();
+            if bytes == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let received = this.session.received(bytes);
+            // An alert, or an answer to new keys. Where there is no room the writer goes on with it.
+            if let Poll::Ready(sent) = this.poll_send(context) {
+                sent?;
+            }
+            received.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    /// Takes bytes when all of them are in the socket, so that what the writer counts as unread is that. A writer that has to
+    /// wait comes again with the same bytes, and perhaps more.
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if pieces.iter().all(|piece| piece.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        if this.accepted == 0 {
+            ready!(this.poll_send(context))?;
+            this.accepted = this.session.write(pieces)?;
+        }
+        ready!(this.poll_send(context))?;
+        Poll::Ready(Ok(std::mem::take(&mut this.accepted)))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_send(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_send(context))?;
+        if !this.closing {
+            this.closing = true;
+            let _ = this.session.close(); // it fails where the session is over
+        }
+        ready!(this.poll_send(context))?;
+        Pin::new(&mut this.socket).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,316 @@
+//! The table `secret_providers` of the configuration, and its check.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use executor_core::reference::{check_provider_name, covers};
+use executor_http::Origin;
+use serde::Deserialize;
+
+/// Shortest and longest time between two looks, in seconds.
+const POLL: (u64, u64) = (1, 86_400);
+/// Shortest and longest time limit of a fetch, in seconds.
+const TIMEOUT: (u64, u64) = (1, 120);
+/// Time limit of a fetch by default, in seconds.
+const TIMEOUT_DEFAULT: u64 = 10;
+/// Maximum number of providers.
+pub(crate) const PROVIDERS_MAX: usize = 64;
+/// Maximum number of rules of a provider, of paths of a rule, and of words of a command.
+const LIST_MAX: usize = 1000;
+
+/// Type of a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ProviderKind {
+    /// Files beneath a directory.
+    Directory,
+    /// Vault or OpenBao.
+    Vault,
+    /// A program.
+    Command,
+}
+
+impl ProviderKind {
+    /// Returns the name in the configuration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::Vault => "vault",
+            Self::Command => "command",
+        }
+    }
+
+    /// Time between two looks by default, in seconds.
+    fn poll(self) -> u64 {
+        match self {
+            Self::Directory => 10,
+            Self::Vault => 60,
+            Self::Command => 300,
+        }
+    }
+}
+
+/// Login at Vault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Auth {
+    /// The token of a file.
+    #[default]
+    Token,
+    /// AppRole.
+    AppRole,
+    /// The client's TLS certificate.
+    Cert,
+}
+
+/// A caller, and the paths that it may refer to.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// User id of the caller.
+    pub uid: Option<u32>,
+    /// A group of the caller.
+    pub gid: Option<u32>,
+    /// URI in the certificate of a caller over the network.
+    pub uri: Option<String>,
+    /// DNS name in it.
+    pub dns: Option<String>,
+    /// Its common name.
+    pub cn: Option<String>,
+    /// An organizational unit in it.
+    pub ou: Option<String>,
+    /// Paths, each with everything below it; `/` for all.
+    pub paths: Vec<String>,
+}
+
+impl Grant {
+    /// True of a rule for callers with a certificate.
+    pub fn is_to_certificates(&self) -> bool {
+        [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|name| name.is_some())
+    }
+
+    /// Returns whether the rule covers a path.
+    pub fn covers(&self, path: &str) -> bool {
+        self.paths.iter().any(|rule| covers(rule, path))
+    }
+}
+
+/// A provider in the configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderConfig {
+    /// Name that references have.
+    pub name: String,
+    #[serde(rename = "type")]
+    kind: ProviderKind,
+    /// Callers and their paths; nobody may use the provider when empty.
+    #[serde(default)]
+    pub allow: Vec<Grant>,
+    poll_seconds: Option<u64>,
+    timeout_seconds: Option<u64>,
+    /// Directory of `directory`.
+    pub(crate) path: Option<PathBuf>,
+    /// Program and arguments of `command`.
+    #[serde(default)]
+    pub(crate) command: Vec<String>,
+    /// Address of `vault`.
+    pub(crate) address: Option<String>,
+    pub(crate) namespace: Option<String>,
+    pub(crate) kv_mounts: Option<Vec<String>>,
+    pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) auth: Option<Auth>,
+    pub(crate) auth_mount: Option<String>,
+    pub(crate) auth_role: Option<String>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) role_id_file: Option<PathBuf>,
+    pub(crate) secret_id_file: Option<PathBuf>,
+    pub(crate) certificate_file: Option<PathBuf>,
+    pub(crate) key_file: Option<PathBuf>,
+}
+
+/// A value of the table that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Key.
+    pub key: &'static str,
+    /// Value.
+    pub value: String,
+    /// Reason.
+    pub why: String,
+}
+
+fn unusable(key: &'static str, value: &dyn std::fmt::Display, why: impl Into<String>) -> Unusable {
+    Unusable { key, value: value.to_string(), why: why.into() }
+}
+
+impl ProviderConfig {
+    /// Checks a list of providers.
+    ///
+    /// # Errors
+    /// The first value that cannot be used.
+    pub fn check_all(all: &[Self]) -> Result<(), Unusable> {
+        if all.len() > PROVIDERS_MAX {
+            return Err(unusable("secret_providers", &all.len(), format!("must be at most {PROVIDERS_MAX}")));
+        }
+        for (index, one) in all.iter().enumerate() {
+            if all[..index].iter().any(|other| other.name == one.name) {
+                return Err(unusable("secret_providers.name", &one.name, "is the name of two providers"));
+            }
+            one.check()?;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Unusable> {
+        check_provider_name(&self.name)
+            .map_err(|fault| unusable("secret_providers.name", &self.name, fault.to_string()))?;
+        within("secret_providers.poll_seconds", self.poll_seconds, POLL)?;
+        within("secret_providers.timeout_seconds", self.timeout_seconds, TIMEOUT)?;
+        for grant in &self.allow {
+            if (grant.uid.is_some() || grant.gid.is_some()) == grant.is_to_certificates() {
+                let why =
+                    "a rule must name its callers: by uid, gid or both, or by uri, dns, cn and ou of a certificate";
+                return Err(unusable("secret_providers.allow", &grant.paths.join(", "), why));
+            }
+            if let Some(bad) = grant.paths.iter().find(|path| !is_rule(path)) {
+                let why = "must be a path such as kv/app/, without a `/` at its beginning, or / for every path";
+                return Err(unusable("secret_providers.allow.paths", &bad, why));
+            }
+        }
+        if self.allow.len() > LIST_MAX || self.allow.iter().any(|grant| grant.paths.len() > LIST_MAX) {
+            return Err(unusable("secret_providers.allow", &self.allow.len(), format!("at most {LIST_MAX} entries")));
+        }
+        self.check_keys()
+    }
+
+    /// Checks the keys of its type: those that it needs, and none of another type.
+    fn check_keys(&self) -> Result<(), Unusable> {
+        use ProviderKind::{Command, Directory, Vault};
+        let auth = self.auth.unwrap_or_default();
+        let is = |kind: ProviderKind| self.kind == kind;
+        let by = |wanted: Auth| is(Vault) && auth == wanted;
+        // Key, present, allowed, required.
+        let keys = [
+            ("secret_providers.path", self.path.is_some(), is(Directory), is(Directory)),
+            ("secret_providers.command", !self.command.is_empty(), is(Command), is(Command)),
+            ("secret_providers.address", self.address.is_some(), is(Vault), is(Vault)),
+            ("secret_providers.namespace", self.namespace.is_some(), is(Vault), false),
+            ("secret_providers.kv_mounts", self.kv_mounts.is_some(), is(Vault), false),
+            ("secret_providers.ca_file", self.ca_file.is_some(), is(Vault), false),
+            ("secret_providers.auth", self.auth.is_some(), is(Vault), false),
+            ("secret_providers.auth_mount", self.auth_mount.is_some(), by(Auth::AppRole) || by(Auth::Cert), false),
+            ("secret_providers.auth_role", self.auth_role.is_some(), by(Auth::Cert), false),
+            ("secret_providers.token_file", self.token_file.is_some(), by(Auth::Token), by(Auth::Token)),
+            ("secret_providers.role_id_file", self.role_id_file.is_some(), by(Auth::AppRole), by(Auth::AppRole)),
+            ("secret_providers.secret_id_file", self.secret_id_file.is_some(), by(Auth::AppRole), false),
+            ("secret_providers.certificate_file", self.certificate_file.is_some(), is(Vault), by(Auth::Cert)),
+            ("secret_providers.key_file", self.key_file.is_some(), is(Vault), by(Auth::Cert)),
+        ];
+        for (key, present, allowed, required) in keys {
+            let kind = self.kind.name();
+            if present && !allowed {
+                return Err(unusable(key, &self.name, format!("does not go with type = {kind:?} and this auth")));
+            }
+            if required && !present {
+                return Err(unusable(key, &self.name, format!("is required with type = {kind:?} and this auth")));
+            }
+        }
+        let paths = [
+            ("secret_providers.path", &self.path),
+            ("secret_providers.ca_file", &self.ca_file),
+            ("secret_providers.token_file", &self.token_file),
+            ("secret_providers.role_id_file", &self.role_id_file),
+            ("secret_providers.secret_id_file", &self.secret_id_file),
+            ("secret_providers.certificate_file", &self.certificate_file),
+            ("secret_providers.key_file", &self.key_file),
+        ];
+        for (key, path) in paths {
+            if let Some(path) = path.as_ref().filter(|path| !path.is_absolute()) {
+                return Err(unusable(key, &path.display(), "must be an absolute path"));
+            }
+        }
+        if self.certificate_file.is_some() != self.key_file.is_some() {
+            return Err(unusable("secret_providers.key_file", &self.name, "certificate_file and key_file go together"));
+        }
+        if let Some(program) = self.command.first().filter(|program| !Path::new(program).is_absolute()) {
+            return Err(unusable("secret_providers.command", &program, "must begin with an absolute path"));
+        }
+        if self.command.len() > LIST_MAX || self.command.iter().any(|word| word.contains('\0')) {
+            return Err(unusable("secret_providers.command", &self.command.len(), "has too many words, or a NUL"));
+        }
+        if let Some(address) = &self.address
+            && self.origin().is_none()
+        {
+            let why = "must be https://HOST[:PORT], or http://HOST[:PORT] of this machine's loopback";
+            return Err(unusable("secret_providers.address", &address, why));
+        }
+        let names = [
+            ("secret_providers.namespace", self.namespace.as_slice()),
+            ("secret_providers.auth_mount", self.auth_mount.as_slice()),
+            ("secret_providers.kv_mounts", self.kv_mounts.as_deref().unwrap_or_default()),
+        ];
+        for (key, names) in names {
+            let bad = names.iter().find(|name| executor_core::reference::check_reference_path(name).is_err());
+            if let Some(bad) = bad {
+                return Err(unusable(key, &bad, "must be a path without a `/` at its beginning or end"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the type.
+    pub(crate) fn kind(&self) -> ProviderKind {
+        self.kind
+    }
+
+    /// Returns the server of `vault`. In plain text only on this machine.
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        let address = self.address.as_deref()?;
+        let (origin, path) = Origin::parse(address, &Origin::of("", true)).filter(|_| address.contains("://"))?;
+        let is_local = ["127.0.0.1", "::1", "localhost"].contains(&&*origin.host);
+        (path == "/" && !origin.host.is_empty() && (origin.secure || is_local)).then_some(origin)
+    }
+
+    /// Returns the time between two looks.
+    pub fn poll(&self) -> Duration {
+        Duration::from_secs(self.poll_seconds.unwrap_or(self.kind.poll()))
+    }
+
+    /// Returns the time limit of a fetch.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_seconds.unwrap_or(TIMEOUT_DEFAULT))
+    }
+
+    /// Returns what of a reference this type of provider has no use for, or needs: the field and the reason.
+    pub fn misfit(
+        &self,
+        reference: &executor_core::reference::SecretReference,
+    ) -> Option<(&'static str, &'static str)> {
+        match self.kind {
+            ProviderKind::Directory if !reference.key.is_empty() => Some(("key", "must be empty: a file has no keys")),
+            ProviderKind::Directory if !reference.version.is_empty() => {
+                Some(("version", "must be empty: a file has no versions"))
+            }
+            ProviderKind::Vault if reference.key.is_empty() => Some(("key", "is empty: name an entry of the secret")),
+            ProviderKind::Vault if !reference.version.bytes().all(|b| b.is_ascii_digit()) => {
+                Some(("version", "must be a number"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns whether a text can be the path of a rule.
+fn is_rule(path: &str) -> bool {
+    let bare = path.strip_suffix('/').unwrap_or(path);
+    path == "/" || executor_core::reference::check_reference_path(bare).is_ok()
+}
+
+fn within(key: &'static str, value: Option<u64>, (least, most): (u64, u64)) -> Result<(), Unusable> {
+    match value {
+        Some(value) if !(least..=most).contains(&value) => {
+            Err(unusable(key, &value, format!("must be {least} to {most}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,294 @@
+//! Fetches secrets by reference from the operator's providers.
+//!
+//! ```text
+//!  references ──> Providers ── group ──> directory ── openat2 ──> file beneath a directory
+//!                                   ├──> vault ────── HTTP ─────> Vault or OpenBao (login, renewal, leases)
+//!                                   └──> command ──── exec ─────> a program of the operator's
+//!  values, versions, leases <──────────────┘
+//! ```
+//! Several keys of one secret are taken from one answer, so that they fit together. Everything that comes back is bounded:
+//! a value has at most 1 MiB, a fetch has a time limit, and few fetches run at once. An error names the cause and has nothing of
+//! an answer in it. Values are in types that wipe themselves.
+
+#![forbid(unsafe_code)]
+
+mod command;
+mod config;
+mod directory;
+mod files;
+mod vault;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use executor_core::reference::{REFERENCE_VALUE_MAX, SecretReference};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use zeroize::Zeroizing;
+
+pub use command::{WORKER_ARGUMENT, work};
+pub use config::{Grant, ProviderConfig, Unusable};
+
+/// Most fetches of a provider at once.
+const AT_ONCE: usize = 8;
+
+/// A secret to fetch.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The secret.
+    pub reference: SecretReference,
+    /// Lease of the value that is there already; it is renewed where that is possible.
+    pub lease: Option<Lease>,
+}
+
+/// What came of a fetch.
+#[derive(Debug)]
+pub enum Fetched {
+    /// A value.
+    Value(Value),
+    /// The lease of the present value was renewed.
+    Renewed(Lease),
+}
+
+/// A value. Its content prints as its size.
+#[derive(Clone)]
+pub struct Value {
+    /// Content, which wipes itself.
+    pub content: Zeroizing<Vec<u8>>,
+    /// Version at the provider; empty where it has none.
+    pub version: String,
+    /// Lease, where the value has one.
+    pub lease: Option<Lease>,
+}
+
+impl std::fmt::Debug for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Value")
+            .field("content", &format_args!("[REDACTED] ({} bytes)", self.content.len()))
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Lease of a secret that the provider made for this container. Its id is a name: nothing can be read with it alone.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Lease {
+    /// Id at the provider.
+    pub id: String,
+    /// Time of its end, in seconds since the epoch.
+    pub ends_at: u64,
+    /// Time from which on it is to be renewed, in seconds since the epoch.
+    pub renew_at: u64,
+    /// True when it can be renewed.
+    pub renewable: bool,
+}
+
+impl Lease {
+    /// Makes the lease of an answer that came now.
+    fn new(id: String, seconds: u64, renewable: bool) -> Self {
+        let (now, seconds) = (now_seconds(), seconds.max(1));
+        Self { id, ends_at: now.saturating_add(seconds), renew_at: now.saturating_add(seconds * 2 / 3), renewable }
+    }
+}
+
+pub(crate) fn now_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Kind of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The reference names nothing, or something that cannot be a secret: it does not help to ask again.
+    NotFound,
+    /// The provider denies access.
+    Denied,
+    /// The value is too large, or not of the form that is needed.
+    Unsuitable,
+    /// The provider does not answer, or not now.
+    Unavailable,
+}
+
+/// Error of a fetch. No value is in it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct FetchError {
+    /// Kind of the error.
+    pub kind: ErrorKind,
+    /// The reason, in one line.
+    pub why: String,
+}
+
+impl FetchError {
+    pub(crate) fn new(kind: ErrorKind, why: impl Into<String>) -> Self {
+        Self { kind, why: why.into() }
+    }
+
+    pub(crate) fn unavailable(why: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, why)
+    }
+
+    pub(crate) fn too_large() -> Self {
+        Self::new(ErrorKind::Unsuitable, format!("the value has more than {REFERENCE_VALUE_MAX} bytes"))
+    }
+}
+
+/// A provider.
+#[derive(Debug)]
+struct Provider {
+    config: ProviderConfig,
+    kind: Kind,
+    /// Why the last fetch failed.
+    problem: Mutex<String>,
+    permits: Semaphore,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Directory(directory::Directory),
+    Vault(Box<vault::Vault>),
+    Command(command::Program),
+}
+
+/// The providers of a node.
+#[derive(Debug)]
+pub struct Providers {
+    by_name: BTreeMap<String, Arc<Provider>>,
+}
+
+/// A provider as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProviderStatus {
+    /// Name.
+    pub name: String,
+    /// Type.
+    pub kind: &'static str,
+    /// Time between two looks.
+    pub poll: Duration,
+    /// Why the last fetch failed; empty after one that succeeded.
+    pub problem: String,
+}
+
+/// What one question to a provider answers: several keys of one secret, with one lease.
+type Group = (String, String, String, Option<String>, Option<String>);
+
+impl Providers {
+    /// Makes the providers of a checked configuration.
+    pub fn new(configs: Vec<ProviderConfig>) -> Self {
+        let made = configs.into_iter().map(|config| {
+            let kind = match config.kind() {
+                config::ProviderKind::Directory => Kind::Directory(directory::Directory::new(&config)),
+                config::ProviderKind::Vault => Kind::Vault(Box::new(vault::Vault::new(&config))),
+                config::ProviderKind::Command => Kind::Command(command::Program::new(&config)),
+            };
+            (
+                config.name.clone(),
+                Arc::new(Provider { config, kind, problem: Mutex::default(), permits: Semaphore::new(AT_ONCE) }),
+            )
+        });
+        Self { by_name: made.collect() }
+    }
+
+    /// Returns the configuration of a provider.
+    pub fn config(&self, name: &str) -> Option<&ProviderConfig> {
+        self.by_name.get(name).map(|provider| &provider.config)
+    }
+
+    /// Returns all providers, in the order of their names.
+    pub fn statuses(&self) -> Vec<ProviderStatus> {
+        let status = |provider: &Arc<Provider>| ProviderStatus {
+            name: provider.config.name.clone(),
+            kind: provider.config.kind().name(),
+            poll: provider.config.poll(),
+            problem: provider.problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        };
+        self.by_name.values().map(status).collect()
+    }
+
+    /// Fetches secrets, all at once. The results are in the order of what is wanted. Each has an end: the provider's time limit.
+    pub async fn fetch(&self, wanted: &[Wanted]) -> Vec<Result<Fetched, FetchError>> {
+        let mut groups: BTreeMap<Group, Vec<usize>> = BTreeMap::new();
+        let mut results: Vec<Option<Result<Fetched, FetchError>>> = wanted.iter().map(|_| None).collect();
+        for (index, one) in wanted.iter().enumerate() {
+            let SecretReference { provider, path, key, version } = &one.reference;
+            let whole = matches!(self.by_name.get(provider).map(|found| &found.kind), Some(Kind::Vault(_)));
+            let key = (!whole).then(|| key.clone());
+            let lease = one.lease.as_ref().map(|lease| lease.id.clone());
+            groups.entry((provider.clone(), path.clone(), version.clone(), key, lease)).or_default().push(index);
+        }
+        let mut tasks = JoinSet::new();
+        for ((name, ..), members) in groups {
+            let asked: Vec<Wanted> = members.iter().map(|index| wanted[*index].clone()).collect();
+            let provider = self.by_name.get(&name).cloned();
+            tasks.spawn(async move {
+                let fetched = match provider {
+                    Some(provider) => provider.fetch(&asked).await,
+                    None => {
+                        Err(FetchError::new(ErrorKind::NotFound, format!("{name:?} is not a provider of this node")))
+                    }
+                };
+                (members, fetched)
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            let Ok((members, fetched)) = done else { continue };
+            match fetched {
+                Ok(all) => members.into_iter().zip(all).for_each(|(index, one)| results[index] = Some(one)),
+                Err(error) => members.into_iter().for_each(|index| results[index] = Some(Err(error.clone()))),
+            }
+        }
+        executor_secrets::scrub_stack();
+        let lost = || Err(FetchError::unavailable("the fetch was broken off"));
+        results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+    }
+
+    /// Keeps the providers' own credentials in force. Never ends.
+    pub async fn keep(&self) {
+        let vaults: Vec<_> =
+            self.by_name.values().filter(|provider| matches!(provider.kind, Kind::Vault(_))).cloned().collect();
+        let mut tasks = JoinSet::new();
+        for provider in vaults {
+            tasks.spawn(async move {
+                if let Kind::Vault(vault) = &provider.kind {
+                    vault.keep().await;
+                }
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+        std::future::pending::<()>().await;
+    }
+}
+
+impl Provider {
+    /// Fetches secrets that one answer holds. The outer error is that of the whole answer.
+    async fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
+        let limit = self.config.timeout();
+        let fetched = tokio::time::timeout(limit, async {
+            let _permit = self.permits.acquire().await;
+            match (&self.kind, wanted) {
+                (Kind::Vault(vault), wanted) => vault.fetch(wanted).await,
+                (_, []) => Ok(Vec::new()),
+                (Kind::Directory(directory), [one, ..]) => one_value(directory.read(&one.reference).await, wanted),
+                (Kind::Command(program), [one, ..]) => one_value(program.run(&one.reference).await, wanted),
+            }
+        });
+        let fetched = fetched.await.unwrap_or_else(|_| {
+            Err(FetchError::unavailable(format!("the provider did not answer within {} s", limit.as_secs())))
+        });
+        let problem = match &fetched {
+            Err(error) if error.kind == ErrorKind::Unavailable => error.why.clone(),
+            _ => String::new(),
+        };
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        fetched
+    }
+}
+
+/// Gives one value to all that want it.
+fn one_value(
+    value: Result<Value, FetchError>,
+    wanted: &[Wanted],
+) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
+    let value = value?;
+    Ok(wanted.iter().map(|_| Ok(Fetched::Value(value.clone()))).collect())
+}

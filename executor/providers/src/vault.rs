@@ -1,0 +1,290 @@
+//! `vault`: HashiCorp Vault and OpenBao, by their HTTP interface.
+//!
+//! A path below a mount of version 2 of the KV engine (`kv_mounts`) is read as `MOUNT/data/REST`; any other path is read as it is:
+//! version 1 of KV, or an engine that makes credentials, whose lease is renewed. The provider logs in when it is first
+//! needed, renews its token, and logs in again when the token has ended or is refused. No redirect is followed, so that a
+//! token never goes to another host. Of a refusal only the status is told: the server's words might repeat what it was sent.
+
+mod answer;
+mod session;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::reference::{REFERENCE_VALUE_MAX, SecretReference};
+use executor_http::{
+    Answer, BodyError, Client, ClientCertificate, Destinations, HttpError, HttpRequest, Origin, RequestBody,
+};
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Method, StatusCode};
+use tokio::sync::Mutex;
+use zeroize::Zeroizing;
+
+use crate::config::{Auth, ProviderConfig};
+use crate::{ErrorKind, FetchError, Fetched, Lease, Value, Wanted};
+use answer::{Document, document};
+use session::Session;
+
+/// Largest answer, in bytes: a value whose characters are all escaped, with others beside it.
+const ANSWER_MAX: usize = 8 << 20;
+/// Path of the present token's own data.
+const LOOKUP: &str = "/v1/auth/token/lookup-self";
+/// Header with the token.
+const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
+/// Header with the namespace.
+const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
+/// Header without which an agent between refuses the request, so that no page of a browser can make one.
+const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
+/// Mounts of version 2 of the KV engine by default.
+const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
+
+/// A server, and how to log in there.
+#[derive(Debug)]
+pub(crate) struct Vault {
+    origin: Origin,
+    namespace: Option<String>,
+    kv_mounts: Vec<String>,
+    ca_file: Option<PathBuf>,
+    certificate: Option<ClientCertificate>,
+    auth: Auth,
+    auth_mount: String,
+    auth_role: Option<String>,
+    token_file: PathBuf,
+    role_id_file: PathBuf,
+    secret_id_file: Option<PathBuf>,
+    patience: Duration,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+/// A request to the server.
+struct Question<'a> {
+    method: Method,
+    /// Path and query, from `/v1/` on.
+    path: &'a str,
+    /// JSON, or nothing.
+    body: Zeroizing<Vec<u8>>,
+}
+
+impl<'a> Question<'a> {
+    fn read(path: &'a str) -> Self {
+        Self { method: Method::GET, path, body: Zeroizing::default() }
+    }
+
+    fn send(path: &'a str, body: &serde_json::Value) -> Self {
+        Self { method: Method::POST, path, body: Zeroizing::new(body.to_string().into_bytes()) }
+    }
+}
+
+impl Vault {
+    pub(crate) fn new(config: &ProviderConfig) -> Self {
+        let auth = config.auth.unwrap_or_default();
+        let mount = if auth == Auth::AppRole { "approle" } else { "cert" };
+        let mounts = || KV_MOUNTS.map(str::to_owned).to_vec();
+        let pair = config.certificate_file.clone().zip(config.key_file.clone());
+        Self {
+            origin: config.origin().unwrap_or_else(|| Origin::of("", true)),
+            namespace: config.namespace.clone(),
+            kv_mounts: config.kv_mounts.clone().unwrap_or_else(mounts),
+            ca_file: config.ca_file.clone(),
+            certificate: pair.map(|(certificate, key)| ClientCertificate { certificate, key }),
+            auth,
+            auth_mount: config.auth_mount.clone().unwrap_or_else(|| mount.to_owned()),
+            auth_role: config.auth_role.clone(),
+            token_file: config.token_file.clone().unwrap_or_default(),
+            role_id_file: config.role_id_file.clone().unwrap_or_default(),
+            secret_id_file: config.secret_id_file.clone(),
+            patience: config.timeout(),
+            session: Mutex::new(None),
+        }
+    }
+
+    /// Fetches entries of one secret.
+    pub(crate) async fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
+        let Some(first) = wanted.first() else { return Ok(Vec::new()) };
+        if let Some(lease) = first.lease.as_ref().filter(|lease| lease.renewable)
+            && let Some(renewed) = self.renew(lease).await?
+        {
+            return Ok(wanted.iter().map(|_| Ok(Fetched::Renewed(renewed.clone()))).collect());
+        }
+        let (path, is_kv) = self.path(&first.reference);
+        let mut document = self.document(&Question::read(&path)).await?;
+        let version = if is_kv { document.unwrap_version()? } else { String::new() };
+        let lease = document.lease();
+        let entry = |wanted: &Wanted| {
+            let content = document.entry(&wanted.reference.key)?;
+            if content.len() > REFERENCE_VALUE_MAX {
+                return Err(FetchError::too_large());
+            }
+            Ok(Fetched::Value(Value { content, version: version.clone(), lease: lease.clone() }))
+        };
+        Ok(wanted.iter().map(entry).collect())
+    }
+
+    /// Returns path and query of a reference, and whether it is one of version 2 of KV.
+    fn path(&self, reference: &SecretReference) -> (String, bool) {
+        let below = |mount: &String| {
+            let rest = reference.path.strip_prefix(mount.as_str())?.strip_prefix('/')?;
+            Some((mount.clone(), rest))
+        };
+        // The longest mount counts, as at the server.
+        match self.kv_mounts.iter().filter_map(below).max_by_key(|(mount, _)| mount.len()) {
+            Some((mount, rest)) => {
+                let query = if reference.version.is_empty() {
+                    String::new()
+                } else {
+                    format!("?version={}", reference.version)
+                };
+                (format!("/v1/{}/data/{}{query}", encoded(&mount), encoded(rest)), true)
+            }
+            None => (format!("/v1/{}", encoded(&reference.path)), false),
+        }
+    }
+
+    /// Renews a lease. `None` where the server does not renew it any longer, so that a new secret is needed.
+    async fn renew(&self, lease: &Lease) -> Result<Option<Lease>, FetchError> {
+        let asked = serde_json::json!({ "lease_id": lease.id });
+        let question = Question::send("/v1/sys/leases/renew", &asked);
+        let renewed = match self.document(&question).await {
+            Ok(document) => document.lease(),
+            Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
+            Err(_) => None,
+        };
+        // Near its longest life a lease is renewed for less and less time: a new secret is better than that.
+        let before = lease.ends_at.saturating_sub(lease.renew_at);
+        Ok(renewed.filter(|new| new.ends_at.saturating_sub(crate::now_seconds()) > before.min(60)))
+    }
+
+    /// Asks with a token. One that is refused is replaced once.
+    async fn document(&self, question: &Question<'_>) -> Result<Document, FetchError> {
+        let session = self.session().await?;
+        match self.ask(&session.client, Some(&session.token), question).await {
+            Err(error) if error.kind == ErrorKind::Denied => {
+                // A token in force may not read this: another one would not either.
+                let looked_up = self.ask(&session.client, Some(&session.token), &Question::read(LOOKUP)).await;
+                if looked_up.is_ok() {
+                    return Err(error);
+                }
+                let renewed = self.replace(&session).await?;
+                self.ask(&renewed.client, Some(&renewed.token), question).await
+            }
+            answered => answered,
+        }
+    }
+
+    /// Asks once.
+    async fn ask(
+        &self,
+        client: &Client,
+        token: Option<&HeaderValue>,
+        question: &Question<'_>,
+    ) -> Result<Document, FetchError> {
+        let mut headers = vec![(REQUEST, HeaderValue::from_static("true"))];
+        headers.extend(token.map(|token| (TOKEN, token.clone())));
+        if let Some(namespace) = &self.namespace {
+            let value = HeaderValue::from_str(namespace);
+            headers.push((
+                NAMESPACE,
+                value.map_err(|_| FetchError::unavailable("the namespace is not valid in a header"))?,
+            ));
+        }
+        if !question.body.is_empty() {
+            headers.push((CONTENT_TYPE, HeaderValue::from_static("application/json")));
+        }
+        let request = HttpRequest {
+            method: question.method.clone(),
+            origin: &self.origin,
+            path: question.path,
+            headers,
+            body: RequestBody::Full(Bytes::copy_from_slice(&question.body)),
+            destinations: Destinations::Any,
+        };
+        let answer = client.ask(request).await.map_err(|error| self.told(error))?;
+        let status = answer.status;
+        if !status.is_success() {
+            return Err(self.refused(status));
+        }
+        document(&self.body(answer).await?)
+    }
+
+    async fn body(&self, mut answer: Answer) -> Result<Zeroizing<Vec<u8>>, FetchError> {
+        let mut body = Zeroizing::new(Vec::new());
+        loop {
+            match answer.body.next().await {
+                Ok(None) => return Ok(body),
+                Ok(Some(piece)) if body.len() + piece.len() > ANSWER_MAX => {
+                    let why = format!("{} answered with more than {ANSWER_MAX} bytes", self.origin);
+                    return Err(FetchError::new(ErrorKind::Unsuitable, why));
+                }
+                Ok(Some(piece)) => {
+                    let mut grown = Zeroizing::new(Vec::with_capacity(body.len() + piece.len()));
+                    grown.extend_from_slice(&body);
+                    grown.extend_from_slice(&piece);
+                    body = grown;
+                }
+                Err(BodyError::Slow { .. }) => {
+                    return Err(FetchError::unavailable(format!("{} is too slow", self.origin)));
+                }
+                Err(BodyError::Ended) => {
+                    return Err(FetchError::unavailable(format!("{} broke off its answer", self.origin)));
+                }
+            }
+        }
+    }
+
+    fn told(&self, error: HttpError) -> FetchError {
+        let origin = &self.origin;
+        FetchError::unavailable(match error {
+            HttpError::Forbidden(why) => format!("{origin} may not be reached: {why}"),
+            HttpError::Slow { within, .. } => format!("{origin} did not answer within {} s", within.as_secs()),
+            HttpError::Broken(why) | HttpError::Untrusted(why) => {
+                format!("{origin}: {}", why.split(" (os error").next().unwrap_or_default())
+            }
+            HttpError::Exhausted(error) => format!("{origin}: {error}"),
+        })
+    }
+
+    fn refused(&self, status: StatusCode) -> FetchError {
+        let origin = &self.origin;
+        match status {
+            StatusCode::NOT_FOUND => FetchError::new(ErrorKind::NotFound, format!("{origin} has no such secret (404)")),
+            StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
+                FetchError::new(ErrorKind::Denied, format!("{origin} denies access ({})", status.as_u16()))
+            }
+            status if status.is_redirection() => {
+                let why = format!(
+                    "{origin} redirects to another address ({}); give that of the active server",
+                    status.as_u16()
+                );
+                FetchError::unavailable(why)
+            }
+            StatusCode::BAD_REQUEST => {
+                FetchError::new(ErrorKind::Unsuitable, format!("{origin} does not take the request (400)"))
+            }
+            status => FetchError::unavailable(format!("{origin} answered {status}")),
+        }
+    }
+}
+
+/// Encodes a path for a URL.
+fn encoded(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => text.push(char::from(byte)),
+            other => text.push_str(&format!("%{other:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_interface() {
+        assert_eq!(encoded("a b/c?d%e"), "a%20b/c%3Fd%25e");
+    }
+}

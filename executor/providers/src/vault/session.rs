@@ -1,0 +1,212 @@
+//! Logins at Vault, and the renewal of tokens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_http::Client;
+use hyper::header::HeaderValue;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::answer::Login;
+use super::{LOOKUP, Question, Vault};
+use crate::config::Auth;
+use crate::{ErrorKind, FetchError, files};
+
+/// Interval at which a token is looked at when nothing else does.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// A token in force.
+pub(super) struct Session {
+    /// Client with the certificates as they were at the login.
+    pub(super) client: Arc<Client>,
+    /// The token.
+    pub(super) token: HeaderValue,
+    life: Option<Life>,
+}
+
+/// Life of a token that ends.
+#[derive(Clone, Copy)]
+struct Life {
+    ends: Instant,
+    renew_at: Instant,
+    renewable: bool,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[REDACTED]")
+    }
+}
+
+impl Session {
+    fn new(client: Arc<Client>, token: &str, seconds: u64, renewable: bool) -> Result<Self, FetchError> {
+        let header = HeaderValue::from_str(token);
+        let mut token = header.map_err(|_| FetchError::new(ErrorKind::Denied, "the token is not valid in a header"))?;
+        token.set_sensitive(true);
+        let now = Instant::now();
+        let life = (seconds > 0).then(|| Life {
+            ends: now + Duration::from_secs(seconds),
+            renew_at: now + Duration::from_secs(seconds) * 2 / 3,
+            renewable,
+        });
+        Ok(Self { client, token, life })
+    }
+
+    fn has_ended(&self) -> bool {
+        self.life.is_some_and(|life| life.ends <= Instant::now())
+    }
+
+    fn is_due(&self) -> bool {
+        self.life.is_some_and(|life| life.renew_at <= Instant::now())
+    }
+}
+
+impl Vault {
+    /// Returns a token in force: the present one, renewed, or that of a new login.
+    pub(super) async fn session(&self) -> Result<Arc<Session>, FetchError> {
+        let mut present = self.session.lock().await;
+        if let Some(session) = present.as_ref().filter(|session| !session.is_due()) {
+            return Ok(Arc::clone(session));
+        }
+        let session = match present.take() {
+            Some(session) if session.life.is_some_and(|life| life.renewable) && !session.has_ended() => {
+                match self.renewed(&session).await {
+                    Ok(renewed) => renewed,
+                    // The old one still serves while the server does not answer.
+                    Err(error) if error.kind == ErrorKind::Unavailable => {
+                        *present = Some(session);
+                        return Err(error);
+                    }
+                    Err(_) => self.log_in().await?,
+                }
+            }
+            _ => self.log_in().await?,
+        };
+        let session = Arc::new(session);
+        *present = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Logs in anew where `refused` is still the present token.
+    pub(super) async fn replace(&self, refused: &Arc<Session>) -> Result<Arc<Session>, FetchError> {
+        let mut present = self.session.lock().await;
+        if let Some(session) = present.as_ref().filter(|session| !Arc::ptr_eq(session, refused)) {
+            return Ok(Arc::clone(session));
+        }
+        *present = None;
+        let session = Arc::new(self.log_in().await?);
+        *present = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Renews the token, once there is one, before it ends. Never ends.
+    pub(crate) async fn keep(&self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let is_due = self.session.lock().await.as_ref().is_some_and(|session| session.is_due());
+            if is_due && let Err(error) = self.session().await {
+                tracing::warn!(server = %self.origin, "cannot renew the token of a provider of secrets: {error}");
+            }
+        }
+    }
+
+    async fn renewed(&self, session: &Session) -> Result<Session, FetchError> {
+        let question = Question::send("/v1/auth/token/renew-self", &serde_json::json!({}));
+        let mut answer = self.ask(&session.client, Some(&session.token), &question).await?;
+        let login = answer.login().ok_or_else(|| FetchError::unavailable("the answer to a renewal has no token"))?;
+        // A token near its longest life gets no more time: a new login does.
+        if login.lease_duration < 10 {
+            return Err(FetchError::new(ErrorKind::Denied, "the token is at its end"));
+        }
+        let mut next = Session::new(Arc::clone(&session.client), "", login.lease_duration, login.renewable)?;
+        next.token = session.token.clone();
+        Ok(next)
+    }
+
+    async fn log_in(&self) -> Result<Session, FetchError> {
+        let least = 1;
+        let client = match &self.certificate {
+            None => Client::new(self.ca_file.clone(), self.patience, least),
+            Some(pair) => Client::with_certificate(self.ca_file.clone(), pair.clone(), self.patience, least),
+        };
+        let client = Arc::new(client);
+        let mount = super::encoded(&self.auth_mount);
+        match self.auth {
+            Auth::Token => self.take_token(client).await,
+            Auth::AppRole => {
+                let role_id = files::credential(&self.role_id_file)?;
+                let secret_id = self.secret_id_file.as_deref().map(files::credential).transpose()?.unwrap_or_default();
+                let body = Body::of(&[("role_id", &role_id), ("secret_id", &secret_id)]);
+                self.logged_in(client, &format!("/v1/auth/{mount}/login"), body).await
+            }
+            Auth::Cert => {
+                let name = self.auth_role.as_deref().map(|role| ("name", role));
+                self.logged_in(client, &format!("/v1/auth/{mount}/login"), Body::of(name.as_slice())).await
+            }
+        }
+    }
+
+    /// Takes the token of the file, and asks the server how long it lives.
+    async fn take_token(&self, client: Arc<Client>) -> Result<Session, FetchError> {
+        let token = files::credential(&self.token_file)?;
+        let shown = self.token_file.display();
+        if token.is_empty() {
+            return Err(FetchError::new(ErrorKind::Denied, format!("{shown} is empty")));
+        }
+        let bare = Session::new(Arc::clone(&client), &token, 0, false)?;
+        let told = self.ask(&client, Some(&bare.token), &Question::read(LOOKUP)).await;
+        match told {
+            Ok(answer) => {
+                let (ttl, renewable) = answer.token().unwrap_or_default();
+                Session::new(client, &token, ttl, renewable)
+            }
+            Err(error) if error.kind == ErrorKind::Denied => Err(FetchError::new(
+                ErrorKind::Denied,
+                format!("{} does not take the token of {shown} (403)", self.origin),
+            )),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn logged_in(
+        &self,
+        client: Arc<Client>,
+        path: &str,
+        body: Zeroizing<Vec<u8>>,
+    ) -> Result<Session, FetchError> {
+        let question = Question { method: hyper::Method::POST, path, body };
+        let mut answer = self.ask(&client, None, &question).await.map_err(|error| match error.kind {
+            ErrorKind::Unavailable => error,
+            _ => {
+                FetchError::new(ErrorKind::Denied, format!("{} refuses the login at {}", self.origin, self.auth_mount))
+            }
+        })?;
+        let login: Login =
+            answer.login().ok_or_else(|| FetchError::unavailable("the answer to a login has no token"))?;
+        Session::new(client, &login.client_token, login.lease_duration, login.renewable)
+    }
+}
+
+/// Body of a login.
+struct Body;
+
+impl Body {
+    /// Makes a JSON object of texts, in memory that wipes itself and does not move.
+    fn of(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
+        let room: usize = fields.iter().map(|(name, value)| name.len() + 6 * value.len() + 8).sum();
+        let mut body = Zeroizing::new(Vec::with_capacity(room + 2));
+        body.push(b'{');
+        for (index, (name, value)) in fields.iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            // Writing to a vector does not fail.
+            let _ = serde_json::to_writer(&mut *body, name);
+            body.push(b':');
+            let _ = serde_json::to_writer(&mut *body, value);
+        }
+        body.push(b'}');
+        body
+    }
+}

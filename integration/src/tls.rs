@@ -1,0 +1,183 @@
+//! A daemon that listens over TCP with mutual TLS, and the certificates for it and its callers.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use executor_client::{Client, ConnectError, Tls};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, SanType,
+};
+
+use crate::daemon::{Daemon, Setup};
+use crate::wait;
+
+/// A certificate authority.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key, as PEM.
+#[derive(Clone, Debug)]
+pub struct Issued {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
+}
+
+impl Authority {
+    /// Makes an authority of this name.
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate"))
+    }
+
+    /// The authority's certificate, as PEM.
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// Signs a certificate.
+    pub fn issue(&self, params: &CertificateParams) -> Issued {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+
+    /// Signs the certificate of a node at 127.0.0.1 with this common name.
+    pub fn node(&self, name: &str) -> Issued {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.issue(&params)
+    }
+
+    /// Signs the certificate of the caller with this SPIFFE id.
+    pub fn caller(&self, uri: &str) -> Issued {
+        self.issue(&identity(uri))
+    }
+}
+
+/// Parameters of a caller's certificate.
+pub fn identity(uri: &str) -> CertificateParams {
+    let mut params = nobody();
+    params.subject_alt_names.push(SanType::URI(uri.try_into().expect("a URI")));
+    params
+}
+
+/// Parameters of a client's certificate without any identity.
+pub fn nobody() -> CertificateParams {
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.distinguished_name = DistinguishedName::new();
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+/// SPIFFE id of the caller that may do everything.
+pub const OPERATOR: &str = "spiffe://test/operator";
+
+/// A daemon with a TCP listener on a port of its own.
+pub struct TlsDaemon {
+    /// The daemon.
+    pub daemon: Daemon,
+    /// Its address.
+    pub address: String,
+    /// The authority of node and callers.
+    pub authority: Authority,
+}
+
+impl TlsDaemon {
+    /// Starts a daemon with these callers besides the operator; `more` are further lines of `[listen.tcp]`.
+    pub fn start(callers: &str, more: &str) -> Self {
+        Self::of(Setup::default(), callers, more)
+    }
+
+    /// The same of a setup.
+    pub fn of(setup: Setup, callers: &str, more: &str) -> Self {
+        let authority = Authority::new("test CA");
+        let dir = setup.home().join("tls");
+        fs::create_dir(&dir).expect("a directory");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("a mode");
+        write_pair(&dir, &authority.node("node"));
+        fs::write(dir.join("ca.crt"), authority.pem()).expect("write");
+        let file = |name: &str| dir.join(name).display().to_string();
+        let toml = format!(
+            "[listen.tcp]\naddress = '127.0.0.1:0'\ncertificate = '{}'\nkey = '{}'\nclient_ca = '{}'\n{more}\n\
+             [[callers]]\nuri = '{OPERATOR}'\nmethods = ['read', 'run', 'admin']\n{callers}\n",
+            file("tls.crt"),
+            file("tls.key"),
+            file("ca.crt")
+        );
+        let daemon = setup.config(&toml).start();
+        let address = wait::until("the daemon tells its port", || {
+            let log = daemon.setup().logged();
+            let (_, after) = log.rsplit_once("address=127.0.0.1:")?;
+            let port: String = after.chars().take_while(char::is_ascii_digit).collect();
+            Some(format!("127.0.0.1:{port}"))
+        });
+        Self { daemon, address, authority }
+    }
+
+    /// Directory of the node's files.
+    pub fn dir(&self) -> PathBuf {
+        self.daemon.setup().home().join("tls")
+    }
+
+    /// Writes a caller's files into a directory of that name, and returns their paths.
+    pub fn files(&self, name: &str, issued: &Issued) -> Tls {
+        let dir = self.daemon.setup().home().join(format!("caller-{name}"));
+        fs::create_dir_all(&dir).expect("a directory");
+        write_pair(&dir, issued);
+        Tls {
+            certificate: dir.join("tls.crt"),
+            key: dir.join("tls.key"),
+            ca: self.dir().join("ca.crt"),
+            server_name: None,
+        }
+    }
+
+    /// Files of the operator.
+    pub fn operator(&self) -> Tls {
+        self.files("operator", &self.authority.caller(OPERATOR))
+    }
+
+    /// Connects with these files.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub fn connect(&self, tls: &Tls) -> Result<Client, ConnectError> {
+        self.daemon.api.block_on(Client::connect_tls(&self.address, tls))
+    }
+
+    /// Lines of the daemon's log about refused clients.
+    pub fn refusals(&self) -> Vec<String> {
+        let log = self.daemon.setup().logged();
+        log.lines().filter(|line| line.contains("refused a client over TCP")).map(str::to_owned).collect()
+    }
+}
+
+/// Writes certificate and key beside what is there, and renames them over it. The daemon's user can read them, and others
+/// cannot read the key.
+pub fn write_pair(dir: &Path, issued: &Issued) {
+    let (uid, gid) = daemon_user();
+    for (name, text, mode) in [("tls.crt", &issued.certificate, 0o644), ("tls.key", &issued.key, 0o600)] {
+        let new = dir.join(format!(".{name}"));
+        fs::write(&new, text).expect("write");
+        fs::set_permissions(&new, fs::Permissions::from_mode(mode)).expect("a mode");
+        chown(&new, Some(uid), Some(gid)).expect("an owner");
+        fs::rename(&new, dir.join(name)).expect("rename");
+    }
+}
+
+/// The user that daemons of tests serve as: `executor`, or `nobody` where there is none.
+fn daemon_user() -> (u32, u32) {
+    let passwd = fs::read_to_string("/etc/passwd").expect("users");
+    let find = |user: &str| {
+        let line = passwd.lines().find(|line| line.split(':').next() == Some(user))?;
+        let mut fields = line.split(':').skip(2).map(|field| field.parse().ok());
+        Some((fields.next()??, fields.next()??))
+    };
+    find("executor").or_else(|| find("nobody")).expect("a user")
+}

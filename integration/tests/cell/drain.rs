@@ -1,0 +1,177 @@
+//! Drain: nothing new is taken, what there is ends by the deadline, and whoever follows is told what was killed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use executor_client::{Code, Error};
+use executor_proto::v1::{DrainResponse, Resources, State};
+use integration::api::exit;
+use integration::cli;
+use integration::daemon::{Daemon, Setup};
+use integration::request::{RequestBuilder, sh, sleeper};
+use integration::wait;
+
+/// A process that ends in order at SIGTERM.
+const ENDS: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+/// A process that pays no attention to SIGTERM.
+const IGNORES: &str = "trap '' TERM; while :; do sleep 0.05; done";
+
+/// Number of containers, a tenth of which ignore SIGTERM.
+fn containers() -> usize {
+    std::env::var("EXECUTOR_DRAIN_CONTAINERS").map_or(20, |number| number.parse().unwrap())
+}
+
+fn drain(daemon: &Daemon, deadline: Duration, parallel: u32) -> Result<Vec<DrainResponse>, Error> {
+    let mut drain = daemon.api.client().cell().drain(Some(deadline), parallel, "maintenance").unwrap();
+    let mut all = Vec::new();
+    while let Some(progress) = daemon.api.block_on(drain.next())? {
+        all.push(progress);
+    }
+    Ok(all)
+}
+
+fn undrain(daemon: &Daemon) {
+    daemon.api.block_on(daemon.api.client().cell().undrain()).unwrap();
+}
+
+fn serves(daemon: &Daemon) -> bool {
+    daemon.api.block_on(daemon.api.client().is_serving()).unwrap()
+}
+
+#[test]
+fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
+    let daemon = Setup::default().config("[policy]\ndefault_memory_bytes = \"16M\"\n").start();
+    let before = daemon.footprint();
+    let (all, stubborn) = (containers(), containers() / 10);
+    let mut expected = BTreeSet::new();
+    for index in 0..all {
+        let ignores = index % 10 == 3;
+        let id = format!("c{index:03}");
+        // The grace of those is longer than the drain has time: the deadline ends them.
+        let (script, grace) = if ignores { (IGNORES, 3_600_000) } else { (ENDS, 3_000) };
+        daemon.api.started(sh(script).id(&id).memory(16 << 20).grace_ms(grace).file("a", b"secret"));
+        if ignores {
+            expected.insert(id);
+        }
+    }
+    let resources = Resources { memory_bytes: 16 << 20, ..Resources::default() };
+    daemon.api.block_on(daemon.api.client().cell().reserve("later", resources, None)).unwrap();
+    assert!(serves(&daemon), "the control");
+
+    // Those that end in order do so long before; the deadline is the time of those that do not.
+    let deadline = Duration::from_secs(5 + all as u64 / 10);
+    let progress = drain(&daemon, deadline, 8).unwrap();
+    let last = progress.last().unwrap();
+    assert_eq!((last.total as usize, last.ended as usize, last.stopping, last.done), (all, all, 0, true), "{last:?}");
+    assert_eq!((last.killed.iter().cloned().collect::<BTreeSet<_>>(), last.left.len()), (expected, 0));
+    assert_eq!(last.killed.len(), stubborn);
+    let (before_deadline, at_once): (Vec<_>, Vec<_>) =
+        progress.iter().filter(|one| !one.done).partition(|one| one.killed.is_empty());
+    // Those whose grace would end behind the deadline are told at once, and hold nobody else up.
+    let most = 8 + stubborn as u32;
+    assert!(before_deadline.iter().all(|one| one.stopping <= most), "at most 8 at once: {before_deadline:?}");
+    assert!(before_deadline.len() + at_once.len() > 1, "there was progress");
+    let deadline_at = last.deadline_at.unwrap();
+    for index in 0..all {
+        let ended = daemon.api.get(&format!("c{index:03}")).unwrap();
+        let at = ended.finished_at.unwrap();
+        let is_late = (at.seconds, at.nanos) >= (deadline_at.seconds, deadline_at.nanos);
+        let ignores = index % 10 == 3;
+        assert_eq!((exit(&ended), is_late), if ignores { (Err(9), true) } else { (Ok(0), false) }, "{index}");
+        daemon.api.delete(&ended.id, false).unwrap();
+    }
+
+    // Nothing new is taken, by whichever call; the reservation is gone.
+    let refused = daemon.api.run(sleeper("x")).unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("it is drained (maintenance)"), "{refused}");
+    let refused = daemon.api.block_on(daemon.api.client().cell().reserve("y", resources, None)).unwrap_err();
+    assert_eq!(refused.code(), Some(Code::Unavailable), "{refused}");
+    assert_eq!((daemon.api.info().reservations, daemon.api.ids().len()), (0, 0));
+    wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
+    let health = daemon.api.info().health.unwrap();
+    assert_eq!(
+        (health.healthy, health.drained, &*health.reasons),
+        (false, true, &["drained (maintenance)".to_owned()][..])
+    );
+
+    undrain(&daemon);
+    wait::until("the health service tells", || serves(&daemon).then_some(()));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 4").id("again"))), Ok(4));
+    daemon.api.delete("again", false).unwrap();
+    daemon.wait_until_back_at(&before);
+}
+
+/// A drain belongs to no client and to no daemon: it goes on without its first one, over the kill of the second.
+#[test]
+fn a_drain_survives_its_client_and_its_daemon() {
+    let mut daemon = Daemon::start();
+    for id in ["a", "b"] {
+        daemon.api.started(sh(IGNORES).id(id).grace_ms(3_600_000));
+    }
+    let mut follower = daemon.api.client().cell().drain(Some(Duration::from_secs(3600)), 0, "").unwrap();
+    assert!(!daemon.api.block_on(follower.next()).unwrap().unwrap().done);
+    drop(follower);
+    wait::until("both are told to stop", || {
+        ["a", "b"].iter().all(|id| daemon.api.get(id).unwrap().state() == State::Stopping).then_some(())
+    });
+    daemon.kill();
+    daemon.start_again();
+    let refused = daemon.api.run(sleeper("x")).unwrap_err();
+    assert!(refused.message().contains("draining"), "{refused}");
+    // Whoever asks again joins, and brings the deadline forward.
+    let last = drain(&daemon, Duration::from_secs(1), 0).unwrap().pop().unwrap();
+    assert_eq!((last.total, &*last.killed), (2, &["a".to_owned(), "b".to_owned()][..]));
+    daemon.terminate();
+    daemon.start_again();
+    assert!(daemon.api.run(sleeper("x")).unwrap_err().message().contains("drained"), "still so");
+    // A drained cell is drained again at once.
+    assert_eq!(drain(&daemon, Duration::from_secs(1), 0).unwrap().pop().unwrap().total, 0);
+    undrain(&daemon);
+    daemon.api.started(sleeper("x"));
+    daemon.api.delete("x", true).unwrap();
+
+    // Undrain ends one that is under way; those that were told to stop do stop.
+    daemon.api.started(sh(IGNORES).id("c").grace_ms(3_600_000));
+    let mut follower = daemon.api.client().cell().drain(None, 0, "").unwrap();
+    daemon.api.block_on(follower.next()).unwrap();
+    undrain(&daemon);
+    let ended = loop {
+        match daemon.api.block_on(follower.next()) {
+            Ok(progress) => assert!(!progress.unwrap().done),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(ended.code(), Some(Code::Aborted), "{ended}");
+    daemon.api.started(sleeper("x"));
+    for id in ["a", "b", "c", "x"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+    for (deadline, field) in [(Duration::from_secs(86_401), "deadline"), (Duration::ZERO, "parallel")] {
+        let refused = drain(&daemon, deadline, if field == "parallel" { 1001 } else { 0 }).unwrap_err();
+        assert!(refused.code() == Some(Code::InvalidArgument) && refused.to_string().contains(field), "{refused}");
+    }
+    assert!(!daemon.api.info().health.unwrap().draining, "a refused request begins nothing");
+}
+
+#[test]
+fn the_command_line_drains() {
+    let daemon = Daemon::start();
+    let run = |arguments: &[&str]| cli::run(&daemon.socket(), arguments);
+    daemon.api.started(sh(IGNORES).id("stubborn").grace_ms(100));
+    daemon.api.started(sh(ENDS).id("orderly"));
+    let drained = run(&["drain", "--deadline", "1m", "--reason", "new kernel"]);
+    assert_eq!(drained.status, 0, "{drained:?}");
+    assert!(drained.stdout.ends_with("drained: 2 ended, 1 killed\nkilled: stubborn\n"), "{drained:?}");
+    assert!(drained.stdout.starts_with("0 of "), "lines of progress come first: {drained:?}");
+    let health = run(&["health"]);
+    assert_eq!(health.stdout, "NOT healthy: drained (new kernel)\n");
+    assert!(run(&["info"]).stdout.contains("NOT healthy: drained (new kernel)"));
+    let refused = run(&["run", "--", "/bin/true"]);
+    assert!(refused.status == 125 && refused.stderr.contains("new kernel"), "{refused:?}");
+    assert_eq!(run(&["undrain"]).status, 0);
+    let lines = run(&["--json", "drain"]).json_lines();
+    assert!(lines.last().unwrap()["done"] == true && lines.last().unwrap()["total"] == 0, "{lines:?}");
+    assert_eq!(run(&["undrain"]).status, 0);
+    assert_eq!(run(&["health"]).stdout, "healthy\n");
+}

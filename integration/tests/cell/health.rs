@@ -1,0 +1,83 @@
+//! Health: what an operator says, and what the daemon finds out about itself.
+
+use executor_proto::v1::{CreatePodRequest, Health};
+use integration::cli;
+use integration::daemon::{Daemon, Setup, kill};
+use integration::request::{RequestBuilder, sleeper};
+use integration::wait;
+
+const STOP: i32 = 19;
+const CONTINUE: i32 = 18;
+
+fn health(daemon: &Daemon) -> Health {
+    daemon.api.info().health.unwrap()
+}
+
+fn serves(daemon: &Daemon) -> bool {
+    daemon.api.block_on(daemon.api.client().is_serving()).unwrap()
+}
+
+#[test]
+fn an_operator_calls_the_cell_unhealthy() {
+    let mut daemon = Daemon::start();
+    let run = |daemon: &Daemon, arguments: &[&str]| cli::run(&daemon.socket(), arguments);
+    assert!(health(&daemon).healthy && serves(&daemon), "the control");
+    let set = run(&daemon, &["health", "--unhealthy", "bad disk"]);
+    assert_eq!(set.stdout, "NOT healthy: set by an operator: bad disk\n", "{set:?}");
+    wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
+    // It is a statement and no lock.
+    daemon.api.started(sleeper("a"));
+    daemon.terminate();
+    daemon.start_again();
+    assert_eq!(run(&daemon, &["--json", "health"]).json()["reasons"][0], "set by an operator: bad disk");
+    assert!(!serves(&daemon));
+    for (arguments, word) in
+        [(["health", "--unhealthy", ""], "reason"), (["health", "--unhealthy", "a\nb"], "one line")]
+    {
+        let refused = run(&daemon, &arguments);
+        assert!(refused.status == 125 && refused.stderr.contains(word), "{refused:?}");
+    }
+    assert_eq!(run(&daemon, &["health", "--healthy"]).stdout, "healthy\n");
+    wait::until("the health service tells", || serves(&daemon).then_some(()));
+    daemon.api.delete("a", true).unwrap();
+}
+
+/// The self-test fails while the launcher does not answer, passes again when it does, and nobody ever sees its container.
+#[test]
+fn the_self_test_fails_and_recovers() {
+    let config = "[self_test]\ninterval_seconds = 1\ntimeout_seconds = 3\n[capacity]\nmemory_bytes = \"64M\"\n";
+    let daemon = Setup::default().config(config).start();
+    // A full node is tested, too.
+    daemon.api.started(sleeper("full").memory(64 << 20));
+    let unseen = || {
+        assert_eq!(daemon.api.ids(), ["full"]);
+        let pods = daemon.api.block_on(daemon.api.client().pods().list(&Default::default())).unwrap();
+        assert_eq!(pods, []);
+        let info = daemon.api.info();
+        assert_eq!((info.allocated.unwrap().memory_bytes, info.allocated.unwrap().containers), (64 << 20, 1));
+        assert_eq!(info.containers.values().sum::<u32>(), 1);
+    };
+    wait::until("a test", || {
+        unseen();
+        health(&daemon).self_test_at
+    });
+    assert!(health(&daemon).healthy, "{:?}", health(&daemon));
+    let cursor = daemon.api.info().cursor;
+    let refused = daemon.api.run(sleeper("executor.self-test")).unwrap_err();
+    assert!(refused.message().contains("id: belongs to the daemon's test of itself"), "{refused}");
+    let request = CreatePodRequest { id: "executor.self-test".into(), ..CreatePodRequest::default() };
+    daemon.api.block_on(daemon.api.client().pods().create(&request)).unwrap_err();
+    daemon.api.get("executor.self-test").unwrap_err();
+
+    let launcher = daemon.launcher().unwrap();
+    kill(launcher, STOP);
+    let sick = wait::until("the test fails", || Some(health(&daemon)).filter(|health| !health.healthy));
+    assert!(sick.reasons[0].starts_with("self-test: cannot"), "{sick:?}");
+    wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
+    kill(launcher, CONTINUE);
+    wait::until("the test passes", || health(&daemon).healthy.then_some(()));
+    wait::until("the health service tells", || serves(&daemon).then_some(()));
+    unseen();
+    assert_eq!(daemon.api.info().cursor, cursor, "no event tells of it");
+    daemon.api.delete("full", true).unwrap();
+}

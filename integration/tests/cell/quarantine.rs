@@ -1,0 +1,154 @@
+//! What does not end in time: a container whose process is in uninterruptible sleep, and one that cannot be made, because a file
+//! system does not answer. The rest of the cell works on. The control is the same file system when it answers.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use executor_proto::v1::event::Kind;
+use executor_proto::v1::quarantine::Phase;
+use executor_proto::v1::volume_mount::Source;
+use executor_proto::v1::{Container, NamedVolume, RunRequest, State, UserNamespace, VolumeMount};
+use integration::api::exit;
+use integration::cli;
+use integration::daemon::{Daemon, Setup};
+use integration::fuse::{Fuse, Held};
+use integration::request::{RequestBuilder, sh};
+use integration::{host, wait};
+use tempfile::TempDir;
+use tonic::Code;
+
+/// A daemon that lends a file system of the test's own.
+///
+/// The file system is dropped first: the end of the daemon waits for its containers.
+struct Stage {
+    fuse: Fuse,
+    daemon: Daemon,
+    _home: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let home = tempfile::tempdir_in("/run").unwrap();
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let at = home.path().join("mount");
+        fs::create_dir(&at).unwrap();
+        let fuse = Fuse::mount(&at);
+        let config = format!(
+            "[policy]\nallow_host_userns = true\n[capacity]\nmemory_bytes = \"256M\"\n[quarantine]\ncreate_seconds = 2\n\
+             stop_seconds = 1\n[[volumes]]\nname = 'lent'\npath = '{}'\n",
+            at.display()
+        );
+        Self { daemon: Setup::default().config(&config).start(), fuse, _home: home }
+    }
+
+    fn reader(id: &str) -> RunRequest {
+        let source = Some(Source::Host(NamedVolume { name: "lent".into() }));
+        let volume = VolumeMount { path: "/mnt".into(), source, ..VolumeMount::default() };
+        let request = sh("echo begun; cat /mnt/file").id(id).memory(64 << 20).file("a", b"secret").grace_ms(100);
+        RunRequest { volumes: vec![volume], user_namespace: UserNamespace::Host.into(), ..request }
+    }
+
+    fn phase(&self, id: &str) -> Option<Phase> {
+        self.daemon.api.get(id).unwrap().quarantine.map(|quarantine| quarantine.phase())
+    }
+
+    fn allocated(&self) -> u64 {
+        self.daemon.api.info().allocated.unwrap().memory_bytes >> 20
+    }
+
+    /// The rest of the cell works on.
+    fn works_on(&self) {
+        let ended = self.daemon.api.run_to_end(sh("exit 5").id("other").memory(64 << 20).file("a", b"x"));
+        assert_eq!(exit(&ended), Ok(5));
+        self.daemon.api.delete("other", false).unwrap();
+    }
+}
+
+fn sleeps(container: &Container) -> bool {
+    let pids = host::descendants(integration::api::pid(container));
+    pids.into_iter().chain([integration::api::pid(container)]).any(integration::fuse::is_uninterruptible)
+}
+
+#[test]
+fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
+    let mut stage = Stage::new();
+    // The control: where the file system answers, the same container ends, and is stopped.
+    let ended = stage.daemon.api.run_to_end(Stage::reader("control"));
+    assert_eq!((exit(&ended), ended.quarantine), (Ok(0), None));
+    assert_eq!(stage.daemon.api.output("control").text(), "begun\nfrom the file system\n");
+    stage.daemon.api.delete("control", false).unwrap();
+
+    stage.fuse.hold(Held::Reads);
+    let started = stage.daemon.api.started(Stage::reader("stuck"));
+    wait::until("the process waits for the file system", || (stage.fuse.waiting() > 0).then_some(()));
+    assert_eq!(stage.phase("stuck"), None, "it runs");
+    let cursor = stage.daemon.api.info().cursor;
+    stage.daemon.api.stop("stuck", None).unwrap();
+    wait::until("it is in quarantine", || stage.phase("stuck"));
+    assert_eq!(
+        (stage.phase("stuck"), stage.daemon.api.get("stuck").unwrap().state()),
+        (Some(Phase::Stop), State::Stopping)
+    );
+    assert!(sleeps(&started), "a process is in uninterruptible sleep");
+    let mut events = stage.daemon.api.events_after(cursor);
+    let told = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::Quarantined).pop().unwrap();
+    let told = told.event.unwrap();
+    assert_eq!((&*told.container_id, told.quarantine_phase()), ("stuck", Phase::Stop));
+    let shown = |arguments: &[&str]| cli::run(&stage.daemon.socket(), arguments).stdout;
+    assert!(shown(&["ps"]).contains("stopping (quarantine: stop)"), "{}", shown(&["ps"]));
+    assert!(shown(&["inspect", "stuck"]).contains("its stop does not end"), "{}", shown(&["inspect", "stuck"]));
+    assert_eq!((stage.allocated(), stage.daemon.api.info().quarantined), (64, 1), "its capacity is kept");
+    let refused = stage.daemon.api.delete("stuck", true).unwrap_err();
+    assert!(refused.code() == Code::Unavailable && refused.message().contains("in quarantine since"), "{refused}");
+    stage.works_on();
+
+    // The next daemon knows.
+    stage.daemon.kill();
+    stage.daemon.start_again();
+    wait::until("it is in quarantine", || stage.phase("stuck"));
+    assert_eq!(stage.allocated(), 64);
+    stage.works_on();
+
+    // A drain gives it up, and ends.
+    let cell = stage.daemon.api.client().cell();
+    let mut drain = cell.drain(Some(Duration::from_secs(1)), 0, "").unwrap();
+    let mut last = None;
+    while let Some(progress) = stage.daemon.api.block_on(drain.next()).unwrap() {
+        last = Some(progress);
+    }
+    assert_eq!(last.unwrap().left, ["stuck"]);
+    stage.daemon.api.block_on(cell.undrain()).unwrap();
+
+    stage.fuse.hold(Held::Nothing);
+    let ended = stage.daemon.api.wait("stuck").unwrap();
+    assert_eq!((exit(&ended), ended.quarantine), (Err(9), None));
+    assert!(ended.result.unwrap().wipe.unwrap().verified);
+    let mut events = stage.daemon.api.events_after(cursor);
+    let told = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::QuarantineEnded).pop().unwrap();
+    assert_eq!(told.event.unwrap().container_id, "stuck");
+    stage.daemon.wait_until_removed("stuck");
+    stage.daemon.api.delete("stuck", false).unwrap();
+    assert_eq!((stage.allocated(), stage.daemon.api.info().quarantined), (0, 0));
+}
+
+#[test]
+fn a_container_that_cannot_be_made_holds_nobody_up() {
+    let stage = Stage::new();
+    stage.fuse.hold(Held::All);
+    let refused = stage.daemon.api.run(Stage::reader("stuck")).unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("its create does not end in time"), "{refused}");
+    assert_eq!((stage.phase("stuck"), stage.allocated()), (Some(Phase::Create), 64));
+    stage.works_on();
+    stage.fuse.hold(Held::Nothing);
+    wait::until("it has ended", || {
+        let gone = stage.daemon.api.get("stuck").is_err();
+        let ended = || stage.daemon.api.get("stuck").is_ok_and(|one| one.state() == State::Completed);
+        (gone || ended()).then_some(())
+    });
+    assert_eq!(stage.daemon.api.info().quarantined, 0);
+    let _ = stage.daemon.api.delete("stuck", true); // where it was made at last, to be killed
+    wait::until("its capacity is free", || (stage.allocated() == 0).then_some(()));
+    assert_eq!(exit(&stage.daemon.api.run_to_end(Stage::reader("control"))), Ok(0), "the control");
+}

@@ -1,0 +1,220 @@
+//! Traces, as a collector receives them that speaks the protocol and is not ours.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use executor_proto::v1::RunRequest;
+use integration::daemon::{Daemon, Setup};
+use integration::request::{RequestBuilder as _, program, sh, sleeper};
+use integration::wait;
+use integration::web::{WebAnswer, WebServer};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
+use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message as _;
+use tonic::{Request, Response, Status};
+
+use super::{free_port, scrape, value};
+
+const CANARY: &str = "c4nary-0f-a-secret-that-no-trace-may-have";
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+/// Spans that a collector has received, and every byte that came to it.
+#[derive(Clone, Default)]
+struct Received {
+    spans: Arc<Mutex<Vec<Span>>>,
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Received {
+    fn take(&self, request: ExportTraceServiceRequest) {
+        let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+        self.spans.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
+    }
+
+    /// The spans of a container by their names, when its own has come, which is the last.
+    fn of(&self, id: &str) -> BTreeMap<String, Span> {
+        wait::until(&format!("the span of {id} has come"), || {
+            let spans = self.spans.lock().unwrap();
+            let of = spans.iter().filter(|span| attribute(span, "container.id") == Some(Value::StringValue(id.into())));
+            let of: BTreeMap<String, Span> = of.map(|span| (span.name.clone(), span.clone())).collect();
+            of.contains_key("container").then_some(of)
+        })
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.bytes.lock().unwrap().windows(text.len()).any(|part| part == text.as_bytes())
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Received {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.take(request.into_inner());
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+fn attribute(span: &Span, name: &str) -> Option<Value> {
+    let found = span.attributes.iter().find(|attribute| attribute.key == name)?;
+    found.value.as_ref()?.value.clone()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Starts a collector that speaks gRPC. Returns the port of a relay before it, which records what passes.
+fn collector(runtime: &tokio::runtime::Runtime, received: &Received) -> u16 {
+    let port = free_port();
+    let service = TraceServiceServer::new(received.clone());
+    let address = ([127, 0, 0, 1], port).into();
+    runtime.spawn(tonic::transport::Server::builder().add_service(service).serve(address));
+    let relay = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (relayed, bytes) = (relay.local_addr().unwrap().port(), Arc::clone(&received.bytes));
+    std::thread::spawn(move || {
+        for from in relay.incoming() {
+            let (mut from, bytes) = (from.unwrap(), Arc::clone(&bytes));
+            std::thread::spawn(move || {
+                let mut to = wait::until_ok("the collector listens", || TcpStream::connect(("127.0.0.1", port)));
+                let (mut answers, mut back) = (to.try_clone().unwrap(), from.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+                let mut some = [0; 4096];
+                while let Ok(length @ 1..) = from.read(&mut some) {
+                    bytes.lock().unwrap().extend_from_slice(&some[..length]);
+                    if to.write_all(&some[..length]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    relayed
+}
+
+fn traced(endpoint: &str, keys: &str) -> Daemon {
+    let setup = Setup::default();
+    let metrics = setup.run_dir().join("metrics.sock");
+    let config =
+        format!("[metrics]\nlisten = \"unix:{}\"\n[traces]\nendpoint = \"{endpoint}\"\n{keys}\n", metrics.display());
+    setup.config(&config).start()
+}
+
+/// A request with the canary in each kind of input, and in what the program prints.
+fn secret(request: RunRequest) -> RunRequest {
+    request
+        .file("db/password", CANARY.as_bytes())
+        .secret_env("PASSWORD", CANARY)
+        .env("PLAIN", CANARY)
+        .label("l", CANARY)
+}
+
+/// Runs with a parent.
+fn run(daemon: &Daemon, request: RunRequest, flags: &str) {
+    let mut request = Request::new(request);
+    let fields = request.metadata_mut();
+    fields.insert("traceparent", format!("00-{TRACE}-{PARENT}-{flags}").parse().unwrap());
+    fields.insert("tracestate", format!("vendor={CANARY}").parse().unwrap());
+    daemon.api.block_on(daemon.api.rpc().run(request)).unwrap();
+}
+
+/// Over a restart of executord, too: it goes on with the trace of a container that runs.
+#[test]
+fn each_phase_has_a_span_and_no_secret_is_in_any() {
+    let (runtime, received) = (tokio::runtime::Runtime::new().unwrap(), Received::default());
+    let port = collector(&runtime, &received);
+    let mut daemon = traced(&format!("http://127.0.0.1:{port}"), "");
+    run(&daemon, secret(sh("echo \"$PASSWORD\"; exit 3").id("traced-bad")), "01");
+    let spans = received.of("traced-bad");
+    let names: Vec<&str> = spans.keys().map(String::as_str).collect();
+    assert_eq!(names, ["admit", "container", "finish", "launch", "prepare", "run", "start"]);
+    let root = &spans["container"];
+    assert_eq!((hex(&root.trace_id), hex(&root.parent_span_id)), (TRACE.to_owned(), PARENT.to_owned()));
+    assert_eq!(attribute(root, "executor.exit_code"), Some(Value::IntValue(3)));
+    assert_eq!(attribute(root, "executor.wipe_verified"), Some(Value::BoolValue(true)));
+    let mut before = root.start_time_unix_nano;
+    for phase in ["admit", "launch", "prepare", "start", "run", "finish"] {
+        let span = &spans[phase];
+        assert_eq!((&span.trace_id, &span.parent_span_id), (&root.trace_id, &root.span_id), "{phase}");
+        assert_eq!(span.start_time_unix_nano, before, "{phase} begins where the one before ends");
+        assert!(
+            span.end_time_unix_nano >= span.start_time_unix_nano && span.end_time_unix_nano <= root.end_time_unix_nano
+        );
+        before = span.end_time_unix_nano;
+    }
+    // A failure is told by its kind: its message has the path.
+    run(&daemon, secret(program(&format!("/{CANARY}"), &[CANARY]).id("traced-missing")), "01");
+    let missing = received.of("traced-missing");
+    assert_eq!(attribute(&missing["container"], "executor.failure"), Some(Value::StringValue("exec".into())));
+    assert!(!missing.contains_key("run") && missing.contains_key("prepare"), "{missing:?}");
+    assert_eq!(missing["container"].status.as_ref().unwrap().message, "exec");
+
+    run(&daemon, secret(sleeper("traced-long")), "01");
+    daemon.terminate();
+    daemon.start_again();
+    daemon.api.stop("traced-long", Some(0)).unwrap();
+    let long = received.of("traced-long");
+    assert_eq!(hex(&long["container"].trace_id), TRACE);
+    assert_eq!(attribute(&long["container"], "executor.signal"), Some(Value::IntValue(9)));
+    assert!(long.contains_key("start") && long.contains_key("run"), "{long:?}");
+
+    // A caller that is not sampled gets no trace; one without a trace gets a new one.
+    run(&daemon, sh("exit 0").id("traced-not"), "00");
+    daemon.api.run_to_end(sh("exit 0").id("traced-alone"));
+    let alone = &received.of("traced-alone")["container"];
+    assert!(hex(&alone.trace_id) != TRACE && alone.parent_span_id.is_empty(), "{alone:?}");
+    assert!(!received.has("traced-not"));
+
+    assert!(received.has("traced-bad") && received.has("traced-long"), "the control: what is sent is found");
+    assert!(!received.has(CANARY) && !received.has(&CANARY[..16]));
+    let text = scrape(&daemon, "text/plain");
+    assert!(value(&text, "executor_spans_exported_total").unwrap() >= 3.0, "{text}");
+    daemon.api.delete("traced-long", true).unwrap();
+}
+
+#[test]
+fn traces_go_over_http_too() {
+    let received = Received::default();
+    let taken = received.clone();
+    let collector = WebServer::start(move |_, request| {
+        taken.bytes.lock().unwrap().extend_from_slice(&request.body);
+        assert_eq!(request.target, "/v1/traces");
+        taken.take(ExportTraceServiceRequest::decode(&*request.body).unwrap());
+        WebAnswer::Full("200 OK", vec![("content-type", "application/x-protobuf".to_owned())], Vec::new())
+    });
+    let daemon = traced(&collector.url(""), "protocol = \"http\"");
+    daemon.api.run_to_end(secret(sh("echo \"$PASSWORD\"").id("traced-http")));
+    assert_eq!(received.of("traced-http").len(), 7);
+    assert!(received.has("traced-http") && !received.has(&CANARY[..16]));
+}
+
+/// A collector that never answers, and one that is not there: containers run, the queue is bounded, drops are counted and told.
+#[test]
+fn a_collector_that_fails_hurts_no_run() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = free_port();
+    for (port, protocol) in [(silent.local_addr().unwrap().port(), "grpc"), (nobody, "grpc"), (nobody, "http")] {
+        let daemon = traced(&format!("http://127.0.0.1:{port}"), &format!("protocol = \"{protocol}\"\nqueue_max = 5"));
+        for i in 0..4 {
+            daemon.api.run_to_end(sh("exit 0").id(&format!("c-{i}")));
+        }
+        let dropped = |text: &str, reason: &str| {
+            value(text, &format!("executor_spans_dropped_total{{reason=\"{reason}\"}}")).unwrap()
+        };
+        wait::until("drops are counted, of both reasons", || {
+            daemon.api.run_to_end(sh("exit 0"));
+            let text = scrape(&daemon, "text/plain");
+            (dropped(&text, "queue_full") > 0.0 && dropped(&text, "export_failed") > 0.0).then_some(())
+        });
+        wait::until("drops are told", || daemon.setup().logged().contains("dropped spans").then_some(()));
+        assert_eq!(value(&scrape(&daemon, "text/plain"), "executor_spans_exported_total"), Some(0.0));
+    }
+}

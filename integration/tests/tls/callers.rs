@@ -1,0 +1,188 @@
+//! Which certificates get in, and what their callers may call.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use executor_client::{Code, ListFilter, Run, ServerAddress};
+use executor_proto::v1;
+use integration::daemon::Setup;
+use integration::request::{RequestBuilder as _, sh};
+use integration::tls::{Authority, OPERATOR, TlsDaemon, identity, nobody};
+use integration::wait;
+use prost::Message as _;
+use rcgen::{DnType, date_time_ymd};
+
+const CALLERS: &str = "\
+    [[callers]]\nuri = 'spiffe://test/reader'\nmethods = ['read']\n\
+    [[callers]]\nou = 'organization:a'\ncn = 'rep'\nmethods = ['executor.v1.Executor/Info']\n";
+
+/// Each stranger gets an error that names the reason, and no answer; the daemon logs one line for each.
+#[test]
+fn strangers_are_refused_with_the_reason() {
+    let tls = TlsDaemon::start(CALLERS, "");
+    let other = Authority::new("other CA");
+    let mut expired = identity(OPERATOR);
+    (expired.not_before, expired.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+    let mut future = identity(OPERATOR);
+    (future.not_before, future.not_after) = (date_time_ymd(2090, 1, 1), date_time_ymd(2091, 1, 1));
+    let mut half = nobody();
+    half.distinguished_name.push(DnType::CommonName, "rep");
+    half.distinguished_name.push(DnType::OrganizationalUnitName, "organization:b\u{1b}[31m");
+    let own = &tls.authority;
+    let table = [
+        ("other", other.caller(OPERATOR), "does not trust the CA", "not signed by a CA of listen.tcp.client_ca"),
+        ("expired", own.issue(&expired), "is expired or not valid yet", "its certificate is expired"),
+        ("future", own.issue(&future), "is expired or not valid yet", "its certificate is not valid yet"),
+        ("nobody", own.issue(&nobody()), "has an identity of", "matches its certificate (no identity)"),
+        ("stranger", own.caller("spiffe://test/x"), "has an identity of", "(uri \"spiffe://test/x\")"),
+        ("half", own.issue(&half), "has an identity of", "cn \"rep\", ou \"organization:b\\u{1b}[31m\""),
+    ];
+    for (number, (name, issued, client, server)) in table.iter().enumerate() {
+        let error = tls.connect(&tls.files(name, issued)).err().unwrap().to_string();
+        assert!(error.contains(client) && error.contains(&tls.address), "{name}: {error}");
+        let lines = wait::until("the refusal is logged", || Some(tls.refusals()).filter(|lines| lines.len() > number));
+        assert!(lines.len() == number + 1 && lines[number].contains(server), "{name}: {lines:?}");
+    }
+    // A node that the caller does not trust is not told anything, either.
+    let mut untrusting = tls.operator();
+    untrusting.ca = tls.daemon.setup().home().join("other.crt");
+    std::fs::write(&untrusting.ca, other.pem()).unwrap();
+    let error = tls.connect(&untrusting).err().unwrap().to_string();
+    assert!(error.contains("its certificate is not signed by a CA of"), "{error}");
+    let mut named = tls.operator();
+    named.server_name = Some("node-2".to_owned());
+    let error = tls.connect(&named).err().unwrap().to_string();
+    assert!(error.contains("its certificate is not for \"node-2\""), "{error}");
+    let client = tls.connect(&tls.operator()).unwrap();
+    assert_eq!(client.address(), &ServerAddress::Tcp(tls.address.clone()), "the control");
+}
+
+#[test]
+fn a_caller_calls_what_its_entries_allow() {
+    let tls = TlsDaemon::start(CALLERS, "");
+    let api = &tls.daemon.api;
+    let reader = tls.connect(&tls.files("reader", &tls.authority.caller("spiffe://test/reader"))).unwrap();
+    let mut rep = nobody();
+    rep.distinguished_name.push(DnType::CommonName, "rep");
+    rep.distinguished_name.push(DnType::OrganizationalUnitName, "organization:a");
+    let rep = tls.connect(&tls.files("rep", &tls.authority.issue(&rep))).unwrap();
+    let operator = tls.connect(&tls.operator()).unwrap();
+    let run = |id: &str| Run::new("host", "/bin/true").id(id).memory_bytes(64 << 20);
+    api.block_on(async {
+        assert!(reader.is_serving().await.unwrap());
+        reader.info().await.unwrap();
+        assert_eq!(reader.list(&ListFilter::default()).await.unwrap().len(), 0);
+        let denied = reader.run(&run("a")).await.err().unwrap();
+        assert_eq!(denied.code(), Some(Code::PermissionDenied));
+        let told = denied.to_string();
+        for part in ["spiffe://test/reader", "/executor.v1.Executor/Run", "[[callers]]"] {
+            assert!(told.contains(part), "{told}");
+        }
+        rep.info().await.unwrap();
+        for denied in [rep.list(&ListFilter::default()).await.err(), rep.is_serving().await.err()] {
+            assert_eq!(denied.unwrap().code(), Some(Code::PermissionDenied));
+        }
+        operator.run(&run("a")).await.unwrap();
+        operator.wait("a").await.unwrap();
+        operator.delete("a", false).await.unwrap();
+    });
+    // The unix socket is as it was.
+    assert!(api.run(sh("exit 0").id("b")).unwrap().created);
+}
+
+/// Python's grpcio over TLS, with and without a permitted certificate.
+#[test]
+fn a_python_client_calls_over_tls() {
+    let tls = TlsDaemon::start(CALLERS, "");
+    let python = std::env::var_os("EXECUTOR_PYTHON").expect("EXECUTOR_PYTHON is not set: run `cargo xtask test`");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/calls.py");
+    let call = |name: &str, uri: &str, method: &str, request: &[u8]| {
+        let files = tls.files(name, &tls.authority.caller(uri));
+        let mut command = Command::new(&python);
+        command.arg(&script).arg(&tls.address).args([&files.certificate, &files.key, &files.ca]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let line = format!("{method} {}\n", BASE64_STANDARD.encode(request));
+        child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        answer.trim_end().to_owned()
+    };
+    let run = sh("exit 0").id("python").encode_to_vec();
+    let (info, of_run) = ("/executor.v1.Executor/Info", "/executor.v1.Executor/Run");
+    assert_eq!(call("operator", OPERATOR, of_run, &run), "OK");
+    tls.daemon.api.wait("python").unwrap();
+    assert_eq!(call("reader", "spiffe://test/reader", info, &v1::InfoRequest::default().encode_to_vec()), "OK");
+    let denied = call("reader", "spiffe://test/reader", of_run, &run);
+    assert!(denied.starts_with("PERMISSION_DENIED") && denied.contains(of_run), "{denied}");
+    let stranger = call("stranger", "spiffe://test/x", info, &[]);
+    assert!(stranger.starts_with("UNAVAILABLE"), "{stranger}");
+}
+
+/// openssl: TLS 1.2 is refused, TLS 1.3 without a certificate gets nothing, and with one it gets HTTP/2.
+#[test]
+fn only_tls_1_3_with_a_certificate_is_answered() {
+    let tls = TlsDaemon::start("", "");
+    let files = tls.operator();
+    let s_client = |more: &[&str]| {
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-alpn", "h2", "-connect", &tls.address, "-CAfile"]).arg(&files.ca).args(more);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // The connection stays open for a moment, so that what comes after the handshake is seen.
+        let input = child.stdin.take().unwrap();
+        let told = wait::within(std::time::Duration::from_secs(2), || match child.try_wait().unwrap() {
+            Some(_) => Ok(()),
+            None => Err(()),
+        });
+        drop((input, told));
+        let output = child.wait_with_output().unwrap();
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
+    };
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let (certificate, key) = (path(&files.certificate), path(&files.key));
+    let old = s_client(&["-tls1_2", "-cert", &certificate, "-key", &key]);
+    assert!(old.contains("alert protocol version") && old.contains("Cipher is (NONE)"), "{old}");
+    let without = s_client(&["-tls1_3"]);
+    assert!(without.contains("alert certificate required"), "{without}");
+    let good = s_client(&["-tls1_3", "-cert", &certificate, "-key", &key]);
+    assert!(good.contains("ALPN protocol: h2") && good.contains("Verify return code: 0"), "{good}");
+    assert!(!good.contains("alert"), "{good}");
+}
+
+/// A key that other users can read, a key of another certificate and a missing file end the start, each with its reason.
+#[test]
+fn unusable_files_end_the_start() {
+    let started = |spoil: &dyn Fn(&Path)| {
+        let setup = Setup::default();
+        let dir = setup.home().join("tls");
+        std::fs::create_dir(&dir).unwrap();
+        let authority = Authority::new("test CA");
+        integration::tls::write_pair(&dir, &authority.node("node"));
+        std::fs::write(dir.join("ca.crt"), authority.pem()).unwrap();
+        spoil(&dir);
+        let dir = dir.display();
+        let setup = setup.config(&format!(
+            "[listen.tcp]\naddress = '127.0.0.1:0'\ncertificate = '{dir}/tls.crt'\nkey = '{dir}/tls.key'\n\
+             client_ca = '{dir}/ca.crt'\n[[callers]]\ncn = 'a'\nmethods = ['read']\n"
+        ));
+        assert!(!setup.command().status().unwrap().success());
+        let launcher_ended = || integration::daemon::launcher_of(&setup.run_dir()).is_none().then_some(());
+        wait::until("the launcher that it started has ended", launcher_ended);
+        setup.logged()
+    };
+    let readable = started(&|dir| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(dir.join("tls.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    });
+    assert!(readable.contains("tls.key: has mode 0644: other users must have no access"), "{readable}");
+    let other = started(&|dir| {
+        let other = Authority::new("x").node("y");
+        std::fs::write(dir.join("tls.crt"), other.certificate).unwrap();
+    });
+    assert!(other.contains("tls.key: is not the key of"), "{other}");
+    let missing = started(&|dir| std::fs::remove_file(dir.join("ca.crt")).unwrap());
+    assert!(missing.contains("ca.crt: No such file or directory"), "{missing}");
+}

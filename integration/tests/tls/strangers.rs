@@ -1,0 +1,131 @@
+//! Strangers who connect: they hold up nobody, and are cut off.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_client::Client;
+use integration::host;
+use integration::tls::TlsDaemon;
+use integration::wait::{self, PATIENCE};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
+
+/// Strangers; a long run has EXECUTOR_TLS_STRANGERS=10000.
+fn strangers() -> usize {
+    std::env::var("EXECUTOR_TLS_STRANGERS").map_or(600, |count| count.parse().unwrap())
+}
+
+/// Memory that a daemon under the strangers' load may have more than before.
+const MORE: u64 = 32 << 20;
+
+fn resident(pid: i32) -> u64 {
+    let text = host::status(pid, "VmRSS").unwrap();
+    text.trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
+}
+
+/// Connects from another address than the daemon's own callers do.
+async fn stranger(address: SocketAddr) -> Option<tokio::net::TcpStream> {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).ok()?;
+    socket.connect(address).await.ok()
+}
+
+/// One of three kinds: a handshake without a certificate, garbage, and silence.
+async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientConfig>) {
+    let Some(mut stream) = stranger(address).await else { return };
+    match number % 3 {
+        0 => {
+            let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
+            if let Ok(mut stream) = tokio_rustls::TlsConnector::from(config).connect(name, stream).await {
+                let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+                let mut told = Vec::new();
+                let _ = stream.read_to_end(&mut told).await;
+                assert!(told.is_empty(), "a stranger was answered: {told:?}");
+            }
+        }
+        1 => {
+            let _ = stream.write_all(&[0x16; 4096]).await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+        _ => drop(stream.read_to_end(&mut Vec::new()).await),
+    }
+}
+
+#[test]
+fn strangers_hold_up_nobody() {
+    let tls = TlsDaemon::start("", "handshakes = 32\nhandshake_seconds = 5\n");
+    let (files, address) = (tls.operator(), tls.address.parse::<SocketAddr>().unwrap());
+    let api = &tls.daemon.api;
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = std::fs::read(&files.ca).unwrap();
+    use rustls::pki_types::pem::PemObject as _;
+    roots.add(rustls::pki_types::CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        rustls::ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]);
+    let config = Arc::new(config.unwrap().with_root_certificates(roots).with_no_client_auth());
+    let kept = tls.connect(&files).unwrap();
+    let call = |client: &Client| api.block_on(client.info()).map(drop);
+    call(&kept).unwrap();
+    let before = resident(tls.daemon.pid());
+    let strangers = strangers();
+    let knocking = api.spawn(async move {
+        let mut knocks = tokio::task::JoinSet::new();
+        for number in 0..strangers {
+            knocks.spawn(knock(address, number, Arc::clone(&config)));
+            if knocks.len() >= 200 {
+                knocks.join_next().await.unwrap().unwrap();
+            }
+        }
+        while let Some(knock) = knocks.join_next().await {
+            knock.unwrap();
+        }
+    });
+    let (mut calls, mut most) = (0, 0);
+    while !knocking.is_finished() {
+        call(&kept).expect("a connection of before");
+        call(&tls.connect(&files).expect("a new connection")).expect("a call on it");
+        most = most.max(resident(tls.daemon.pid()));
+        calls += 2;
+    }
+    api.block_on(knocking).unwrap();
+    assert!(calls >= 10, "the control: {calls} calls meanwhile");
+    assert!(most.saturating_sub(before) < MORE, "{before} bytes before, at most {most} meanwhile");
+    let told = tls.refusals().len();
+    assert!(told >= 10 && told < strangers / 2, "some are logged one by one: {told} of {strangers}");
+}
+
+/// A handshake that hangs is cut off, and so is one that never ends.
+#[test]
+fn a_handshake_that_hangs_is_cut_off() {
+    let tls = TlsDaemon::start("", "handshake_seconds = 1");
+    let connect = || {
+        let stream = TcpStream::connect(&tls.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let mut silent = connect();
+    assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0);
+    wait::until("it is told", || {
+        tls.refusals().iter().any(|line| line.contains("the handshake did not end within 1 s")).then_some(())
+    });
+    // A handshake message of 16 MB that is announced is not waited for.
+    let mut large = connect();
+    let record = [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
+    while large.write_all(&record).is_ok() {}
+    let mut told = Vec::new();
+    let _ = large.read_to_end(&mut told);
+    assert!(told.len() < 100, "an alert at most: {} bytes", told.len());
+    // Connections of one address are bounded.
+    let bounded = TlsDaemon::start("", "connections_per_address = 2");
+    let client = bounded.connect(&bounded.operator()).unwrap();
+    let other = bounded.connect(&bounded.operator()).unwrap();
+    bounded.connect(&bounded.operator()).expect_err("a third connection");
+    bounded.daemon.api.block_on(client.info()).unwrap();
+    drop(other);
+    let again = wait::within(Duration::from_secs(20), || bounded.connect(&bounded.operator()).map(drop));
+    again.expect("the place of the one that left");
+}
