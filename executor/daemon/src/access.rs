@@ -69,7 +69,7 @@ const TABLE: [(&str, Callers); 40] = [
 ];
 
 /// Methods that last for as long as their caller wants, or for a container's life.
-const LASTING: [&str; 14] = [
+const LASTING: [&str; 15] = [
     "/executor.v1.Executor/Wait",
     "/executor.v1.Executor/StreamLogs",
     "/executor.v1.Executor/WatchEvents",
@@ -81,6 +81,7 @@ const LASTING: [&str; 14] = [
     "/executor.v1.Executor/PutArchive",
     "/executor.v1.Images/Pull",
     "/executor.v1.Images/Import",
+    "/executor.v1.Cell/Drain",
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",

@@ -58,7 +58,7 @@ const READ: [&str; 17] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-const RUN: [&str; 15] = [
+const RUN: [&str; 17] = [
     "/executor.v1.Executor/Run",
     "/executor.v1.Executor/Stop",
     "/executor.v1.Executor/Signal",
@@ -74,13 +74,18 @@ const RUN: [&str; 15] = [
     "/executor.v1.Pods/CreatePod",
     "/executor.v1.Pods/StopPod",
     "/executor.v1.Pods/DeletePod",
+    "/executor.v1.Cell/Reserve",
+    "/executor.v1.Cell/ReleaseReservation",
 ];
 
-const ADMIN: [&str; 3] = [
+const ADMIN: [&str; 6] = [
     // With a container's runtime token alone, which decides on every socket.
     super::GET_SECRETS,
     "/executor.v1.Images/Remove",
     "/executor.v1.Images/Prune",
+    "/executor.v1.Cell/Drain",
+    "/executor.v1.Cell/Undrain",
+    "/executor.v1.Cell/SetHealthy",
 ];
 
 /// Returns the methods of a word of the configuration: the name of a set, or `SERVICE/METHOD`.
