@@ -8,6 +8,8 @@ use integration::dist;
 
 /// Number of kills, over all lives.
 const SAMPLE: &str = "90";
+/// Number of kills of executord where it fetches the secrets.
+const FETCHES: &str = "12";
 /// Environment variable with the offset of a sample, to repeat a failed one.
 const OFFSET: &str = "EXECUTOR_CRASH_OFFSET";
 
@@ -33,6 +35,20 @@ fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
         assert!(of("kills") > 0 || of("calls") < 200, "{target}");
         assert_eq!(of("known") + of("unknown") + of("refused"), of("kills"), "{target}");
     }
+}
+
+/// Likewise where executord fetches the secrets, and fetches them again: it alone is killed.
+#[test]
+fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
+    let sample = ["--references", "--target", "executord", "--sample", FETCHES, "--json"];
+    let output = executor_crash().args(sample).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    eprint!("{told}");
+    assert!(output.status.success(), "{told}");
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |name: &str| figures["targets"][0][name].as_u64().unwrap();
+    assert!(of("kills") > 0, "{figures}");
+    assert_eq!(of("known") + of("refused"), of("kills"), "{figures}");
 }
 
 /// Secrets that the control binaries leave, because they wipe nothing, are found.

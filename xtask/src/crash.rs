@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// With shells: each container begins as one that waits
     #[arg(long)]
     shells: bool,
+    /// With requests that refer to their secrets: executord fetches them, and fetches them again
+    #[arg(long, conflicts_with = "tree")]
+    references: bool,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -50,7 +53,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             command.arg(option).arg(value.to_string());
         }
     }
-    for (option, is_set) in [("--json", options.json), ("--tree", options.tree), ("--shells", options.shells)] {
+    let flags = [
+        ("--json", options.json),
+        ("--tree", options.tree),
+        ("--shells", options.shells),
+        ("--references", options.references),
+    ];
+    for (option, is_set) in flags {
         if is_set {
             command.arg(option);
         }

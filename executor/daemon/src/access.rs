@@ -1,7 +1,7 @@
 //! Access control: a table of methods and the callers that may use them. Methods that are not in it are denied.
 //!
-//! Local clients are judged by the credentials that the kernel tells ([`Socket`]), those over the network by their
-//! certificates ([`callers`]).
+//! Local clients are judged by the credentials that the kernel tells (`Socket`), those over the network by their
+//! certificates (`callers`).
 
 pub(crate) mod callers;
 pub(crate) mod sets;

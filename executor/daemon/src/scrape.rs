@@ -4,7 +4,7 @@
 //!  http ──> Scraper ──> Metrics (counted at any time)
 //!              └──────> node: capacity, states, shims' counters, shells, images ──> families ──> text
 //! ```
-//! A scrape is bounded: requests and connections by [`http`], the reading by [`PATIENCE`], the series by the configuration. No
+//! A scrape is bounded: requests and connections by `http`, the reading by `PATIENCE`, the series by the configuration. No
 //! more than one reading is made in a second, however many ask. What a shim does not answer in time is left out.
 
 mod containers;

@@ -14,12 +14,14 @@ use integration::api::{Api, Rpc};
 use integration::request::{self, RequestBuilder, program};
 use tonic::{Code, Status, Streaming};
 
+use crate::shelf::Shelf;
+
 /// Longest time for a call. It includes a supervisor's restart; only a fault reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The container's exit code.
 pub(crate) const CODE: i32 = 7;
 /// Size of the larger secret file.
-const LARGE: usize = 9000;
+pub(crate) const LARGE: usize = 9000;
 
 /// The call that a client is in.
 #[derive(Clone, Default)]
@@ -57,6 +59,21 @@ pub(crate) struct ClientAnswers {
 pub(crate) struct Secrets {
     pub(crate) first: String,
     pub(crate) second: String,
+    /// Where the requests refer to them; in the requests themselves otherwise.
+    pub(crate) shelf: Option<Arc<Shelf>>,
+}
+
+impl Secrets {
+    /// Puts the first ones where requests refer to them.
+    pub(crate) fn offer_first(&self) {
+        self.shelf.iter().for_each(|shelf| shelf.put(&self.first));
+    }
+
+    /// Puts the second ones there. Returns false where a request has to bring them.
+    fn offer_second(&self) -> bool {
+        self.shelf.iter().for_each(|shelf| shelf.put(&self.second));
+        self.shelf.is_some()
+    }
 }
 
 /// The request of a life: every kind of secret input, a captured file, an exit code. The process reports that it has
@@ -74,7 +91,27 @@ pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, is_tree: bool) 
         .secret_arg(3, secret)
         .runtime_token("/etc/crash-token");
     request.outputs = Some(Outputs { files: vec![CAPTURED.into()], ..Outputs::default() });
-    if is_tree { in_a_tree(request, secret) } else { request }
+    let request = if is_tree { in_a_tree(request, secret) } else { request };
+    if secrets.shelf.is_some() { by_reference(request) } else { request }
+}
+
+/// Refers to every secret of a request. The files that an update brings are there from the beginning.
+fn by_reference(request: RunRequest) -> RunRequest {
+    request.file("db/next", b"").action(|run| {
+        for file in &mut run.volume_mounted_files {
+            let is_large = file.content.len() == LARGE;
+            file.from = Some(Shelf::reference(if is_large { Shelf::LARGE } else { Shelf::SMALL }));
+            file.content.clear();
+        }
+        for variable in &mut run.secret_environment {
+            variable.from = Some(Shelf::reference(Shelf::SMALL));
+            variable.value.clear();
+        }
+        for argument in &mut run.secret_arguments {
+            argument.from = Some(Shelf::reference(Shelf::SMALL));
+            argument.value.clear();
+        }
+    })
 }
 
 /// Makes the program of a request the last step of a tree; its files become the container's, because those are updated.
@@ -106,8 +143,9 @@ fn in_a_tree(mut request: RunRequest, secret: &str) -> RunRequest {
 
 const SCRIPT: &str = "read -r a < /etc/cf-service-bindings/db/password; read -r b < /etc/crash-canary; \
     echo \"${#a} ${#b} ${#TOKEN} ${#1}\"; echo kept > /tmp/kept; \
-    while [ ! -e /etc/cf-service-bindings/db/next ]; do sleep 0.005; done; \
-    read -r c < /etc/cf-service-bindings/db/password; read -r d < /etc/cf-service-bindings/db/next; \
+    d=$a; while [ ! -e /etc/cf-service-bindings/db/next ] || \
+    { read -r d < /etc/cf-service-bindings/db/next; [ \"$d\" = \"$a\" ]; }; do sleep 0.005; done; \
+    read -r c < /etc/cf-service-bindings/db/password; \
     [ \"$c\" = \"$d\" ] && [ \"$c\" != \"$a\" ] && echo changed; echo done >&2; exit 7";
 const CAPTURED: &str = "/tmp/kept";
 /// Content of the captured file.
@@ -151,7 +189,9 @@ async fn make_calls(
         return record(&mut answers.output, Err(status));
     }
     step.enter(3);
-    record(&mut answers.update, bounded(rpc.update_files(update(&id, secrets))).await.map(drop))?;
+    if !secrets.offer_second() {
+        record(&mut answers.update, bounded(rpc.update_files(update(&id, secrets))).await.map(drop))?;
+    }
     step.enter(4);
     record(&mut answers.output, output.rest().await)?;
     step.enter(5);
@@ -214,10 +254,17 @@ pub(crate) async fn wait_until_up(rpc: &mut Rpc, id: &str) -> Result<(), Status>
     Output::default().begin(rpc, id).await
 }
 
-/// Lets a living container proceed to its end, by an update of its files, whether or not that was done before. Where it can, not
+/// Lets a living container proceed to its end, by an update of its files or by new values of what it refers to, whether or not that was done before. Where it can, not
 /// before the container has read the first ones: the last of several steps may not have begun.
 pub(crate) async fn let_proceed(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> Result<(), Status> {
-    let _ = wait_until_up(rpc, id).await; // the update tells what is wrong
+    let up = wait_until_up(rpc, id).await;
+    if secrets.offer_second() {
+        return match up {
+            Err(status) if hung(&status) => Err(status),
+            _ => Ok(()), // what else is wrong Wait tells
+        };
+    }
+    // Of a container that is not up the update tells what is wrong.
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         match bounded(rpc.update_files(update(id, secrets))).await {

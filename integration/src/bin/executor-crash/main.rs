@@ -3,7 +3,8 @@
 //!
 //! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST) and the process and calls to
 //! kill at. A life is Run, the output, UpdateFiles, Wait, GetOutputs and Delete of a container with secret files, a
-//! secret in its environment and exit code 7, through executord's interface. In each life one process is stopped by
+//! secret in its environment and exit code 7, through executord's interface. With `--references` executord fetches these from a
+//! directory, and fetches them again in place of UpdateFiles. In each life one process is stopped by
 //! ptrace at the beginning of its N-th system call and killed there; what a supervisor would restart is restarted on
 //! the same directories; and then the conditions of [`judge`] must hold. A sweep continues with N + 1 until two lives
 //! in a row have ended before the N-th call. The number of calls differs a little from life to life (in executord's
@@ -17,6 +18,7 @@ mod calls;
 mod judge;
 mod life;
 mod report;
+mod shelf;
 mod sweep;
 mod tracer;
 
@@ -54,6 +56,9 @@ struct Options {
     /// Let each container begin as a shell that waits
     #[arg(long)]
     shells: bool,
+    /// Let the requests refer to their secrets, which executord fetches, and fetches again in place of UpdateFiles
+    #[arg(long, conflicts_with = "tree")]
+    references: bool,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -83,7 +88,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     ensure!(!lacking, "--target shell: there are shells with --shells only");
     let targets = if options.target.is_empty() { Target::all(options.shells) } else { options.target.clone() };
     let mut run = Run {
-        node: TestNode::new(Lives { tree: options.tree, shells: options.shells })?,
+        node: TestNode::new(Lives { tree: options.tree, shells: options.shells, references: options.references })?,
         report: Report::default(),
         terminal: std::io::stderr().is_terminal(),
     };

@@ -1,7 +1,7 @@
 //! One kill: a life with one of the executor's processes traced, the supervisor's restart, and the judgement.
 
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -17,6 +17,7 @@ use integration::supervised::{Part, Supervised};
 use crate::calls;
 use crate::judge::{Fate, KilledLife, Verdict};
 use crate::life::{self, Secrets, Step};
+use crate::shelf::Shelf;
 use crate::tracer::{Helper, StopAction, Trace, TraceTarget};
 
 /// Length of a secret in bytes.
@@ -129,6 +130,8 @@ pub(crate) struct TestNode {
     kind: Lives,
     /// Root file system of containers that begin as shells; the others have the host's.
     rootfs: Rootfs,
+    /// Where requests refer to.
+    shelf: Option<Arc<Shelf>>,
 }
 
 /// Kind of the lives of a node.
@@ -138,15 +141,19 @@ pub(crate) struct Lives {
     pub(crate) tree: bool,
     /// They begin as shells.
     pub(crate) shells: bool,
+    /// Their requests refer to their secrets.
+    pub(crate) references: bool,
 }
 
 impl TestNode {
     /// Starts a node, runs one life without a kill, and takes the footprint.
     pub(crate) fn new(kind: Lives) -> anyhow::Result<Self> {
-        let node = Supervised::configured(if kind.shells { "[shells]\nready = 1\n" } else { "[shells]\nready = 0\n" });
+        let shelf = kind.references.then(Shelf::new).transpose()?.map(Arc::new);
+        let provider = shelf.as_ref().map(|shelf| shelf.provider()).unwrap_or_default();
+        let node = Supervised::configured(&format!("{provider}[shells]\nready = {}\n", u8::from(kind.shells)));
         let before = node.footprint();
         let (needles, rootfs) = (Needles::new()?, Rootfs::busybox());
-        let mut test_node = Self { node, before, needles, lives: 0, kind, rootfs };
+        let mut test_node = Self { node, before, needles, lives: 0, kind, rootfs, shelf };
         let (id, secrets) = test_node.next_life()?;
         let request = test_node.request(&id, &secrets);
         let answers =
@@ -188,7 +195,8 @@ impl TestNode {
             self.needles.add(&format!("{which} secret of life {}", self.lives), canary.as_bytes());
             Ok(canary.as_str().to_owned())
         };
-        let secrets = Secrets { first: secret("first")?, second: secret("second")? };
+        let secrets = Secrets { first: secret("first")?, second: secret("second")?, shelf: self.shelf.clone() };
+        secrets.offer_first();
         Ok((format!("life-{}", self.lives), secrets))
     }
 

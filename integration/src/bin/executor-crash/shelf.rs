@@ -1,0 +1,55 @@
+//! A directory that requests refer to: a provider of secrets whose values change.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use anyhow::Context as _;
+use executor_proto::v1::SecretReference;
+
+use crate::life::LARGE;
+
+/// The directory. It lies outside of the node's, where no secret may be.
+#[derive(Debug)]
+pub(crate) struct Shelf(tempfile::TempDir);
+
+impl Shelf {
+    /// Path of the value itself.
+    pub(crate) const SMALL: &str = "small";
+    /// Path of the value repeated, [`LARGE`] bytes.
+    pub(crate) const LARGE: &str = "large";
+    const NAME: &str = "shelf";
+
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir().context("a directory for secrets")?;
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+        Ok(Self(dir))
+    }
+
+    /// Its table in the configuration.
+    pub(crate) fn provider(&self) -> String {
+        let (name, path) = (Self::NAME, self.0.path().display());
+        format!(
+            "[[secret_providers]]\nname = \"{name}\"\ntype = \"directory\"\npath = \"{path}\"\npoll_seconds = 1\n\
+             allow = [{{ uid = 0, paths = [\"/\"] }}]\n"
+        )
+    }
+
+    pub(crate) fn reference(path: &str) -> SecretReference {
+        SecretReference { provider: Self::NAME.into(), path: path.into(), ..SecretReference::default() }
+    }
+
+    /// Replaces the values, each in one step.
+    ///
+    /// # Panics
+    /// The file system takes no file of some kilobytes.
+    pub(crate) fn put(&self, value: &str) {
+        let large: Vec<u8> = value.bytes().cycle().take(LARGE).collect();
+        for (name, content) in [(Self::LARGE, &*large), (Self::SMALL, value.as_bytes())] {
+            let (new, path) = (self.0.path().join("new"), self.0.path().join(name));
+            let put = fs::write(&new, content)
+                .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(0o644)))
+                .and_then(|()| fs::rename(&new, &path));
+            put.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+    }
+}
