@@ -31,6 +31,7 @@ use tokio::time::{Instant, timeout};
 pub use body::{RequestBody, Taken};
 pub use destinations::{AddressLists, Destinations};
 pub use reach::Reach;
+pub use tls::{Trust, count_certificates};
 
 /// Maximum bytes of an answer's head, and of what is read ahead of its body.
 const BUFFER_MAX: usize = 256 << 10;
@@ -171,7 +172,12 @@ pub struct Client {
 impl Client {
     /// Makes a client that trusts the system's certificates and those of a file, and waits `patience` for `least` bytes.
     pub fn new(ca_file: Option<PathBuf>, patience: Duration, least: u64) -> Self {
-        Self { tls: tls::Tls::new(ca_file), patience, least }
+        Self::trusting(Trust::System(ca_file), patience, least)
+    }
+
+    /// Makes a client that trusts certificates of its own choice, and waits `patience` for `least` bytes.
+    pub fn trusting(trust: Trust, patience: Duration, least: u64) -> Self {
+        Self { tls: tls::Tls::new(trust), patience, least }
     }
 
     /// Returns the minimum number of bytes in the waiting time.
