@@ -41,6 +41,9 @@ fn restricted() -> Value {
     })
 }
 
+/// Values by JSON pointers.
+type Edits = Vec<(&'static str, Value)>;
+
 /// Replaces the value at a JSON pointer, whose last step may be `-` for a new entry.
 fn set(template: &mut Value, pointer: &str, value: Value) {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -78,7 +81,7 @@ const APP: &str = "/spec/containers/0";
 async fn rule_13_a_convention_adds_no_privilege_without_its_grant() {
     let context = |field: &str| -> &'static str { Box::leak(format!("{APP}/securityContext/{field}").into()) };
     let app_field = |field: &str| -> &'static str { Box::leak(format!("{APP}/{field}").into()) };
-    let table: Vec<(Grant, &str, Vec<(&'static str, Value)>)> = vec![
+    let table: Vec<(Grant, &str, Edits)> = vec![
         (Grant::Privileged, "securityContext.privileged", vec![(context("privileged"), json!(true))]),
         (
             Grant::Privileged,

@@ -75,12 +75,15 @@ async fn rule_14_control_a_value_of_no_secret_is_seen() {
     assert_eq!(world.requests()[0].to_string().matches(VALUE).count(), 5);
 }
 
+/// Puts a placeholder somewhere.
+type Move = fn(&mut Value, String);
+
 /// A convention that moves the placeholder to where the value would leave the machine.
 #[tokio::test]
 async fn rule_14_a_value_stays_in_its_field() {
-    let moved: [(&str, fn(&mut Value, String)); 5] = [
+    let moved: [(&str, Move); 5] = [
         ("spec.containers[app].image", |template, it| {
-            template["spec"]["containers"][0]["image"] = json!(format!("evil/{it}"))
+            template["spec"]["containers"][0]["image"] = json!(format!("evil/{it}"));
         }),
         ("spec.containers[new].env[URL].value", |template, it| {
             let new = json!({"name": "new", "image": "new", "env": [{"name": "URL", "value": it}]});
