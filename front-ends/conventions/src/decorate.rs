@@ -41,6 +41,8 @@ pub struct Decorated {
     pub template: PodTemplateSpec,
     /// Calls in their order. Values of secrets are not in them.
     pub steps: Vec<Step>,
+    /// Images that were replaced by their references with digests.
+    pub pinned: Vec<Change>,
 }
 
 impl Decorated {
@@ -84,7 +86,7 @@ pub async fn decorate(
         return Err(Violations::one(None, "", 15, message));
     }
     intent.secrets.hide(&mut template)?;
-    let mut work = Work { intent, images, transport, applied: Applied::of(&template), steps: Vec::new() };
+    let mut work = Work { intent, images, transport, applied: Applied::of(&template), steps: Vec::new(), pinned: Vec::new() };
     for round in 1..=ROUNDS_MAX {
         let labels = labels(&template, intent.secrets);
         let selected: Vec<&Registration> = registrations.select(&labels, intent.labels).collect();
@@ -92,13 +94,13 @@ pub async fn decorate(
             break; // nothing is touched, not even the names of images
         }
         let first = work.steps.len();
-        resolve(&mut template, images).await?;
+        work.resolve(&mut template).await?;
         let begun = applied::without(&template);
         for registration in selected {
             template = work.call(registration, template, round).await?;
         }
         // What the last one added is pinned as well (rule 8).
-        resolve(&mut template, images).await?;
+        work.resolve(&mut template).await?;
         let changed = changes(&begun, &applied::without(&template));
         if changed.is_empty() {
             break;
@@ -109,7 +111,7 @@ pub async fn decorate(
     }
     intent.secrets.reveal(&mut template);
     let template = template::typed(&template).map_err(|why| Violations::one(None, "", 11, why))?;
-    Ok(Decorated { template, steps: work.steps })
+    Ok(Decorated { template, steps: work.steps, pinned: work.pinned })
 }
 
 struct Work<'a, I, T> {
@@ -118,6 +120,7 @@ struct Work<'a, I, T> {
     transport: &'a T,
     applied: Applied,
     steps: Vec<Step>,
+    pinned: Vec<Change>,
 }
 
 impl<I: ImageSource, T: Transport> Work<'_, I, T> {
@@ -129,7 +132,7 @@ impl<I: ImageSource, T: Transport> Work<'_, I, T> {
         round: usize,
     ) -> Result<Value, Violations> {
         let name = &*registration.name;
-        let images = resolve(&mut before, self.images).await?;
+        let images = self.resolve(&mut before).await?;
         let images = self.without_secrets(images)?;
         let request = context::request(name, &before, &images);
         drop(images);
@@ -150,6 +153,14 @@ impl<I: ImageSource, T: Transport> Work<'_, I, T> {
             ignored: unknown,
         });
         Ok(after)
+    }
+
+    /// Describes the images of a template, and pins them in it.
+    async fn resolve(&mut self, template: &mut Value) -> Result<Vec<Arc<ImageConfig>>, Violations> {
+        let before = template.clone();
+        let images = resolve(template, self.images).await?;
+        self.pinned.extend(changes(&before, template));
+        Ok(images)
     }
 
     /// An image's configuration may repeat a value, too.
