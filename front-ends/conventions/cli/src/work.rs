@@ -209,7 +209,7 @@ mod tests {
         for text in texts {
             object["texts"][format!("k{text}")] = json!(text);
         }
-        object["list"] = json!(texts);
+        object["list"] = json!(texts.to_vec());
         let written = yaml(&[&object, &object]).unwrap();
         let read: Vec<Value> = executor_yaml::parts(&written)
             .map(|part| {
