@@ -90,7 +90,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         with open(sys.argv[3], "a", encoding="utf-8") as log:
-            line = {"path": self.path, "headers": dict(self.headers), "body": json.loads(body)}
+            line = {"path": self.path, "headers": {name.lower(): value for name, value in self.headers.items()}, "body": json.loads(body)}
             log.write(json.dumps(line) + "\n")
         context = json.loads(body)
         context["status"] = {"template": json.loads(json.dumps(context["spec"]["template"]))}

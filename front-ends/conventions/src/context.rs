@@ -37,7 +37,7 @@ struct Request<'a> {
     kind: &'static str,
     metadata: Metadata<'a>,
     spec: RequestSpec<'a>,
-    /// Go's servers decode into a struct that has it.
+    /// Cartographer's controller sends one without values, and servers may fill it in.
     status: EmptyStatus,
 }
 
@@ -53,8 +53,26 @@ struct RequestSpec<'a> {
     image_config: &'a [ImageConfig],
 }
 
-#[derive(Serialize)]
-struct EmptyStatus {}
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EmptyStatus {
+    template: EmptyTemplate,
+    applied_conventions: Option<()>,
+}
+
+#[derive(Default, Serialize)]
+struct EmptyTemplate {
+    metadata: EmptyMetadata,
+    spec: EmptySpec,
+}
+
+#[derive(Default, Serialize)]
+struct EmptyMetadata {}
+
+#[derive(Default, Serialize)]
+struct EmptySpec {
+    containers: Option<()>,
+}
 
 /// Writes the request for a convention.
 pub(crate) fn request(convention: &str, template: &Value, images: &[ImageConfig]) -> Vec<u8> {
@@ -63,7 +81,7 @@ pub(crate) fn request(convention: &str, template: &Value, images: &[ImageConfig]
         kind: KIND,
         metadata: Metadata { name: convention },
         spec: RequestSpec { template, image_config: images },
-        status: EmptyStatus {},
+        status: EmptyStatus::default(),
     };
     serde_json::to_vec(&request).unwrap_or_default() // texts, lists and numbers are always JSON
 }
@@ -106,14 +124,17 @@ pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violatio
     if let Some(other) = media_type.filter(|media_type| !media_type.eq_ignore_ascii_case("application/json")) {
         return Err(wrong("", format!("answers with content type {}; application/json is required", shown(other))));
     }
-    let response: Response = serde_json::from_slice(&reply.body).map_err(|error| {
-        // The parser's message could repeat a value.
-        let why = match error.classify() {
-            serde_json::error::Category::Data => "is JSON, and not a PodConventionContext with a status.template",
-            _ => "is not JSON",
-        };
-        wrong("", format!("the answer {why} (line {}, column {})", error.line(), error.column()))
+    // The parser's messages could repeat a value.
+    let document: Value = serde_json::from_slice(&reply.body).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        wrong("", format!("the answer is not JSON within limits (line {line}, column {column})"))
     })?;
+    let no_context = || wrong("", "the answer is not a PodConventionContext with a status.template".to_owned());
+    // serde would take a list for an object.
+    if !document.is_object() || !document["status"].is_object() {
+        return Err(no_context());
+    }
+    let response = Response::deserialize(document).map_err(|_| no_context())?;
     for (field, is, must) in [("apiVersion", &response.api_version, API_VERSION), ("kind", &response.kind, KIND)] {
         if is != must {
             return Err(wrong(field, format!("is {}; {must} is required", shown(is))));

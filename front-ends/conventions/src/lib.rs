@@ -19,6 +19,7 @@ mod applied;
 pub mod change;
 pub mod config;
 mod context;
+mod conventions;
 mod decorate;
 mod endpoint;
 pub mod grant;
@@ -36,5 +37,6 @@ pub mod violation;
 
 pub use applied::APPLIED_CONVENTIONS;
 pub use context::{Bom, ImageConfig};
+pub use conventions::Conventions;
 pub use decorate::{Decorated, Intent, ROUNDS_MAX, Step, decorate};
 pub use endpoint::Endpoint;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::world::{Identity, World, certificate};
+use crate::world::{Identity, SYSTEM, World, certificate};
 
 /// Nothing is printed, the message names convention and fault, and no answer is repeated.
 #[test]
@@ -58,7 +58,7 @@ fn rule_1_a_server_is_who_its_certificate_says() {
     let world = World::start();
     world.web("2", "x");
     let (stranger, _) = certificate(&Identity::GOOD);
-    for more in [format!("caBundle = '''{stranger}'''"), "# without a bundle: those of the system; ca\n".to_owned()] {
+    for more in [format!("caBundle = '''{stranger}'''"), SYSTEM.to_owned()] {
         world.register(&[("a", "hello", &more)]);
         assert!(world.refused().contains("is not trusted"), "{more}");
     }

@@ -30,7 +30,7 @@ fn rules_1_to_6_a_context_is_posted_and_its_answer_taken() {
     let log = world.log();
     assert_eq!(log.len(), 2);
     let (headers, body) = (&log[0]["headers"], &log[0]["body"]);
-    assert_eq!((&log[0]["path"], &headers["Content-Type"]), (&json!("/hello"), &json!("application/json")));
+    assert_eq!((&log[0]["path"], &headers["content-type"]), (&json!("/hello"), &json!("application/json")));
     assert_eq!(body["apiVersion"], "webhooks.conventions.carto.run/v1alpha1");
     assert_eq!((&body["kind"], &body["metadata"]["name"]), (&json!("PodConventionContext"), &json!("greeter")));
     assert_eq!(body["spec"]["template"]["spec"]["containers"][0]["image"], image);
@@ -88,7 +88,8 @@ fn rule_10_a_convention_cannot_speak_for_another() {
     let world = World::start();
     world.register(&[("forger", "forge", "")]);
     world.web("1", "x");
-    let annotations = &template(&world.applied())["metadata"]["annotations"];
+    let decorated = world.applied();
+    let annotations = &template(&decorated)["metadata"]["annotations"];
     assert_eq!(annotations, &json!({"conventions.carto.run/applied-conventions": "forger/forge"}));
 }
 

@@ -30,6 +30,9 @@ impl Drop for World {
     }
 }
 
+/// Line of a registration without a bundle.
+pub(crate) const SYSTEM: &str = "# the system's certificates";
+
 /// Certificate of a server.
 pub(crate) struct Identity {
     /// Names and addresses.
@@ -81,11 +84,8 @@ impl World {
             .iter()
             .map(|(name, path, more)| {
                 let (certificate, port) = (&self.certificate, self.port);
-                let more = if more.contains("ca") {
-                    (*more).to_owned()
-                } else {
-                    format!("caBundle = '''{certificate}'''\n{more}")
-                };
+                let own = ["caBundle", "caFile", SYSTEM].iter().any(|key| more.contains(key));
+                let more = if own { (*more).to_owned() } else { format!("caBundle = '''{certificate}'''\n{more}") };
                 format!("[[convention]]\nname = {name:?}\nurl = \"https://127.0.0.1:{port}/{path}\"\n{more}\n")
             })
             .collect();

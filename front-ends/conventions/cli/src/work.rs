@@ -8,13 +8,10 @@ use agent_cli::global::Global;
 use agent_cli::text::plain;
 use agent_cli::view::json;
 use agent_cli::view::style::Style;
-use executor_conventions::config::{self, Configuration};
-use executor_conventions::images::Registries;
 use executor_conventions::secrets::SecretValues;
 use executor_conventions::template::{self, Place};
-use executor_conventions::transport::Https;
 use executor_conventions::violation::Violations;
-use executor_conventions::{Decorated, Intent, decorate, intent};
+use executor_conventions::{Conventions, Decorated, Intent, config, intent};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -25,7 +22,7 @@ use crate::view;
 
 /// `list`.
 pub(crate) fn list(global: &Global, config: &ConfigArgs) -> Result<(), Failure> {
-    let configuration = load(config)?;
+    let configuration = config::load(config.config.as_deref()).map_err(ConventionError::Registrations)?;
     let document = view::Listed::new(&configuration);
     print(global, &document, || document.text(Style::detect()))
 }
@@ -72,28 +69,23 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
     if failed.is_empty() { Ok(()) } else { Err(ConventionError::Objects(failed).into()) }
 }
 
-fn load(config: &ConfigArgs) -> Result<Configuration, ConventionError> {
-    config::load(config.config.as_deref()).map_err(ConventionError::Registrations)
-}
-
 /// Decorates every template of files; `each` gets the object and what became of its template.
 fn run(
     config: &ConfigArgs,
     args: &FilesArgs,
     mut each: impl FnMut(&Location, &mut Value, Result<Decorated, Violations>),
 ) -> Result<Vec<Document>, Failure> {
-    let configuration = load(config)?;
+    let FilesArgs { registry_auth_file, registry_ca_file, .. } = args;
+    let conventions = Conventions::load(config.config.as_deref(), registry_auth_file.clone(), registry_ca_file.clone())
+        .map_err(ConventionError::Registrations)?;
     let mut documents = objects::read(&args.files)?;
     let secrets = objects::secrets(&mut documents)?;
-    let images = Registries::new(args.registry_auth_file.clone(), args.registry_ca_file.clone());
-    let transport = Https::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     for document in &mut documents {
         let at = Location { file: document.file.display().to_string(), number: document.number };
         objects::visit(&mut document.object, &mut |object| {
             let Some(place) = Place::of(object) else { return };
-            let work = one(object, place, &secrets, &configuration, (&images, &transport));
-            let outcome = runtime.block_on(work);
+            let outcome = runtime.block_on(one(object, place, &secrets, &conventions));
             each(&at, object, outcome);
         });
     }
@@ -111,15 +103,14 @@ async fn one(
     object: &Value,
     place: Place,
     secrets: &SecretValues,
-    configuration: &Configuration,
-    (images, transport): (&Registries, &Https),
+    conventions: &Conventions,
 ) -> Result<Decorated, Violations> {
     let template = place.read(object).map_err(|why| Violations::one(None, "", 11, format!("the template {why}")))?;
     let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
     let labels: BTreeMap<String, String> =
         labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
     let intent = Intent { template: &template, labels: &labels, secrets };
-    decorate(&intent, &configuration.registrations, images, transport).await
+    conventions.decorate(&intent).await
 }
 
 fn told(at: &Location, object: &Value, violations: &Violations) -> String {

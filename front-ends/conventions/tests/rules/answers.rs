@@ -11,6 +11,8 @@ async fn rule_2_the_request_is_a_context_with_template_and_images() {
     let world = World::default().convention("a", "", add_variable("A", "1"));
     let after = world.document(&app()).await;
     let request = &world.requests()[0];
+    let status = json!({"template": {"metadata": {}, "spec": {"containers": null}}, "appliedConventions": null});
+    assert_eq!(request["status"], status);
     assert_eq!(request["apiVersion"], "webhooks.conventions.carto.run/v1alpha1");
     assert_eq!(request["kind"], "PodConventionContext");
     let image = format!("r.example/app:latest@{DIGEST}");
@@ -108,6 +110,18 @@ async fn rule_11_any_other_answer_fails_the_whole() {
         (Reply { body: b"canary".to_vec(), ..ok(&good) }, "the answer is not JSON"),
         (Reply { body: Vec::new(), ..ok(&good) }, "the answer is not JSON"),
         (Reply { body: b"[]".to_vec(), ..ok(&good) }, "not a PodConventionContext"),
+        (Reply { body: vec![b'['; 100_000], ..ok(&good) }, "the answer is not JSON"),
+        (
+            Reply {
+                body: format!(
+                    "[\"webhooks.conventions.carto.run/v1alpha1\",\"PodConventionContext\",{}]",
+                    good["status"]
+                )
+                .into(),
+                ..ok(&good)
+            },
+            "not a PodConventionContext",
+        ),
         (ok(&no_kind), "not a PodConventionContext"),
         (with("/kind", json!("PodIntent")), "kind: is \"PodIntent\"; PodConventionContext is required"),
         (with("/apiVersion", json!("v1")), "apiVersion: is \"v1\""),
