@@ -15,7 +15,7 @@ use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 18] = [
+const DOCUMENTS: [&str; 20] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -25,6 +25,8 @@ const DOCUMENTS: [&str; 18] = [
     "docs/guides/first-steps.md",
     "docs/guides/client.md",
     "docs/guides/cnab.md",
+    "docs/guides/kube.md",
+    "docs/guides/kube-rules.md",
     "docs/operations.md",
     "docs/configuration.md",
     "docs/limits.md",
