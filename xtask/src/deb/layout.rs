@@ -15,7 +15,7 @@ use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 19] = [
+const DOCUMENTS: [&str; 21] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -26,6 +26,8 @@ const DOCUMENTS: [&str; 19] = [
     "docs/guides/client.md",
     "docs/guides/cnab.md",
     "docs/guides/conventions.md",
+    "docs/guides/kube.md",
+    "docs/guides/kube-rules.md",
     "docs/operations.md",
     "docs/configuration.md",
     "docs/limits.md",
