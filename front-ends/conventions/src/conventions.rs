@@ -33,6 +33,13 @@ impl Conventions {
         Ok(Self { configuration, images, transport: Https::default() })
     }
 
+    /// Leaves images alone in whose place something else is run ([`Registries::replacing`]).
+    #[must_use]
+    pub fn replacing(mut self, images: impl IntoIterator<Item = String>) -> Self {
+        self.images = self.images.replacing(images);
+        self
+    }
+
     /// Decorates a template with the conventions whose selectors match. Without any it is returned as it is.
     ///
     /// # Errors

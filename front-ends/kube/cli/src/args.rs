@@ -53,6 +53,12 @@ pub(crate) struct FilesArgs {
     /// Root file system to take instead of an image, as --rootfs of `run` takes it; may be repeated
     #[arg(long = "image-override", value_name = "IMAGE=ROOTFS", value_parser = image)]
     pub(crate) images: Vec<(String, String)>,
+    /// File of conventions that decorate the pods' templates [default: as `agent-cli convention` finds it]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) conventions: Option<PathBuf>,
+    /// File with credentials of registries, for what conventions are told of images; as `docker login` writes it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_auth_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

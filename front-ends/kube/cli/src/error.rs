@@ -11,6 +11,8 @@ use executor_kube::report::Violations;
 pub(crate) enum KubeError {
     #[error("{}:\n  {}", counted(.0), .0.to_string().replace('\n', "\n  "))]
     Wrong(Violations),
+    #[error("conventions: {}", .0.to_string().replace('\n', "\n  "))]
+    Conventions(executor_conventions::violation::Violations),
     #[error("cannot read {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {}", .path.display())]

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use agent_cli::network::Chosen;
 use executor_client::v1::InfoResponse;
 use executor_kube::lower::lower;
-use executor_kube::object::{self, INPUT_MAX};
+use executor_kube::object::{self, INPUT_MAX, Objects};
 use executor_kube::options::{HostVolume, Options, PodNetwork};
 use executor_kube::plan::Plan;
-use executor_kube::report::{Strictness, Violation};
+use executor_kube::report::{Report, Strictness, Violation};
 use zeroize::Zeroizing;
 
 use crate::args::{FilesArgs, ValidateArg, play_name};
+use crate::conventions;
 use crate::error::KubeError;
 
 /// Most files of a directory.
@@ -46,8 +47,23 @@ impl Input {
         Ok(Self { play, files, args: args.clone() })
     }
 
-    /// Checks and lowers everything.
+    /// Checks and lowers everything as it is written.
     pub(crate) fn plan(&self, info: Option<&InfoResponse>) -> Result<(Plan, Vec<Violation>), KubeError> {
+        let (objects, report) = self.objects();
+        lower(&objects, &self.options(info), report).map_err(KubeError::Wrong)
+    }
+
+    /// Checks everything, decorates it by conventions and lowers it.
+    pub(crate) async fn decorated_plan(&self, info: &InfoResponse) -> Result<(Plan, Vec<Violation>), KubeError> {
+        let (mut objects, mut report) = self.objects();
+        // What is refused anyway is told to nobody.
+        if report.violations().is_empty() {
+            conventions::decorate(&self.args, &mut objects, &mut report).await?;
+        }
+        lower(&objects, &self.options(Some(info)), report).map_err(KubeError::Wrong)
+    }
+
+    fn objects(&self) -> (Objects, Report) {
         let strictness = match self.args.validate {
             ValidateArg::Strict => Strictness::Strict,
             ValidateArg::Warn => Strictness::Warn,
@@ -56,7 +72,7 @@ impl Input {
         let mut report = object::report(strictness);
         let files = self.files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let objects = object::read(files, &mut report);
-        lower(&objects, &self.options(info), report).map_err(KubeError::Wrong)
+        (objects, report)
     }
 
     /// Files as the user named them, for messages.

@@ -9,6 +9,7 @@
 mod args;
 mod change;
 mod cli;
+mod conventions;
 mod down;
 mod error;
 mod hooks;

@@ -102,7 +102,7 @@ pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure
 
 async fn read(session: &Session, input: &Input) -> Result<(Plan, Vec<Violation>), Failure> {
     let info = session.client.info().await.doing("info")?;
-    Ok(input.plan(Some(&info))?)
+    Ok(input.decorated_plan(&info).await?)
 }
 
 fn warn(session: &Session, warnings: &[Violation]) {

@@ -66,6 +66,11 @@ fn options(args: &FilesArgs, play: &str) -> Result<String, KubeError> {
     for (image, rootfs) in &args.images {
         words.push(format!("--image-override={image}={rootfs}"));
     }
+    for (flag, file) in [("conventions", &args.conventions), ("registry-auth-file", &args.registry_auth_file)] {
+        if let Some(file) = file {
+            words.push(format!("--{flag}={}", absolute(file)?));
+        }
+    }
     for path in &args.files {
         words.push(absolute(path)?);
     }
