@@ -5,6 +5,7 @@
 
 mod faults;
 mod guide;
+mod play;
 mod privileges;
 mod protocol;
 mod world;
