@@ -11,7 +11,10 @@ fn job(script: &str, spec: &str) -> String {
 #[test]
 fn a_job_of_three_and_one_that_fails() {
     let world = World::new();
-    let path = world.write("work.yaml", &job("echo number $JOB_COMPLETION_INDEX", "completions: 3\n  parallelism: 2\n  completionMode: Indexed"));
+    let path = world.write(
+        "work.yaml",
+        &job("echo number $JOB_COMPLETION_INDEX", "completions: 3\n  parallelism: 2\n  completionMode: Indexed"),
+    );
     let ran = world.plays(&path);
     assert_eq!(ran.stderr.matches(": completed").count(), 3, "{ran:?}");
     assert_eq!(world.daemon.api.output("default_work-2_main").text(), "number 2\n");
@@ -23,7 +26,10 @@ fn a_job_of_three_and_one_that_fails() {
 
     let path = world.write("work.yaml", &job("exit 3", "backoffLimit: 0"));
     let ran = world.play(&["play", &path]);
-    assert!(ran.status == 125 && ran.stderr.contains("Job work failed: BackoffLimitExceeded: main: Error (exit status 3)"), "{ran:?}");
+    assert!(
+        ran.status == 125 && ran.stderr.contains("Job work failed: BackoffLimitExceeded: main: Error (exit status 3)"),
+        "{ran:?}"
+    );
     assert_eq!(world.kube(&["down", "work"]).status, 0);
     assert_eq!(world.containers().len(), 0);
 }

@@ -21,11 +21,20 @@ fn the_next_play_finishes_what_was_begun() {
     let world = World::new();
     let path = world.objects(OLD, VARIABLE, "hello");
     let before = world.daemon.footprint();
-    for (id, kind) in [("default_web", Kind::PodReady), ("default_web_prepare", Kind::Running), ("default_web_proxy", Kind::Running), ("default_web_app", Kind::Reserved)] {
+    for (id, kind) in [
+        ("default_web", Kind::PodReady),
+        ("default_web_prepare", Kind::Running),
+        ("default_web_proxy", Kind::Running),
+        ("default_web_app", Kind::Reserved),
+    ] {
         cut_off(&world, &path, id, kind);
         world.plays(&path);
         let ps = world.told(&["ps"]);
-        assert_eq!((ps[0]["ready"].as_bool(), ps[0]["containers"].as_array().unwrap().len()), (Some(true), 4), "{id}: {ps}");
+        assert_eq!(
+            (ps[0]["ready"].as_bool(), ps[0]["containers"].as_array().unwrap().len()),
+            (Some(true), 4),
+            "{id}: {ps}"
+        );
         assert_eq!(world.kube(&["down", "web"]).status, 0);
         cut_off(&world, &path, id, kind);
         assert_eq!(world.kube(&["down", "web"]).status, 0);

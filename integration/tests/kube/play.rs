@@ -14,20 +14,33 @@ fn a_pod_goes_through_its_life() {
     let path = world.objects(OLD, VARIABLE, "hello");
     assert_eq!(world.diff(&path), [("web".to_owned(), "create".to_owned())]);
     let ran = world.plays(&path);
-    for line in ["web: created", "web: prepare completed", "web: proxy started", "web: app started", "web: second started", "web: ready"] {
+    for line in [
+        "web: created",
+        "web: prepare completed",
+        "web: proxy started",
+        "web: app started",
+        "web: second started",
+        "web: ready",
+    ] {
         assert!(ran.stderr.contains(line), "{line}: {ran:?}");
     }
     // Order, shared volume, secrets, masked output.
     let output = world.daemon.api.logs_so_far("default_web_app");
     assert!(output.starts_with("up\ngot ") && output.contains(" hello\n") && !output.contains(VARIABLE), "{output}");
-    wait::until("the second container's output", || world.daemon.api.logs_so_far("default_web_second").starts_with("prepared\n").then_some(()));
+    wait::until("the second container's output", || {
+        world.daemon.api.logs_so_far("default_web_second").starts_with("prepared\n").then_some(())
+    });
     assert!(!world.daemon.api.logs_so_far("default_web_second").contains(OLD));
     assert_eq!(world.content("default_web_app", "/secrets/db/password"), OLD);
     let app = world.container("default_web_app");
     let file = app.files.iter().find(|file| file.path == "/secrets/db/password").unwrap();
     assert_eq!((file.mode, file.public), (0o400, false));
     let ps = world.told(&["ps"]);
-    assert_eq!((ps[0]["phase"].as_str(), ps[0]["ready"].as_bool(), ps[0]["containers"].as_array().unwrap().len()), (Some("Running"), Some(true), 4), "{ps}");
+    assert_eq!(
+        (ps[0]["phase"].as_str(), ps[0]["ready"].as_bool(), ps[0]["containers"].as_array().unwrap().len()),
+        (Some("Running"), Some(true), 4),
+        "{ps}"
+    );
     assert!(world.kube(&["logs", "web", "-c", "second"]).stdout.starts_with("prepared"));
 
     // Apply twice changes nothing.
@@ -104,21 +117,30 @@ fn hooks_and_the_order_of_the_stop() {
     let down = world.kube(&["down", "web"]);
     assert_eq!(down.status, 0, "{down:?}");
     assert!(!down.stderr.contains("hook"), "{down:?}");
-    let seen = events.until(|event| event.event.as_ref().is_some_and(|event| event.container_id == "default_web_proxy" && event.kind() == executor_proto::v1::event::Kind::Stopping));
+    let seen = events.until(|event| {
+        event.event.as_ref().is_some_and(|event| {
+            event.container_id == "default_web_proxy" && event.kind() == executor_proto::v1::event::Kind::Stopping
+        })
+    });
     let ended: Vec<String> = seen
         .iter()
         .filter_map(|event| event.event.as_ref())
         .filter(|event| event.kind() == executor_proto::v1::event::Kind::Completed)
         .map(|event| event.container_id.clone())
         .collect();
-    assert!(ended.contains(&"default_web_app".to_owned()) && ended.contains(&"default_web_second".to_owned()), "{ended:?}");
+    assert!(
+        ended.contains(&"default_web_app".to_owned()) && ended.contains(&"default_web_second".to_owned()),
+        "{ended:?}"
+    );
 }
 
 /// Everything is checked before anything runs, and every violation is told with file, document, object and path.
 #[test]
 fn what_is_wrong_is_told_before_anything_runs() {
     let world = World::new();
-    let text = format!("{POD}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bad}}\nspec:\n  hostPID: true\n  containers:\n  - {{name: a, image: i:1, command: [{OLD}], env: [{{name: A, value: 1}}], imagee: x}}\n");
+    let text = format!(
+        "{POD}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bad}}\nspec:\n  hostPID: true\n  containers:\n  - {{name: a, image: i:1, command: [{OLD}], env: [{{name: A, value: 1}}], imagee: x}}\n"
+    );
     let path = world.write("web.yaml", &text);
     let ran = world.play(&["play", &path]);
     assert_eq!(ran.status, 125, "{ran:?}");
@@ -144,7 +166,9 @@ fn deployments_and_what_is_no_longer_there() {
     };
     let path = world.write("box.yaml", &deployment(3, "one"));
     world.plays(&path);
-    let ids = || world.containers().into_iter().filter(|one| one.state() == State::Running).map(|one| one.id).collect::<Vec<_>>();
+    let ids = || {
+        world.containers().into_iter().filter(|one| one.state() == State::Running).map(|one| one.id).collect::<Vec<_>>()
+    };
     assert_eq!(ids(), ["team_box-0_box", "team_box-1_box", "team_box-2_box"]);
     let first = pid(&world.container("team_box-0_box"));
     world.write("box.yaml", &deployment(2, "one"));

@@ -140,7 +140,8 @@ impl World {
         let ran = self.play(&["diff", path, "--json"]);
         let document = ran.json();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let changes: Vec<_> = document["pods"].as_array().unwrap().iter().map(|pod| (text(&pod["name"]), text(&pod["change"]))).collect();
+        let changes: Vec<_> =
+            document["pods"].as_array().unwrap().iter().map(|pod| (text(&pod["name"]), text(&pod["change"]))).collect();
         let differs = changes.iter().any(|(_, change)| change != "unchanged");
         assert_eq!(ran.status, i32::from(differs), "{ran:?}");
         changes
