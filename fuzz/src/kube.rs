@@ -29,7 +29,7 @@ fn judge(text: &str, strictness: Strictness) -> Result<Vec<String>, String> {
     let mut report = object::report(strictness);
     let objects = object::read([("a", text), ("b", OBJECTS)], &mut report);
     let volume = HostVolume { name: "data".into(), path: "/srv".into(), read_only: false };
-    let options = Options { play: "p".into(), host_volumes: vec![volume], ..Options::default() };
+    let options = Options { play: "p".into(), host_volumes: Some(vec![volume]), ..Options::default() };
     match lower(&objects, &options, report) {
         Ok((plan, warnings)) => {
             assert!(!warnings.iter().any(|one| one.to_string().contains(CANARY)) || text.contains(CANARY));
@@ -53,7 +53,10 @@ fn keeps_rules(plan: &Plan, canary_is_public: bool) {
             let Some(run) = request.action.as_ref().and_then(|action| action.run.as_ref()) else { continue };
             let public = run.args.iter().chain(run.env.iter().map(|variable| &variable.value)).chain([&run.path]);
             let mut public = public.chain(request.volumes.iter().map(|volume| &volume.sub_path));
-            assert!(canary_is_public || !public.any(|text| text.contains(CANARY)), "a secret where things are recorded");
+            assert!(
+                canary_is_public || !public.any(|text| text.contains(CANARY)),
+                "a secret where things are recorded"
+            );
             assert!(canary_is_public || !format!("{:?}", request.checks).contains(CANARY));
             for file in &run.volume_mounted_files {
                 assert!(file.path.starts_with('/') && !file.path.split('/').any(|part| part == ".."), "{}", file.path);

@@ -42,6 +42,6 @@ pub struct Options {
     pub memory_bytes: u64,
     /// Processors of the node in thousandths.
     pub cpu_millis: u64,
-    /// Directories that the operator lends (P57).
-    pub host_volumes: Vec<HostVolume>,
+    /// Directories that the operator lends (P57). Where nobody was asked, every path is taken, for a plan that is looked at alone.
+    pub host_volumes: Option<Vec<HostVolume>>,
 }

@@ -162,7 +162,11 @@ impl Report {
     /// # Errors
     /// The violations.
     pub fn finish<T>(self, value: T) -> Result<(T, Vec<Violation>), Violations> {
-        let Self { violations: list, beyond, warnings, .. } = self;
+        let Self { violations: mut list, beyond, warnings, .. } = self;
+        // In the order of the files, and of the lines in each.
+        let files: Vec<String> = list.iter().map(|violation| violation.file.clone()).collect();
+        let first = |file: &str| files.iter().position(|other| other == file);
+        list.sort_by_key(|violation| (first(&violation.file), violation.line));
         if list.is_empty() { Ok((value, warnings)) } else { Err(Violations { list, beyond }) }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job, JobSpec};
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use crate::job::{CronSpec, JobRun, Schedule};
@@ -188,7 +188,14 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
                 report.refuse(&object.origin, "spec.volumeClaimTemplates", "P61", message);
             }
             let replicas = replicas(object, spec.replicas, report);
-            let mut workload = workload(kind, object, metadata, spec.template, replicas);
+            let mut template = spec.template;
+            // So that their mounts are not told, too.
+            let claims = spec.volume_claim_templates.into_iter().flatten().filter_map(|claim| claim.metadata.name);
+            let claimed = claims.map(|name| Volume { name, ..Volume::default() });
+            if let Some(spec) = &mut template.spec {
+                spec.volumes.get_or_insert_default().extend(claimed);
+            }
+            let mut workload = workload(kind, object, metadata, template, replicas);
             workload.in_order = spec.pod_management_policy.as_deref() != Some("Parallel");
             if spec.update_strategy.as_ref().and_then(|update| update.type_.as_deref()) == Some("OnDelete") {
                 workload.update = Update::OnDelete;

@@ -100,7 +100,7 @@ impl Input {
             node_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             memory_bytes: capacity.map_or(0, |capacity| capacity.memory_bytes),
             cpu_millis: processors * 1000,
-            host_volumes: info.map(|info| info.volumes.iter().map(volume).collect()).unwrap_or_default(),
+            host_volumes: info.map(|info| info.volumes.iter().map(volume).collect()),
         }
     }
 }

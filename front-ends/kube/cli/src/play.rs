@@ -52,7 +52,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     for (plan, change) in plan.pods.iter().zip(&changes).filter(|(plan, _)| plan.job.is_none()) {
         let waits = plan.in_order || (matches!(change, Change::Replace(_)) && plan.update == Update::Rolling);
         let change = playing.apply(plan, change).await?;
-        if change.is_something() {
+        if change.is_something() && !matches!(change, Change::Rotate(_)) {
             if waits && !args.no_wait {
                 pod::ready(&playing.context, plan, args.wait).await?;
             } else {

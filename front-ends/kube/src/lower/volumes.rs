@@ -374,7 +374,10 @@ impl Lowering<'_> {
             let lent = volume.path.trim_end_matches('/');
             path == lent || path.strip_prefix(lent).is_some_and(|rest| rest.starts_with('/'))
         };
-        let found = self.options.host_volumes.iter().filter(inside).max_by_key(|volume| volume.path.len());
+        let Some(volumes) = &self.options.host_volumes else {
+            return Kind::Host { name: String::new(), sub_path: String::new(), read_only: false };
+        };
+        let found = volumes.iter().filter(inside).max_by_key(|volume| volume.path.len());
         match found {
             Some(volume) => Kind::Host {
                 name: volume.name.clone(),

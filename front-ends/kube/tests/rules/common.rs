@@ -13,10 +13,10 @@ pub(crate) fn options() -> Options {
         node_name: "node-1".into(),
         memory_bytes: 8 << 30,
         cpu_millis: 4000,
-        host_volumes: vec![
+        host_volumes: Some(vec![
             HostVolume { name: "data".into(), path: "/srv/data".into(), read_only: false },
             HostVolume { name: "certs".into(), path: "/srv/data/certs".into(), read_only: true },
-        ],
+        ]),
         ..Options::default()
     }
 }
