@@ -15,11 +15,13 @@
 //! | `redactor` | a process in a container | masking of secrets |
 //! | `layer` | whoever packed an image | tar archives: headers, pax records, sparse files |
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
+//! | `kube` | whoever wrote a file of Kubernetes objects | YAML, objects, lowering to requests |
 //! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |
 
 #![forbid(unsafe_code)]
 
 pub mod image;
+pub mod kube;
 pub mod layer;
 pub mod logline;
 pub mod paths;
@@ -35,7 +37,7 @@ mod rules;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("request", request::run),
     ("paths", paths::run),
     ("users", users::run),
@@ -45,6 +47,7 @@ pub const TARGETS: [Target; 9] = [
     ("layer", layer::run),
     ("image", image::run),
     ("wire", wire::run),
+    ("kube", kube::run),
 ];
 
 /// The target of a name.

@@ -16,13 +16,17 @@ use crate::{elf, needs};
 
 const PROFILE: &str = "dist";
 /// Programs of the product; package and binary have the same name.
-pub(crate) const PROGRAMS: [&str; 4] = [DAEMON, LAUNCHER, CLI, BUNDLES];
+pub(crate) const PROGRAMS: [&str; 6] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE];
 const DAEMON: &str = "executord";
 /// The one static program.
 pub(crate) const LAUNCHER: &str = "executor-launcher";
 const CLI: &str = "agent-cli";
 /// The program behind `agent-cli cnab`.
 pub(crate) const BUNDLES: &str = "agent-cli-cnab";
+/// The program behind `agent-cli convention`.
+pub(crate) const CONVENTIONS: &str = "agent-cli-convention";
+/// The program behind `agent-cli kube`.
+pub(crate) const KUBE: &str = "agent-cli-kube";
 /// The name by which cnab-go and Porter call the program of bundles: a link to it.
 pub(crate) const DRIVER: &str = "cnab-executor";
 
@@ -31,8 +35,8 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     needs::require(&needs::BUILD)?;
     step("Building executor-launcher (static)");
     cargo(workspace, &["-p", LAUNCHER], true)?;
-    step("Building executord, agent-cli and agent-cli-cnab");
-    cargo(workspace, &["-p", DAEMON, "-p", CLI, "-p", BUNDLES], false)?;
+    step("Building executord, agent-cli and the programs beside it");
+    cargo(workspace, &["-p", DAEMON, "-p", CLI, "-p", BUNDLES, "-p", CONVENTIONS, "-p", KUBE], false)?;
 
     elf::require_static(&built(workspace, LAUNCHER))?;
     std::fs::create_dir_all(workspace.dist())?;

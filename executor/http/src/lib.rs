@@ -31,7 +31,7 @@ use tokio::time::{Instant, timeout};
 pub use body::{RequestBody, Taken};
 pub use destinations::{AddressLists, Destinations};
 pub use reach::Reach;
-pub use tls::ClientCertificate;
+pub use tls::{ClientCertificate, Trust, count_certificates};
 
 /// Maximum bytes of an answer's head, and of what is read ahead of its body.
 const BUFFER_MAX: usize = 256 << 10;
@@ -172,12 +172,17 @@ pub struct Client {
 impl Client {
     /// Makes a client that trusts the system's certificates and those of a file, and waits `patience` for `least` bytes.
     pub fn new(ca_file: Option<PathBuf>, patience: Duration, least: u64) -> Self {
-        Self { tls: tls::Tls::new(ca_file, None), patience, least }
+        Self::trusting(Trust::System(ca_file), patience, least)
+    }
+
+    /// Makes a client that trusts certificates of its own choice, and waits `patience` for `least` bytes.
+    pub fn trusting(trust: Trust, patience: Duration, least: u64) -> Self {
+        Self { tls: tls::Tls::new(trust, None), patience, least }
     }
 
     /// Makes a client likewise that shows a certificate of its own where a server asks for one.
     pub fn with_certificate(ca_file: Option<PathBuf>, own: ClientCertificate, patience: Duration, least: u64) -> Self {
-        Self { tls: tls::Tls::new(ca_file, Some(own)), patience, least }
+        Self { tls: tls::Tls::new(Trust::System(ca_file), Some(own)), patience, least }
     }
 
     /// Returns the minimum number of bytes in the waiting time.

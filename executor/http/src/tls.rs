@@ -22,22 +22,58 @@ pub struct ClientCertificate {
     pub key: PathBuf,
 }
 
+/// Authorities that certificates of servers may be by.
+#[derive(Clone)]
+pub enum Trust {
+    /// The system's, and those of a file (PEM).
+    System(Option<PathBuf>),
+    /// These alone (PEM).
+    Only(Vec<u8>),
+}
+
+impl std::fmt::Debug for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::System(file) => f.debug_tuple("System").field(file).finish(),
+            Self::Only(_) => f.write_str("Only(..)"),
+        }
+    }
+}
+
+/// Returns the number of certificates in PEM, each of which an authority can have.
+///
+/// # Errors
+/// One of them cannot be used.
+pub fn count_certificates(pem: &[u8]) -> Result<usize, String> {
+    let mut roots = RootCertStore::empty();
+    add_certificates(&mut roots, pem)?;
+    Ok(roots.len())
+}
+
+fn add_certificates(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), String> {
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
 /// Makes connections secure. The certificates are read when the first one is made.
 pub(super) struct Tls {
-    ca_file: Option<PathBuf>,
+    trust: Trust,
     own: Option<ClientCertificate>,
     connector: OnceCell<TlsConnector>,
 }
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls").field("ca_file", &self.ca_file).finish_non_exhaustive()
+        f.debug_struct("Tls").field("trust", &self.trust).finish_non_exhaustive()
     }
 }
 
 impl Tls {
-    pub(super) fn new(ca_file: Option<PathBuf>, own: Option<ClientCertificate>) -> Self {
-        Self { ca_file, own, connector: OnceCell::new() }
+    pub(super) fn new(trust: Trust, own: Option<ClientCertificate>) -> Self {
+        Self { trust, own, connector: OnceCell::new() }
     }
 
     /// Makes a connection secure.
@@ -48,8 +84,8 @@ impl Tls {
     pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, HttpError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| HttpError::Untrusted(error.to_string()))?;
         let connector = self.connector.get_or_try_init(|| async {
-            let (ca_file, own) = (self.ca_file.clone(), self.own.clone());
-            let made = tokio::task::spawn_blocking(move || connector(ca_file, own)).await;
+            let (trust, own) = (self.trust.clone(), self.own.clone());
+            let made = tokio::task::spawn_blocking(move || connector(trust, own)).await;
             made.map_err(|error| error.to_string())?
         });
         let connector = connector.await.map_err(HttpError::Untrusted)?;
@@ -64,20 +100,11 @@ impl Tls {
     }
 }
 
-fn connector(ca_file: Option<PathBuf>, own: Option<ClientCertificate>) -> Result<TlsConnector, String> {
+fn connector(trust: Trust, own: Option<ClientCertificate>) -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
-    let system = rustls_native_certs::load_native_certs();
-    for error in &system.errors {
-        tracing::warn!(%error, "cannot read some of the system's certificates");
-    }
-    roots.add_parsable_certificates(system.certs);
-    if let Some(path) = ca_file {
-        let shown = path.display();
-        let certificates = CertificateDer::pem_file_iter(&path).map_err(|error| format!("{shown}: {error}"))?;
-        for certificate in certificates {
-            let certificate = certificate.map_err(|error| format!("{shown}: {error}"))?;
-            roots.add(certificate).map_err(|error| format!("{shown}: {error}"))?;
-        }
+    match trust {
+        Trust::Only(pem) => add_certificates(&mut roots, &pem)?,
+        Trust::System(ca_file) => add_system(&mut roots, ca_file)?,
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -95,4 +122,16 @@ fn connector(ca_file: Option<PathBuf>, own: Option<ClientCertificate>) -> Result
         }
     };
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn add_system(roots: &mut RootCertStore, ca_file: Option<PathBuf>) -> Result<(), String> {
+    let system = rustls_native_certs::load_native_certs();
+    for error in &system.errors {
+        tracing::warn!(%error, "cannot read some of the system's certificates");
+    }
+    roots.add_parsable_certificates(system.certs);
+    let Some(path) = ca_file else { return Ok(()) };
+    let shown = path.display();
+    let pem = std::fs::read(&path).map_err(|error| format!("{shown}: {error}"))?;
+    add_certificates(roots, &pem).map_err(|error| format!("{shown}: {error}"))
 }

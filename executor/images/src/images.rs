@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use executor_core::image::{ImageDefaults, ImageReference};
+use executor_core::image::{ImageDefaults, ImageReference, Repository};
 use executor_registry_auth::{Credentials, FILE_MAX, from_docker_config};
 use zeroize::Zeroizing;
 
@@ -56,6 +56,26 @@ pub enum Policy {
     Never,
 }
 
+/// Credentials for a repository from the file that the operator configured.
+pub(crate) async fn configured(
+    docker_config: Option<&PathBuf>,
+    repository: &Repository,
+) -> Result<Option<Identity>, ImageError> {
+    let Some(path) = docker_config.cloned() else { return Ok(None) };
+    let (registry, repository) = (repository.registry().to_owned(), repository.path().to_owned());
+    blocking(move || {
+        let file = std::fs::File::open(&path).map_err(|error| ImageError::io("open", &path, error))?;
+        let mut content = Zeroizing::new(Vec::with_capacity(64 << 10));
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, FILE_MAX as u64 + 1), &mut content)
+            .map_err(|error| ImageError::io("read", &path, error))?;
+        match from_docker_config(&content, &registry, &repository) {
+            Ok(found) => Ok(found.map(|found| Identity { credentials: Arc::new(found), file: Some(path) })),
+            Err(source) => Err(ImageError::AuthFile { path, source }),
+        }
+    })
+    .await
+}
+
 impl<L: LayerStore> Images<L> {
     /// Opens the store.
     ///
@@ -102,7 +122,7 @@ impl<L: LayerStore> Images<L> {
                 self.intake.settings.policy.may_fetch(repository)?;
                 let identity = match credentials {
                     Some(credentials) => Some(Identity { credentials, file: None }),
-                    None => self.configured(repository.registry(), repository.path()).await?,
+                    None => configured(self.intake.settings.docker_config.as_ref(), repository).await?,
                 };
                 pull::pull(&self.intake, (repository, selector), identity, report).await
             }
@@ -126,23 +146,6 @@ impl<L: LayerStore> Images<L> {
         self.intake.settings.policy.permits(reference)?;
         let (path, name) = (path.to_owned(), name.map(str::to_owned));
         import::import(&self.intake, path, form, name, (Some(reference.to_string()), Provenance::Archive)).await
-    }
-
-    /// Credentials from the file that the operator configured.
-    async fn configured(&self, registry: &str, repository: &str) -> Result<Option<Identity>, ImageError> {
-        let Some(path) = self.intake.settings.docker_config.clone() else { return Ok(None) };
-        let (registry, repository) = (registry.to_owned(), repository.to_owned());
-        blocking(move || {
-            let file = std::fs::File::open(&path).map_err(|error| ImageError::io("open", &path, error))?;
-            let mut content = Zeroizing::new(Vec::with_capacity(64 << 10));
-            std::io::Read::read_to_end(&mut std::io::Read::take(file, FILE_MAX as u64 + 1), &mut content)
-                .map_err(|error| ImageError::io("read", &path, error))?;
-            match from_docker_config(&content, &registry, &repository) {
-                Ok(found) => Ok(found.map(|found| Identity { credentials: Arc::new(found), file: Some(path) })),
-                Err(source) => Err(ImageError::AuthFile { path, source }),
-            }
-        })
-        .await
     }
 
     /// The image that a reference means, there and ready, fetched as the policy says. It stays while the answer lives.

@@ -144,20 +144,8 @@ pub(crate) async fn import<L: LayerStore>(
     (name, provenance): (Option<String>, Provenance),
 ) -> Result<ImageRecord, ImageError> {
     let most = intake.settings.image_bytes_max;
-    let (mut source, FoundImage { documents, files, names }) = blocking(move || {
-        let what = path.display().to_string();
-        let mut source: Box<dyn Source> = match form {
-            Form::Layout => Box::new(layout::Directory::open(&path)?),
-            Form::OciArchive | Form::DockerArchive => Box::new(archive::Archive::open(&path, &what)?),
-        };
-        check_form(&mut *source, form, &what)?;
-        let found = match form {
-            Form::Layout | Form::OciArchive => layout::find(&mut *source, inner.as_deref(), most, &what)?,
-            Form::DockerArchive => docker::find(&mut *source, inner.as_deref(), most, &what)?,
-        };
-        Ok((source, found))
-    })
-    .await?;
+    let (mut source, FoundImage { documents, files, names }) =
+        blocking(move || find(&path, form, inner.as_deref(), most)).await?;
     let _held = intake.hold_layers(&documents.layers).await;
     let mut notes = Vec::with_capacity(files.len());
     for (index, file) in files.into_iter().enumerate() {
@@ -182,6 +170,57 @@ pub(crate) async fn import<L: LayerStore>(
     }
     let references = name.map_or(names, |name| vec![name]);
     intake.record(documents, references, provenance, notes).await
+}
+
+/// Finds an image without taking it in.
+fn find(
+    path: &std::path::Path,
+    form: Form,
+    inner: Option<&str>,
+    most: u64,
+) -> Result<(Box<dyn Source>, FoundImage), ImageError> {
+    let what = path.display().to_string();
+    let mut source: Box<dyn Source> = match form {
+        Form::Layout => Box::new(layout::Directory::open(path)?),
+        Form::OciArchive | Form::DockerArchive => Box::new(archive::Archive::open(path, &what)?),
+    };
+    check_form(&mut *source, form, &what)?;
+    let found = match form {
+        Form::Layout | Form::OciArchive => layout::find(&mut *source, inner, most, &what)?,
+        Form::DockerArchive => docker::find(&mut *source, inner, most, &what)?,
+    };
+    Ok((source, found))
+}
+
+/// Reads the documents of an image.
+pub(crate) fn documents(
+    path: &std::path::Path,
+    form: Form,
+    inner: Option<&str>,
+    most: u64,
+) -> Result<Documents, ImageError> {
+    Ok(find(path, form, inner, most)?.1.documents)
+}
+
+/// Reads a layer of an image of at most `most` bytes, as it is stored and not verified yet.
+pub(crate) fn layer(
+    path: &std::path::Path,
+    form: Form,
+    inner: Option<&str>,
+    (diff_id, most): (&Digest, u64),
+) -> Result<Option<Vec<u8>>, ImageError> {
+    let (mut source, found) = find(path, form, inner, u64::MAX)?;
+    let at = found.documents.layers.iter().position(|layer| layer.diff_id == *diff_id);
+    let Some(file) = at.and_then(|at| found.files.get(at)) else { return Ok(None) };
+    let Some(mut section) = source.open(file)? else { return Ok(None) };
+    let what = format!("layer {diff_id}");
+    if section.size > most {
+        return Err(ImageError::TooLarge { what, is: section.size, most, unit: "bytes" });
+    }
+    let mut bytes = Vec::new();
+    let read = section.reader().and_then(|mut reader| reader.read_to_end(&mut bytes));
+    read.map_err(|error| ImageError::io("read", &what, error))?;
+    Ok(Some(bytes))
 }
 
 /// A blob in a file of its own, verified on the way: a part of an archive can be handed to nobody, and a file of somebody

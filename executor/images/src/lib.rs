@@ -26,6 +26,7 @@ mod import;
 mod intake;
 mod layers;
 mod manifest;
+pub mod metadata;
 mod platform;
 mod progress;
 mod prune;

@@ -60,7 +60,7 @@ pub(crate) async fn pull<L: LayerStore>(
 pub(crate) type Chain = Vec<(Digest, Vec<u8>)>;
 
 /// The manifest that fits this host, and its configuration; and every document on the way to it, verified.
-async fn documents(
+pub(crate) async fn documents(
     registry: &Registry,
     selector: &Selector,
     image_bytes_max: u64,

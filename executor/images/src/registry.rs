@@ -130,26 +130,47 @@ impl Registry {
         self.document(&self.blob_path(digest), "*/*", what).await
     }
 
+    /// A blob of at most `most` bytes, whole in memory.
+    pub(crate) async fn bounded_blob(&self, digest: &str, most: u64, what: &str) -> Result<Vec<u8>, ImageError> {
+        Ok(self.bounded_document(&self.blob_path(digest), "*/*", most, what).await?.bytes)
+    }
+
     fn blob_path(&self, digest: &str) -> String {
         format!("/v2/{}/blobs/{digest}", self.repository)
     }
 
     async fn document(&self, path: &str, accept: &'static str, what: &str) -> Result<Document, ImageError> {
+        self.bounded_document(path, accept, DOCUMENT_MAX, what).await
+    }
+
+    async fn bounded_document(
+        &self,
+        path: &str,
+        accept: &'static str,
+        most: u64,
+        what: &str,
+    ) -> Result<Document, ImageError> {
         let mut backoff = BACKOFF;
         for _ in 1..ATTEMPTS {
-            match self.document_once(path, accept, what).await {
+            match self.document_once(path, accept, most, what).await {
                 Err(error) if error.is_transient() => tokio::time::sleep(backoff.pause()).await,
                 other => return other,
             }
         }
-        self.document_once(path, accept, what).await
+        self.document_once(path, accept, most, what).await
     }
 
-    async fn document_once(&self, path: &str, accept: &'static str, what: &str) -> Result<Document, ImageError> {
+    async fn document_once(
+        &self,
+        path: &str,
+        accept: &'static str,
+        most: u64,
+        what: &str,
+    ) -> Result<Document, ImageError> {
         let (mut answer, origin) = self.get(path, accept, None, what).await?;
         let declared = content_length(&answer);
-        let too_large = |is| ImageError::TooLarge { what: what.to_owned(), is, most: DOCUMENT_MAX, unit: "bytes" };
-        if let Some(declared) = declared.filter(|declared| *declared > DOCUMENT_MAX) {
+        let too_large = |is| ImageError::TooLarge { what: what.to_owned(), is, most, unit: "bytes" };
+        if let Some(declared) = declared.filter(|declared| *declared > most) {
             return Err(too_large(declared));
         }
         let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -166,7 +187,7 @@ impl Registry {
                 }
                 Err(BodyError::Slow { bytes, within }) => return Err(self.slow(what, &origin, bytes, within)),
             }
-            if bytes.len() as u64 > DOCUMENT_MAX {
+            if bytes.len() as u64 > most {
                 return Err(too_large(bytes.len() as u64));
             }
         }

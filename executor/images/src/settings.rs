@@ -38,7 +38,7 @@ impl Settings {
     pub fn new(dir: PathBuf) -> Self {
         Self {
             dir,
-            insecure_registries: ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).into(),
+            insecure_registries: own_names(),
             ca_file: None,
             docker_config: None,
             image_bytes_max: 16 << 30,
@@ -52,12 +52,22 @@ impl Settings {
 
     /// Tells whether connections to a registry are not encrypted.
     pub(crate) fn is_insecure(&self, registry: &str) -> bool {
-        let host = match registry.rfind(':') {
-            Some(colon) if !registry[colon..].contains(']') => &registry[..colon],
-            _ => registry,
-        };
-        self.insecure_registries.iter().any(|entry| entry == registry || entry == host)
+        is_insecure(&self.insecure_registries, registry)
     }
+}
+
+/// Tells whether a registry is in a list of those that are spoken to without encryption.
+pub(crate) fn is_insecure(list: &[String], registry: &str) -> bool {
+    let host = match registry.rfind(':') {
+        Some(colon) if !registry[colon..].contains(']') => &registry[..colon],
+        _ => registry,
+    };
+    list.iter().any(|entry| entry == registry || entry == host)
+}
+
+/// This machine's own names: registries that are spoken to without encryption by default.
+pub(crate) fn own_names() -> Vec<String> {
+    ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).into()
 }
 
 #[cfg(test)]

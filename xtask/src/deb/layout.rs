@@ -16,7 +16,7 @@ use crate::{dist, generate};
 
 const UNITS: [&str; 4] =
     ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
-const DOCUMENTS: [&str; 19] = [
+const DOCUMENTS: [&str; 22] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -27,6 +27,9 @@ const DOCUMENTS: [&str; 19] = [
     "docs/guides/client.md",
     "docs/guides/cnab.md",
     "docs/guides/references.md",
+    "docs/guides/conventions.md",
+    "docs/guides/kube.md",
+    "docs/guides/kube-rules.md",
     "docs/operations.md",
     "docs/configuration.md",
     "docs/limits.md",

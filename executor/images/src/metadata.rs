@@ -1,0 +1,142 @@
+//! What an image says of itself, without the image: digest, configuration, and single small layers.
+//!
+//! Nothing is kept and nothing unpacked. Every byte is verified by its digest, as for an image that is taken in.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::image::{Digest, ImagePolicy, ImageReference, Repository};
+use executor_http::Client;
+
+use crate::blocking::blocking;
+use crate::documents::Documents;
+use crate::error::ImageError;
+use crate::images::configured;
+use crate::import::{self, Form};
+use crate::pull;
+use crate::record::LayerRecord;
+use crate::registry::Registry;
+use crate::{hash, settings};
+
+/// Bounds and places.
+#[derive(Clone, Debug)]
+pub struct MetadataSettings {
+    /// Registries that are spoken to without encryption: `host` for every port, or `host:port`.
+    pub insecure_registries: Vec<String>,
+    /// Certificates (PEM) that are trusted beside the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Docker's configuration file with credentials.
+    pub auth_file: Option<PathBuf>,
+    /// A registry must send [`Self::bytes_least`] within this time, always anew.
+    pub patience: Duration,
+    /// Minimum number of bytes within [`Self::patience`].
+    pub bytes_least: u64,
+}
+
+impl Default for MetadataSettings {
+    fn default() -> Self {
+        let (patience, bytes_least) = (Duration::from_secs(30), 32 << 10);
+        Self { insecure_registries: settings::own_names(), ca_file: None, auth_file: None, patience, bytes_least }
+    }
+}
+
+/// Reads what images say of themselves.
+#[derive(Debug)]
+pub struct MetadataReader {
+    client: Arc<Client>,
+    settings: MetadataSettings,
+}
+
+/// What an image says of itself.
+#[derive(Clone, Debug)]
+pub struct Metadata {
+    reference: ImageReference,
+    digest: Digest,
+    configuration: Vec<u8>,
+    layers: Vec<LayerRecord>,
+}
+
+impl Metadata {
+    /// Returns the digest of the manifest for this machine's platform.
+    pub fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// Returns the configuration as the image has it: JSON.
+    pub fn configuration(&self) -> &[u8] {
+        &self.configuration
+    }
+}
+
+impl MetadataReader {
+    /// Makes a reader.
+    pub fn new(settings: MetadataSettings) -> Self {
+        let client = Arc::new(Client::new(settings.ca_file.clone(), settings.patience, settings.bytes_least));
+        Self { client, settings }
+    }
+
+    /// Reads manifest and configuration of an image.
+    ///
+    /// # Errors
+    /// The image is not there, cannot be read, or is not for this machine.
+    pub async fn read(&self, reference: &ImageReference) -> Result<Metadata, ImageError> {
+        let documents = match (reference, on_disk(reference)) {
+            (ImageReference::Registry(repository, selector), _) => {
+                let what = format!("image {reference}");
+                pull::documents(&self.registry(repository).await?, selector, u64::MAX, &what).await?.0
+            }
+            (_, Some((path, form, inner))) => {
+                blocking(move || import::documents(&path, form, inner.as_deref(), u64::MAX)).await?
+            }
+            (_, None) => return Err(ImageError::NotFound { what: format!("image {reference}") }),
+        };
+        let Documents { digest, configuration, layers, .. } = documents;
+        Ok(Metadata { reference: reference.clone(), digest, configuration, layers })
+    }
+
+    /// Reads one layer of an image as it is stored, of at most `most` bytes; `None` where the image has no such layer.
+    ///
+    /// # Errors
+    /// The layer cannot be read, is larger, or not what its digest says.
+    pub async fn layer(&self, image: &Metadata, diff_id: &Digest, most: u64) -> Result<Option<Vec<u8>>, ImageError> {
+        let Some(layer) = image.layers.iter().find(|layer| layer.diff_id == *diff_id) else { return Ok(None) };
+        let what = format!("layer {} of image {}", layer.digest, image.reference);
+        if layer.size > most {
+            return Err(ImageError::TooLarge { what, is: layer.size, most, unit: "bytes" });
+        }
+        let bytes = match (&image.reference, on_disk(&image.reference)) {
+            (ImageReference::Registry(repository, _), _) => {
+                let registry = self.registry(repository).await?;
+                Some(registry.bounded_blob(&layer.digest.to_string(), layer.size, &what).await?)
+            }
+            (_, Some((path, form, inner))) => {
+                let diff_id = diff_id.clone();
+                blocking(move || import::layer(&path, form, inner.as_deref(), (&diff_id, most))).await?
+            }
+            (_, None) => None,
+        };
+        if let Some(bytes) = &bytes {
+            hash::check_size(layer.size, bytes, &what)?;
+            hash::check_digest(&layer.digest, bytes, &what)?;
+        }
+        Ok(bytes)
+    }
+
+    async fn registry(&self, repository: &Repository) -> Result<Registry, ImageError> {
+        let identity = configured(self.settings.auth_file.as_ref(), repository).await?;
+        let insecure = settings::is_insecure(&self.settings.insecure_registries, repository.registry());
+        let policy = ImagePolicy::default();
+        Ok(Registry::new(Arc::clone(&self.client), repository, insecure, identity, policy))
+    }
+}
+
+/// Path, form and inner name of an image on this machine's disk.
+fn on_disk(reference: &ImageReference) -> Option<(PathBuf, Form, Option<String>)> {
+    match reference {
+        ImageReference::Registry(..) => None,
+        ImageReference::Layout(path, name) => Some((path.clone(), Form::Layout, name.clone())),
+        ImageReference::OciArchive(path, name) => Some((path.clone(), Form::OciArchive, name.clone())),
+        ImageReference::DockerArchive(path, name) => Some((path.clone(), Form::DockerArchive, name.clone())),
+    }
+}

@@ -1,0 +1,127 @@
+//! The command line: help, manual and completions come from these definitions.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agent_cli::failure::Failure;
+use agent_cli::generate::{Documented, GenerateArgs};
+use agent_cli::global::Global;
+use agent_cli::report::{report, usage};
+use agent_cli::request::forbid_dumps;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use crate::work;
+
+/// The name of this program.
+const PROGRAM: &str = "agent-cli-convention";
+/// The name that stands before its messages: that of the program that runs it.
+pub(crate) const NOTES: &str = "agent-cli";
+
+/// Meaning of each exit status, in the words of the manual.
+const STATUSES: [(&str, &str); 4] = [
+    ("0", "done"),
+    ("125", "a file, a registration, an image or a convention is at fault; nothing was decorated in part"),
+    ("128+N", "signal N ended the program"),
+    ("141", "the reader of the output went away (| head)"),
+];
+
+/// Decorate pod templates of Kubernetes objects by conventions: servers of the operator's that are asked over HTTPS.
+///
+/// Conventions are registered in a file: --config, else EXECUTOR_CONVENTIONS, else ~/.config/executor/conventions.toml, else
+/// /etc/executor/conventions.toml. See docs/guides/conventions.md.
+#[derive(Debug, Parser)]
+#[command(
+    name = "agent-cli-convention",
+    bin_name = "agent-cli convention",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Place of the registrations.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// File of registrations (TOML)
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the conventions in the order in which they are called
+    ///
+    /// No server is asked.
+    List,
+    /// Show what each convention changes in the objects of files, as a difference
+    ///
+    /// Values of Secrets in the files are not shown.
+    Explain(FilesArgs),
+    /// Print the objects of files as the conventions decorate them
+    ///
+    /// Objects without a pod template, Secrets among them, are printed as they are. A PodIntent is printed with its status.
+    Apply(FilesArgs),
+    /// Write the manual or shell completions
+    Generate(GenerateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FilesArgs {
+    /// Files of Kubernetes objects (YAML or JSON), - for standard input
+    ///
+    /// Values of their Secrets are hidden from conventions wherever a template repeats them.
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// File with credentials of images' registries, as `docker login` and `podman login` write it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_auth_file: Option<PathBuf>,
+    /// Certificates (PEM) of registries that are trusted beside the system's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_ca_file: Option<PathBuf>,
+}
+
+/// The whole program.
+pub(crate) fn main() -> ExitCode {
+    let matches = match documented().with_help().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return usage(&error),
+    };
+    let mut cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    cli.global.complete();
+    report(NOTES, cli.global.json, cli.execute())
+}
+
+fn documented() -> Documented {
+    Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
+}
+
+impl Cli {
+    fn execute(self) -> Result<u8, Failure> {
+        let Self { global, config, command } = self;
+        global.check()?;
+        match command {
+            Command::Generate(args) => args.generate(documented())?,
+            Command::List => work::list(&global, &config)?,
+            Command::Explain(args) => {
+                forbid_dumps();
+                work::explain(&global, &config, &args)?;
+            }
+            Command::Apply(args) => {
+                forbid_dumps();
+                work::apply(&global, &config, &args)?;
+            }
+        }
+        Ok(0)
+    }
+}

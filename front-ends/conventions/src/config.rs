@@ -1,0 +1,87 @@
+//! The file of registrations: where it is, and reading it.
+//!
+//! The first of these is used: the one that is named (a flag, or the variable `EXECUTOR_CONVENTIONS`), the user's
+//! (`$XDG_CONFIG_HOME/executor/conventions.toml`, by default below `~/.config`), the machine's
+//! (`/etc/executor/conventions.toml`). Where there is none, there are no conventions.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::registration::Registrations;
+use crate::violation::Violations;
+
+/// Variable with the path of the file.
+pub const VARIABLE: &str = "EXECUTOR_CONVENTIONS";
+/// The machine's file.
+pub const SYSTEM: &str = "/etc/executor/conventions.toml";
+/// Path of the user's file below the directory of configurations.
+const USER: &str = "executor/conventions.toml";
+/// Largest file, in bytes.
+const FILE_MAX: u64 = 4 << 20;
+
+/// Registrations with the file that they are of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    /// The file; none where there is none.
+    pub path: Option<PathBuf>,
+    /// Its registrations.
+    pub registrations: Registrations,
+}
+
+/// Reads the file that is named, or the user's, or the machine's.
+///
+/// # Errors
+/// The named file does not exist, a file cannot be read, or everything that is wrong with it.
+pub fn load(named: Option<&Path>) -> Result<Configuration, Violations> {
+    let variable = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let named = named.map(Path::to_owned).or(variable);
+    let (path, required) = match named {
+        Some(path) => (path, true),
+        None => match user_file().filter(|path| path.exists()) {
+            Some(path) => (path, false),
+            None => (SYSTEM.into(), false),
+        },
+    };
+    let bytes = match read_bounded(&path, FILE_MAX) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !required => return Ok(Configuration::default()),
+        Err(error) => return Err(Violations::one(None, path.display().to_string(), 7, error.to_string())),
+    };
+    let named = |violations: &Violations| {
+        let mut all = Violations::default();
+        for violation in violations.iter() {
+            let mut violation = violation.clone();
+            let joint = if violation.field.is_empty() { "" } else { ": " };
+            violation.field = format!("{}{joint}{}", path.display(), violation.field);
+            all.push(violation);
+        }
+        all
+    };
+    let text =
+        String::from_utf8(bytes).map_err(|_| Violations::one(None, path.display().to_string(), 7, "is not UTF-8"))?;
+    let base = path.parent().unwrap_or(Path::new("/"));
+    let registrations = Registrations::parse(&text, base).map_err(|violations| named(&violations))?;
+    Ok(Configuration { path: Some(path), registrations })
+}
+
+fn user_file() -> Option<PathBuf> {
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let configurations = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    Some(configurations.join(USER))
+}
+
+/// Reads a regular file of at most so many bytes.
+pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("has more than {most} bytes")));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,146 @@
+//! The message between this side and a convention's server: `PodConventionContext` (rules 2, 3, 4 and 11).
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::template;
+use crate::transport::Reply;
+use crate::violation::{Violations, shown};
+
+const API_VERSION: &str = "webhooks.conventions.carto.run/v1alpha1";
+const KIND: &str = "PodConventionContext";
+
+/// What an image says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ImageConfig {
+    /// Image with its digest, as it stands in the template.
+    pub image: String,
+    /// Bills of materials.
+    pub boms: Vec<Bom>,
+    /// Configuration as the image has it (image-spec, `config.md`).
+    pub config: Value,
+}
+
+/// A bill of materials.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bom {
+    /// `cnb-app:` and the path in the layer.
+    pub name: String,
+    /// Content, in base64.
+    pub raw: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Metadata<'a>,
+    spec: RequestSpec<'a>,
+    /// Cartographer's controller sends one without values, and servers may fill it in.
+    status: EmptyStatus,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RequestSpec<'a> {
+    template: &'a Value,
+    image_config: &'a [ImageConfig],
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EmptyStatus {
+    template: EmptyTemplate,
+    applied_conventions: Option<()>,
+}
+
+#[derive(Default, Serialize)]
+struct EmptyTemplate {
+    metadata: EmptyMetadata,
+    spec: EmptySpec,
+}
+
+#[derive(Default, Serialize)]
+struct EmptyMetadata {}
+
+#[derive(Default, Serialize)]
+struct EmptySpec {
+    containers: Option<()>,
+}
+
+/// Writes the request for a convention.
+pub(crate) fn request(convention: &str, template: &Value, images: &[ImageConfig]) -> Vec<u8> {
+    let request = Request {
+        api_version: API_VERSION,
+        kind: KIND,
+        metadata: Metadata { name: convention },
+        spec: RequestSpec { template, image_config: images },
+        status: EmptyStatus::default(),
+    };
+    serde_json::to_vec(&request).unwrap_or_default() // texts, lists and numbers are always JSON
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Response {
+    api_version: String,
+    kind: String,
+    status: ResponseStatus,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResponseStatus {
+    template: Value,
+    applied_conventions: Option<Vec<String>>,
+}
+
+/// What a convention answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) template: Value,
+    pub(crate) applied: Vec<String>,
+    /// Fields of the answer that are not of this version of Kubernetes and were left out.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Reads and judges an answer.
+pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violations> {
+    let wrong = |field: &str, message: String| Violations::one(Some(convention), field, 11, message);
+    match reply.status {
+        200 => {}
+        300..=399 => {
+            return Err(wrong("", format!("answers with status {}; redirects are not followed", reply.status)));
+        }
+        status => return Err(wrong("", format!("answers with status {status}; 200 is required"))),
+    }
+    let media_type = reply.content_type.as_deref().map(|text| text.split(';').next().unwrap_or_default().trim());
+    if let Some(other) = media_type.filter(|media_type| !media_type.eq_ignore_ascii_case("application/json")) {
+        return Err(wrong("", format!("answers with content type {}; application/json is required", shown(other))));
+    }
+    // The parser's messages could repeat a value.
+    let document: Value = serde_json::from_slice(&reply.body).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        wrong("", format!("the answer is not JSON within limits (line {line}, column {column})"))
+    })?;
+    let no_context = || wrong("", "the answer is not a PodConventionContext with a status.template".to_owned());
+    // serde would take a list for an object.
+    if !document.is_object() || !document["status"].is_object() {
+        return Err(no_context());
+    }
+    let response = Response::deserialize(document).map_err(|_| no_context())?;
+    for (field, is, must) in [("apiVersion", &response.api_version, API_VERSION), ("kind", &response.kind, KIND)] {
+        if is != must {
+            return Err(wrong(field, format!("is {}; {must} is required", shown(is))));
+        }
+    }
+    let (template, unknown) =
+        template::checked(&response.status.template).map_err(|why| wrong("status.template", why))?;
+    Ok(Answer { template, applied: response.status.applied_conventions.unwrap_or_default(), unknown })
+}

@@ -1,0 +1,89 @@
+//! Where a convention's server is: a URL, or a service's name (rule 1).
+
+use std::fmt;
+
+use executor_http::Origin;
+use serde::Deserialize;
+
+use crate::labels::is_subdomain;
+use crate::violation::shown;
+
+/// Port of a service where the registration names none.
+const SERVICE_PORT: u16 = 443;
+
+/// Server and path of a convention, always with TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub(crate) origin: Origin,
+    pub(crate) path: String,
+}
+
+/// A Kubernetes service, which is resolved as `NAME.NAMESPACE.svc`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Service {
+    name: String,
+    namespace: String,
+    path: Option<String>,
+    port: Option<u16>,
+}
+
+impl Endpoint {
+    /// Parses a URL as Kubernetes judges those of webhooks: https, a host, and neither user, query nor fragment.
+    pub(crate) fn of_url(url: &str) -> Result<Self, String> {
+        let Some(rest) = url.strip_prefix("https://") else {
+            return Err(format!("{} is not an https:// URL", shown(url)));
+        };
+        for (sign, what) in [('?', "a query"), ('#', "a fragment")] {
+            if rest.contains(sign) {
+                return Err(format!("{} has {what}, which is not permitted", shown(url)));
+            }
+        }
+        if rest.split('/').next().is_some_and(|authority| authority.contains('@')) {
+            return Err("has a user name, which is not permitted".to_owned()); // it may be a password
+        }
+        let base = Origin::of("", true);
+        let (origin, path) = Origin::parse(url, &base).ok_or_else(|| format!("{} is not a URL", shown(url)))?;
+        if origin.host.is_empty() || origin.port == 0 {
+            return Err(format!("{} has no host", shown(url)));
+        }
+        // A port that is no number would become the default one.
+        let authority = rest.split('/').next().unwrap_or_default();
+        let port = authority.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
+        if port.is_some_and(|port| port.parse() != Ok(origin.port)) {
+            return Err(format!("{} has no valid port", shown(url)));
+        }
+        Ok(Self { origin, path })
+    }
+
+    /// Judges a service, with every fault and its field.
+    pub(crate) fn of_service(service: &Service) -> Result<Self, Vec<(&'static str, String)>> {
+        let mut faults = Vec::new();
+        for (field, name) in [("name", &service.name), ("namespace", &service.namespace)] {
+            if !is_subdomain(name) {
+                faults.push((field, format!("{} is not a name of an object", shown(name))));
+            }
+        }
+        let path = service.path.as_deref().unwrap_or("/");
+        let parts = path.strip_prefix('/').map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        let plain = |rest: &str| rest.is_empty() || rest.split('/').all(is_subdomain);
+        if !parts.is_some_and(plain) {
+            faults.push(("path", format!("{} is not a path of names in lower case", shown(path))));
+        }
+        if service.port == Some(0) {
+            faults.push(("port", "0 is not a port; use 1 to 65535".to_owned()));
+        }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let host = format!("{}.{}.svc", service.name, service.namespace);
+        let origin = Origin { secure: true, host, port: service.port.unwrap_or(SERVICE_PORT) };
+        Ok(Self { origin, path: path.to_owned() })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.origin, self.path)
+    }
+}

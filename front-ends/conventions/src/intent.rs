@@ -1,0 +1,40 @@
+//! `PodIntent` objects: a template with the status of its decoration (rule 11).
+
+use serde_json::{Value, json};
+
+use crate::violation::Violations;
+
+const API_VERSION: &str = "conventions.carto.run/v1alpha1";
+const KIND: &str = "PodIntent";
+/// Condition of the decoration, and that of the whole, which is the same here.
+const CONDITIONS: [&str; 2] = ["ConventionsApplied", "Ready"];
+
+/// Returns true for a PodIntent.
+pub(crate) fn is_intent(object: &Value) -> bool {
+    object["apiVersion"] == API_VERSION && object["kind"] == KIND
+}
+
+/// Writes the outcome into a PodIntent's status. After a failure the last good template stays, and `observedGeneration` is the
+/// generation that it is of: a status with an older generation than the object's is stale. Other objects are left alone.
+///
+/// Returns whether the object is a PodIntent.
+pub fn settle(object: &mut Value, outcome: Result<Value, &Violations>) -> bool {
+    if !is_intent(object) {
+        return false;
+    }
+    let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
+    if !object["status"].is_object() {
+        object["status"] = json!({});
+    }
+    let (is, reason, message) = match outcome {
+        Ok(template) => {
+            object["status"]["template"] = template;
+            object["status"]["observedGeneration"] = generation.into();
+            ("True", "Applied", String::new())
+        }
+        Err(violations) => ("False", "ConventionsApplied", violations.to_string()),
+    };
+    let condition = |kind: &str| json!({"type": kind, "status": is, "reason": reason, "message": message});
+    object["status"]["conditions"] = CONDITIONS.map(condition).to_vec().into();
+    true
+}

@@ -1,0 +1,246 @@
+//! Values of secrets in a template: taken out before any convention sees it, and put back afterwards (rule 14).
+//!
+//! Secrets are referred to by name, and a convention sees the reference. A template can repeat a value literally, such as
+//! in a variable or a command. There a placeholder stands in its place. It may be moved by a convention only within the
+//! field it was in, because a value elsewhere, such as in the name of an image, would leave the machine.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use crate::change::step;
+use crate::violation::Violations;
+
+/// Fewest bytes of a value that is searched for within longer texts. A shorter one would be found everywhere; it is taken
+/// out where it is all of a variable's value, of an argument or of an annotation.
+pub const PART_MIN: usize = 8;
+/// Begin of a placeholder.
+const PREFIX: &str = "__executor_secret_";
+/// Fields that are names or choices of Kubernetes' own, and public wherever an object is listed.
+const NAMES: [&str; 22] = [
+    "apiVersion",
+    "claimName",
+    "dnsPolicy",
+    "effect",
+    "fieldPath",
+    "image",
+    "imagePullPolicy",
+    "key",
+    "kind",
+    "mountPropagation",
+    "name",
+    "nodeName",
+    "operator",
+    "preemptionPolicy",
+    "procMount",
+    "protocol",
+    "restartPolicy",
+    "secretName",
+    "serviceAccount",
+    "serviceAccountName",
+    "terminationMessagePolicy",
+    "type",
+];
+/// Fields whose keys are the author's own.
+const MAPS: [&str; 7] = ["annotations", "labels", "limits", "matchLabels", "nodeSelector", "overhead", "requests"];
+/// Fields whose texts are values as a whole, however short.
+const WHOLE: [&str; 3] = ["value", "args", "command"];
+
+/// Values of secrets. They are overwritten when this is dropped, and never printed.
+#[derive(Clone, Default)]
+pub struct SecretValues {
+    /// The longest first, so that no part of a value hides the rest.
+    values: Vec<Zeroizing<String>>,
+}
+
+impl fmt::Debug for SecretValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretValues([REDACTED])")
+    }
+}
+
+impl SecretValues {
+    /// Adds a value; one that is not UTF-8 can stand in a template in base64 only.
+    pub fn add(&mut self, value: &[u8]) {
+        if value.is_empty() {
+            return;
+        }
+        if let Ok(text) = std::str::from_utf8(value) {
+            self.insert(Zeroizing::new(text.to_owned()));
+            // Files end with a newline; who copies the value does not copy it.
+            let trimmed = text.trim_end_matches(['\n', '\r']);
+            if trimmed.len() < text.len() && !trimmed.is_empty() {
+                self.insert(Zeroizing::new(trimmed.to_owned()));
+            }
+        }
+        if value.len() >= PART_MIN {
+            self.insert(Zeroizing::new(STANDARD.encode(value)));
+            self.insert(Zeroizing::new(URL_SAFE_NO_PAD.encode(value)));
+        }
+    }
+
+    fn insert(&mut self, value: Zeroizing<String>) {
+        let at = self.values.partition_point(|other| (other.len(), other.as_str()) > (value.len(), value.as_str()));
+        if self.values.get(at) != Some(&value) {
+            self.values.insert(at, value);
+        }
+    }
+
+    /// Takes the values out of a document.
+    ///
+    /// # Errors
+    /// The document has a placeholder of its own, or a value as a key.
+    pub(crate) fn hide(&self, document: &mut Value) -> Result<(), Violations> {
+        let mut violations = Violations::default();
+        self.walk("", "", document, &mut violations);
+        violations.or(())
+    }
+
+    fn walk(&self, field: &str, kind: &str, value: &mut Value, violations: &mut Violations) {
+        match value {
+            Value::String(text) => {
+                if text.contains(PREFIX) {
+                    violations.add(
+                        None,
+                        field,
+                        14,
+                        format!("has the text {PREFIX}, which stands for values of secrets"),
+                    );
+                } else if let Some(hidden) = self.hidden(text, kind) {
+                    *text = hidden;
+                }
+            }
+            Value::Array(entries) => {
+                for entry in entries {
+                    self.walk(field, kind, entry, violations);
+                }
+            }
+            Value::Object(fields) => {
+                let map = MAPS.contains(&kind);
+                for (key, value) in fields {
+                    if map && self.is_part(key) {
+                        violations.add(None, field, 14, "has a key with a value of a secret");
+                    }
+                    let kind = if map && kind == "annotations" {
+                        "value"
+                    } else if map {
+                        ""
+                    } else {
+                        &**key
+                    };
+                    if !NAMES.contains(&kind) {
+                        self.walk(&step(field, key), kind, value, violations);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn is_part(&self, text: &str) -> bool {
+        self.values.iter().any(|value| value.len() >= PART_MIN && text.contains(&***value))
+    }
+
+    /// Returns a text with placeholders; `None` where it has no value.
+    fn hidden(&self, text: &str, kind: &str) -> Option<String> {
+        if WHOLE.contains(&kind)
+            && let Some(index) = self.values.iter().position(|value| text == value.as_str())
+        {
+            return Some(placeholder(index));
+        }
+        let mut rest = text;
+        let mut hidden = String::new();
+        // Where values overlap, the first one counts, and of those at one place the longest.
+        while let Some((at, index)) = self.first_in(rest) {
+            hidden.push_str(&rest[..at]);
+            hidden.push_str(&placeholder(index));
+            rest = &rest[at + self.values[index].len()..];
+        }
+        (rest.len() < text.len()).then(|| hidden + rest)
+    }
+
+    fn first_in(&self, text: &str) -> Option<(usize, usize)> {
+        let long = self.values.iter().enumerate().filter(|(_, value)| value.len() >= PART_MIN);
+        long.filter_map(|(index, value)| Some((text.find(&***value)?, index))).min()
+    }
+
+    /// Puts the values back.
+    pub(crate) fn reveal(&self, document: &mut Value) {
+        match document {
+            Value::String(text) if text.contains(PREFIX) => *text = self.revealed(text),
+            Value::Array(entries) => entries.iter_mut().for_each(|entry| self.reveal(entry)),
+            Value::Object(fields) => fields.values_mut().for_each(|value| self.reveal(value)),
+            _ => {}
+        }
+    }
+
+    fn revealed(&self, text: &str) -> String {
+        let mut parts = text.split(PREFIX);
+        let mut revealed = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (index, rest) = part.split_once("__").unwrap_or((part, ""));
+            match index.parse().ok().and_then(|index: usize| self.values.get(index)) {
+                Some(value) => revealed.push_str(value),
+                None => revealed.push_str(PREFIX),
+            }
+            revealed.push_str(rest);
+        }
+        revealed
+    }
+}
+
+fn placeholder(index: usize) -> String {
+    format!("{PREFIX}{index}__")
+}
+
+/// Refuses an answer that has a placeholder where the template had none.
+pub(crate) fn judge_places(convention: &str, before: &Value, after: &Value) -> Violations {
+    let (before, after) = (places(before), places(after));
+    let mut violations = Violations::default();
+    for (field, _) in after.difference(&before) {
+        violations.add(Some(convention), field.clone(), 14, "has the value of a secret, which was in another field");
+    }
+    violations
+}
+
+/// Fields with placeholders. Entries of lists go by their names, others count as one field with their list.
+fn places(document: &Value) -> BTreeSet<(String, usize)> {
+    let mut found = BTreeSet::new();
+    collect("", document, &mut found);
+    found
+}
+
+fn collect(field: &str, value: &Value, found: &mut BTreeSet<(String, usize)>) {
+    let mut add = |text: &str| found.extend(placeholders(text).into_iter().map(|index| (field.to_owned(), index)));
+    match value {
+        Value::String(text) => add(text),
+        Value::Array(entries) => {
+            for entry in entries {
+                let name = entry.get("name").and_then(Value::as_str);
+                let field = name.map_or_else(|| field.to_owned(), |name| format!("{field}[{name}]"));
+                collect(&field, entry, found);
+            }
+        }
+        Value::Object(fields) => {
+            fields.keys().for_each(|key| add(key));
+            for (key, value) in fields {
+                collect(&step(field, key), value, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn placeholders(text: &str) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    for part in text.split(PREFIX).skip(1) {
+        // A placeholder that is not whole is one nevertheless.
+        let index = part.split("__").next().and_then(|index| index.parse().ok());
+        found.insert(index.unwrap_or(usize::MAX));
+    }
+    found
+}

@@ -1,0 +1,146 @@
+//! Pod templates as documents and as types, and where objects have theirs.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::change::changes;
+
+/// Largest template, in bytes of JSON.
+pub const TEMPLATE_MAX: usize = 2 << 20;
+/// Largest number of containers of all kinds.
+pub const CONTAINERS_MAX: usize = 200;
+/// Most fields that are named as unknown.
+const UNKNOWN_MAX: usize = 20;
+
+/// Place of a pod template in an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The object is a pod: its own labels, annotations and `spec` are the template.
+    Itself,
+    /// JSON pointer to the template.
+    At(&'static str),
+}
+
+impl Place {
+    /// Returns the place by the object's kind; none for a kind without a template.
+    pub fn of(object: &Value) -> Option<Self> {
+        Some(match object["kind"].as_str()? {
+            "Pod" => Self::Itself,
+            "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "ReplicationController" => {
+                Self::At("/spec/template")
+            }
+            "PodIntent" if crate::intent::is_intent(object) => Self::At("/spec/template"),
+            "CronJob" => Self::At("/spec/jobTemplate/spec/template"),
+            "PodTemplate" => Self::At("/template"),
+            _ => return None,
+        })
+    }
+
+    /// Reads the template of an object.
+    ///
+    /// # Errors
+    /// What is wrong with it, in one sentence that repeats no value.
+    pub fn read(self, object: &Value) -> Result<PodTemplateSpec, String> {
+        let template = match self {
+            Self::Itself => {
+                let metadata = |field: &str| object["metadata"][field].clone();
+                json!({
+                    "metadata": {"labels": metadata("labels"), "annotations": metadata("annotations")},
+                    "spec": object["spec"],
+                })
+            }
+            Self::At(pointer) => object.pointer(pointer).cloned().ok_or_else(|| format!("has no {pointer}"))?,
+        };
+        typed(&template)
+    }
+
+    /// Puts a template back into its object.
+    pub fn write(self, object: &mut Value, template: &PodTemplateSpec) {
+        let template = document(template);
+        match self {
+            Self::Itself => {
+                for field in ["labels", "annotations"] {
+                    let Some(metadata) = object["metadata"].as_object_mut() else { continue };
+                    match template["metadata"].get(field) {
+                        Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
+                        None => drop(metadata.remove(field)),
+                    }
+                }
+                object["spec"] = template["spec"].clone();
+            }
+            Self::At(pointer) => {
+                if let Some(place) = object.pointer_mut(pointer) {
+                    *place = template;
+                }
+            }
+        }
+    }
+}
+
+/// Returns a template as a document.
+pub fn document(template: &PodTemplateSpec) -> Value {
+    serde_json::to_value(template).unwrap_or_default() // its keys are texts
+}
+
+/// Reads a template of a document. What is not of this version of Kubernetes is left out.
+///
+/// # Errors
+/// What is wrong, in one sentence that repeats no value.
+pub(crate) fn typed(document: &Value) -> Result<PodTemplateSpec, String> {
+    // The reader's own message could repeat a value.
+    let template = PodTemplateSpec::deserialize(document).map_err(|error| match named_field(&error.to_string()) {
+        Some(field) => format!("is not a pod template: {field}"),
+        None => "is not a pod template: a field has another type than Kubernetes gives it".to_owned(),
+    })?;
+    let Some(spec) = &template.spec else { return Err("is not a pod template: it has no spec".to_owned()) };
+    let ephemeral = spec.ephemeral_containers.as_ref().map_or(0, Vec::len);
+    let count = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len) + ephemeral;
+    match count {
+        _ if spec.containers.is_empty() => Err("is not a pod template: it has no containers".to_owned()),
+        _ if count > CONTAINERS_MAX => Err(format!("has {count} containers; at most {CONTAINERS_MAX}")),
+        _ => names(spec).map(|()| template),
+    }
+}
+
+/// Containers and volumes are known by their names, so each has one of its own.
+fn names(spec: &PodSpec) -> Result<(), String> {
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| &container.name);
+    let others = spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| &container.name);
+    let volumes = spec.volumes.iter().flatten().map(|volume| &volume.name);
+    let mut seen = BTreeSet::new();
+    for name in others.chain(ephemeral) {
+        if name.is_empty() || !seen.insert(name) {
+            let what = if name.is_empty() { "a container without a name" } else { "two containers with the same name" };
+            return Err(format!("is not a pod template: it has {what}"));
+        }
+    }
+    seen.clear();
+    for name in volumes {
+        if name.is_empty() || !seen.insert(name) {
+            let what = if name.is_empty() { "a volume without a name" } else { "two volumes with the same name" };
+            return Err(format!("is not a pod template: it has {what}"));
+        }
+    }
+    Ok(())
+}
+
+/// The part of an error of serde's that names a field of the format, and no value.
+fn named_field(error: &str) -> Option<String> {
+    let rest = error.strip_prefix("missing field `")?;
+    let (field, _) = rest.split_once('`')?;
+    Some(format!("{field} is missing"))
+}
+
+/// Reads a template as a convention answers it, and names the fields that are unknown and left out.
+pub(crate) fn checked(answered: &Value) -> Result<(Value, Vec<String>), String> {
+    let known = document(&typed(answered)?);
+    let size = known.to_string().len();
+    if size > TEMPLATE_MAX {
+        return Err(format!("has {size} bytes; at most {TEMPLATE_MAX}"));
+    }
+    let unknown = changes(answered, &known).into_iter().filter(|change| change.after.is_none());
+    Ok((known, unknown.map(|change| change.field).take(UNKNOWN_MAX).collect()))
+}

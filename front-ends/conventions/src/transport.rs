@@ -1,0 +1,117 @@
+//! Calls of conventions' servers over HTTPS (rules 1 and 15).
+//!
+//! One call is one POST on a connection of its own. No redirect is followed, no proxy used. The certificate must be of the
+//! host in the URL, and by an authority of the registration's bundle; without a bundle, by one of the system's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use executor_http::{Body, BodyError, Client, Destinations, HttpError, HttpRequest, RequestBody, Trust};
+use hyper::Method;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::registration::Registration;
+
+/// Largest answer beside what it repeats of the request, in bytes.
+pub const ANSWER_MAX: usize = 8 << 20;
+/// Largest request, in bytes.
+pub const REQUEST_MAX: usize = 64 << 20;
+
+/// A server's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Status.
+    pub status: u16,
+    /// Header `Content-Type`.
+    pub content_type: Option<String>,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+/// A way to the conventions' servers.
+pub trait Transport {
+    /// Sends a request to a convention's server and returns the answer, whatever its status is.
+    ///
+    /// # Errors
+    /// There is no answer; why, in one sentence that repeats nothing of the request.
+    fn call(&self, registration: &Registration, request: Vec<u8>) -> impl Future<Output = Result<Reply, String>>;
+}
+
+/// HTTPS.
+#[derive(Debug, Default)]
+pub struct Https {
+    clients: Mutex<BTreeMap<String, Arc<Client>>>,
+}
+
+impl Https {
+    async fn client(&self, registration: &Registration) -> Arc<Client> {
+        let mut clients = self.clients.lock().await;
+        let client = clients.entry(registration.name.clone()).or_insert_with(|| {
+            let trust = match &registration.ca_bundle {
+                Some(pem) => Trust::Only(pem.clone()),
+                None => Trust::System(None),
+            };
+            // The whole call has its time; a slow beginning is none beyond it.
+            Arc::new(Client::trusting(trust, registration.timeout, 0))
+        });
+        Arc::clone(client)
+    }
+}
+
+impl Transport for Https {
+    async fn call(&self, registration: &Registration, request: Vec<u8>) -> Result<Reply, String> {
+        if request.len() > REQUEST_MAX {
+            return Err(format!("the request has {} bytes; at most {REQUEST_MAX}", request.len()));
+        }
+        let client = self.client(registration).await;
+        let late = |_| format!("did not answer within {} s", registration.timeout.as_secs());
+        timeout(registration.timeout, exchange(&client, registration, request)).await.map_err(late)?
+    }
+}
+
+async fn exchange(client: &Client, registration: &Registration, request: Vec<u8>) -> Result<Reply, String> {
+    let most = request.len() + ANSWER_MAX;
+    let json = HeaderValue::from_static("application/json");
+    let ask = HttpRequest {
+        method: Method::POST,
+        origin: &registration.endpoint.origin,
+        path: &registration.endpoint.path,
+        headers: vec![(CONTENT_TYPE, json.clone()), (ACCEPT, json)],
+        body: RequestBody::Full(request.into()),
+        destinations: Destinations::Any,
+    };
+    let answer = client.ask(ask).await.map_err(|error| told(error, registration))?;
+    let content_type =
+        answer.headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let status = answer.status.as_u16();
+    // What is not an answer need not be read.
+    let body = if status == 200 { read(answer.body, most).await? } else { Vec::new() };
+    Ok(Reply { status, content_type, body })
+}
+
+async fn read(mut body: Body, most: usize) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    loop {
+        match body.next().await {
+            Ok(None) => return Ok(bytes),
+            Ok(Some(piece)) => bytes.extend_from_slice(&piece),
+            Err(BodyError::Ended) => return Err("the connection ended before the answer did".to_owned()),
+            Err(BodyError::Slow { .. }) => return Err("sends its answer too slowly".to_owned()),
+        }
+        if bytes.len() > most {
+            return Err(format!("the answer has more than {most} bytes"));
+        }
+    }
+}
+
+fn told(error: HttpError, registration: &Registration) -> String {
+    match error {
+        HttpError::Forbidden(why) => why.to_owned(),
+        HttpError::Slow { .. } => format!("did not answer within {} s", registration.timeout.as_secs()),
+        HttpError::Broken(why) => why,
+        HttpError::Untrusted(why) => format!("is not trusted: {why}"),
+        HttpError::Exhausted(error) => format!("cannot connect: {error}"),
+    }
+}

@@ -1,0 +1,121 @@
+//! Violations: all of them at once, each with the convention, the field and the rule that it is about.
+//!
+//! A message never repeats a value of a template or of an answer, which may be secret.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::grant::Grant;
+
+/// Largest number of violations that are kept.
+pub const VIOLATIONS_MAX: usize = 100;
+
+/// Broken rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Convention that it is about; none where it is about the template or the file of registrations.
+    pub convention: Option<String>,
+    /// Field, such as `spec.containers[app].securityContext.privileged`; empty where it is about none.
+    pub field: String,
+    /// Number of the rule, as the table in `docs/guides/conventions.md` has them.
+    pub rule: u8,
+    /// Grant that the registration lacks.
+    pub grant: Option<Grant>,
+    /// Fault in one sentence, without the above.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(convention) = &self.convention {
+            write!(f, "convention {convention}: ")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.message)?;
+        match self.grant {
+            Some(grant) => write!(f, ", and the registration lacks the grant {grant}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Violations in the order in which they were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Violations {
+    found: Vec<Violation>,
+    beyond: usize,
+}
+
+impl Violations {
+    /// Makes a list of one.
+    pub fn one(convention: Option<&str>, field: impl Into<String>, rule: u8, message: impl Into<String>) -> Self {
+        let mut violations = Self::default();
+        violations.add(convention, field, rule, message);
+        violations
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, convention: Option<&str>, field: impl Into<String>, rule: u8, message: impl Into<String>) {
+        let convention = convention.map(str::to_owned);
+        self.push(Violation { convention, field: field.into(), rule, grant: None, message: message.into() });
+    }
+
+    pub(crate) fn push(&mut self, violation: Violation) {
+        if self.found.contains(&violation) {
+            return;
+        }
+        if self.found.len() < VIOLATIONS_MAX {
+            self.found.push(violation);
+        } else {
+            self.beyond += 1;
+        }
+    }
+
+    /// Returns true if there are no violations.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Returns the violations that are kept.
+    pub fn iter(&self) -> std::slice::Iter<'_, Violation> {
+        self.found.iter()
+    }
+
+    /// Returns `value` if there are no violations.
+    ///
+    /// # Errors
+    /// The violations, if there are any.
+    pub fn or<T>(self, value: T) -> Result<T, Self> {
+        if self.is_empty() { Ok(value) } else { Err(self) }
+    }
+}
+
+impl fmt::Display for Violations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, violation) in self.found.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            violation.fmt(f)?;
+        }
+        match self.beyond {
+            0 => Ok(()),
+            beyond => write!(f, "\nand {beyond} more"),
+        }
+    }
+}
+
+impl std::error::Error for Violations {}
+
+/// Text of somebody else's in a message: bounded, on one line, quoted.
+pub(crate) fn shown(text: &str) -> String {
+    const SHOWN: usize = 80;
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    format!("{shown:?}")
+}

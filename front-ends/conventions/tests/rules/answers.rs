@@ -1,0 +1,256 @@
+//! Requests and answers: rules 2, 3, 10, 11 and 15.
+
+use executor_conventions::transport::Reply;
+use executor_conventions::{APPLIED_CONVENTIONS, intent, template};
+use serde_json::{Value, json};
+
+use crate::common::{DIGEST, World, add_variable, app, nothing, ok};
+
+#[tokio::test]
+async fn rule_2_the_request_is_a_context_with_template_and_images() {
+    let world = World::default().convention("a", "", add_variable("A", "1"));
+    let after = world.document(&app()).await;
+    let request = &world.requests()[0];
+    let status = json!({"template": {"metadata": {}, "spec": {"containers": null}}, "appliedConventions": null});
+    assert_eq!(request["status"], status);
+    assert_eq!(request["apiVersion"], "webhooks.conventions.carto.run/v1alpha1");
+    assert_eq!(request["kind"], "PodConventionContext");
+    let image = format!("r.example/app:latest@{DIGEST}");
+    assert_eq!(
+        request["spec"],
+        json!({
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "app", "image": image}]},
+            },
+            "imageConfig": [{
+                "image": image,
+                "boms": [],
+                "config": {"architecture": "amd64", "os": "linux", "config": {"Env": ["A=b"]}},
+            }],
+        })
+    );
+    assert_eq!(after["spec"]["containers"][0]["env"], json!([{"name": "A", "value": "1"}]));
+}
+
+#[tokio::test]
+async fn rule_3_the_context_has_the_name_of_the_convention() {
+    let world = World::default().convention("a", "", nothing).convention("b.c", "", nothing);
+    world.decorate(&app()).await.unwrap();
+    let names: Vec<Value> = world.requests().iter().map(|request| request["metadata"]["name"].clone()).collect();
+    assert_eq!(names, ["a", "b.c"]);
+}
+
+fn annotation(template: &Value) -> &str {
+    template["metadata"]["annotations"][APPLIED_CONVENTIONS].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn rule_10_the_annotation_has_the_prior_lines_and_one_for_each_that_was_applied() {
+    let world = World::default()
+        .convention("b", "", |_: &mut Value, _: &Value| vec!["y".to_owned(), "x/z".to_owned()])
+        .convention("a", "", add_variable("A", "1"));
+    let mut template = app();
+    template["metadata"]["annotations"] = json!({APPLIED_CONVENTIONS: "before/one\na/old"});
+    let after = world.document(&template).await;
+    assert_eq!(annotation(&after), "before/one\na/old\na/add-A\nb/y\nb/x/z");
+    // Rewritten after each answer: the next one sees it.
+    let seen = &world.requests()[1]["spec"]["template"];
+    assert_eq!(annotation(seen), "before/one\na/old\na/add-A");
+}
+
+#[tokio::test]
+async fn rule_10_a_convention_cannot_forge_the_annotation() {
+    let forge: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
+        template["metadata"]["annotations"] = json!({APPLIED_CONVENTIONS: "other/good", "kept": "yes"});
+        vec!["mine".to_owned()]
+    };
+    let mut template = app();
+    template["metadata"]["annotations"] = json!({APPLIED_CONVENTIONS: "before/one"});
+    let after = World::default().convention("a", "", forge).document(&template).await;
+    assert_eq!(after["metadata"]["annotations"], json!({APPLIED_CONVENTIONS: "before/one\na/mine", "kept": "yes"}));
+    let remove: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
+        template["metadata"] = Value::Null;
+        Vec::new()
+    };
+    let after = World::default().convention("a", "", remove).document(&template).await;
+    assert_eq!(annotation(&after), "before/one");
+    for line in ["x\nother/good", "", "x\r", &"x".repeat(257)] {
+        let line = line.to_owned();
+        let world = World::default().convention("a", "", move |_: &mut Value, _: &Value| vec![line.clone()]);
+        let told = world.refused(&app()).await;
+        assert!(told.contains("convention a: status.appliedConventions: ") && told.lines().count() == 1, "{told}");
+    }
+    let many = World::default().convention("a", "", |_: &mut Value, _: &Value| vec!["x".to_owned(); 101]);
+    assert!(many.refused(&app()).await.contains("has 101 entries; at most 100"));
+}
+
+#[tokio::test]
+async fn rule_11_any_other_answer_fails_the_whole() {
+    let good = json!({
+        "apiVersion": "webhooks.conventions.carto.run/v1alpha1",
+        "kind": "PodConventionContext",
+        "metadata": {"name": "b"},
+        "status": {"template": app(), "appliedConventions": null},
+    });
+    let with = |pointer: &str, value: Value| {
+        let mut wrong = good.clone();
+        *wrong.pointer_mut(pointer).unwrap() = value;
+        ok(&wrong)
+    };
+    let mut no_kind = good.clone();
+    no_kind.as_object_mut().unwrap().remove("kind");
+    let answers = [
+        (Reply { status: 500, ..ok(&good) }, "answers with status 500; 200 is required"),
+        (Reply { status: 201, ..ok(&good) }, "answers with status 201"),
+        (Reply { status: 204, ..ok(&good) }, "answers with status 204"),
+        (Reply { status: 307, ..ok(&good) }, "redirects are not followed"),
+        (Reply { content_type: Some("text/html".into()), ..ok(&good) }, "content type \"text/html\""),
+        (Reply { content_type: Some("application/json-patch+json".into()), ..ok(&good) }, "content type"),
+        (Reply { body: b"canary".to_vec(), ..ok(&good) }, "the answer is not JSON"),
+        (Reply { body: Vec::new(), ..ok(&good) }, "the answer is not JSON"),
+        (Reply { body: b"[]".to_vec(), ..ok(&good) }, "not a PodConventionContext"),
+        (Reply { body: vec![b'['; 100_000], ..ok(&good) }, "the answer is not JSON"),
+        (
+            Reply {
+                body: format!(
+                    "[\"webhooks.conventions.carto.run/v1alpha1\",\"PodConventionContext\",{}]",
+                    good["status"]
+                )
+                .into(),
+                ..ok(&good)
+            },
+            "not a PodConventionContext",
+        ),
+        (ok(&no_kind), "not a PodConventionContext"),
+        (with("/kind", json!("PodIntent")), "kind: is \"PodIntent\"; PodConventionContext is required"),
+        (with("/apiVersion", json!("v1")), "apiVersion: is \"v1\""),
+        (with("/status", json!({})), "not a PodConventionContext"),
+        (with("/status", Value::Null), "not a PodConventionContext"),
+        (with("/status/template", Value::Null), "status.template: is not a pod template"),
+        (with("/status/template", json!({})), "status.template: is not a pod template: it has no spec"),
+        (with("/status/template/spec/containers", json!([])), "it has no containers"),
+        (with("/status/template/spec/containers", json!("canary")), "a field has another type"),
+        (with("/status/template/spec/containers/0", json!({})), "it has a container without a name"),
+        (
+            with("/status/template/spec/containers", json!([{"name": "a"}, {"name": "a"}])),
+            "two containers with the same",
+        ),
+        (with("/status/appliedConventions", json!("canary")), "not a PodConventionContext"),
+        (with("/status/template/spec/containers/0/image", json!({"canary": "canary"})), "a field has another type"),
+    ];
+    for (reply, why) in answers {
+        let mut world = World::default().convention("a", "", add_variable("A", "1")).convention("b", "", nothing);
+        world.replies.insert("b".to_owned(), reply);
+        let told = world.refused(&app()).await;
+        assert!(told.contains(why) && told.starts_with("convention b: "), "{why}: {told}");
+        assert!(!told.contains("canary"), "{told}");
+    }
+    // The control: the answer that the others are made of is good.
+    let mut world = World::default().convention("b", "", nothing);
+    world.replies.insert("b".to_owned(), Reply { content_type: None, ..ok(&good) });
+    world.decorate(&app()).await.unwrap();
+}
+
+#[tokio::test]
+async fn rule_11_fields_that_are_unknown_are_left_out_and_named() {
+    let mut world = World::default().convention("a", "", nothing);
+    let mut template = app();
+    template["spec"]["containers"][0]["telepathy"] = json!(true);
+    template["metadata"]["creationTimestamp"] = Value::Null; // as Go's servers write it
+    template["spec"]["containers"][0]["resources"] = json!({});
+    let answer = json!({
+        "apiVersion": "webhooks.conventions.carto.run/v1alpha1",
+        "kind": "PodConventionContext",
+        "status": {"template": template},
+    });
+    world.replies.insert("a".to_owned(), ok(&answer));
+    let decorated = world.decorate(&app()).await.unwrap();
+    assert_eq!(decorated.steps[0].ignored, ["spec.containers[app].telepathy"]);
+    assert!(!template::document(&decorated.template).to_string().contains("telepathy"));
+}
+
+#[tokio::test]
+async fn rule_11_the_last_good_template_of_an_intent_stays() {
+    let mut object = json!({
+        "apiVersion": "conventions.carto.run/v1alpha1",
+        "kind": "PodIntent",
+        "metadata": {"name": "x", "generation": 1},
+        "spec": {"template": app()},
+    });
+    assert!(intent::settle(&mut object, Ok(json!({"good": 1}))));
+    assert_eq!(
+        (&object["status"]["observedGeneration"], &object["status"]["template"]),
+        (&json!(1), &json!({"good": 1}))
+    );
+    assert_eq!(object["status"]["conditions"][0]["status"], "True");
+    object["metadata"]["generation"] = json!(2);
+    let world = World::default().convention("a", "", nothing);
+    let mut missing = app();
+    missing["spec"]["containers"][0]["image"] = json!("missing");
+    let failed = world.decorate(&missing).await.unwrap_err();
+    assert!(intent::settle(&mut object, Err(&failed)));
+    assert_eq!(
+        (&object["status"]["observedGeneration"], &object["status"]["template"]),
+        (&json!(1), &json!({"good": 1}))
+    );
+    let condition = &object["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["status"]), (&json!("ConventionsApplied"), &json!("False")));
+    assert!(condition["message"].as_str().unwrap().contains("cannot resolve image"), "{condition}");
+    let mut other = json!({"kind": "Pod"});
+    assert!(!intent::settle(&mut other, Err(&failed)) && other == json!({"kind": "Pod"}));
+}
+
+#[tokio::test]
+async fn rule_15_what_does_not_settle_fails_and_names_who() {
+    let grow: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
+        let args = &mut template["spec"]["containers"][0]["args"];
+        let mut more = args.as_array().cloned().unwrap_or_default();
+        more.push("x".into());
+        *args = more.into();
+        Vec::new()
+    };
+    let world = World::default().convention("grower", "", grow).convention("quiet", "", nothing);
+    let told = world.refused(&app()).await;
+    assert_eq!(told, "convention grower: still changes the template in round 8 of 8: spec.containers[app].args");
+    assert_eq!(world.requests().len(), 16);
+    // Two that set the same field settle: the later one has the last word.
+    let set = |value: &'static str| {
+        move |template: &mut Value, _: &Value| {
+            template["spec"]["restartPolicy"] = json!(value);
+            template["spec"]["containers"][0]["image"] = json!(value.to_ascii_lowercase());
+            Vec::new()
+        }
+    };
+    let world = World::default().convention("a", "", set("Always")).convention("b", "", set("Never"));
+    assert_eq!(world.document(&app()).await["spec"]["restartPolicy"], "Never");
+    assert_eq!(world.requests().len(), 4);
+    // One that answers something else each time is named with the field.
+    let flip: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
+        let always = template["spec"]["restartPolicy"] == "Always";
+        template["spec"]["restartPolicy"] = json!(if always { "Never" } else { "Always" });
+        Vec::new()
+    };
+    let told = World::default().convention("quiet", "", nothing).convention("flip", "", flip).refused(&app()).await;
+    assert_eq!(told, "convention flip: still changes the template in round 8 of 8: spec.restartPolicy");
+}
+
+#[tokio::test]
+async fn rule_15_a_template_is_bounded() {
+    let mut large = app();
+    large["metadata"]["annotations"] = json!({"x": "x".repeat(template::TEMPLATE_MAX)});
+    let world = World::default().convention("a", "", nothing);
+    assert!(world.refused(&large).await.contains("at most 2097152"));
+    let blow: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
+        template["metadata"]["annotations"] = json!({"x": "x".repeat(template::TEMPLATE_MAX)});
+        Vec::new()
+    };
+    let told = World::default().convention("a", "", blow).refused(&app()).await;
+    assert!(told.starts_with("convention a: status.template: has 2097"), "{told}");
+    let many: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
+        let all: Vec<Value> = (0..201).map(|n| json!({"name": format!("c{n}")})).collect();
+        template["spec"]["containers"] = all.into();
+        Vec::new()
+    };
+    assert!(World::default().convention("a", "", many).refused(&app()).await.contains("201 containers; at most 200"));
+}

@@ -1,0 +1,189 @@
+"""A convention's server, written from the text of the protocol and with nothing but Python's own library.
+
+Usage: convention_server.py CERTIFICATE KEY LOG. Serves HTTPS on a port of 127.0.0.1, which it prints as its first line. Appends
+each request to LOG as a line of JSON: path, headers, body. The path says how it answers.
+"""
+
+import http.server
+import json
+import ssl
+import sys
+import threading
+
+STOPPED = threading.Event()
+
+
+def containers(context):
+    return context["status"]["template"]["spec"]["containers"]
+
+
+def add(container, name, value):
+    """Adds a variable, unless it is there."""
+    variables = container.setdefault("env", [])
+    if any(variable["name"] == name for variable in variables):
+        return []
+    variables.append({"name": name, "value": value})
+    return [f"add-{name.lower()}"]
+
+
+def hello(context):
+    return add(containers(context)[0], "CONVENTION_SERVER", "HELLO FROM CONVENTION")
+
+
+def seen(context):
+    """Tells in a variable what the server before this one did."""
+    names = ",".join(variable["name"] for variable in containers(context)[0].get("env", []))
+    return add(containers(context)[0], "SEEN", names or "nothing")
+
+
+def boms(context):
+    """Labels a template by the bills of materials of its images."""
+    count = sum(len(image.get("boms") or []) for image in context["spec"]["imageConfig"])
+    labels = context["status"]["template"].setdefault("metadata", {}).setdefault("labels", {})
+    if labels.get("boms") == str(count):
+        return []
+    labels["boms"] = str(count)
+    return ["label-boms"]
+
+
+def privileged(context):
+    containers(context)[0]["securityContext"] = {"privileged": True}
+    return ["widen"]
+
+
+def host_path(context):
+    spec = context["status"]["template"]["spec"]
+    if not any(volume["name"] == "host" for volume in spec.setdefault("volumes", [])):
+        spec["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
+        containers(context)[0].setdefault("volumeMounts", []).append({"name": "host", "mountPath": "/host"})
+    return ["widen"]
+
+
+def steal(context):
+    """Puts the first variable's value, whatever it is, into the name of an image."""
+    container = containers(context)[0]
+    container["image"] = "127.0.0.1:1/" + container["env"][0]["value"].lower()
+    return ["steal"]
+
+
+def grow(context):
+    """Never has enough."""
+    containers(context)[0].setdefault("args", []).append("more")
+    return ["grow"]
+
+
+def forge(context):
+    annotations = context["status"]["template"].setdefault("metadata", {}).setdefault("annotations", {})
+    annotations["conventions.carto.run/applied-conventions"] = "trusted/checked"
+    return ["forge"]
+
+
+DECORATE = {
+    f"/{function.__name__.replace('_', '-')}": function
+    for function in (hello, seen, boms, privileged, host_path, steal, grow, forge)
+}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with open(sys.argv[3], "a", encoding="utf-8") as log:
+            line = {"path": self.path, "headers": {name.lower(): value for name, value in self.headers.items()}, "body": json.loads(body)}
+            log.write(json.dumps(line) + "\n")
+        context = json.loads(body)
+        context["status"] = {"template": json.loads(json.dumps(context["spec"]["template"]))}
+        answer = getattr(self, "answer" + self.path.replace("/", "_").replace("-", "_"), None)
+        if answer:
+            answer(context)
+        else:
+            context["status"]["appliedConventions"] = DECORATE[self.path](context)
+            self.send(200, context)
+
+    def send(self, status, context, content_type="application/json", more=()):
+        body = context if isinstance(context, bytes) else json.dumps(context).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in more:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def answer_status(self, context):
+        self.send(503, context)
+
+    def answer_created(self, context):
+        self.send(201, context)
+
+    def answer_redirect(self, context):
+        self.send(307, b"", more=[("Location", "/hello")])
+
+    def answer_html(self, context):
+        self.send(200, context, "text/html")
+
+    def answer_text(self, context):
+        self.send(200, b"hello")
+
+    def answer_kind(self, context):
+        self.send(200, {**context, "kind": "PodIntent"})
+
+    def answer_empty(self, context):
+        self.send(200, {**context, "status": {}})
+
+    def answer_cut(self, context):
+        """Announces more than it sends."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        self.wfile.write(b'{"apiVersion": ')
+        self.close_connection = True
+
+    def answer_slow(self, context):
+        """Sends a byte, and then waits until the server ends."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        self.wfile.write(b"{")
+        STOPPED.wait()
+
+    def answer_huge(self, context):
+        """Sends for as long as anybody reads."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        piece = b" " * 65536
+        while True:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+    def answer_deep(self, context):
+        """Lists within lists."""
+        self.send(200, b"[" * 1000000)
+
+    def log_message(self, *arguments):
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        pass  # clients that go away are what is tested
+
+
+def main(certificate, key, _log):
+    server = Server(("127.0.0.1", 0), Handler)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    print(server.server_address[1], flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()  # ends with the test
+    STOPPED.set()
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,112 @@
+//! Servers that answer wrongly, slowly, endlessly, or are not who they should be: rules 1, 11 and 15.
+
+use serde_json::json;
+
+use crate::world::{Identity, SYSTEM, World, certificate};
+
+/// Nothing is printed, the message names convention and fault, and no answer is repeated.
+#[test]
+fn rule_11_a_wrong_answer_fails_the_whole() {
+    let world = World::start();
+    world.web("2", "x");
+    for (path, why) in [
+        ("status", "answers with status 503; 200 is required"),
+        ("created", "answers with status 201; 200 is required"),
+        ("redirect", "answers with status 307; redirects are not followed"),
+        ("html", "content type \"text/html\"; application/json is required"),
+        ("text", "the answer is not JSON"),
+        ("deep", "the answer is not JSON"),
+        ("kind", "kind: is \"PodIntent\"; PodConventionContext is required"),
+        ("empty", "not a PodConventionContext with a status.template"),
+        ("cut", "the connection ended before the answer did"),
+        ("huge", "the answer has more than 8"),
+        ("grow", "still changes the template in round 8 of 8: spec.containers[app].args"),
+    ] {
+        world.register(&[("a", "hello", ""), ("b", path, "")]);
+        let told = world.refused();
+        assert!(told.contains("convention b: ") && told.contains(why), "{path}: {told}");
+    }
+    // No redirect was followed: of that path nobody asked a second time.
+    let names: Vec<String> =
+        world.log().iter().map(|request| request["body"]["metadata"]["name"].to_string()).collect();
+    let redirected = world.log().iter().position(|request| request["path"] == "/redirect").unwrap();
+    assert_eq!((&*names[redirected], &*names[redirected + 1]), ("\"b\"", "\"a\""));
+}
+
+#[test]
+fn rule_15_a_call_has_its_time() {
+    let world = World::start();
+    world.web("2", "x");
+    world.register(&[("b", "slow", "timeoutSeconds = 1")]);
+    let told = world.refused();
+    assert!(told.contains("convention b: https://127.0.0.1:") && told.contains("did not answer within 1 s"), "{told}");
+}
+
+/// The certificate must be of the host in the URL, in its time, and by the bundle; where there is a bundle, by nobody else.
+#[test]
+fn rule_1_a_server_is_who_its_certificate_says() {
+    let other_name = Identity { names: &["conventions.example"], ..Identity::GOOD };
+    let expired = Identity { until: 2000, ..Identity::GOOD };
+    for (identity, why) in [(other_name, "not valid for name"), (expired, "expired")] {
+        let world = World::with(&identity);
+        world.web("2", "x");
+        world.register(&[("a", "hello", "")]);
+        let told = world.refused();
+        assert!(told.contains("is not trusted") && told.contains(why), "{told}");
+        assert!(world.log().is_empty(), "nothing was sent");
+    }
+    let world = World::start();
+    world.web("2", "x");
+    let (stranger, _) = certificate(&Identity::GOOD);
+    for more in [format!("caBundle = '''{stranger}'''"), SYSTEM.to_owned()] {
+        world.register(&[("a", "hello", &more)]);
+        assert!(world.refused().contains("is not trusted"), "{more}");
+    }
+    assert!(world.log().is_empty(), "nothing was sent");
+    // The control: the bundle that it is by, beside another one, in a file.
+    let both = stranger + &std::fs::read_to_string(world.dir.path().join("ca.pem")).unwrap();
+    world.write("both.pem", &both);
+    world.register(&[("a", "hello", "caFile = \"both.pem\"")]);
+    world.applied();
+}
+
+/// Rule 11: the last good template of an intent stays, and the generation tells that it is not of the last one.
+#[test]
+fn rule_11_an_intent_keeps_its_last_good_template() {
+    let world = World::start();
+    world.register(&[("a", "hello", "")]);
+    let intent = |generation: u64, status: &serde_json::Value| {
+        json!({
+            "apiVersion": "conventions.carto.run/v1alpha1", "kind": "PodIntent",
+            "metadata": {"name": "web", "generation": generation}, "status": status,
+            "spec": {"template": {"spec": {"containers": [{"name": "app", "image": world.image("2")}]}}},
+        })
+    };
+    world.write("web.yaml", &intent(1, &json!({})).to_string());
+    let good = world.applied()["status"].clone();
+    assert_eq!((&good["observedGeneration"], &good["conditions"][0]["status"]), (&json!(1), &json!("True")));
+    world.register(&[("a", "status", "")]);
+    world.write("web.yaml", &intent(2, &good).to_string());
+    let ran = world.run(&["apply", "--json", "web.yaml"]);
+    assert_eq!(ran.status, 125, "{ran:?}");
+    let status = ran.json()["items"][0]["status"].clone();
+    assert_eq!((&status["observedGeneration"], &status["template"]), (&json!(1), &good["template"]));
+    let condition = &status["conditions"][0];
+    assert!(
+        condition["status"] == "False" && condition["message"].as_str().unwrap().contains("status 503"),
+        "{condition}"
+    );
+}
+
+/// A host that is not there, and a port where nobody listens.
+#[test]
+fn rule_11_a_server_that_is_not_there_fails_the_whole() {
+    let world = World::start();
+    world.web("2", "x");
+    world.write("conventions.toml", "[[convention]]\nname = \"a\"\nurl = \"https://127.0.0.1:1/\"\n");
+    assert!(world.refused().contains("convention a: https://127.0.0.1:1/: cannot connect"));
+    let service = "[[convention]]\nname = \"a\"\nservice = { name = \"web\", namespace = \"nowhere\", port = 9443 }\n";
+    world.write("conventions.toml", service);
+    let told = world.refused();
+    assert!(told.contains("convention a: https://web.nowhere.svc:9443/: cannot resolve the host name"), "{told}");
+}

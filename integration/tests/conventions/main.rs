@@ -1,0 +1,11 @@
+//! `agent-cli convention` with a convention's server over HTTPS (integration/python/convention_server.py, written from the
+//! protocol's text alone) and a registry. Rules are those of docs/guides/conventions.md.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+mod faults;
+mod guide;
+mod play;
+mod privileges;
+mod protocol;
+mod world;

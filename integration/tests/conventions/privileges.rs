@@ -1,0 +1,43 @@
+//! Servers that try to widen, and to take a secret away: rules 13 and 14.
+
+use serde_json::json;
+
+use crate::world::World;
+
+#[test]
+fn rule_13_a_server_widens_nothing_without_a_grant() {
+    let world = World::start();
+    world.web("2", "x");
+    for (path, grant, field, value) in [
+        ("privileged", "privileged", "spec.containers[app].securityContext.privileged", json!({"privileged": true})),
+        ("host-path", "hostPath", "spec.volumes[host]", json!(null)),
+    ] {
+        world.register(&[("widener", path, "")]);
+        let told = world.refused();
+        assert!(told.contains(&format!("convention widener: {field}: adds ")), "{told}");
+        assert!(told.contains(&format!("the registration lacks the grant {grant}")), "{told}");
+        // The control: with the grant, and not with another one.
+        world.register(&[("widener", path, "grants = [\"root\", \"secrets\"]")]);
+        assert!(world.refused().contains(grant));
+        world.register(&[("widener", path, &format!("grants = [{grant:?}]"))]);
+        let container = world.applied()["spec"]["template"]["spec"]["containers"][0].clone();
+        assert_eq!(container["securityContext"], value);
+    }
+}
+
+/// The value of a Secret would leave the machine in the name of an image, if the registry in it were asked.
+#[test]
+fn rule_14_a_server_cannot_take_a_secret_away() {
+    let world = World::start();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"k": "canary-a71e-secret"},
+    });
+    world.write("secret.yaml", &secret.to_string());
+    world.web("2", "canary-a71e-secret");
+    world.register(&[("thief", "steal", "")]);
+    let ran = world.run(&["apply", "web.yaml", "secret.yaml"]);
+    let expected =
+        "convention thief: spec.containers[app].image: has the value of a secret, which was in another field";
+    assert!(ran.status == 125 && ran.stdout.is_empty() && ran.stderr.contains(expected), "{ran:?}");
+    assert!(!ran.stderr.contains("canary"), "{ran:?}");
+}
