@@ -1,0 +1,189 @@
+//! Trees of values with their places.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// Place in a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+/// A value and the place that it begins at.
+#[derive(Clone)]
+pub struct Node {
+    /// Value.
+    pub value: Value,
+    /// Place. A copy by an alias has that of its anchor.
+    pub place: Place,
+}
+
+/// A value. Text may be secret: it is wiped when it is dropped, and not printed.
+#[derive(Clone)]
+pub enum Value {
+    /// `null`, `~` or nothing.
+    Null,
+    /// Boolean.
+    Bool(bool),
+    /// Whole number.
+    Int(i64),
+    /// Whole number above [`i64::MAX`].
+    UInt(u64),
+    /// Any other number, which is finite.
+    Float(f64),
+    /// Text.
+    Text(Zeroizing<String>),
+    /// Sequence.
+    List(Vec<Node>),
+    /// Mapping in the order of the file, each key once.
+    Map(Vec<(Key, Node)>),
+}
+
+/// Key of a mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Name. A key that is a number or a boolean is its text.
+    pub name: String,
+    /// Place.
+    pub place: Place,
+}
+
+impl Value {
+    /// Kind of the value in words: `text`, `a number`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "a boolean",
+            Self::Int(_) | Self::UInt(_) | Self::Float(_) => "a number",
+            Self::Text(_) => "text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a mapping",
+        }
+    }
+}
+
+impl Node {
+    /// Value of a key of a mapping.
+    pub fn get(&self, name: &str) -> Option<&Self> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|(key, _)| key.name == name).map(|(_, node)| node),
+            _ => None,
+        }
+    }
+
+    /// Text.
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Place of a path as faults have it (`spec.containers[0].name`), or of the deepest node on the way.
+    pub fn place_of(&self, path: &str) -> Place {
+        let mut node = self;
+        let mut place = self.place;
+        for step in steps(path) {
+            let next = match (step, &node.value) {
+                (Step::Name(name), Value::Map(entries)) => {
+                    let found = entries.iter().find(|(key, _)| key.name == name);
+                    found.map(|(key, node)| (node, key.place))
+                }
+                (Step::Index(index), Value::List(list)) => list.get(index).map(|node| (node, node.place)),
+                _ => None,
+            };
+            let Some((below, at)) = next else { break };
+            (node, place) = (below, at);
+        }
+        place
+    }
+}
+
+enum Step<'a> {
+    Name(&'a str),
+    Index(usize),
+}
+
+/// Steps of a path: names after dots, `[3]`, and `['a.b']` for names with other characters.
+fn steps(path: &str) -> Vec<Step<'_>> {
+    let mut steps = Vec::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        if let Some(quoted) = rest.strip_prefix("['") {
+            let Some(end) = quoted.find("']") else { break };
+            steps.push(Step::Name(&quoted[..end]));
+            rest = &quoted[end + 2..];
+        } else if let Some(index) = rest.strip_prefix('[') {
+            let Some(end) = index.find(']') else { break };
+            let Ok(number) = index[..end].parse() else { break };
+            steps.push(Step::Index(number));
+            rest = &index[end + 1..];
+        } else {
+            let name = rest.strip_prefix('.').unwrap_or(rest);
+            let end = name.find(['.', '[']).unwrap_or(name.len());
+            if end == 0 {
+                break;
+            }
+            steps.push(Step::Name(&name[..end]));
+            rest = &name[end..];
+        }
+    }
+    steps
+}
+
+/// Adds a name to a path.
+pub(crate) fn below(path: &str, name: &str) -> String {
+    let plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_$".contains(&byte));
+    match (plain, path.is_empty()) {
+        (true, true) => name.to_owned(),
+        (true, false) => format!("{path}.{name}"),
+        // A name is at most as long as it is of use.
+        (false, _) => format!("{path}['{}']", name.chars().take(100).collect::<String>()),
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({} at {})", self.value.kind(), self.place)
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind())
+    }
+}
+
+/// Kind of a fault, for those who are lenient with some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A value of the wrong kind or form.
+    Value,
+    /// A field that the type does not have.
+    Unknown,
+    /// A key that a mapping has twice. The last one counts.
+    Duplicate,
+}
+
+/// What is wrong with a document. It has no value of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Kind.
+    pub kind: FaultKind,
+    /// Path of the node: `spec.containers[0].env[1].value`.
+    pub path: String,
+    /// Place.
+    pub place: Place,
+    /// What is wrong, without the path.
+    pub message: String,
+}

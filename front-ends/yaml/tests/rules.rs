@@ -1,0 +1,149 @@
+//! Reading within limits: bombs, depth, sizes, duplicate keys, merges, modes, and faults with their places.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use std::collections::BTreeMap;
+
+use executor_yaml::{FaultKind, Limits, Node, Value, decode, parse};
+use serde::Deserialize;
+
+fn tree(text: &str) -> Node {
+    parse(text, 1, &Limits::OBJECT).unwrap_or_else(|error| panic!("{text}: {error}")).root
+}
+
+fn refused(text: &str) -> String {
+    let error = parse(text, 1, &Limits::OBJECT).err().unwrap_or_else(|| panic!("{} bytes pass", text.len()));
+    format!("{}: {error}", error.place)
+}
+
+/// A billion laughs: each level copies the one before nine times.
+#[test]
+fn p4_bombs_of_aliases_are_refused() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let before = vec![format!("*a{}", level - 1); 9].join(", ");
+        text.push_str(&format!("a{level}: &a{level} [{before}]\n"));
+    }
+    assert!(refused(&text).contains("copy more than"), "{}", refused(&text));
+    let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), ["*a"; 9].join(", "));
+    assert!(refused(&long).contains("copy more than"));
+    assert!(refused("a: &a [*a]").contains("own anchor"));
+    let mut merges = "m0: &m0 {a: 1, b: 2}\n".to_owned();
+    for level in 1..40 {
+        merges.push_str(&format!("m{level}: &m{level} {{<<: *m{0}, c: *m{0}, d: *m{0}}}\n", level - 1));
+    }
+    assert!(parse(&merges, 1, &Limits::OBJECT).is_err());
+    // The control: what people write.
+    let node = tree("base: &base {a: 1, b: 2}\nuse: [*base, {<<: *base, b: 3}]\n");
+    let Value::List(list) = &node.get("use").unwrap().value else { panic!("a list") };
+    assert!(matches!(list[0].get("b").unwrap().value, Value::Int(2)));
+    assert!(matches!(
+        (&list[1].get("a").unwrap().value, &list[1].get("b").unwrap().value),
+        (Value::Int(1), Value::Int(3))
+    ));
+}
+
+#[test]
+fn sizes_and_depth_are_bounded() {
+    assert!(refused(&"[".repeat(100_000)).contains("deeper") || refused(&"[".repeat(100_000)).contains("limit"));
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    assert!(parse(&nested(100), 1, &Limits::OBJECT).is_ok());
+    assert!(refused(&nested(101)).contains("deeper than 100"));
+    let deep: String = (0..200).map(|level| format!("{}a:\n", " ".repeat(level))).collect();
+    assert!(refused(&deep).contains("deeper"));
+    let megabyte = format!("a: {}\n", "x".repeat(1 << 20));
+    assert_eq!(tree(&megabyte).get("a").unwrap().text().unwrap().len(), 1 << 20);
+    assert!(refused(&format!("a: {}\n", "x".repeat(3 << 20))).contains("at most 3145728"));
+    assert!(refused(&format!("[{}]", "1,".repeat(600_000))).contains("more than 500000"));
+}
+
+#[test]
+fn p1_json_is_taken() {
+    let node = tree("{\n\t\"a\": \"\\u00e4\\ud83d\\ude00\\/\",\n\t\"b\":[1,2.5,true,null],\"mode\":420}");
+    assert_eq!(node.get("a").unwrap().text(), Some("ä😀/"));
+    assert!(matches!(node.get("mode").unwrap().value, Value::Int(420)));
+}
+
+#[test]
+fn p4_duplicate_keys_are_told_and_the_last_counts() {
+    let parsed = parse("a:\n  b: 1\n  'b': 2\nc: 3\n", 10, &Limits::OBJECT).unwrap();
+    let told: Vec<_> = parsed.duplicates.iter().map(|one| (&*one.path, one.place.line, one.kind)).collect();
+    assert_eq!(told, [("a.b", 12, FaultKind::Duplicate)]);
+    assert!(parsed.duplicates[0].message.contains("first in line 11"));
+    assert!(matches!(parsed.root.get("a").unwrap().get("b").unwrap().value, Value::Int(2)));
+}
+
+#[test]
+fn what_is_no_tree_of_json_is_refused_with_its_place() {
+    for (text, message) in [
+        ("a: b: c", "not YAML"),
+        ("a: 'b", "not YAML"),
+        ("a: *x", "not YAML"),
+        ("[a]: 1", "not a scalar"),
+        ("a: .inf", "JSON does not have"),
+        ("a: !secret x", "a tag that is not one"),
+        ("a: !!int x", "another kind"),
+        ("<<: 3", "`<<` takes"),
+        ("a: 1\n...\nb: 2\n", "second document"),
+    ] {
+        assert!(refused(text).contains(message), "{text}: {}", refused(text));
+    }
+    assert!(matches!(&tree("a: !!str 12").get("a").unwrap().value, Value::Text(text) if &***text == "12"));
+    assert!(matches!(&tree("a: !!binary aGk=").get("a").unwrap().value, Value::Text(text) if &***text == "hi"));
+    let error = parse("a: 1\nb: [\n", 5, &Limits::OBJECT).unwrap_err();
+    assert!(error.place.line >= 6, "{error:?}");
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct Thing {
+    name: Option<String>,
+    size: Option<i32>,
+    run: Option<bool>,
+    list: Option<Vec<Thing>>,
+    map: Option<BTreeMap<String, String>>,
+}
+
+/// Every fault is there at once, with its path and line, and without a value.
+#[test]
+fn p3_faults_of_values_and_unknown_fields() {
+    let text = "name: 8080\nsize: '12'\nrun: maybe-hunter2\nlist:\n- name: yes\n  nam: hunter2\n- hunter2\n- {size: 3000000000}\n\
+                map:\n  a.b: 1\n  c: fine\nmode: 0400\n";
+    let decoded = decode::<Thing>(&tree(text));
+    let told: Vec<_> =
+        decoded.faults.iter().map(|one| format!("{}:{}: {}", one.place.line, one.path, one.message)).collect();
+    assert_eq!(
+        told,
+        [
+            "1:name: is a number; it must be text: quote it",
+            "2:size: is text; it must be a whole number: write it without quotes",
+            "3:run: is text; it must be true or false",
+            "5:list[0].name: is a boolean; it must be text: quote it",
+            "6:list[0].nam: is not a field that is known here",
+            "7:list[1]: is text; it must be a mapping",
+            "8:list[2].size: is not a whole number of 32 bits",
+            "10:map['a.b']: is a number; it must be text: quote it",
+            "12:mode: is not a field that is known here",
+        ]
+    );
+    let value = decoded.value.unwrap();
+    assert_eq!((value.list.unwrap().len(), value.map.unwrap()["c"].as_str()), (3, "fine"));
+    assert_eq!((value.name, value.size, value.run), (None, None, None));
+}
+
+/// P2: a mode is what it says in each of the three ways that people write it.
+#[test]
+fn p2_modes() {
+    for (text, mode) in [("0644", 420), ("0o644", 420), ("420", 420), ("400", 400)] {
+        assert_eq!(decode::<Thing>(&tree(&format!("size: {text}"))).value.unwrap().size, Some(mode), "{text}");
+    }
+    assert_eq!(decode::<Thing>(&tree("size: '0400'")).faults.len(), 1);
+}
+
+#[test]
+fn a_place_is_found_by_its_path() {
+    let node = tree("a:\n  b.c:\n  - x\n  - d: 1\n");
+    assert_eq!((node.place_of("a['b.c'][1].d").line, node.place_of("a.none").line), (4, 1));
+    assert!(!format!("{node:?} {:?}", node.value).contains('x'));
+}
