@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bundle;
 pub mod catalog;
 pub mod fault;
 pub mod range;
