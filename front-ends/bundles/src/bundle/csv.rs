@@ -84,6 +84,12 @@ impl Csv {
                 wrong("CSV", format!("{what} {name:?} must be a DNS name of at most 63 bytes"));
             }
         }
+        for name in ["displayName", "description", "minKubeVersion", "maturity", "replaces", "release"] {
+            match at(node, &["spec", name]).map(|node| &node.value) {
+                None | Some(Value::Null | Value::Text(_)) => {}
+                Some(other) => wrong("CSV", format!("spec.{name} is {}; text is needed", other.kind())),
+            }
+        }
         if object.api_version.is_empty() {
             wrong("CSV", "has no apiVersion".to_owned());
         }

@@ -107,13 +107,17 @@ fn document(content: &[u8]) -> Option<Node> {
 /// The annotations: a mapping of texts at the top.
 fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
     let Value::Map(entries) = &root.get("annotations")?.value else { return None };
-    entries
-        .iter()
-        .map(|(key, node)| match &node.value {
-            Value::Null => Some((key.name.clone(), String::new())),
-            _ => Some((key.name.clone(), node.text()?.to_owned())),
-        })
-        .collect()
+    let text = |node: &Node| match &node.value {
+        Value::Null => Some(String::new()),
+        Value::Text(text) => Some(text.to_string()),
+        // Written without quotes, they are still meant as text.
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Int(value) => Some(value.to_string()),
+        Value::UInt(value) => Some(value.to_string()),
+        Value::Float(value) => Some(value.to_string()),
+        Value::List(_) | Value::Map(_) => None,
+    };
+    entries.iter().map(|(key, node)| Some((key.name.clone(), text(node)?))).collect()
 }
 
 fn judge(found: &Metadata, detected: &str, faults: &mut Faults) {

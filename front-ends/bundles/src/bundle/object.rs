@@ -3,6 +3,7 @@
 use executor_yaml::{Limits, Node, Value, parse, parts};
 
 use crate::fault::Faults;
+use crate::text::{QUOTED_INDENT, tolerant};
 
 /// Most objects of a bundle.
 const OBJECTS_MAX: usize = 10_000;
@@ -69,7 +70,12 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
     let mut objects = Vec::new();
     for part in parts(text) {
         let place = format!("{file}:{}", part.line);
-        let root = match parse(part.text, part.line, &LIMITS) {
+        let read = tolerant(
+            part.text,
+            |text| parse(text, part.line, &LIMITS),
+            |error| error.message.ends_with(QUOTED_INDENT).then(|| error.place.line + 1 - part.line),
+        );
+        let root = match read {
             Ok(parsed) => parsed.root,
             Err(error) => {
                 faults.add(format!("{file}:{}", error.place.line), rule, error.message);

@@ -73,6 +73,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
         }
         objects.extend(read);
     }
+    let mut warnings = Vec::new();
     let detected = if objects.iter().any(|object| object.kind == CSV) { "registry+v1" } else { "plain+v0" };
     let found = metadata::read(files, detected, &mut faults);
     for object in &objects {
@@ -81,12 +82,11 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
         } else if object.kind == CRD {
             definition(object, &mut faults);
         } else if object.kind != CSV {
-            object_meta(object, &mut faults);
+            object_meta(object, &mut faults, &mut warnings);
         }
     }
     let (descriptions, objects): (Vec<Object>, Vec<Object>) =
         objects.into_iter().partition(|object| object.kind == CSV);
-    let mut warnings = Vec::new();
     let csv = match &descriptions[..] {
         [one] => Some(Csv::read(one, &mut faults, &mut warnings)),
         [] => {
@@ -205,15 +205,25 @@ fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mu
 }
 
 /// B11: what an API server asks of an object's metadata.
-fn object_meta(object: &Object, faults: &mut Faults) {
+fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut wrong = |message: String| {
         faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name))
     };
     if object.name.is_empty() && text(&object.node, &["metadata", "generateName"]).is_empty() {
         wrong("name is missing".to_owned());
     }
+    for field in ["namespace", "generateName"] {
+        match object::at(&object.node, &["metadata", field]).map(|node| &node.value) {
+            None | Some(executor_yaml::Value::Null | executor_yaml::Value::Text(_)) => {}
+            Some(other) => wrong(format!("{field} is {}; text is needed", other.kind())),
+        }
+    }
     if !text(&object.node, &["metadata", "namespace"]).is_empty() {
-        wrong("namespace is set: where it is installed is not the bundle's to say".to_owned());
+        let message = format!(
+            "{} {:?}: metadata.namespace does not count: the installation has one of its own",
+            object.kind, object.name
+        );
+        warnings.push(Fault { place: object.place(), rule: "B11", message });
     }
     let mut size = 0;
     for (key, value) in map(&object.node, &["metadata", "annotations"]) {

@@ -3,6 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde_saphyr::DuplicateKeyPolicy;
 
+use crate::text::{QUOTED_INDENT, tolerant};
+
 /// Most levels of an object within another.
 const DEPTH_MAX: usize = 128;
 /// Most values of one object.
@@ -49,7 +51,12 @@ fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         no_schema: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+    let read = |text: &str| serde_saphyr::from_str_with_options(text, options.clone());
+    let quoted = |error: &serde_saphyr::Error| {
+        let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
+        line.filter(|_| error.to_string().contains(QUOTED_INDENT))
+    };
+    tolerant(text, read, quoted).map_err(|error| {
         let whole = error.to_string();
         let line = whole.lines().next().unwrap_or("cannot be read").to_owned();
         line.chars().take(300).collect()
