@@ -7,6 +7,8 @@
 pub mod bundle;
 pub mod catalog;
 pub mod fault;
+pub mod installation;
+pub mod manifest;
 pub mod range;
 pub mod reference;
 pub mod resolve;

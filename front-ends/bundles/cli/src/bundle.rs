@@ -7,16 +7,20 @@ use agent_cli::failure::Failure;
 use agent_cli::generate::{Documented, GenerateArgs};
 use agent_cli::global::Global;
 use agent_cli::report::{report, usage};
+use agent_cli::request::forbid_dumps;
 use agent_cli::text::plain;
 use agent_cli::view::style::{Role, Style};
 use agent_cli::view::table::Table;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use executor_bundles::bundle::{self, Bundle, Format};
 use executor_bundles::fault::Faults;
-use executor_bundles::source::{self, Files, Source};
+use executor_bundles::source::{Files, Source};
 use serde_json::json;
 
-use crate::common::{BundleError, NOTES, print};
+use crate::common::{BundleError, NOTES, files, print};
+use crate::install::{InstallArgs, NameArg, RollbackArgs, StoreArgs, UpgradeArgs, Work};
+use crate::kube;
+use crate::registry::RegistryArgs;
 
 /// The name of this program.
 pub(crate) const PROGRAM: &str = "agent-cli-bundle";
@@ -31,7 +35,7 @@ const STATUSES: [(&str, &str); 4] = [
 
 /// Judge, show and install bundles of operators (registry+v1) and of Kubernetes objects (plain+v0)
 ///
-/// SOURCE is a directory, a tar archive (also with gzip), an image in an OCI layout or in an archive (oci:PATH[:NAME], or the path alone), or a commit of git
+/// SOURCE is a directory, a tar archive (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH[:NAME], or the path alone), or a commit of git
 /// (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(
@@ -45,6 +49,8 @@ const STATUSES: [(&str, &str); 4] = [
 struct Cli {
     #[command(flatten)]
     global: Global,
+    #[command(flatten)]
+    store: StoreArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -57,6 +63,23 @@ enum Command {
     Inspect(SourceArgs),
     /// Write the files of a bundle into a directory
     Unpack(UnpackArgs),
+    /// Install a bundle under a name: a source, or resolved from a catalog
+    ///
+    /// Its Deployments, ConfigMaps and Secrets run as pods. A bundle that needs an API server is refused, unless --partial leaves that out.
+    Install(Box<InstallArgs>),
+    /// Upgrade an installation along its catalog's graph, or to a source
+    ///
+    /// The new revision's pods are made beside the old ones. When they are ready it is the current one, and the old ones go; otherwise the old
+    /// revision stays.
+    Upgrade(Box<UpgradeArgs>),
+    /// Go back to an earlier revision, as a new one
+    Rollback(RollbackArgs),
+    /// Show an installation: conditions and revisions
+    Status(NameArg),
+    /// List installations
+    List,
+    /// Remove an installation with all that it runs
+    Uninstall(NameArg),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
 }
@@ -69,6 +92,8 @@ pub(crate) struct SourceArgs {
     /// Format: registry+v1 or plain+v0 [default: what the bundle seems to be]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +110,10 @@ struct UnpackArgs {
 
 /// The whole program.
 pub(crate) fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == kube::BOUND) {
+        return kube::run_bound(args);
+    }
     let matches = match documented().with_help().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
@@ -97,34 +126,38 @@ pub(crate) fn main() -> ExitCode {
     report(NOTES, cli.global.json, cli.execute())
 }
 
+fn with<'a>(global: &'a Global, store: &StoreArgs) -> Result<Work<'a>, Failure> {
+    Work::new(global, store)
+}
+
 fn documented() -> Documented {
     Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
 }
 
 impl Cli {
     fn execute(self) -> Result<u8, Failure> {
-        let Self { global, command } = self;
+        let Self { global, store, command } = self;
         global.check()?;
+        // Bundles may hold Secrets.
+        forbid_dumps();
         match command {
             Command::Validate(args) => validate(&global, &args),
             Command::Inspect(args) => inspect(&global, &args),
             Command::Unpack(args) => unpack(&global, &args),
+            Command::Install(args) => with(&global, &store)?.install(&args),
+            Command::Upgrade(args) => with(&global, &store)?.upgrade(&args),
+            Command::Rollback(args) => with(&global, &store)?.rollback(&args),
+            Command::Status(args) => with(&global, &store)?.status(&args),
+            Command::List => with(&global, &store)?.list(),
+            Command::Uninstall(args) => with(&global, &store)?.uninstall(&args),
             Command::Generate(args) => args.generate(documented()).map(|()| 0),
         }
     }
 }
 
-/// Reads the files of a bundle.
-pub(crate) fn files(text: &str) -> Result<(Source, Files), BundleError> {
-    let wrong = |source| BundleError::Source { what: text.to_owned(), source };
-    let found = Source::parse(text).map_err(wrong)?;
-    let files = source::read(&found).map_err(wrong)?;
-    Ok((found, files))
-}
-
 /// Reads a bundle and judges it.
 pub(crate) fn judged(args: &SourceArgs) -> Result<(Source, Files, Bundle), BundleError> {
-    let (source, files) = files(&args.source)?;
+    let (source, files) = files(&args.source, &args.registry)?;
     let format = args.format.unwrap_or_else(|| bundle::format(&files));
     let refused = |faults| BundleError::Refused { what: args.source.clone(), faults };
     let bundle = bundle::read(&files, format).map_err(refused)?;

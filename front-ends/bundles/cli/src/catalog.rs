@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::common::{NOTES, catalog, objects, print, write};
+use crate::registry::RegistryArgs;
 
 /// The name of this program.
 pub(crate) const PROGRAM: &str = "agent-cli-catalog";
@@ -30,7 +31,7 @@ const STATUSES: [(&str, &str); 4] = [
 
 /// Judge and show file-based catalogs of operators (OLM)
 ///
-/// CATALOG is a file or a directory of YAML or JSON (with .indexignore), a tar archive of one (also with gzip), an image in an OCI layout or in an archive (oci:PATH[:NAME], or the
+/// CATALOG is a file or a directory of YAML or JSON (with .indexignore), a tar archive of one (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH[:NAME], or the
 /// path alone), or a commit of git (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(
@@ -71,6 +72,8 @@ struct CatalogArg {
     /// The catalog
     #[arg(value_name = "CATALOG")]
     catalog: String,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -111,6 +114,8 @@ struct DiffArgs {
     /// The catalog after
     #[arg(value_name = "NEW")]
     new: String,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -151,7 +156,7 @@ impl Cli {
             Command::Render(args) => render(&args),
             Command::Diff(args) => differences(&global, &args),
             Command::Mermaid(args) => {
-                let (_, catalog) = catalog(&args.catalog.catalog, false)?;
+                let (_, catalog) = catalog(&args.catalog.catalog, false, &args.catalog.registry)?;
                 if let Some(name) = &args.package {
                     package(&catalog, name)?;
                 }
@@ -164,7 +169,7 @@ impl Cli {
 
 fn validate(global: &Global, args: &CatalogArg) -> Result<u8, Failure> {
     let refused = |faults: &executor_bundles::fault::Faults| json!({"valid": false, "faults": faults.found, "more": faults.beyond});
-    let (opened, catalog) = match catalog(&args.catalog, false) {
+    let (opened, catalog) = match catalog(&args.catalog, false, &args.registry) {
         Ok(it) => it,
         Err(error) => {
             if let (true, crate::common::BundleError::Refused { faults, .. }) = (global.json, &error) {
@@ -214,7 +219,7 @@ impl<'a> Listed<'a> {
 }
 
 fn list(global: &Global, args: &CatalogArg) -> Result<u8, Failure> {
-    let (_, catalog) = catalog(&args.catalog, false)?;
+    let (_, catalog) = catalog(&args.catalog, false, &args.registry)?;
     let packages: Vec<_> = catalog.packages.values().map(Listed::new).collect();
     print(global, &packages, || {
         let mut table =
@@ -240,7 +245,7 @@ fn package<'a>(catalog: &'a Catalog, name: &str) -> Result<&'a Package, Failure>
 }
 
 fn show(global: &Global, args: &ShowArgs) -> Result<u8, Failure> {
-    let (_, catalog) = catalog(&args.catalog.catalog, false)?;
+    let (_, catalog) = catalog(&args.catalog.catalog, false, &args.catalog.registry)?;
     let package = package(&catalog, &args.package)?;
     let channels: Vec<_> = package
         .channels
@@ -308,7 +313,7 @@ fn show(global: &Global, args: &ShowArgs) -> Result<u8, Failure> {
 
 /// One object after another: a catalog is larger than what has to be held of it.
 fn render(args: &RenderArgs) -> Result<u8, Failure> {
-    let opened = objects(&args.catalog.catalog, false)?;
+    let opened = objects(&args.catalog.catalog, false, &args.catalog.registry)?;
     let mut found = false;
     for object in opened.objects.in_order() {
         if args.package.as_ref().is_some_and(|name| object.blob.meta().1 != name) {
@@ -330,7 +335,7 @@ fn render(args: &RenderArgs) -> Result<u8, Failure> {
 }
 
 fn differences(global: &Global, args: &DiffArgs) -> Result<u8, Failure> {
-    let (old, new) = (catalog(&args.old, true)?, catalog(&args.new, true)?);
+    let (old, new) = (catalog(&args.old, true, &args.registry)?, catalog(&args.new, true, &args.registry)?);
     let changes = diff((&old.0.objects, &old.1), (&new.0.objects, &new.1));
     print(global, &changes, || {
         let mut table = Table::bare(0);

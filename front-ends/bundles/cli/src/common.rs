@@ -9,8 +9,10 @@ use agent_cli::view::json;
 use executor_bundles::catalog::{Catalog, LoadError, Objects, load};
 use executor_bundles::fault::Faults;
 use executor_bundles::resolve::ResolveError;
-use executor_bundles::source::{self, Source, SourceError};
+use executor_bundles::source::{self, Files, Source, SourceError};
 use serde::Serialize;
+
+use crate::registry::{RegistryArgs, fetch};
 
 /// The name that stands before messages: that of the program that runs this one.
 pub(crate) const NOTES: &str = "agent-cli";
@@ -65,14 +67,18 @@ pub(crate) struct Opened {
 }
 
 /// Reads the objects of a catalog: of a file, a directory, an archive or an image.
-pub(crate) fn objects(text: &str, digests: bool) -> Result<Opened, BundleError> {
+pub(crate) fn objects(text: &str, digests: bool, registry: &RegistryArgs) -> Result<Opened, BundleError> {
     let wrong = |source| BundleError::Source { what: text.to_owned(), source };
     let found = Source::parse(text).map_err(wrong)?;
     let (path, unpacked): (PathBuf, _) = match &found {
         Source::Directory { path } => (path.clone(), None),
         other => {
             let dir = tempfile::tempdir().map_err(|error| wrong(SourceError::Write("/tmp".into(), error)))?;
-            let files = source::write(other, dir.path()).map_err(wrong)?;
+            let files = match other {
+                Source::Image { reference } => fetch(reference, registry, Some(dir.path())),
+                other => source::write(other, dir.path()),
+            };
+            let files = files.map_err(wrong)?;
             (configs(dir.path(), other, files.labels.get(CONFIGS_LABEL)).map_err(wrong)?, Some(dir))
         }
     };
@@ -98,9 +104,20 @@ fn configs(root: &Path, source: &Source, label: Option<&String>) -> Result<PathB
 }
 
 /// Reads and judges a catalog.
-pub(crate) fn catalog(text: &str, digests: bool) -> Result<(Opened, Catalog), BundleError> {
-    let opened = objects(text, digests)?;
+pub(crate) fn catalog(text: &str, digests: bool, registry: &RegistryArgs) -> Result<(Opened, Catalog), BundleError> {
+    let opened = objects(text, digests, registry)?;
     let refused = |faults| BundleError::Refused { what: text.to_owned(), faults };
     let catalog = Catalog::build(&opened.objects).map_err(refused)?;
     Ok((opened, catalog))
+}
+
+/// Reads the files of a bundle.
+pub(crate) fn files(text: &str, registry: &RegistryArgs) -> Result<(Source, Files), BundleError> {
+    let wrong = |source| BundleError::Source { what: text.to_owned(), source };
+    let found = Source::parse(text).map_err(wrong)?;
+    let files = match &found {
+        Source::Image { reference } => fetch(reference, registry, None),
+        other => source::read(other),
+    };
+    Ok((found, files.map_err(wrong)?))
 }

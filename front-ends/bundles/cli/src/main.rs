@@ -2,13 +2,16 @@
 //! `agent-cli catalog`.
 //!
 //! The library `executor_bundles` knows what bundles and catalogs are. Here is the rest: the command lines ([`bundle`], [`catalog`]), what both have in
-//! common ([`common`]).
+//! common ([`common`]), installations ([`install`]) by plays ([`kube`]), and images of registries ([`registry`]).
 
 #![forbid(unsafe_code)]
 
 mod bundle;
 mod catalog;
 mod common;
+mod install;
+mod kube;
+mod registry;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

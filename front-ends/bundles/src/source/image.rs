@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -219,8 +219,12 @@ fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sour
 
 /// Applies a layer.
 fn apply(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
+    apply_stream(path, archive::reader(path)?, sink)
+}
+
+fn apply_stream(path: &Path, from: impl Read, sink: &mut Sink) -> Result<(), SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
-    let mut archive = Archive::new(archive::reader(path)?);
+    let mut archive = Archive::new(from);
     for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
         let mut entry = entry.map_err(failed)?;
         if count >= FILES_MAX {
@@ -253,12 +257,24 @@ impl<R: Read> Read for Hashed<R> {
     }
 }
 
-/// Reads the files of an image out of the tar archive of its file system, which executord gives.
+/// Reads the files of an image out of its layers, the lowest first, which somebody else fetched and verified: into memory, or into a directory.
 ///
 /// # Errors
-/// The archive is broken or too large.
-pub fn from_archive(archive: impl Read + 'static) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
-    let mut sink = Sink::memory();
-    archive::each_lenient(Path::new("image"), unzipped(archive, false), |name, entry| sink.file(name, entry))?;
-    Ok(sink.into_files())
+/// A layer is broken, too large, or compressed in a way that is not read.
+pub fn from_layers(layers: Vec<File>, to: Option<&Path>) -> Result<Files, SourceError> {
+    let mut sink = to.map_or_else(Sink::memory, Sink::directory);
+    for mut layer in layers {
+        let failed = |error| SourceError::Read("a layer".into(), error);
+        let mut head = [0; 2];
+        layer.seek(SeekFrom::Start(0)).map_err(failed)?;
+        let count = layer.read(&mut head).map_err(failed)?;
+        layer.seek(SeekFrom::Start(0)).map_err(failed)?;
+        apply_stream(Path::new("a layer"), unzipped(BufReader::new(layer), head[..count] == [0x1f, 0x8b]), &mut sink)?;
+    }
+    Ok(Files { files: sink.into_files(), ..Files::default() })
+}
+
+/// Labels of an image, out of its configuration.
+pub fn labels_of(configuration: &[u8]) -> BTreeMap<String, String> {
+    labels(configuration)
 }
