@@ -16,14 +16,18 @@
 //! | `layer` | whoever packed an image | tar archives: headers, pax records, sparse files |
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
 //! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |
+//! | `catalog` | whoever wrote a catalog of operators | splitting, YAML and JSON, objects |
+//! | `range` | the same | versions, ranges of versions, references |
 
 #![forbid(unsafe_code)]
 
+pub mod catalog;
 pub mod image;
 pub mod layer;
 pub mod logline;
 pub mod paths;
 pub mod protocol;
+pub mod range;
 pub mod redactor;
 pub mod request;
 pub mod users;
@@ -35,7 +39,7 @@ mod rules;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 11] = [
     ("request", request::run),
     ("paths", paths::run),
     ("users", users::run),
@@ -45,6 +49,8 @@ pub const TARGETS: [Target; 9] = [
     ("layer", layer::run),
     ("image", image::run),
     ("wire", wire::run),
+    ("catalog", catalog::run),
+    ("range", range::run),
 ];
 
 /// The target of a name.

@@ -15,7 +15,7 @@ use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 18] = [
+const DOCUMENTS: [&str; 20] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -25,6 +25,8 @@ const DOCUMENTS: [&str; 18] = [
     "docs/guides/first-steps.md",
     "docs/guides/client.md",
     "docs/guides/cnab.md",
+    "docs/guides/bundles.md",
+    "docs/guides/catalogs.md",
     "docs/operations.md",
     "docs/configuration.md",
     "docs/limits.md",
@@ -55,8 +57,10 @@ impl<'a> Tree<'a> {
         for binary in dist::PROGRAMS {
             install(&self.workspace.dist().join(binary), &self.at(&format!("usr/bin/{binary}")), 0o755)?;
         }
-        // A driver for CNAB tools: the same program by another name.
-        symlink(dist::BUNDLES, self.at(&format!("usr/bin/{}", dist::DRIVER)))?;
+        // Programs by another name: a driver for CNAB tools, and `agent-cli catalog`.
+        for (name, program) in dist::LINKS {
+            symlink(program, self.at(&format!("usr/bin/{name}")))?;
+        }
         for unit in UNITS {
             self.from(&format!("systemd/{unit}"), &format!("usr/lib/systemd/system/{unit}"))?;
         }

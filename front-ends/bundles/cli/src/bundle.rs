@@ -42,7 +42,6 @@ const STATUSES: [(&str, &str); 4] = [
     name = "agent-cli-bundle",
     bin_name = "agent-cli bundle",
     version,
-    propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true
 )]

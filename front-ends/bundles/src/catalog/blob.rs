@@ -247,7 +247,10 @@ fn read_guessed(form: Form, text: &str) -> Option<Blob> {
 }
 
 /// Reads an object. Returns the fault with the rule that it breaks.
-pub(super) fn read(form: Form, text: &str) -> Result<Blob, (&'static str, String)> {
+///
+/// # Errors
+/// The text is not such an object.
+pub fn read(form: Form, text: &str) -> Result<Blob, (&'static str, String)> {
     if let Some(blob) = read_guessed(form, text) {
         return Ok(blob);
     }
