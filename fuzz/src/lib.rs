@@ -15,6 +15,7 @@
 //! | `redactor` | a process in a container | masking of secrets |
 //! | `layer` | whoever packed an image | tar archives: headers, pax records, sparse files |
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
+//! | `kube` | whoever wrote a file of Kubernetes objects | YAML, objects, lowering to requests |
 //! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |
 //! | `catalog` | whoever wrote a catalog of operators | splitting, YAML and JSON, objects |
 //! | `range` | the same | versions, ranges of versions, references |
@@ -23,6 +24,7 @@
 
 pub mod catalog;
 pub mod image;
+pub mod kube;
 pub mod layer;
 pub mod logline;
 pub mod paths;
@@ -39,7 +41,7 @@ mod rules;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("request", request::run),
     ("paths", paths::run),
     ("users", users::run),
@@ -51,6 +53,7 @@ pub const TARGETS: [Target; 11] = [
     ("wire", wire::run),
     ("catalog", catalog::run),
     ("range", range::run),
+    ("kube", kube::run),
 ];
 
 /// The target of a name.

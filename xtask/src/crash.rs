@@ -8,8 +8,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::ensure;
 
-use crate::{dist, needs};
 use crate::workspace::{Workspace, is_root, step};
+use crate::{dist, needs};
 
 /// The processes to kill, and the calls at which to kill them.
 #[derive(clap::Args)]

@@ -16,13 +16,15 @@ use crate::{elf, needs};
 
 const PROFILE: &str = "dist";
 /// Programs of the product; package and binary have the same name.
-pub(crate) const PROGRAMS: [&str; 5] = [DAEMON, LAUNCHER, CLI, BUNDLES, OPERATORS];
+pub(crate) const PROGRAMS: [&str; 6] = [DAEMON, LAUNCHER, CLI, BUNDLES, KUBE, OPERATORS];
 const DAEMON: &str = "executord";
 /// The one static program.
 pub(crate) const LAUNCHER: &str = "executor-launcher";
 const CLI: &str = "agent-cli";
 /// The program behind `agent-cli cnab`.
 pub(crate) const BUNDLES: &str = "agent-cli-cnab";
+/// The program behind `agent-cli kube`.
+pub(crate) const KUBE: &str = "agent-cli-kube";
 /// The name by which cnab-go and Porter call the program of bundles: a link to it.
 pub(crate) const DRIVER: &str = "cnab-executor";
 /// The program behind `agent-cli bundle`.
@@ -37,8 +39,8 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     needs::require(&needs::BUILD)?;
     step("Building executor-launcher (static)");
     cargo(workspace, &["-p", LAUNCHER], true)?;
-    step("Building executord, agent-cli, agent-cli-cnab and agent-cli-bundle");
-    cargo(workspace, &["-p", DAEMON, "-p", CLI, "-p", BUNDLES, "-p", OPERATORS], false)?;
+    step("Building executord, agent-cli, agent-cli-cnab, agent-cli-kube and agent-cli-bundle");
+    cargo(workspace, &["-p", DAEMON, "-p", CLI, "-p", BUNDLES, "-p", KUBE, "-p", OPERATORS], false)?;
 
     elf::require_static(&built(workspace, LAUNCHER))?;
     std::fs::create_dir_all(workspace.dist())?;

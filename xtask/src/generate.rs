@@ -8,7 +8,7 @@ use crate::dist;
 use crate::workspace::{Workspace, run};
 
 /// Programs that people call: their manuals have a page for each command, and they have completions.
-pub(crate) const COMMAND_LINES: [&str; 4] = ["agent-cli", dist::BUNDLES, dist::OPERATORS, dist::CATALOGS];
+pub(crate) const COMMAND_LINES: [&str; 5] = ["agent-cli", dist::BUNDLES, dist::KUBE, dist::OPERATORS, dist::CATALOGS];
 const DAEMONS: [&str; 2] = ["executord", dist::LAUNCHER];
 
 /// Writes the man pages to `target/man/`.

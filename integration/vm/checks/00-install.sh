@@ -7,6 +7,7 @@ for unit in executord.service executord.socket executor-launcher.service; do
 done
 eventually 60 serves
 same 'executor' "$(id -un executor)" 'the user'
+agent-cli kube --help | grep -q 'agent-cli kube' || fail 'agent-cli kube is not found'
 agent-cli cnab --help | grep -q 'agent-cli cnab' || fail 'agent-cli cnab is not found'
 same docker,oci "$(cnab-executor --handles)" 'the driver of bundles'
 same 644 "$(stat -c %a /etc/executor/executor.toml)" 'the configuration'

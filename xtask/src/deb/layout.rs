@@ -15,7 +15,7 @@ use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 20] = [
+const DOCUMENTS: [&str; 22] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -27,6 +27,8 @@ const DOCUMENTS: [&str; 20] = [
     "docs/guides/cnab.md",
     "docs/guides/bundles.md",
     "docs/guides/catalogs.md",
+    "docs/guides/kube.md",
+    "docs/guides/kube-rules.md",
     "docs/operations.md",
     "docs/configuration.md",
     "docs/limits.md",

@@ -1,0 +1,187 @@
+//! Arguments of the commands.
+
+use std::path::PathBuf;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use agent_cli::generate::GenerateArgs;
+use agent_cli::network::Chosen;
+use agent_cli::units;
+use clap::{Args, Subcommand, ValueEnum};
+
+/// The commands in the order of the help.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubeCommand {
+    /// Run what files of Kubernetes objects say: what is new or changed is made, the rest stays
+    ///
+    /// A changed Secret or ConfigMap that is mounted is replaced in place, all files at once, without a restart; one whose value is a
+    /// variable or an argument replaces its pods. Objects that are no longer in the files are removed. Everything is checked before
+    /// anything runs: every violation is told with its file and line.
+    Play(PlayArgs),
+    /// Stop and remove everything that a play has made
+    Down(DownArgs),
+    /// List the pods and containers of plays
+    Ps(PsArgs),
+    /// Print the log of a container, secrets masked
+    Logs(LogsArgs),
+    /// Tell what `play` would do, without doing it; values of Secrets are not shown
+    ///
+    /// The exit status is 1 where it would do something.
+    Diff(FilesArgs),
+    /// Write units for systemd that play files, or the manual and shell completions
+    Generate(MakeArgs),
+}
+
+/// Files and how they are taken.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FilesArgs {
+    /// Files, directories (their .yaml, .yml and .json files), or `-` for standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Name of the play, by which it is taken down again [default: that of the first file]
+    #[arg(long, value_name = "NAME", value_parser = play_name)]
+    pub(crate) name: Option<String>,
+    /// Unknown fields and kinds, and duplicate keys, are errors, warnings, or left out
+    #[arg(long, value_enum, default_value_t = ValidateArg::Strict)]
+    pub(crate) validate: ValidateArg,
+    /// Network of the pods: none, host, cni, or the name of one that is configured for CNI plugins, as for `run`
+    #[arg(long, value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
+    pub(crate) network: Chosen,
+    /// Connections to beyond the pods' network may be opened, where executord's configuration allows it
+    #[arg(long)]
+    pub(crate) egress: bool,
+    /// Root file system to take instead of an image, as --rootfs of `run` takes it; may be repeated
+    #[arg(long = "image-override", value_name = "IMAGE=ROOTFS", value_parser = image)]
+    pub(crate) images: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PlayArgs {
+    #[command(flatten)]
+    pub(crate) files: FilesArgs,
+    /// Wait at most this long until each pod is ready, and fail if it is not
+    #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
+    pub(crate) wait: Duration,
+    /// Return when everything was started, without waiting for pods to be ready or jobs to be done
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Make all pods anew, also those that have not changed
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Run a CronJob of the files once, now, instead of everything else
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cron_job: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DownArgs {
+    /// Name of the play, or one of the files that it was played from
+    #[arg(required = true, value_name = "NAME|FILE")]
+    pub(crate) what: Vec<PathBuf>,
+    /// Grace period of all containers, instead of their own
+    #[arg(long, short = 't', value_name = "DURATION", value_parser = units::grace)]
+    pub(crate) grace: Option<Duration>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Of this play only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The pod: its name, NAMESPACE/NAME, or its id
+    #[arg(value_name = "POD")]
+    pub(crate) pod: String,
+    /// The container [default: the first main one]
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+    /// Follow the log until the container is completed
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Number of lines to print from the end of the present log; `all` for all of them
+    #[arg(long, short = 'n', value_name = "LINES", value_parser = units::lines, default_value = "all", allow_hyphen_values = true)]
+    pub(crate) tail: units::Lines,
+    /// Write the time in front of each line
+    #[arg(long, short)]
+    pub(crate) timestamps: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MakeArgs {
+    #[command(subcommand)]
+    pub(crate) what: MakeCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MakeCommand {
+    /// Write a service that plays files when the machine starts and takes them down when it stops, and a timer for each CronJob
+    Unit(UnitArgs),
+    /// Write the manual or shell completions
+    #[command(flatten)]
+    Own(OwnCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum OwnCommand {
+    /// Write the manual: a page for the program and one for each of its commands
+    Man(OutArgs),
+    /// Write completions under the names that the shells look for
+    Completions(OutArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OutArgs {
+    /// Directory to write into; created if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+}
+
+impl OwnCommand {
+    pub(crate) fn args(self) -> GenerateArgs {
+        use agent_cli::generate::Generated;
+        let (what, OutArgs { out }) = match self {
+            Self::Man(args) => (Generated::Man, args),
+            Self::Completions(args) => (Generated::Completions, args),
+        };
+        GenerateArgs { what, out, shell: Vec::new() }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnitArgs {
+    #[command(flatten)]
+    pub(crate) files: FilesArgs,
+    /// Directory to write the units into; created if it does not exist [default: the service is printed]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Treatment of what is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ValidateArg {
+    /// Errors
+    Strict,
+    /// Warnings
+    Warn,
+    /// Left out
+    Ignore,
+}
+
+/// A name of a play: 1 to 63 of [A-Za-z0-9._-], beginning with a letter or a digit.
+pub(crate) fn play_name(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    match (1..=63).contains(&text.len()) && text.bytes().all(plain) && text.as_bytes()[0].is_ascii_alphanumeric() {
+        true => Ok(text.to_owned()),
+        false => Err("must be 1 to 63 of A-Z, a-z, 0-9, `.`, `_` and `-`, beginning with a letter or a digit".into()),
+    }
+}
+
+fn image(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((image, rootfs)) if !image.is_empty() && !rootfs.is_empty() => Ok((image.to_owned(), rootfs.to_owned())),
+        _ => Err("is IMAGE=ROOTFS: nginx:1.27=dir:/srv/rootfs/nginx".into()),
+    }
+}

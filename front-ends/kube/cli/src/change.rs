@@ -1,0 +1,137 @@
+//! What a play would do: decided by comparing the plan with what executord has, and nothing is done here.
+
+use std::collections::BTreeMap;
+
+use executor_client::v1::State;
+use executor_kube::plan::{Member, Plan, PodPlan};
+use executor_kube::workload::Update;
+
+use crate::error::KubeError;
+use crate::known::{KnownPod, created_at};
+use crate::memory::Memory;
+
+/// What is done with a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It is made.
+    Create,
+    /// It is removed and made anew, for this reason.
+    Replace(String),
+    /// It is completed: containers of it are missing after a play that was cut off.
+    Complete,
+    /// Files of these containers are replaced in place.
+    Rotate(Vec<String>),
+    /// It stays, but this program does not remember its secrets: executord is asked by starting the containers again, which changes
+    /// nothing where they are the same.
+    Ask,
+    /// It stays, though it has changed: it is replaced only when it is removed by hand.
+    Left,
+    /// It stays.
+    Nothing,
+    /// It is removed: it is in no file any more.
+    Remove,
+}
+
+impl Change {
+    /// The change in one word.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Replace(_) => "replace",
+            Self::Complete => "complete",
+            Self::Rotate(_) => "rotate",
+            Self::Ask => "compare",
+            Self::Left => "left",
+            Self::Nothing => "unchanged",
+            Self::Remove => "remove",
+        }
+    }
+
+    /// Why, where there is something to say.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Replace(reason) => reason.clone(),
+            Self::Complete => "containers of it are missing".into(),
+            Self::Rotate(names) => format!("files of {}", names.join(", ")),
+            Self::Ask => "its secrets are compared when it is played".into(),
+            Self::Left => "it has changed, and is replaced when it is removed (OnDelete)".into(),
+            Self::Remove => "it is in no file".into(),
+            Self::Create | Self::Nothing => String::new(),
+        }
+    }
+
+    /// Tells whether something would be done.
+    pub(crate) fn is_something(&self) -> bool {
+        !matches!(self, Self::Nothing | Self::Left | Self::Ask)
+    }
+}
+
+/// Decides for each pod of the plan.
+pub(crate) fn decide(
+    plan: &Plan,
+    play: &str,
+    known: &BTreeMap<String, KnownPod>,
+    memory: &Memory,
+    replace: bool,
+) -> Result<Vec<Change>, KubeError> {
+    plan.pods.iter().map(|pod| one(pod, play, known.get(&pod.id), memory, replace)).collect()
+}
+
+fn one(
+    plan: &PodPlan,
+    play: &str,
+    known: Option<&KnownPod>,
+    memory: &Memory,
+    replace: bool,
+) -> Result<Change, KubeError> {
+    let Some(known) = known else { return Ok(Change::Create) };
+    if known.play() != play {
+        return Err(KubeError::Other(plan.id.clone(), known.play().to_owned()));
+    }
+    if replace {
+        return Ok(Change::Replace("it was asked for".into()));
+    }
+    if known.digest() != plan.digest {
+        return Ok(match plan.update {
+            Update::OnDelete => Change::Left,
+            Update::Rolling | Update::Recreate => Change::Replace("its template has changed".into()),
+        });
+    }
+    let ended = !known.is_alive() && known.phase() != "Succeeded";
+    if ended || (plan.job.is_some() && known.phase() == "Failed") {
+        return Ok(Change::Replace("it has ended".into()));
+    }
+    let (mut rotated, mut ask) = (Vec::new(), false);
+    for member in &plan.members {
+        let Some(container) = known.member(&member.request.id) else {
+            return Ok(if known.is_alive() { Change::Complete } else { Change::Replace("it has ended".into()) });
+        };
+        match memory.compare(&created_at(container), member) {
+            Some(changed) if changed.environment => {
+                let message = format!("secret variables or arguments of {} have changed", member.name);
+                return Ok(Change::Replace(message));
+            }
+            Some(changed) if changed.files && container.state() != State::Completed => {
+                rotated.push(member.name.clone())
+            }
+            Some(_) => {}
+            None => ask |= has_secrets(member),
+        }
+    }
+    Ok(match (ask, rotated.is_empty()) {
+        (true, _) => Change::Ask,
+        (false, true) => Change::Nothing,
+        (false, false) => Change::Rotate(rotated),
+    })
+}
+
+/// Tells whether a container has what its digest does not cover.
+pub(crate) fn has_secrets(member: &Member) -> bool {
+    has_secret_variables(member) || !member.rotating_files().is_empty()
+}
+
+/// Tells whether it has secrets that only a new container can get.
+pub(crate) fn has_secret_variables(member: &Member) -> bool {
+    let run = member.request.action.as_ref().and_then(|action| action.run.as_ref());
+    run.is_some_and(|run| !run.secret_environment.is_empty() || !run.secret_arguments.is_empty())
+}

@@ -1,0 +1,128 @@
+//! The command line: help, manual and completions come from these definitions.
+
+use std::process::ExitCode;
+
+use agent_cli::connect::DEFAULT_SOCKET;
+use agent_cli::failure::Failure;
+use agent_cli::generate::Documented;
+use agent_cli::global::Global;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::report::{report, usage};
+use agent_cli::request::forbid_dumps;
+use agent_cli::session::Session;
+use agent_cli::work::{self, Interruption, Work};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+
+use crate::args::{DownArgs, KubeCommand, LogsArgs, MakeCommand, PlayArgs, PsArgs};
+use crate::input::Input;
+use crate::{down, play, read, units};
+
+/// The name of this program.
+const PROGRAM: &str = "agent-cli-kube";
+/// The name that stands before its messages: that of the program that runs it.
+const NOTES: &str = "agent-cli";
+
+/// Meaning of each exit status, in the words of the manual.
+const STATUSES: [(&str, &str); 5] = [
+    ("0", "done"),
+    ("1", "diff: play would change something"),
+    ("125", "an error of agent-cli or executord, bad usage, a file that is not valid, a pod or a job that failed"),
+    ("128+N", "signal N ended this program"),
+    ("141", "the reader of the output went away (| head)"),
+];
+
+/// Run Kubernetes objects on this host, through executord, without a cluster.
+#[derive(Debug, Parser)]
+#[command(
+    name = "agent-cli-kube",
+    bin_name = "agent-cli kube",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: KubeCommand,
+}
+
+/// A command whose files were read.
+enum Prepared {
+    Play(Box<(PlayArgs, Input)>),
+    Down(DownArgs),
+    Ps(PsArgs),
+    Logs(LogsArgs),
+    Diff(Box<Input>),
+}
+
+/// The whole program.
+pub(crate) fn main() -> ExitCode {
+    let matches = match documented().with_help().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return usage(&error),
+    };
+    let mut cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    cli.global.complete();
+    report(NOTES, cli.global.json, cli.execute())
+}
+
+fn documented() -> Documented {
+    Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
+}
+
+impl Cli {
+    fn execute(self) -> Result<u8, Failure> {
+        let Self { global, command } = self;
+        global.check()?;
+        // Files of Secrets are read from here on.
+        forbid_dumps();
+        let prepared = match command {
+            KubeCommand::Generate(make) => match make.what {
+                MakeCommand::Own(own) => return own.args().generate(documented()).map(|()| 0),
+                MakeCommand::Unit(args) => return units::generate(&args),
+            },
+            KubeCommand::Play(args) => {
+                let input = Input::read(&args.files)?;
+                Prepared::Play(Box::new((args, input)))
+            }
+            KubeCommand::Diff(args) => Prepared::Diff(Box::new(Input::read(&args)?)),
+            KubeCommand::Down(args) => Prepared::Down(args),
+            KubeCommand::Ps(args) => Prepared::Ps(args),
+            KubeCommand::Logs(args) => Prepared::Logs(args),
+        };
+        work::carry_out(&global, prepared)
+    }
+}
+
+impl Work for Prepared {
+    fn program(&self) -> &'static str {
+        NOTES
+    }
+
+    fn default_socket(&self) -> &'static str {
+        DEFAULT_SOCKET
+    }
+
+    fn interruption(&self) -> Interruption {
+        match self {
+            // Whatever was begun is finished by the next play, or removed by `down`.
+            Self::Play(_) | Self::Down(_) | Self::Logs(_) => Interruption::CutOff,
+            Self::Ps(_) | Self::Diff(_) => Interruption::Ends,
+        }
+    }
+
+    async fn carry_out(self, session: &Session, _: &mut Interrupts) -> Result<u8, Failure> {
+        match self {
+            Self::Play(what) => play::play(session, &what.0, &what.1).await,
+            Self::Diff(input) => play::diff(session, &input).await,
+            Self::Down(args) => down::down(session, &args).await,
+            Self::Ps(args) => read::ps(session, &args).await,
+            Self::Logs(args) => read::logs(session, args).await,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `down`: everything that a play has made, also one that was cut off half way.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use agent_cli::failure::Failure;
+use agent_cli::session::Session;
+use agent_cli::view::json;
+
+use crate::args::{DownArgs, play_name};
+use crate::error::KubeError;
+use crate::input::name_of;
+use crate::known::{self, Context, KnownPod};
+use crate::memory::Memory;
+use crate::{pod, view};
+
+pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failure> {
+    let context = Context { client: session.client.clone(), output: session.output.clone(), json: session.json };
+    let known = known::pods(&session.client, None).await?;
+    let mut done = Vec::new();
+    for what in &args.what {
+        let play = named(what, &known)?;
+        let mut memory = Memory::open(&play)?;
+        // Pods of a workload go in reverse, one after the other; workloads at the same time.
+        let mut workloads: BTreeMap<(&str, &str), Vec<&KnownPod>> = BTreeMap::new();
+        for pod in known.values().filter(|pod| pod.play() == play) {
+            workloads.entry((pod.namespace(), pod.workload())).or_default().push(pod);
+        }
+        let mut tasks = Vec::new();
+        for mut pods in workloads.into_values() {
+            pods.sort_by_key(|pod| (pod.name().len(), pod.name().to_owned()));
+            let in_order = pods.first().is_some_and(|pod| pod.workload().starts_with("StatefulSet/"));
+            let ids: Vec<String> = pods.iter().rev().map(|pod| pod.pod.id.clone()).collect();
+            let groups: Vec<Vec<String>> =
+                if in_order { vec![ids] } else { ids.into_iter().map(|id| vec![id]).collect() };
+            for ids in groups {
+                let (context, grace) = (context.clone(), args.grace);
+                tasks.push(tokio::spawn(async move {
+                    for id in ids {
+                        pod::remove(&context, &id, grace).await?;
+                        context.progress(format!("{id}: removed"));
+                    }
+                    Ok::<_, Failure>(())
+                }));
+            }
+        }
+        let mut failure = None;
+        for task in tasks {
+            let result = task.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
+            failure = failure.or(result.err());
+        }
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        for pod in known.values().filter(|pod| pod.play() == play) {
+            let ids: Vec<String> = pod.members.iter().map(|member| member.id.clone()).collect();
+            memory.forget(&ids)?;
+            done.push(view::Removed { id: pod.pod.id.clone(), play: play.clone() });
+        }
+    }
+    if session.json {
+        session.output.text(json::document(&done)).await;
+    }
+    Ok(0)
+}
+
+/// The name of a play: one that is there, or that of a file.
+fn named(what: &Path, known: &BTreeMap<String, KnownPod>) -> Result<String, KubeError> {
+    let text = what.display().to_string();
+    if known.values().any(|pod| pod.play() == text) {
+        return Ok(text);
+    }
+    if what == Path::new("-") || what.exists() {
+        return name_of(what);
+    }
+    // A play that has nothing left is down already.
+    match Memory::exists(&text) && play_name(&text).is_ok() {
+        true => Ok(text),
+        false => Err(KubeError::NoPlay(text)),
+    }
+}

@@ -1,0 +1,51 @@
+//! Errors of the commands.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent_cli::failure::Failure;
+use executor_kube::report::Violations;
+
+/// Reason why a command ended without doing what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubeError {
+    #[error("{}:\n  {}", counted(.0), .0.to_string().replace('\n', "\n  "))]
+    Wrong(Violations),
+    #[error("cannot read {}", .path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("cannot write {}", .path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("{}: {message}", .path.display())]
+    Input { path: PathBuf, message: String },
+    #[error("there is nothing to run in {0}")]
+    Nothing(String),
+    #[error("there is no play `{0}`, and no such file")]
+    NoPlay(String),
+    #[error("{0}")]
+    NoPod(String),
+    #[error("pod {pod}: container {container}: {message}")]
+    Container { pod: String, container: String, message: String },
+    #[error("pod {pod} is not ready after {} s: {message}", .waited.as_secs())]
+    NotReady { pod: String, waited: Duration, message: String },
+    #[error("pod {pod}: {message}")]
+    Pod { pod: String, message: String },
+    #[error("{kind} {name} failed: {message}")]
+    Job { kind: &'static str, name: String, message: String },
+    #[error("{0} belongs to the play `{1}`: take that down, or play under that name (--name {1})")]
+    Other(String, String),
+    #[error("{0} is there and is not of a play: choose another name, or remove it")]
+    Foreign(String),
+}
+
+fn counted(violations: &Violations) -> String {
+    match violations.list.len() + violations.beyond {
+        1 => "1 violation".into(),
+        count => format!("{count} violations"),
+    }
+}
+
+impl From<KubeError> for Failure {
+    fn from(error: KubeError) -> Self {
+        Self::wrap(error, agent_cli::exit::OURS)
+    }
+}

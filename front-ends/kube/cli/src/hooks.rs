@@ -1,0 +1,53 @@
+//! Hooks: after the start of a container, and before its stop (P31, P32). Their output is shown to nobody: it may hold secrets.
+
+use std::time::Duration;
+
+use agent_cli::failure::Failure;
+use agent_cli::status::Doing as _;
+use executor_client::v1::{ExecStart, exit_status};
+use executor_client::{Client, Executed};
+use executor_kube::plan::Hook;
+
+/// Carries a hook out. Returns why it failed, if it did.
+pub(crate) async fn run(client: &Client, id: &str, hook: &Hook) -> Result<Option<String>, Failure> {
+    let command = match hook {
+        Hook::Sleep(time) => {
+            tokio::time::sleep(*time).await;
+            return Ok(None);
+        }
+        Hook::Exec(command) => command,
+    };
+    let Some((path, args)) = command.split_first() else { return Ok(None) };
+    let start = ExecStart {
+        id: id.to_owned(),
+        path: path.clone(),
+        args: args.to_vec(),
+        container_environment: true,
+        ..ExecStart::default()
+    };
+    let doing = format!("execute the hook of {id}");
+    let mut process = client.exec(start).await.doing(&doing)?;
+    loop {
+        match process.next().await.doing(&doing)? {
+            Executed::Exit(exit) => {
+                return Ok(match exit.status {
+                    Some(exit_status::Status::Code(0)) => None,
+                    Some(exit_status::Status::Code(code)) => Some(format!("it exited with {code}")),
+                    Some(exit_status::Status::Signal(signal)) => Some(format!("signal {signal} ended it")),
+                    None => Some("its end is unknown".into()),
+                });
+            }
+            Executed::Failed(failure) => return Ok(Some(failure.message)),
+            _ => {}
+        }
+    }
+}
+
+/// The same within a time. One that takes longer is ended, and has failed.
+pub(crate) async fn run_within(client: &Client, id: &str, hook: &Hook, time: Duration) -> Option<String> {
+    match tokio::time::timeout(time, run(client, id, hook)).await {
+        Ok(Ok(failed)) => failed,
+        Ok(Err(failure)) => Some(failure.describe()),
+        Err(_) => Some(format!("it took longer than {} s", time.as_secs())),
+    }
+}

@@ -1,0 +1,170 @@
+//! Files, read within bounds into memory that is wiped, and lowered.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use agent_cli::network::Chosen;
+use executor_client::v1::InfoResponse;
+use executor_kube::lower::lower;
+use executor_kube::object::{self, INPUT_MAX};
+use executor_kube::options::{HostVolume, Options, PodNetwork};
+use executor_kube::plan::Plan;
+use executor_kube::report::{Strictness, Violation};
+use zeroize::Zeroizing;
+
+use crate::args::{FilesArgs, ValidateArg, play_name};
+use crate::error::KubeError;
+
+/// Most files of a directory.
+const FILES_MAX: usize = 10_000;
+
+/// What was read, and how it is to be taken.
+pub(crate) struct Input {
+    /// Name of the play.
+    pub(crate) play: String,
+    files: Vec<(String, Zeroizing<String>)>,
+    args: FilesArgs,
+}
+
+impl Input {
+    /// Reads the files.
+    pub(crate) fn read(args: &FilesArgs) -> Result<Self, KubeError> {
+        let play = match &args.name {
+            Some(name) => name.clone(),
+            None => name_of(args.files.first().map_or(Path::new("-"), PathBuf::as_path))?,
+        };
+        let mut files = Vec::new();
+        let mut total = 0;
+        for path in &args.files {
+            for path in expand(path)? {
+                let text = read(&path, INPUT_MAX - total)?;
+                total += text.len();
+                files.push((path.display().to_string(), text));
+            }
+        }
+        Ok(Self { play, files, args: args.clone() })
+    }
+
+    /// Checks and lowers everything.
+    pub(crate) fn plan(&self, info: Option<&InfoResponse>) -> Result<(Plan, Vec<Violation>), KubeError> {
+        let strictness = match self.args.validate {
+            ValidateArg::Strict => Strictness::Strict,
+            ValidateArg::Warn => Strictness::Warn,
+            ValidateArg::Ignore => Strictness::Ignore,
+        };
+        let mut report = object::report(strictness);
+        let files = self.files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        let objects = object::read(files, &mut report);
+        lower(&objects, &self.options(info), report).map_err(KubeError::Wrong)
+    }
+
+    /// Files as the user named them, for messages.
+    pub(crate) fn named(&self) -> String {
+        self.args.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+
+    fn options(&self, info: Option<&InfoResponse>) -> Options {
+        let capacity = info.and_then(|info| info.total);
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        let volume = |volume: &executor_client::v1::HostVolume| HostVolume {
+            name: volume.name.clone(),
+            path: volume.path.clone(),
+            read_only: volume.read_only,
+        };
+        Options {
+            play: self.play.clone(),
+            network: match &self.args.network {
+                Chosen::Host => PodNetwork::Host,
+                Chosen::Cni(name) => PodNetwork::Cni(name.clone()),
+                Chosen::None | Chosen::Path(_) => PodNetwork::None,
+            },
+            egress: self.args.egress,
+            images: self.args.images.iter().cloned().collect(),
+            node_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            memory_bytes: capacity.map_or(0, |capacity| capacity.memory_bytes),
+            cpu_millis: processors * 1000,
+            host_volumes: info.map(|info| info.volumes.iter().map(volume).collect()),
+        }
+    }
+}
+
+/// Name of a play, from a file's or a directory's name.
+pub(crate) fn name_of(path: &Path) -> Result<String, KubeError> {
+    if path == Path::new("-") {
+        return Ok("stdin".into());
+    }
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = whole.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    play_name(&name).map_err(|message| KubeError::Input {
+        path: path.to_owned(),
+        message: format!("its name makes no name of a play, which {message}: choose one with --name"),
+    })
+}
+
+/// The files of a directory in the order of their names; a file is itself.
+fn expand(path: &Path) -> Result<Vec<PathBuf>, KubeError> {
+    if path == Path::new("-") || !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let failed = |source| KubeError::Read { path: path.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)?.take(FILES_MAX) {
+        let file = entry.map_err(failed)?.path();
+        let ends = file.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
+        if ends && file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    match files.is_empty() {
+        true => Err(KubeError::Input { path: path.to_owned(), message: "has no .yaml, .yml or .json file".into() }),
+        false => Ok(files),
+    }
+}
+
+fn read(path: &Path, room: usize) -> Result<Zeroizing<String>, KubeError> {
+    let failed = |source| KubeError::Read { path: path.to_owned(), source };
+    let too_large =
+        || KubeError::Input { path: path.to_owned(), message: format!("the files have more than {INPUT_MAX} bytes") };
+    let mut bytes = Zeroizing::new(Vec::new());
+    if path == Path::new("-") {
+        fill(&mut io::stdin().lock(), room, &mut bytes).map_err(failed)?;
+    } else {
+        let mut file = File::open(path).map_err(failed)?;
+        // Whole at once, so that no smaller buffer is left behind.
+        let size = file.metadata().map_err(failed)?.len();
+        bytes.reserve(usize::try_from(size).unwrap_or(0).min(room) + 1);
+        fill(&mut file, room, &mut bytes).map_err(failed)?;
+    }
+    if bytes.len() > room {
+        return Err(too_large());
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(Zeroizing::new(text.to_owned())),
+        Err(error) => {
+            let message = format!("is not UTF-8 at byte {}", error.valid_up_to());
+            Err(KubeError::Input { path: path.to_owned(), message })
+        }
+    }
+}
+
+/// Reads up to one byte more than there is room for. A buffer that grows is wiped before it is freed.
+fn fill(from: &mut dyn Read, room: usize, bytes: &mut Zeroizing<Vec<u8>>) -> io::Result<()> {
+    let mut chunk = Zeroizing::new([0u8; 16 << 10]);
+    while bytes.len() <= room {
+        let count = match from.read(&mut *chunk) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if bytes.capacity() - bytes.len() < count {
+            let mut larger = Zeroizing::new(Vec::with_capacity((bytes.capacity() * 2).max(64 << 10) + count));
+            larger.extend_from_slice(bytes);
+            std::mem::swap(bytes, &mut larger);
+        }
+        bytes.extend_from_slice(&chunk[..count]);
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Jobs: their pods run to their end, so many at the same time, and again after a failure (P62).
+
+use std::time::Duration;
+
+use agent_cli::failure::Failure;
+use executor_kube::plan::{Plan, PodPlan};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::change::Change;
+use crate::error::KubeError;
+use crate::known::Context;
+use crate::play::{Playing, is_job};
+use crate::{pod, view};
+
+/// First pause before a pod is made again, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_secs(10);
+const PAUSE_LONGEST: Duration = Duration::from_secs(600);
+
+/// Pods of one job with what was decided for each.
+pub(crate) struct JobPods {
+    pods: Vec<(PodPlan, Change)>,
+}
+
+/// The jobs of a plan.
+pub(crate) fn group(plan: &Plan, changes: &[Change]) -> Vec<JobPods> {
+    let mut jobs: Vec<JobPods> = Vec::new();
+    for (pod, change) in plan.pods.iter().zip(changes).filter(|(pod, _)| is_job(pod)) {
+        let entry = (pod.clone(), change.clone());
+        let same = |job: &&mut JobPods| {
+            job.pods
+                .first()
+                .is_some_and(|(first, _)| (&first.namespace, &first.workload) == (&pod.namespace, &pod.workload))
+        };
+        match jobs.iter_mut().find(same) {
+            Some(job) => job.pods.push(entry),
+            None => jobs.push(JobPods { pods: vec![entry] }),
+        }
+    }
+    jobs
+}
+
+/// Runs a job to its end.
+pub(crate) async fn carry_out(
+    playing: &mut Playing<'_>,
+    job: &JobPods,
+) -> Result<(Vec<view::Played>, Option<KubeError>), Failure> {
+    let Some((first, _)) = job.pods.first() else { return Ok((Vec::new(), None)) };
+    let Some(rules) = first.job.clone() else { return Ok((Vec::new(), None)) };
+    let mut done = Vec::new();
+    let mut waiting: Vec<&PodPlan> = Vec::new();
+    for (plan, change) in &job.pods {
+        let is_over =
+            !change.is_something() && playing.known.get(&plan.id).is_some_and(|known| known.phase() == "Succeeded");
+        done.push(view::Played::new(plan, change));
+        if !is_over {
+            waiting.push(plan);
+        }
+        if let Change::Replace(_) = change {
+            playing.remove(&plan.id).await?;
+        }
+    }
+    waiting.reverse();
+    if playing.args.no_wait {
+        let count = usize::try_from(rules.parallelism).unwrap_or(1);
+        for plan in waiting.iter().rev().take(count) {
+            playing.start(plan).await?;
+        }
+        if waiting.len() > count {
+            let more = waiting.len() - count;
+            playing.context.progress(format!("{}: {more} more pods are run by the next play", first.workload));
+        }
+        return Ok((done, None));
+    }
+    let mut running: JoinSet<(PodPlan, Result<Option<String>, Failure>)> = JoinSet::new();
+    let mut failures = 0u32;
+    let begun = tokio::time::Instant::now();
+    let failed = |message: String| KubeError::Job { kind: first.kind.name(), name: first.workload.clone(), message };
+    loop {
+        while running.len() < usize::try_from(rules.parallelism).unwrap_or(1) {
+            let Some(plan) = waiting.pop() else { break };
+            playing.start(plan).await?;
+            running.spawn(watch(playing.context.clone(), plan.clone()));
+        }
+        let Some(ended) = running.join_next().await else { return Ok((done, None)) };
+        let (plan, result) = ended.map_err(|error| Failure::System(std::io::Error::other(error)))?;
+        let Some(message) = result? else {
+            playing.context.progress(format!("{}: completed", pod::shown(&plan)));
+            continue;
+        };
+        failures += 1;
+        playing.context.progress(format!("{}: failed: {message}", pod::shown(&plan)));
+        let late = rules.deadline_seconds.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds));
+        // With OnFailure the container was restarted as often as the limit says.
+        let restarted = plan
+            .members
+            .iter()
+            .any(|member| member.request.restart_policy.is_some() && member.role == executor_kube::plan::Role::Main);
+        if failures > rules.backoff_limit || restarted || late {
+            running.shutdown().await;
+            let why = if late { "DeadlineExceeded" } else { "BackoffLimitExceeded" };
+            return Ok((done, Some(failed(format!("{why}: {message}")))));
+        }
+        let pause = PAUSE_FIRST.saturating_mul(1 << (failures - 1).min(10)).min(PAUSE_LONGEST);
+        playing.context.progress(format!("{}: again in {} s", pod::shown(&plan), pause.as_secs()));
+        sleep(pause).await;
+        pod::remove(&playing.context, &plan.id, None).await?;
+        if let Some((plan, _)) = job.pods.iter().find(|(other, _)| other.id == plan.id) {
+            waiting.push(plan);
+        }
+    }
+}
+
+async fn watch(context: Context, plan: PodPlan) -> (PodPlan, Result<Option<String>, Failure>) {
+    let result = pod::within(&context, &plan, pod::finish(&context, &plan)).await;
+    (plan, result)
+}

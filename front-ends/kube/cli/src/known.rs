@@ -1,0 +1,161 @@
+//! What executord has of plays: their pods and containers, by their labels.
+
+use std::collections::{BTreeMap, HashMap};
+
+use agent_cli::failure::Failure;
+use agent_cli::output::Output;
+use agent_cli::status::Doing as _;
+use executor_client::v1::{Container, Pod, State, exit_status, pod};
+use executor_client::{Client, ListFilter, PodFilter};
+use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WORKLOAD};
+
+/// What tasks need: the connection and the output.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) output: Output,
+    /// Documents are printed, and no notes of progress.
+    pub(crate) json: bool,
+}
+
+impl Context {
+    /// Says how far it is.
+    pub(crate) fn progress(&self, text: impl Into<String>) {
+        if !self.json {
+            self.output.note(text);
+        }
+    }
+}
+
+/// A pod with its members in the order of their start.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownPod {
+    pub(crate) pod: Pod,
+    pub(crate) members: Vec<Container>,
+}
+
+impl KnownPod {
+    pub(crate) fn label(&self, name: &str) -> &str {
+        self.pod.spec.as_ref().and_then(|spec| spec.labels.get(name)).map_or("", String::as_str)
+    }
+
+    pub(crate) fn play(&self) -> &str {
+        self.label(PLAY)
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        self.label(NAMESPACE)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.label(POD)
+    }
+
+    pub(crate) fn workload(&self) -> &str {
+        self.label(WORKLOAD)
+    }
+
+    pub(crate) fn digest(&self) -> &str {
+        self.label(SPEC)
+    }
+
+    /// Tells whether its members can go on or be started.
+    pub(crate) fn is_alive(&self) -> bool {
+        matches!(self.pod.state(), pod::State::Ready | pod::State::Creating)
+    }
+
+    pub(crate) fn member(&self, id: &str) -> Option<&Container> {
+        self.members.iter().find(|member| member.id == id)
+    }
+
+    /// Phase of the pod (P28).
+    pub(crate) fn phase(&self) -> &'static str {
+        let mains: Vec<&Container> = self.members.iter().filter(|member| role(member) == "main").collect();
+        let init_failed = self.members.iter().any(|member| role(member) == "init" && failed(member));
+        let done = |member: &&Container| member.state() == State::Completed;
+        if init_failed || (!mains.is_empty() && mains.iter().all(done) && mains.iter().any(|main| failed(main))) {
+            return "Failed";
+        }
+        if !mains.is_empty() && mains.iter().all(done) {
+            return "Succeeded";
+        }
+        match self.pod.state() {
+            pod::State::Ended | pod::State::Stopping => "Failed",
+            _ if mains.is_empty() => "Pending",
+            _ => "Running",
+        }
+    }
+}
+
+/// A label of a container.
+pub(crate) fn label<'a>(container: &'a Container, name: &str) -> Option<&'a str> {
+    container.spec.as_ref().and_then(|spec| spec.labels.get(name)).map(String::as_str)
+}
+
+/// Role of a container.
+pub(crate) fn role(container: &Container) -> &str {
+    label(container, ROLE).unwrap_or("main")
+}
+
+/// Name of a container in its pod.
+pub(crate) fn container_name(container: &Container) -> &str {
+    label(container, CONTAINER).unwrap_or(&container.id)
+}
+
+/// Tells whether a container ended without success.
+pub(crate) fn failed(container: &Container) -> bool {
+    let code = container.result.as_ref().and_then(|result| result.exit).and_then(|exit| exit.status);
+    container.state() == State::Completed && code != Some(exit_status::Status::Code(0))
+}
+
+/// Time of a container's creation, as text.
+pub(crate) fn created_at(container: &Container) -> String {
+    container.created_at.map(|at| format!("{}.{:09}", at.seconds, at.nanos)).unwrap_or_default()
+}
+
+/// How a container ended, in words.
+pub(crate) fn ended(container: &Container) -> String {
+    let result = container.result.as_ref();
+    let message = result.map_or("", |result| result.termination_message.trim());
+    let reason = match result.and_then(|result| result.exit).and_then(|exit| exit.status) {
+        _ if result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),
+        Some(exit_status::Status::Code(0)) => "Completed".to_owned(),
+        Some(exit_status::Status::Code(code)) => format!("Error (exit status {code})"),
+        Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),
+        None => "ContainerStatusUnknown".to_owned(),
+    };
+    let failure = result.and_then(|result| result.failure.as_ref()).map_or("", |failure| &failure.message);
+    let more: Vec<&str> = [failure, message].into_iter().filter(|text| !text.is_empty()).collect();
+    if more.is_empty() { reason } else { format!("{reason}: {}", more.join(": ")) }
+}
+
+/// The pods of a play, or of all plays, by id.
+pub(crate) async fn pods(client: &Client, play: Option<&str>) -> Result<BTreeMap<String, KnownPod>, Failure> {
+    let labels: HashMap<String, String> = play.map(|play| (PLAY.to_owned(), play.to_owned())).into_iter().collect();
+    let filter = PodFilter { labels: labels.clone(), ..PodFilter::default() };
+    let pods = client.pods().list(&filter).await.doing("list pods")?;
+    let filter = ListFilter { labels, ..ListFilter::default() };
+    let mut members: BTreeMap<String, Vec<Container>> = BTreeMap::new();
+    for container in client.list(&filter).await.doing("list containers")? {
+        let pod = container.spec.as_ref().map(|spec| spec.pod.clone()).unwrap_or_default();
+        members.entry(pod).or_default().push(container);
+    }
+    let known = pods.into_iter().map(|pod| {
+        let mut members = members.remove(&pod.id).unwrap_or_default();
+        sort(&mut members);
+        (pod.id.clone(), KnownPod { pod, members })
+    });
+    Ok(known.filter(|(_, pod)| !pod.play().is_empty()).collect())
+}
+
+/// The members of one pod, in the order of their start.
+pub(crate) async fn members(client: &Client, pod: &str) -> Result<Vec<Container>, Failure> {
+    let filter = ListFilter { pod: pod.to_owned(), ..ListFilter::default() };
+    let mut members = client.list(&filter).await.doing(&format!("list the containers of {pod}"))?;
+    sort(&mut members);
+    Ok(members)
+}
+
+fn sort(members: &mut [Container]) {
+    members.sort_by_key(|member| label(member, INDEX).and_then(|index| index.parse::<usize>().ok()));
+}

@@ -1,0 +1,298 @@
+//! One pod: its start in the order of its containers, and its end (P22, P26, P31, P32, P44).
+
+use std::time::Duration;
+
+use agent_cli::failure::Failure;
+use agent_cli::images;
+use agent_cli::session::Session;
+use agent_cli::status::Doing as _;
+use agent_cli::text::plain;
+use agent_cli::view::style::Style;
+use executor_client::v1::{Container, PullImageRequest, PullPolicy, State};
+use executor_client::{Code, Run};
+use executor_kube::plan::{Hook, Member, PodPlan, Role};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::KubeError;
+use crate::hooks;
+use crate::known::{Context, container_name, ended, failed, label, members, role};
+
+/// Time between two looks at a pod.
+const LOOK: Duration = Duration::from_millis(200);
+/// Grace that is left at least after a hook (P31).
+const GRACE_LEAST: Duration = Duration::from_secs(2);
+/// Grace of a container whose own is not known.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Makes a pod and starts its containers: those that are there already are left. Returns when the mains were started.
+pub(crate) async fn start(context: &Context, plan: &PodPlan) -> Result<Vec<Container>, Failure> {
+    let shown = shown(plan);
+    fetch(context, plan).await?;
+    let doing = format!("create the pod {shown}");
+    let (pod, created) = context.client.pods().create(&plan.create).await.doing(&doing)?;
+    if created {
+        context.progress(format!("{shown}: created"));
+        for warning in pod.spec.iter().flat_map(|spec| &spec.warnings) {
+            context.progress(format!("{shown}: warning: {}", plain(warning)));
+        }
+    }
+    let mut started = Vec::new();
+    for member in &plan.members {
+        let doing = format!("start {} of {shown}", member.name);
+        let run = Run::from(executor_client::v1::RunRequest::clone(&member.request));
+        let answer = context.client.run(&run).await.doing(&doing)?;
+        drop(run);
+        if answer.created {
+            context.progress(format!("{shown}: {} started", member.name));
+            for warning in answer.container.spec.iter().flat_map(|spec| &spec.warnings) {
+                context.progress(format!("{shown}: {}: warning: {}", member.name, plain(warning)));
+            }
+        }
+        let hook = member.post_start.as_ref().filter(|_| answer.created);
+        let container = follow(context, plan, member, answer.container, hook).await?;
+        started.push(container);
+    }
+    Ok(started)
+}
+
+/// Does what follows a container's start before the next one may begin.
+async fn follow(
+    context: &Context,
+    plan: &PodPlan,
+    member: &Member,
+    container: Container,
+    hook: Option<&Hook>,
+) -> Result<Container, Failure> {
+    let id = &member.request.id;
+    let wrong = |message: String| KubeError::Container { pod: shown(plan), container: member.name.clone(), message };
+    if let Some(hook) = hook
+        && let Some(message) = hooks::run(&context.client, id, hook).await?
+    {
+        // A failed hook ends the container.
+        let _ = context.client.stop(id, Some(Duration::ZERO)).await;
+        return Err(wrong(format!("PostStartHookError: {message}")).into());
+    }
+    match member.role {
+        Role::Init => {
+            let container = context.client.wait(id).await.doing(&format!("wait for {id}"))?;
+            if failed(&container) {
+                return Err(wrong(ended(&container)).into());
+            }
+            context.progress(format!("{}: {} completed", shown(plan), member.name));
+            Ok(container)
+        }
+        Role::Sidecar if member.request.checks.as_ref().is_some_and(|checks| !checks.startup.is_empty()) => loop {
+            let container = context.client.get(id).await.doing(&format!("look at {id}"))?;
+            match container.state() {
+                State::Completed => return Err(wrong(ended(&container)).into()),
+                _ if container.startup_passed => return Ok(container),
+                _ => sleep(LOOK).await,
+            }
+        },
+        _ => Ok(container),
+    }
+}
+
+/// Waits until a pod is ready: every sidecar and main is, or has ended with success.
+pub(crate) async fn ready(context: &Context, plan: &PodPlan, most: Duration) -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        let members = members(&context.client, &plan.id).await?;
+        let mut waiting = Vec::new();
+        for member in members.iter().filter(|member| role(member) != "init") {
+            if failed(member) {
+                let (pod, container) = (shown(plan), container_name(member).to_owned());
+                return Err(KubeError::Container { pod, container, message: ended(member) }.into());
+            }
+            if member.state() != State::Completed && !member.ready {
+                waiting.push(why(member));
+            }
+        }
+        if waiting.is_empty() {
+            context.progress(format!("{}: ready", shown(plan)));
+            return Ok(());
+        }
+        if begun.elapsed() >= most {
+            return Err(KubeError::NotReady { pod: shown(plan), waited: most, message: waiting.join("; ") }.into());
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Why a container is not ready.
+fn why(container: &Container) -> String {
+    let name = container_name(container);
+    if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
+        return format!("{name}: CrashLoopBackOff: {}", plain(&restart.last_reason));
+    }
+    let failing = container.check_statuses.iter().find(|status| !status.passing && !status.last_failure.is_empty());
+    match failing {
+        Some(status) => format!("{name}: {}", plain(&status.last_failure)),
+        None => format!("{name} is not ready"),
+    }
+}
+
+/// Waits until the mains of a pod have ended, and then stops its sidecars (P26). Returns why it failed, if it did.
+pub(crate) async fn finish(context: &Context, plan: &PodPlan) -> Result<Option<String>, Failure> {
+    let mut failure = None;
+    for member in plan.members.iter().filter(|member| member.role == Role::Main) {
+        let id = &member.request.id;
+        let container = context.client.wait(id).await.doing(&format!("wait for {id}"))?;
+        if failed(&container) {
+            failure.get_or_insert(format!("{}: {}", member.name, ended(&container)));
+        }
+    }
+    let all = members(&context.client, &plan.id).await?;
+    stop_members(context, &all, Some("sidecar"), Instant::now() + GRACE, None).await?;
+    Ok(failure)
+}
+
+/// Stops a pod in order, and removes it with its containers and volumes.
+pub(crate) async fn remove(context: &Context, id: &str, grace: Option<Duration>) -> Result<(), Failure> {
+    let all = members(&context.client, id).await?;
+    let own = all
+        .iter()
+        .filter_map(|member| member.spec.as_ref()?.grace_period)
+        .filter_map(|grace| Duration::try_from(grace).ok())
+        .max();
+    let deadline = Instant::now() + grace.or(own).unwrap_or(GRACE);
+    stop_members(context, &all, None, deadline, grace).await?;
+    match context.client.pods().delete(id, true).await {
+        Err(error) if error.code() == Some(Code::NotFound) => Ok(()),
+        result => result.doing(&format!("remove the pod {id}")),
+    }
+}
+
+/// Stops mains in parallel, then sidecars in reverse; or sidecars alone.
+async fn stop_members(
+    context: &Context,
+    all: &[Container],
+    only: Option<&str>,
+    deadline: Instant,
+    grace: Option<Duration>,
+) -> Result<(), Failure> {
+    let running = |member: &&Container| member.state() != State::Completed;
+    if only.is_none() {
+        let mut tasks = Vec::new();
+        for member in all.iter().filter(running).filter(|member| role(member) != "sidecar") {
+            let (context, member) = (context.clone(), member.clone());
+            tasks.push(tokio::spawn(async move { stop(&context, &member, deadline, grace).await }));
+        }
+        for task in tasks {
+            task.await.map_err(|error| Failure::System(std::io::Error::other(error)))??;
+        }
+    }
+    for member in all.iter().rev().filter(running).filter(|member| role(member) == "sidecar") {
+        stop(context, member, deadline, grace).await?;
+    }
+    Ok(())
+}
+
+async fn stop(
+    context: &Context,
+    container: &Container,
+    deadline: Instant,
+    grace: Option<Duration>,
+) -> Result<(), Failure> {
+    let id = &container.id;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let hook = Hook::of_labels(|name| label(container, name)).filter(|_| container.state() == State::Running);
+    if let Some(hook) = hook
+        && let Some(message) = hooks::run_within(&context.client, id, &hook, left()).await
+    {
+        context.progress(format!("{id}: the hook before the stop failed: {}", plain(&message)));
+    }
+    let least = grace.map_or(GRACE_LEAST, |grace| grace.min(GRACE_LEAST));
+    let gone = |code: Option<Code>| matches!(code, Some(Code::NotFound));
+    match context.client.stop(id, Some(left().max(least))).await {
+        Err(error) if gone(error.code()) => return Ok(()),
+        result => drop(result.doing(&format!("stop {id}"))?),
+    }
+    match context.client.wait(id).await {
+        Err(error) if gone(error.code()) => Ok(()),
+        result => result.doing(&format!("wait for {id}")).map(drop),
+    }
+}
+
+/// Fetches the images before anything is made, so that a person sees how far it is; and checks the users of those that may not run as root.
+async fn fetch(context: &Context, plan: &PodPlan) -> Result<(), Failure> {
+    let session = Session {
+        client: context.client.clone(),
+        output: context.output.clone(),
+        style: Style::detect(),
+        json: context.json,
+    };
+    let mut done: Vec<&str> = Vec::new();
+    for member in &plan.members {
+        let request = &member.request;
+        let policy = request.pull_policy();
+        let reference = request.rootfs.as_str();
+        if reference.starts_with("docker://") && policy != PullPolicy::Never && !done.contains(&reference) {
+            let pull = PullImageRequest {
+                reference: reference.to_owned(),
+                credentials: request.registry_credentials.clone(),
+                platform: request.platform.clone(),
+            };
+            images::fetch_first(&session, pull, policy == PullPolicy::Always).await?;
+            done.push(reference);
+        }
+        if member.non_root {
+            not_root(context, plan, member).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the user of an image is a number other than 0 (P44).
+async fn not_root(context: &Context, plan: &PodPlan, member: &Member) -> Result<(), Failure> {
+    let wrong = |message: String| {
+        let message = format!("CreateContainerConfigError: runAsNonRoot is set, and {message}");
+        KubeError::Container { pod: shown(plan), container: member.name.clone(), message }
+    };
+    let reference = &member.request.rootfs;
+    if !reference.starts_with("docker://") {
+        return Err(wrong("the root file system names no user: set runAsUser".into()).into());
+    }
+    let images = context.client.images();
+    if images.inspect(reference).await.is_err() {
+        let (reference, credentials) = (reference.clone(), member.request.registry_credentials.clone());
+        let request =
+            executor_client::Wiped::new(PullImageRequest { reference, credentials, ..PullImageRequest::default() });
+        let mut pull = images.pull(&request).await.doing("pull the image")?;
+        while !matches!(pull.next().await.doing("pull the image")?, executor_client::Pulled::Image(_)) {}
+    }
+    let inspected = images.inspect(reference).await.doing("look at the image")?;
+    let user = inspected.config.map(|config| config.user).unwrap_or_default();
+    match user.split(':').next().unwrap_or_default().parse::<u32>() {
+        Ok(0) => Err(wrong("the image runs as root".into()).into()),
+        Ok(_) => Ok(()),
+        Err(_) if user.is_empty() => Err(wrong("the image runs as root".into()).into()),
+        Err(_) => Err(wrong("the image's user is no number: set runAsUser".into()).into()),
+    }
+}
+
+/// Stops and removes a pod that does not end in time.
+pub(crate) async fn within<T>(
+    context: &Context,
+    plan: &PodPlan,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let Some(deadline) = plan.deadline else { return work.await };
+    match timeout(deadline, work).await {
+        Ok(result) => result,
+        Err(_) => {
+            let all = members(&context.client, &plan.id).await?;
+            stop_members(context, &all, None, Instant::now() + GRACE, None).await?;
+            let message = format!("DeadlineExceeded: it took longer than {} s", deadline.as_secs());
+            Err(KubeError::Pod { pod: shown(plan), message }.into())
+        }
+    }
+}
+
+/// A pod as messages name it: the namespace only where it is not the default one.
+pub(crate) fn shown(plan: &PodPlan) -> String {
+    match &*plan.namespace {
+        "default" => plan.name.clone(),
+        namespace => format!("{namespace}/{}", plan.name),
+    }
+}

@@ -1,0 +1,150 @@
+//! `generate unit`: a service that plays files, and a timer with its service for each CronJob.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use agent_cli::failure::Failure;
+use agent_cli::network::Chosen;
+use executor_kube::plan::CronPlan;
+
+use crate::args::{FilesArgs, UnitArgs, ValidateArg};
+use crate::error::KubeError;
+use crate::input::Input;
+
+pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
+    let input = Input::read(&args.files)?;
+    let (plan, warnings) = input.plan(None)?;
+    for warning in &warnings {
+        eprintln!("agent-cli: warning: {}", agent_cli::text::plain(&warning.to_string()));
+    }
+    let options = options(&args.files, &input.play)?;
+    let mut units = vec![(format!("executor-kube-{}.service", input.play), service(&input.play, &options))];
+    for cron in plan.crons.iter().filter(|cron| !cron.cron.suspended) {
+        let name = format!("executor-kube-{}-{}-{}", input.play, cron.namespace, cron.name);
+        units.push((format!("{name}.service"), run_of(cron, &options)));
+        units.push((format!("{name}.timer"), timer(cron)));
+    }
+    let Some(out) = &args.out else {
+        let mut text = String::new();
+        for (index, (name, unit)) in units.iter().enumerate() {
+            let _ = write!(text, "{}# {name}\n{unit}", if index > 0 { "\n" } else { "" });
+        }
+        return match std::io::stdout().lock().write_all(text.as_bytes()) {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
+            result => result.map(|()| 0).map_err(|source| Failure::Output { stream: "standard output", source }),
+        };
+    };
+    fs::create_dir_all(out).map_err(|source| KubeError::Write { path: out.clone(), source })?;
+    for (name, unit) in units {
+        let path = out.join(name);
+        fs::write(&path, unit).map_err(|source| KubeError::Write { path: path.clone(), source })?;
+        println!("{}", path.display());
+    }
+    Ok(0)
+}
+
+/// The options and files of the command line, as a unit has them.
+fn options(args: &FilesArgs, play: &str) -> Result<String, KubeError> {
+    let mut words = vec!["--name".to_owned(), play.to_owned()];
+    match args.validate {
+        ValidateArg::Strict => {}
+        ValidateArg::Warn => words.push("--validate=warn".into()),
+        ValidateArg::Ignore => words.push("--validate=ignore".into()),
+    }
+    match &args.network {
+        Chosen::None => {}
+        Chosen::Host => words.push("--network=host".into()),
+        Chosen::Cni(name) if name.is_empty() => words.push("--network=cni".into()),
+        Chosen::Cni(name) => words.push(format!("--network=cni:{name}")),
+        Chosen::Path(path) => words.push(format!("--network=ns:{path}")),
+    }
+    if args.egress {
+        words.push("--egress".into());
+    }
+    for (image, rootfs) in &args.images {
+        words.push(format!("--image-override={image}={rootfs}"));
+    }
+    for path in &args.files {
+        words.push(absolute(path)?);
+    }
+    Ok(words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+}
+
+fn absolute(path: &Path) -> Result<String, KubeError> {
+    if path == Path::new("-") {
+        let message = "standard input cannot be played by a unit: name a file".into();
+        return Err(KubeError::Input { path: path.to_owned(), message });
+    }
+    let whole: PathBuf = path.canonicalize().map_err(|source| KubeError::Read { path: path.to_owned(), source })?;
+    match whole.to_str() {
+        Some(text) if !text.contains('\n') => Ok(text.to_owned()),
+        _ => Err(KubeError::Input { path: path.to_owned(), message: "its path is not one line of UTF-8".into() }),
+    }
+}
+
+/// A word of ExecStart (systemd.service(5)): quoted, and without specifiers and variables.
+fn quoted(word: &str) -> String {
+    let word = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
+    let plain = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-=:@,%$+".contains(&byte));
+    if plain { word } else { format!("\"{word}\"") }
+}
+
+fn service(play: &str, options: &str) -> String {
+    format!(
+        "[Unit]\n\
+         Description=Kubernetes objects of {play}, played by executor\n\
+         Requires=executord.service\n\
+         After=executord.service network-online.target\n\
+         Wants=network-online.target\n\
+         \n\
+         [Service]\n\
+         Type=oneshot\n\
+         RemainAfterExit=yes\n\
+         ExecStart=/usr/bin/agent-cli kube play {options}\n\
+         ExecReload=/usr/bin/agent-cli kube play {options}\n\
+         ExecStop=/usr/bin/agent-cli kube down {play}\n\
+         TimeoutStartSec=infinity\n\
+         \n\
+         [Install]\n\
+         WantedBy=multi-user.target\n"
+    )
+}
+
+fn run_of(cron: &CronPlan, options: &str) -> String {
+    let name = format!("{}/{}", cron.namespace, cron.name);
+    // A service that runs is not started again: that is Forbid. Replace ends the run before.
+    let concurrency = &cron.cron.concurrency;
+    format!(
+        "[Unit]\n\
+         Description=CronJob {name} ({concurrency}), run by executor\n\
+         Requires=executord.service\n\
+         After=executord.service\n\
+         \n\
+         [Service]\n\
+         Type=oneshot\n\
+         ExecStart=/usr/bin/agent-cli kube play --cron-job {name} {options}\n\
+         TimeoutStartSec=infinity\n"
+    )
+}
+
+fn timer(cron: &CronPlan) -> String {
+    let mut text = format!("[Unit]\nDescription=CronJob {}/{}\n\n[Timer]\n", cron.namespace, cron.name);
+    for line in cron.cron.schedule.on_calendar(cron.cron.time_zone.as_deref()) {
+        let _ = writeln!(text, "OnCalendar={line}");
+    }
+    text.push_str("AccuracySec=1s\nPersistent=true\n\n[Install]\nWantedBy=timers.target\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_units_mean_themselves() {
+        assert_eq!(quoted("/srv/a.yaml"), "/srv/a.yaml");
+        assert_eq!(quoted("/srv/a b%c\"$"), "\"/srv/a b%%c\\\"$$\"");
+    }
+}

@@ -1,0 +1,182 @@
+//! Presentation: JSON documents, and tables for people. No value of a Secret is in any.
+
+use agent_cli::view::style::{Role, Style};
+use agent_cli::view::table::Table;
+use executor_client::v1::State;
+use executor_kube::plan::PodPlan;
+use executor_kube::report::Violation;
+use serde::Serialize;
+
+use crate::change::Change;
+use crate::known::{KnownPod, container_name, ended, role};
+
+/// A pod of `play` and `diff`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Played {
+    id: String,
+    namespace: String,
+    name: String,
+    workload: String,
+    change: &'static str,
+    reason: Option<String>,
+    containers: Vec<String>,
+}
+
+impl Played {
+    pub(crate) fn new(plan: &PodPlan, change: &Change) -> Self {
+        Self {
+            id: plan.id.clone(),
+            namespace: plan.namespace.clone(),
+            name: plan.name.clone(),
+            workload: format!("{}/{}", plan.kind.name(), plan.workload),
+            change: change.name(),
+            reason: Some(change.reason()).filter(|reason| !reason.is_empty()),
+            containers: plan.members.iter().map(|member| member.name.clone()).collect(),
+        }
+    }
+
+    pub(crate) fn removed(pod: &KnownPod) -> Self {
+        Self {
+            id: pod.pod.id.clone(),
+            namespace: pod.namespace().to_owned(),
+            name: pod.name().to_owned(),
+            workload: pod.workload().to_owned(),
+            change: Change::Remove.name(),
+            reason: Some(Change::Remove.reason()),
+            containers: pod.members.iter().map(|member| container_name(member).to_owned()).collect(),
+        }
+    }
+}
+
+/// Document of `play` and `diff`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Play {
+    play: String,
+    pods: Vec<Played>,
+    warnings: Vec<String>,
+}
+
+impl Play {
+    pub(crate) fn new(play: &str, pods: Vec<Played>, warnings: &[Violation]) -> Self {
+        Self { play: play.to_owned(), pods, warnings: warnings.iter().map(ToString::to_string).collect() }
+    }
+
+    pub(crate) fn text(&self, style: Style) -> String {
+        let mut table = Table::with_heading(0, &["NAMESPACE", "POD", "WORKLOAD", "CHANGE", "REASON"]);
+        for pod in &self.pods {
+            let role = match pod.change {
+                "unchanged" => Role::Faint,
+                "create" => Role::Good,
+                "remove" => Role::Bad,
+                _ => Role::Attention,
+            };
+            table.row([
+                (pod.namespace.clone(), Role::Plain),
+                (pod.name.clone(), Role::Plain),
+                (pod.workload.clone(), Role::Plain),
+                (pod.change.to_owned(), role),
+                (pod.reason.clone().unwrap_or_default(), Role::Plain),
+            ]);
+        }
+        table.render(style)
+    }
+}
+
+/// A pod that was removed.
+#[derive(Debug, Serialize)]
+pub(crate) struct Removed {
+    pub(crate) id: String,
+    pub(crate) play: String,
+}
+
+/// A pod of `ps`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Pod {
+    id: String,
+    play: String,
+    namespace: String,
+    name: String,
+    workload: String,
+    phase: &'static str,
+    ready: bool,
+    containers: Vec<Container>,
+}
+
+#[derive(Debug, Serialize)]
+struct Container {
+    id: String,
+    name: String,
+    role: String,
+    state: String,
+    ready: bool,
+    restarts: u64,
+}
+
+impl Pod {
+    pub(crate) fn of(pod: &KnownPod) -> Self {
+        let containers: Vec<Container> = pod
+            .members
+            .iter()
+            .map(|member| Container {
+                id: member.id.clone(),
+                name: container_name(member).to_owned(),
+                role: role(member).to_owned(),
+                state: match member.state() {
+                    State::Completed => ended(member),
+                    _ if member.restart.as_ref().is_some_and(|restart| restart.next_start_at.is_some()) => {
+                        "CrashLoopBackOff".to_owned()
+                    }
+                    state => state.as_str_name().trim_start_matches("STATE_").to_ascii_lowercase(),
+                },
+                // A done init container is ready (P30).
+                ready: member.ready
+                    || (role(member) == "init" && member.state() == State::Completed && !crate::known::failed(member)),
+                restarts: member.restart.as_ref().map_or(0, |restart| restart.count),
+            })
+            .collect();
+        Self {
+            id: pod.pod.id.clone(),
+            play: pod.play().to_owned(),
+            namespace: pod.namespace().to_owned(),
+            name: pod.name().to_owned(),
+            workload: pod.workload().to_owned(),
+            phase: pod.phase(),
+            ready: !containers.is_empty() && containers.iter().all(|container| container.ready),
+            containers,
+        }
+    }
+}
+
+/// Pods for people: a line for each container.
+pub(crate) fn table(pods: &[Pod], style: Style) -> String {
+    let mut table = Table::with_heading(
+        0,
+        &["PLAY", "NAMESPACE", "POD", "PHASE", "CONTAINER", "ROLE", "STATE", "READY", "RESTARTS"],
+    );
+    for pod in pods {
+        let phase = match pod.phase {
+            "Running" => Role::Good,
+            "Failed" => Role::Bad,
+            "Succeeded" => Role::Faint,
+            _ => Role::Attention,
+        };
+        let head = || {
+            let plain = |text: &str| (text.to_owned(), Role::Plain);
+            [plain(&pod.play), plain(&pod.namespace), plain(&pod.name), (pod.phase.to_owned(), phase)]
+        };
+        if pod.containers.is_empty() {
+            table.row(head());
+        }
+        for container in &pod.containers {
+            let ready = if container.ready { ("yes", Role::Good) } else { ("no", Role::Attention) };
+            table.row(head().into_iter().chain([
+                (container.name.clone(), Role::Plain),
+                (container.role.clone(), Role::Plain),
+                (container.state.clone(), Role::Plain),
+                (ready.0.to_owned(), ready.1),
+                (container.restarts.to_string(), Role::Plain),
+            ]));
+        }
+    }
+    table.render(style)
+}

@@ -1,0 +1,124 @@
+//! Variables of a container, and what is expanded with them (P15 to P21). Which of them hold a secret is kept with each.
+
+use std::collections::BTreeMap;
+
+use zeroize::Zeroizing;
+
+/// Longest value, with its name, in bytes: the kernel's.
+pub(crate) const VALUE_MAX: usize = 131_072;
+
+/// A text, and whether it is made of a Secret's value.
+#[derive(Clone, Default)]
+pub(crate) struct Expanded {
+    pub(crate) text: Zeroizing<String>,
+    pub(crate) secret: bool,
+    /// Variables in it that are not known.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// A variable.
+#[derive(Clone)]
+pub(crate) struct Variable {
+    pub(crate) value: Zeroizing<String>,
+    pub(crate) secret: bool,
+    /// Its value stands in the container's own `env` as text (P39).
+    pub(crate) plain: bool,
+}
+
+/// Variables by name, in the order in which they were set first.
+#[derive(Clone, Default)]
+pub(crate) struct Environment {
+    pub(crate) order: Vec<String>,
+    pub(crate) variables: BTreeMap<String, Variable>,
+}
+
+impl Environment {
+    /// Sets a variable; a later one wins.
+    pub(crate) fn set(&mut self, name: &str, variable: Variable) {
+        if self.variables.insert(name.to_owned(), variable).is_none() {
+            self.order.push(name.to_owned());
+        }
+    }
+
+    /// The same with those alone whose value stands in `env` as text.
+    pub(crate) fn plain(&self) -> Self {
+        let mut plain = Self::default();
+        for name in &self.order {
+            if let Some(variable) = self.variables.get(name).filter(|variable| variable.plain) {
+                plain.set(name, variable.clone());
+            }
+        }
+        plain
+    }
+
+    /// Replaces `$(NAME)` by the variable's value; an unknown one stays, and `$$` is `$` (P17).
+    pub(crate) fn expand(&self, text: &str) -> Expanded {
+        let mut out = Expanded::default();
+        out.text.reserve(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            out.text.push_str(&rest[..at]);
+            let after = &rest[at + 1..];
+            if let Some(escaped) = after.strip_prefix('$') {
+                out.text.push('$');
+                rest = escaped;
+            } else if let Some((name, behind)) = after.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+                match self.variables.get(name) {
+                    Some(variable) => {
+                        out.text.push_str(&variable.value);
+                        out.secret |= variable.secret;
+                    }
+                    None => {
+                        out.unknown.push(name.to_owned());
+                        out.text.push_str("$(");
+                        out.text.push_str(name);
+                        out.text.push(')');
+                    }
+                }
+                rest = behind;
+            } else {
+                out.text.push('$');
+                rest = after;
+            }
+        }
+        out.text.push_str(rest);
+        out
+    }
+}
+
+/// Tells whether a name is one of a variable: printable ASCII but `=` (P16).
+pub(crate) fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p17_expansion() {
+        let mut environment = Environment::default();
+        let variable = |value: &str, secret| Variable { value: Zeroizing::new(value.into()), secret, plain: !secret };
+        environment.set("A", variable("1", false));
+        environment.set("S", variable("s3", true));
+        let table = [
+            ("$(A)", "1", false),
+            ("x$(A)y$(S)", "x1ys3", true),
+            ("$$(A)", "$(A)", false),
+            ("$$$(A)", "$1", false),
+            ("$(B)", "$(B)", false),
+            ("$A $", "$A $", false),
+            ("$(A", "$(A", false),
+            ("", "", false),
+            ("$$", "$", false),
+        ];
+        for (text, expected, secret) in table {
+            let expanded = environment.expand(text);
+            assert_eq!((&**expanded.text, expanded.secret), (expected, secret), "{text}");
+        }
+        assert_eq!(environment.plain().expand("$(S)").unknown, ["S"]);
+        assert!(
+            is_name("a.b-c") && is_name(" ") && !is_name("") && !is_name("a=b") && !is_name("ä") && !is_name("a\nb")
+        );
+    }
+}

@@ -1,0 +1,27 @@
+//! Kubernetes objects on one host, without an API server: lowered to pods of run requests.
+//!
+//! ```text
+//! files -> [`object::read`]: located objects   -> [`object::Objects`]: workloads with their pod templates, which a caller may change
+//!       -> [`lower::lower`]: a [`plan::Plan`] of pods, each with the requests of its containers in the order of their start
+//! ```
+//!
+//! Pure: no file, no clock, no connection. Every violation is told at once, with file, document, object and path, and none with a value of a
+//! Secret. Rules are numbered as in `docs/guides/kube-rules.md` (`P17`), and each has a test that is called after it.
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod docker;
+mod environment;
+pub mod job;
+pub mod lower;
+mod names;
+pub mod object;
+pub mod options;
+pub mod plan;
+pub mod quantity;
+pub mod report;
+pub mod workload;
+
+pub use executor_yaml as yaml;
+pub use k8s_openapi;

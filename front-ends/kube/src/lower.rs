@@ -1,0 +1,343 @@
+//! Workloads to pods of run requests. What cannot be lowered is refused by its name, or warned about.
+
+mod checks;
+mod container;
+mod resources;
+mod security;
+mod shared;
+mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use executor_client::v1::CreatePodRequest;
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use sha2::{Digest as _, Sha256};
+
+use crate::config::Config;
+use crate::names::is_label;
+use crate::object::Objects;
+use crate::options::Options;
+use crate::plan::{self, CronPlan, Member, Plan, PodPlan, Role};
+use crate::report::{Report, Violation, Violations};
+use crate::workload::{Kind, Workload};
+
+/// Longest id of a pod or a container.
+const ID_MAX: usize = 128;
+/// Most labels of a pod that are the user's own: executord takes 64.
+const LABELS_MAX: usize = 40;
+
+/// Lowers everything. `report` has what reading found.
+///
+/// # Errors
+/// Every violation of reading and of lowering.
+pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result<(Plan, Vec<Violation>), Violations> {
+    let mut plan = Plan::default();
+    for workload in &objects.workloads {
+        let pods = pods(workload, objects, options, &mut report);
+        match &workload.cron {
+            Some(cron) => plan.crons.push(CronPlan {
+                namespace: workload.namespace.clone(),
+                name: workload.name.clone(),
+                cron: cron.clone(),
+                pods,
+            }),
+            None if workload.kind == Kind::CronJob => {}
+            None => plan.pods.extend(pods),
+        }
+    }
+    unique(&plan, objects, &mut report);
+    report.finish(plan)
+}
+
+/// Checks that no two pods have one id or publish one port (P6, P43).
+fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
+    let mut ids: BTreeMap<&str, &PodPlan> = BTreeMap::new();
+    let mut ports: BTreeMap<(i32, u32, &str), &str> = BTreeMap::new();
+    let origin = |pod: &PodPlan| {
+        let of = |workload: &&Workload| {
+            (workload.kind, &workload.namespace, &workload.name) == (pod.kind, &pod.namespace, &pod.workload)
+        };
+        objects.workloads.iter().find(of).map(|workload| workload.origin.clone())
+    };
+    let crons = plan.crons.iter().flat_map(|cron| &cron.pods);
+    for pod in plan.pods.iter().chain(crons) {
+        let Some(origin) = origin(pod) else { continue };
+        if let Some(first) = ids.insert(&pod.id, pod) {
+            let message =
+                format!("makes the pod `{}`, which the {} {} makes, too", pod.name, first.kind.name(), first.workload);
+            report.refuse(&origin, "metadata.name", "P6", message);
+        }
+        for port in &pod.create.ports {
+            if let Some(other) = ports.insert((port.protocol, port.host_port, &port.host_ip), &pod.id) {
+                let message = format!("publishes the host's port {}, which `{other}` publishes, too", port.host_port);
+                report.refuse(&origin, "spec", "P43", message);
+            }
+        }
+    }
+}
+
+/// The pods of a workload.
+fn pods(workload: &Workload, objects: &Objects, options: &Options, report: &mut Report) -> Vec<PodPlan> {
+    let Some(spec) = &workload.template.spec else {
+        report.refuse(&workload.origin, workload.path("spec"), "P3", "is missing");
+        return Vec::new();
+    };
+    let metadata = workload.template.metadata.clone().unwrap_or_default();
+    let mut names = workload.pod_names();
+    let none = names.is_empty() || workload.job.as_ref().is_some_and(|job| job.suspended);
+    if names.is_empty() {
+        // It is checked all the same.
+        names.push(workload.name.clone());
+    }
+    let mut pods = Vec::new();
+    for (index, name) in names.into_iter().enumerate() {
+        let index = u32::try_from(index).unwrap_or(0);
+        let mut lowering = Lowering {
+            workload,
+            spec,
+            metadata: &metadata,
+            objects,
+            options,
+            report,
+            id: format!("{}_{name}", workload.namespace),
+            name,
+            index,
+        };
+        let pod = lowering.pod();
+        pods.push(pod);
+    }
+    if none { Vec::new() } else { pods }
+}
+
+/// What one pod is lowered with.
+pub(crate) struct Lowering<'a> {
+    pub(crate) workload: &'a Workload,
+    pub(crate) spec: &'a PodSpec,
+    pub(crate) metadata: &'a ObjectMeta,
+    pub(crate) objects: &'a Objects,
+    pub(crate) options: &'a Options,
+    pub(crate) report: &'a mut Report,
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// Number of the pod in its workload.
+    pub(crate) index: u32,
+}
+
+impl Lowering<'_> {
+    /// Refuses a field of the pod, by its path in the template.
+    pub(crate) fn refuse(&mut self, path: &str, rule: &'static str, message: impl Into<String>) {
+        self.report.refuse(&self.workload.origin, self.workload.path(path), rule, message);
+    }
+
+    /// Warns about one.
+    pub(crate) fn warn(&mut self, path: &str, rule: &'static str, message: impl Into<String>) {
+        self.report.warn(&self.workload.origin, self.workload.path(path), rule, message);
+    }
+
+    /// The ConfigMap or Secret of a name in the pod's namespace.
+    pub(crate) fn config(&self, secret: bool, name: &str) -> Option<&Config> {
+        let key = (self.workload.namespace.clone(), name.to_owned());
+        if secret { self.objects.secrets.get(&key) } else { self.objects.config_maps.get(&key) }
+    }
+
+    /// Names of init containers with their roles, then of the others, with their paths.
+    pub(crate) fn containers(&self) -> Vec<(String, &Container, Role)> {
+        let inits = self.spec.init_containers.iter().flatten().enumerate();
+        let inits = inits.map(|(index, one)| {
+            let role = if one.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init };
+            (format!("spec.initContainers[{index}]"), one, role)
+        });
+        let mains = self.spec.containers.iter().enumerate();
+        inits.chain(mains.map(|(index, one)| (format!("spec.containers[{index}]"), one, Role::Main))).collect()
+    }
+
+    fn pod(&mut self) -> PodPlan {
+        self.check_spec();
+        let shared = self.shared();
+        let mut create = CreatePodRequest { id: self.id.clone(), labels: self.labels(), ..shared };
+        let volumes = self.volumes(&mut create);
+        let mut members: Vec<Member> = Vec::new();
+        let mut names = BTreeSet::new();
+        for (path, container, role) in self.containers_owned() {
+            if !is_label(&container.name) {
+                let message = format!("`{}` is not a DNS label: use a-z, 0-9 and `-`, at most 63", container.name);
+                self.refuse(&format!("{path}.name"), "P6", message);
+            }
+            if !names.insert(container.name.clone()) {
+                let message = format!("`{}` is the name of another container of the pod", container.name);
+                self.refuse(&format!("{path}.name"), "P6", message);
+            }
+            let index = members.len();
+            let member = self.container(&path, &container, role, index, &volumes, &create);
+            members.push(member);
+        }
+        if self.spec.containers.is_empty() {
+            self.refuse("spec.containers", "P6", "is empty: a pod has at least one container");
+        }
+        let longest = members.iter().map(|member| member.request.id.len()).max().unwrap_or(self.id.len());
+        if longest > ID_MAX {
+            let message = format!("makes an id of {longest} bytes, NAMESPACE_POD_CONTAINER; at most {ID_MAX}");
+            self.report.refuse(&self.workload.origin, "metadata.name", "P6", message);
+        }
+        let digest = plan::digest(&create, &members);
+        create.labels.insert(plan::SPEC.into(), digest.clone());
+        create.labels.insert(plan::PLAY.into(), self.options.play.clone());
+        for member in &mut members {
+            member.request.labels.insert(plan::PLAY.into(), self.options.play.clone());
+        }
+        let deadline = self.spec.active_deadline_seconds;
+        let job_deadline = self.workload.job.as_ref().and_then(|job| job.deadline_seconds);
+        if deadline.is_some_and(|seconds| seconds < 1) {
+            self.refuse("spec.activeDeadlineSeconds", "P27", "must be at least 1");
+        }
+        let deadline =
+            [deadline.and_then(|seconds| u64::try_from(seconds).ok()), job_deadline].into_iter().flatten().min();
+        PodPlan {
+            id: self.id.clone(),
+            namespace: self.workload.namespace.clone(),
+            name: self.name.clone(),
+            kind: self.workload.kind,
+            workload: self.workload.name.clone(),
+            update: self.workload.update,
+            in_order: self.workload.in_order,
+            create,
+            members,
+            deadline: deadline.map(Duration::from_secs),
+            job: self.workload.job.clone(),
+            digest,
+        }
+    }
+
+    fn containers_owned(&self) -> Vec<(String, Container, Role)> {
+        self.containers().into_iter().map(|(path, container, role)| (path, container.clone(), role)).collect()
+    }
+
+    /// Labels of the pod: ours, and the user's own where executord takes them.
+    fn labels(&mut self) -> HashMap<String, String> {
+        let mut labels = HashMap::from([
+            (plan::NAMESPACE.to_owned(), self.workload.namespace.clone()),
+            (plan::POD.to_owned(), self.name.clone()),
+            (plan::WORKLOAD.to_owned(), format!("{}/{}", self.workload.kind.name(), self.workload.name)),
+        ]);
+        let own = self.metadata.labels.clone().unwrap_or_default();
+        let mut left_out = 0;
+        for (key, value) in own {
+            if key.len() > 63 || value.len() > 256 || labels.len() >= LABELS_MAX || key.starts_with("executor.kube/") {
+                left_out += 1;
+            } else {
+                labels.insert(key, value);
+            }
+        }
+        if left_out > 0 {
+            let message = format!("{left_out} of them cannot be labels of executord, and are left out there");
+            self.warn("metadata.labels", "P6", message);
+        }
+        // A value beyond executord's bound would refuse the pod for its own record.
+        for value in labels.values_mut() {
+            if value.len() > 256 {
+                value.truncate(256);
+            }
+        }
+        labels
+    }
+
+    /// A stable id of the pod, as text of a UUID.
+    pub(crate) fn uid(&self) -> String {
+        let hash = hex::encode(Sha256::digest(format!("{}/{}", self.options.play, self.id)));
+        format!("{}-{}-5{}-8{}-{}", &hash[..8], &hash[8..12], &hash[13..16], &hash[17..20], &hash[20..32])
+    }
+
+    /// Fields of the pod that are refused, or warned about (P24, P40, P47, P48, P52, P63).
+    fn check_spec(&mut self) {
+        let spec = self.spec;
+        let refused: [(&str, &'static str, bool, &str); 11] = [
+            (
+                "ephemeralContainers",
+                "P63",
+                spec.ephemeral_containers.as_ref().is_some_and(|all| !all.is_empty()),
+                "is not carried out: use `agent-cli exec`",
+            ),
+            (
+                "hostPID",
+                "P48",
+                spec.host_pid == Some(true),
+                "is not carried out: no container sees the host's processes",
+            ),
+            ("hostIPC", "P48", spec.host_ipc == Some(true), "is not carried out: no container has the host's IPC"),
+            (
+                "resourceClaims",
+                "P52",
+                spec.resource_claims.as_ref().is_some_and(|all| !all.is_empty()),
+                "is not carried out",
+            ),
+            ("resources", "P52", spec.resources.is_some(), "is not carried out: set the limits of each container"),
+            (
+                "runtimeClassName",
+                "P63",
+                spec.runtime_class_name.as_ref().is_some_and(|name| !name.is_empty()),
+                "is not carried out: there is one runtime",
+            ),
+            (
+                "schedulingGates",
+                "P63",
+                spec.scheduling_gates.as_ref().is_some_and(|all| !all.is_empty()),
+                "is not carried out: nobody removes the gates",
+            ),
+            ("os", "P63", spec.os.as_ref().is_some_and(|os| os.name != "linux"), "must be linux"),
+            ("hostnameOverride", "P40", spec.hostname_override.is_some(), "is not carried out: use `hostname`"),
+            ("schedulingGroup", "P63", spec.scheduling_group.is_some(), "is not carried out"),
+            ("setHostnameAsFQDN", "P40", spec.set_hostname_as_fqdn == Some(true), "is not carried out: use `hostname`"),
+        ];
+        for (field, rule, _, message) in refused.into_iter().filter(|(_, _, set, _)| *set) {
+            self.refuse(&format!("spec.{field}"), rule, message);
+        }
+        let warned: [(&str, &'static str, bool, &str); 12] = [
+            ("affinity", "P63", spec.affinity.is_some(), "is not heeded: there is one node"),
+            ("nodeName", "P63", spec.node_name.is_some(), "is not heeded: there is one node"),
+            (
+                "nodeSelector",
+                "P63",
+                spec.node_selector.as_ref().is_some_and(|all| !all.is_empty()),
+                "is not heeded: there is one node",
+            ),
+            ("overhead", "P52", spec.overhead.is_some(), "is not heeded"),
+            ("preemptionPolicy", "P63", spec.preemption_policy.is_some(), "is not heeded: nothing is preempted"),
+            ("priority", "P63", spec.priority.is_some(), "is not heeded: nothing is preempted"),
+            ("priorityClassName", "P63", spec.priority_class_name.is_some(), "is not heeded: nothing is preempted"),
+            (
+                "readinessGates",
+                "P30",
+                spec.readiness_gates.as_ref().is_some_and(|all| !all.is_empty()),
+                "is not heeded: nobody opens the gates",
+            ),
+            ("schedulerName", "P63", spec.scheduler_name.is_some(), "is not heeded: there is one node"),
+            ("subdomain", "P40", spec.subdomain.is_some(), "is not heeded: there is no cluster domain"),
+            (
+                "tolerations",
+                "P63",
+                spec.tolerations.as_ref().is_some_and(|all| !all.is_empty()),
+                "is not heeded: there is one node",
+            ),
+            (
+                "topologySpreadConstraints",
+                "P63",
+                spec.topology_spread_constraints.as_ref().is_some_and(|all| !all.is_empty()),
+                "is not heeded: there is one node",
+            ),
+        ];
+        for (field, rule, _, message) in warned.into_iter().filter(|(_, _, set, _)| *set) {
+            self.warn(&format!("spec.{field}"), rule, message);
+        }
+        match spec.restart_policy.as_deref() {
+            None | Some("Always" | "OnFailure" | "Never") => {}
+            Some(_) => self.refuse("spec.restartPolicy", "P24", "must be Always, OnFailure or Never"),
+        }
+        let needs_always = !matches!(self.workload.kind, Kind::Pod | Kind::Job | Kind::CronJob);
+        if needs_always && !matches!(spec.restart_policy.as_deref(), None | Some("Always")) {
+            let message = format!("must be Always in a {}", self.workload.kind.name());
+            self.refuse("spec.restartPolicy", "P24", message);
+        }
+    }
+}

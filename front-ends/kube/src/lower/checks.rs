@@ -1,0 +1,209 @@
+//! Probes to checks, and hooks (P13, P31 to P39).
+
+use std::time::Duration;
+
+use executor_client::v1::{Check, Checks, ExecCheck, HttpCheck, HttpHeader, TcpCheck, check};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::Lowering;
+use crate::environment::Environment;
+use crate::plan::{Hook, Role};
+
+/// Longest time of one check, in seconds, and of delays and the start.
+const TIMEOUT_MAX: i32 = 60;
+const TIME_MAX: i64 = 3600;
+/// Most successes or failures in a row.
+const THRESHOLD_MAX: i32 = 100;
+
+impl Lowering<'_> {
+    /// Checks of a container, and whether one of them executes a program.
+    pub(super) fn checks(
+        &mut self,
+        path: &str,
+        container: &Container,
+        role: Role,
+        environment: &Environment,
+    ) -> (Option<Checks>, bool) {
+        let probes = [
+            ("startupProbe", &container.startup_probe),
+            ("livenessProbe", &container.liveness_probe),
+            ("readinessProbe", &container.readiness_probe),
+        ];
+        let mut checks = Checks::default();
+        let (mut any, mut executes) = (false, false);
+        for (field, probe) in probes {
+            let Some(probe) = probe else { continue };
+            let at = format!("{path}.{field}");
+            if role == Role::Init {
+                self.refuse(&at, "P23", "is not for an init container that runs to its end");
+                continue;
+            }
+            let Some(check) = self.check(&at, container, probe, field, environment) else { continue };
+            executes |= matches!(check.kind, Some(check::Kind::Exec(_)));
+            any = true;
+            match field {
+                "startupProbe" => checks.startup.push(Check { unhealthy_threshold: 0, ..check }),
+                "livenessProbe" => checks.liveness.push(check),
+                _ => checks.readiness.push(check),
+            }
+        }
+        // The probe that judges the start fails it after so many failures in a row.
+        let judge = container.startup_probe.as_ref().or(container.liveness_probe.as_ref());
+        if let (Some(probe), true) = (judge, any) {
+            let (period, failures) =
+                (probe.period_seconds.unwrap_or(10).max(1), probe.failure_threshold.unwrap_or(3).max(1));
+            let delay = probe.initial_delay_seconds.unwrap_or(0).max(0);
+            let timeout = probe.timeout_seconds.unwrap_or(1).max(1);
+            let seconds = i64::from(delay) + i64::from(period) * i64::from(failures) + i64::from(timeout);
+            if seconds > TIME_MAX {
+                let field = if container.startup_probe.is_some() { "startupProbe" } else { "livenessProbe" };
+                let message = format!("lets the start take {seconds} s; at most {TIME_MAX}");
+                self.refuse(&format!("{path}.{field}"), "P34", message);
+            }
+            checks.start_timeout = Some(time(seconds.min(TIME_MAX)));
+        }
+        (any.then_some(checks), executes)
+    }
+
+    fn check(
+        &mut self,
+        at: &str,
+        container: &Container,
+        probe: &Probe,
+        field: &str,
+        environment: &Environment,
+    ) -> Option<Check> {
+        let number = |name: &str, value: Option<i32>, default: i32, low: i32, high: i32, lowering: &mut Self| {
+            // 0 is the default, as it is for the API server.
+            let value = value.filter(|value| *value != 0 || low == 0).unwrap_or(default);
+            if !(low..=high).contains(&value) {
+                lowering.refuse(&format!("{at}.{name}"), "P34", format!("is {value}; it must be {low} to {high}"));
+            }
+            value.clamp(low, high)
+        };
+        let delay = number("initialDelaySeconds", probe.initial_delay_seconds, 0, 0, 3600, self);
+        let period = number("periodSeconds", probe.period_seconds, 10, 1, 3600, self);
+        let timeout = number("timeoutSeconds", probe.timeout_seconds, 1, 1, TIMEOUT_MAX, self);
+        let most = if field == "startupProbe" { i32::MAX } else { THRESHOLD_MAX };
+        let failures = number("failureThreshold", probe.failure_threshold, 3, 1, most, self);
+        let most = if field == "readinessProbe" { THRESHOLD_MAX } else { 1 };
+        let successes = number("successThreshold", probe.success_threshold, 1, 1, most, self);
+        if probe.termination_grace_period_seconds.is_some() {
+            let message = "is not heeded: the pod's own grace period holds";
+            self.warn(&format!("{at}.terminationGracePeriodSeconds"), "P36", message);
+        }
+        let kinds = [probe.exec.is_some(), probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.grpc.is_some()];
+        if kinds.iter().filter(|set| **set).count() != 1 {
+            self.refuse(at, "P34", "must have exactly one of exec, httpGet, tcpSocket and grpc");
+            return None;
+        }
+        let kind = if let Some(exec) = &probe.exec {
+            let mut command =
+                self.probe_command(&format!("{at}.exec.command"), exec.command.as_deref(), environment)?;
+            let path = command.remove(0);
+            check::Kind::Exec(ExecCheck { path, args: command, container_environment: true, ..ExecCheck::default() })
+        } else if let Some(http) = &probe.http_get {
+            if http.scheme.as_deref().is_some_and(|scheme| !scheme.eq_ignore_ascii_case("HTTP")) {
+                self.refuse(&format!("{at}.httpGet.scheme"), "P38", "must be HTTP: checks do not speak TLS");
+            }
+            self.own_host(&format!("{at}.httpGet.host"), http.host.as_deref());
+            let port = self.port(&format!("{at}.httpGet.port"), container, &http.port)?;
+            let path = http.path.clone().unwrap_or_default();
+            let path = if path.is_empty() || path.starts_with('/') { path } else { format!("/{path}") };
+            let headers = http.http_headers.iter().flatten();
+            let headers = headers.map(|one| HttpHeader { name: one.name.clone(), value: one.value.clone() }).collect();
+            check::Kind::Http(HttpCheck { port, path, headers, statuses: Vec::new() })
+        } else if let Some(tcp) = &probe.tcp_socket {
+            self.own_host(&format!("{at}.tcpSocket.host"), tcp.host.as_deref());
+            check::Kind::Tcp(TcpCheck { port: self.port(&format!("{at}.tcpSocket.port"), container, &tcp.port)? })
+        } else {
+            self.refuse(&format!("{at}.grpc"), "P38", "is not carried out: use exec with a program of the image");
+            return None;
+        };
+        Some(Check {
+            kind: Some(kind),
+            interval: Some(time(i64::from(period))),
+            timeout: Some(time(i64::from(timeout))),
+            initial_delay: Some(time(i64::from(delay))),
+            healthy_threshold: successes.unsigned_abs(),
+            unhealthy_threshold: failures.unsigned_abs(),
+        })
+    }
+
+    fn own_host(&mut self, at: &str, host: Option<&str>) {
+        if host.is_some_and(|host| !host.is_empty() && host != "localhost" && host != "127.0.0.1") {
+            self.refuse(at, "P38", "is not carried out: checks go to the pod itself");
+        }
+    }
+
+    /// The number of a port, or of a port's name.
+    fn port(&mut self, at: &str, container: &Container, port: &IntOrString) -> Option<u32> {
+        let number = match port {
+            IntOrString::Int(number) => Some(*number),
+            IntOrString::String(name) => match name.parse() {
+                Ok(number) => Some(number),
+                Err(_) => {
+                    let named = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(name));
+                    named.map(|port| port.container_port)
+                }
+            },
+        };
+        let port = number.and_then(|number| u32::try_from(number).ok()).filter(|port| (1..=65535).contains(port));
+        if port.is_none() {
+            self.refuse(at, "P38", "is neither 1 to 65535 nor the name of one of the container's ports");
+        }
+        port
+    }
+
+    /// The command of a probe, expanded with plain variables alone; one with a secret is refused (P13, P39).
+    fn probe_command(
+        &mut self,
+        at: &str,
+        command: Option<&[String]>,
+        environment: &Environment,
+    ) -> Option<Vec<String>> {
+        let plain = environment.plain();
+        let mut words = Vec::new();
+        for (index, word) in command.into_iter().flatten().enumerate() {
+            if environment.expand(word).secret {
+                let message =
+                    "would have a value of a Secret, and checks are recorded: read the variable or a file in a shell";
+                self.refuse(&format!("{at}[{index}]"), "P13", message);
+            }
+            words.push(plain.expand(word).text.to_string());
+        }
+        if words.first().is_none_or(String::is_empty) {
+            self.refuse(at, "P34", "is empty");
+            return None;
+        }
+        Some(words)
+    }
+
+    /// A hook; commands are taken as they are, because Kubernetes expands nothing in them.
+    pub(super) fn hook(&mut self, at: &str, handler: Option<&LifecycleHandler>) -> Option<Hook> {
+        let handler = handler?;
+        if let Some(exec) = &handler.exec {
+            let command = exec.command.clone().unwrap_or_default();
+            if command.first().is_none_or(String::is_empty) {
+                self.refuse(&format!("{at}.exec.command"), "P32", "is empty");
+                return None;
+            }
+            return Some(Hook::Exec(command));
+        }
+        if let Some(sleep) = &handler.sleep {
+            let seconds = u64::try_from(sleep.seconds).ok().filter(|seconds| *seconds <= 3600);
+            if seconds.is_none() {
+                self.refuse(&format!("{at}.sleep.seconds"), "P32", "must be 0 to 3600");
+            }
+            return seconds.map(Duration::from_secs).map(Hook::Sleep);
+        }
+        let field = if handler.http_get.is_some() { "httpGet" } else { "tcpSocket" };
+        self.refuse(&format!("{at}.{field}"), "P32", "is not carried out as a hook: use exec or sleep");
+        None
+    }
+}
+
+pub(super) fn time(seconds: i64) -> prost_types::Duration {
+    prost_types::Duration { seconds, nanos: 0 }
+}

@@ -1,0 +1,100 @@
+//! Limits and requests (P49 to P52).
+
+use std::collections::BTreeMap;
+
+use executor_client::v1::Limits;
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
+
+use super::Lowering;
+use crate::quantity::{Quantity, cpu_weight};
+
+/// Amounts by the name of the resource.
+pub(super) type Amounts = BTreeMap<String, Quantity>;
+
+impl Lowering<'_> {
+    /// Limits and requests of a container; requests default to limits.
+    pub(super) fn amounts(&mut self, path: &str, resources: Option<&ResourceRequirements>) -> (Amounts, Amounts) {
+        let Some(resources) = resources else { return Default::default() };
+        if resources.claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+            self.refuse(&format!("{path}.resources.claims"), "P52", "is not carried out");
+        }
+        let limits = self.quantities(&format!("{path}.resources.limits"), resources.limits.as_ref(), true);
+        let mut requests = self.quantities(&format!("{path}.resources.requests"), resources.requests.as_ref(), false);
+        for (name, limit) in &limits {
+            let request = *requests.entry(name.clone()).or_insert(*limit);
+            if request > *limit {
+                let message = format!("`{name}` is more than its limit");
+                self.refuse(&format!("{path}.resources.requests"), "P50", message);
+            }
+        }
+        (limits, requests)
+    }
+
+    fn quantities(&mut self, path: &str, written: Option<&BTreeMap<String, Written>>, limits: bool) -> Amounts {
+        let mut amounts = Amounts::new();
+        for (name, Written(text)) in written.into_iter().flatten() {
+            let below = format!("{path}['{name}']");
+            match Quantity::parse(text) {
+                Some(quantity) if !quantity.is_negative() => {
+                    amounts.insert(name.clone(), quantity);
+                }
+                _ => self.refuse(&below, "P50", "is not a quantity such as 500m, 1.5 or 128Mi"),
+            }
+            if !matches!(&**name, "cpu" | "memory" | "ephemeral-storage") && (limits || name.contains('/')) {
+                let message = "is not a resource that is given here: cpu, memory and ephemeral-storage are";
+                self.refuse(&below, "P52", message);
+            }
+        }
+        amounts
+    }
+
+    /// Limits for executord.
+    pub(super) fn limits(&mut self, path: &str, limits: &Amounts, requests: &Amounts) -> Limits {
+        let units = |amounts: &Amounts, name: &str| amounts.get(name).map_or(0, |amount| amount.units());
+        let memory = units(limits, "memory");
+        if memory == 0 && units(requests, "memory") > 0 {
+            let message = "there is no limit: executord's own default applies";
+            self.warn(&format!("{path}.resources.requests.memory"), "P50", message);
+        }
+        Limits {
+            memory_bytes: memory,
+            // A thousandth is below the kernel's least quota, 1 ms of 100.
+            cpu_millis: limits.get("cpu").map_or(0, |cpu| if cpu.millis() == 0 { 0 } else { cpu.millis().max(10) }),
+            cpu_weight: requests.get("cpu").map_or(0, |cpu| cpu_weight(*cpu)),
+            disk_bytes: units(limits, "ephemeral-storage"),
+            memory_reservation_bytes: if memory > 0 { units(requests, "memory").min(memory) } else { 0 },
+            ..Limits::default()
+        }
+    }
+
+    /// Score by which the kernel kills when memory runs out (P51). None for Guaranteed, which would be below the host's own.
+    pub(super) fn oom_score(&mut self, requests: &Amounts) -> Option<i32> {
+        let all: Vec<Container> = self.containers().into_iter().map(|(_, container, _)| container.clone()).collect();
+        let has = |container: &Container, which: fn(&ResourceRequirements) -> Option<&BTreeMap<String, Written>>| {
+            container.resources.as_ref().and_then(which).cloned().unwrap_or_default()
+        };
+        let (mut best_effort, mut guaranteed) = (true, true);
+        for container in &all {
+            let limits = has(container, |resources| resources.limits.as_ref());
+            let requests = has(container, |resources| resources.requests.as_ref());
+            for name in ["cpu", "memory"] {
+                let parse =
+                    |amounts: &BTreeMap<String, Written>| amounts.get(name).and_then(|one| Quantity::parse(&one.0));
+                let (limit, request) = (parse(&limits), parse(&requests));
+                best_effort &= limit.is_none() && request.is_none();
+                guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
+            }
+        }
+        if best_effort {
+            return Some(1000);
+        }
+        if guaranteed {
+            return None;
+        }
+        let request = u128::from(requests.get("memory").map_or(0, |memory| memory.units()));
+        let capacity = u128::from(self.options.memory_bytes.max(1));
+        let score = 1000i64.saturating_sub(i64::try_from(request * 1000 / capacity).unwrap_or(1000));
+        Some(i32::try_from(score.clamp(3, 999)).unwrap_or(999))
+    }
+}

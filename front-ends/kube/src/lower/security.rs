@@ -1,0 +1,127 @@
+//! Who a container runs as, and what it may (P44 to P48).
+
+use executor_client::v1::{Capabilities, RunRequest};
+use k8s_openapi::api::core::v1::{Container, SeccompProfile};
+
+use super::Lowering;
+
+/// The user of a container.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Identity {
+    /// `uid`, `uid:gid`, or empty for the image's.
+    pub(super) user: String,
+    /// Nobody checked yet that the image's user is not root.
+    pub(super) check_image: bool,
+    /// Supplementary groups.
+    pub(super) groups: Vec<String>,
+    /// Group of the files of its volumes.
+    pub(super) fs_group: Option<String>,
+    /// AppArmor profile.
+    pub(super) apparmor: String,
+}
+
+impl Lowering<'_> {
+    pub(super) fn identity(&mut self, path: &str, container: &Container, request: &mut RunRequest) -> Identity {
+        let pod = self.spec.security_context.clone().unwrap_or_default();
+        let own = container.security_context.clone().unwrap_or_default();
+        let at = |field: &str| format!("{path}.securityContext.{field}");
+        let id = |value: Option<i64>| value.map(|value| u32::try_from(value).map_err(|_| value));
+        let number = |field: &str, value: Option<i64>, lowering: &mut Self| match id(value) {
+            Some(Err(value)) => {
+                lowering.refuse(&at(field), "P44", format!("is {value}; it must be 0 to 4294967295"));
+                None
+            }
+            other => other.and_then(Result::ok),
+        };
+        let uid = number("runAsUser", own.run_as_user.or(pod.run_as_user), self);
+        let gid = number("runAsGroup", own.run_as_group.or(pod.run_as_group), self);
+        let non_root = own.run_as_non_root.or(pod.run_as_non_root) == Some(true);
+        let user = match (uid, gid) {
+            (Some(uid), Some(gid)) => format!("{uid}:{gid}"),
+            (Some(uid), None) => uid.to_string(),
+            (None, Some(_)) => {
+                self.refuse(&at("runAsGroup"), "P44", "is set without runAsUser: set that, too");
+                String::new()
+            }
+            (None, None) => String::new(),
+        };
+        if non_root && uid == Some(0) {
+            self.refuse(&at("runAsUser"), "P44", "is 0, and runAsNonRoot is set");
+        }
+        let mut groups: Vec<String> = Vec::new();
+        let mut fs_group = None;
+        if let Some(group) = number("fsGroup", pod.fs_group, self) {
+            groups.push(group.to_string());
+            fs_group = Some(group.to_string());
+        }
+        for group in pod.supplemental_groups.into_iter().flatten() {
+            if let Some(group) = number("supplementalGroups", Some(group), self) {
+                groups.push(group.to_string());
+            }
+        }
+        groups.dedup();
+        if pod.supplemental_groups_policy.as_deref() == Some("Strict") {
+            let message = "Strict is not carried out: groups of the image's /etc/group are added";
+            self.refuse("spec.securityContext.supplementalGroupsPolicy", "P45", message);
+        }
+        let refused = [
+            (
+                "seLinuxOptions",
+                own.se_linux_options.is_some() || pod.se_linux_options.is_some(),
+                "is not carried out: there is no SELinux here",
+            ),
+            (
+                "windowsOptions",
+                own.windows_options.is_some() || pod.windows_options.is_some(),
+                "is not carried out: the host is not Windows",
+            ),
+            ("procMount", own.proc_mount.as_deref().is_some_and(|mount| mount != "Default"), "must be Default"),
+        ];
+        for (field, _, message) in refused.into_iter().filter(|(_, set, _)| *set) {
+            self.refuse(&at(field), "P47", message);
+        }
+        let privileged = own.privileged == Some(true);
+        if privileged && own.allow_privilege_escalation == Some(false) {
+            self.refuse(&at("allowPrivilegeEscalation"), "P46", "is false in a privileged container");
+        }
+        request.privileged = privileged;
+        request.read_only_rootfs = own.read_only_root_filesystem == Some(true);
+        request.capabilities = own.capabilities.map(|capabilities| {
+            let plain = |names: Option<Vec<String>>| -> Vec<String> {
+                let names = names.unwrap_or_default().into_iter();
+                names.map(|name| name.strip_prefix("CAP_").map_or(name.clone(), str::to_owned)).collect()
+            };
+            let (add, drop) = (plain(capabilities.add), plain(capabilities.drop));
+            // Single ones are dropped after the adding.
+            let add = add.into_iter().filter(|name| !drop.contains(name) || name == "ALL").collect();
+            Capabilities { add, drop }
+        });
+        self.seccomp(&at("seccompProfile"), own.seccomp_profile.or(pod.seccomp_profile).as_ref());
+        let apparmor = own.app_armor_profile.or(pod.app_armor_profile);
+        let apparmor = match apparmor.as_ref().map(|profile| (&*profile.type_, profile.localhost_profile.clone())) {
+            None | Some(("Unconfined", _)) => String::new(),
+            Some(("Localhost", Some(profile))) => profile,
+            Some(_) => {
+                let message =
+                    "must be Localhost with a profile that the operator lends, or Unconfined: there is no default";
+                self.refuse(&at("appArmorProfile"), "P47", message);
+                String::new()
+            }
+        };
+        Identity { user, check_image: non_root && uid.is_none(), groups, fs_group, apparmor }
+    }
+
+    fn seccomp(&mut self, path: &str, profile: Option<&SeccompProfile>) {
+        match profile.map(|profile| &*profile.type_) {
+            // Without one it is executord's own filter.
+            None | Some("RuntimeDefault") => {}
+            Some("Unconfined") => {
+                self.refuse(path, "P47", "Unconfined is not carried out: executord's own filter is in force; a privileged container has none");
+            }
+            Some("Localhost") => {
+                self.refuse(path, "P47", "Localhost is not carried out: there is no directory of profiles")
+            }
+            Some(_) => self.refuse(path, "P47", "must be RuntimeDefault"),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the containers of a pod share: network, names, processes, ids (P40 to P43, P48).
+
+use std::net::IpAddr;
+
+use executor_client::v1::port_mapping::Protocol;
+use executor_client::v1::{CreatePodRequest, Dns, ExtraHost, Network, PortMapping, UserNamespace};
+
+use super::Lowering;
+use crate::names::is_label;
+use crate::options::PodNetwork;
+use crate::plan::Role;
+
+/// Most name servers, search domains, and bytes of these (P42).
+const SERVERS_MAX: usize = 3;
+const SEARCHES_MAX: usize = 32;
+const SEARCH_BYTES_MAX: usize = 2048;
+
+impl Lowering<'_> {
+    pub(super) fn shared(&mut self) -> CreatePodRequest {
+        let spec = self.spec;
+        let host_network = spec.host_network == Some(true);
+        let (network, network_name) = match &self.options.network {
+            _ if host_network => (Network::Host, String::new()),
+            PodNetwork::None => (Network::None, String::new()),
+            PodNetwork::Host => (Network::Host, String::new()),
+            PodNetwork::Cni(name) => (Network::Cni, name.clone()),
+        };
+        let hostname = match spec.hostname.as_deref().filter(|name| !name.is_empty()) {
+            Some(name) if !is_label(name) => {
+                self.refuse("spec.hostname", "P40", "is not a DNS label: use a-z, 0-9 and `-`, at most 63");
+                String::new()
+            }
+            Some(name) => name.to_owned(),
+            None => self.name.chars().take(63).collect::<String>().trim_end_matches(['-', '.']).to_owned(),
+        };
+        let sysctls = spec.security_context.as_ref().and_then(|context| context.sysctls.clone()).unwrap_or_default();
+        CreatePodRequest {
+            network: network.into(),
+            network_name,
+            egress: self.options.egress && network == Network::Cni,
+            ports: self.ports(network),
+            // The host's network comes with the host's name.
+            hostname: if network == Network::Host { String::new() } else { hostname },
+            dns: self.dns(),
+            extra_hosts: self.host_aliases(),
+            sysctls: sysctls.into_iter().map(|one| (one.name, one.value)).collect(),
+            user_namespace: match spec.host_users {
+                Some(true) => UserNamespace::Host.into(),
+                _ => UserNamespace::Own.into(),
+            },
+            share_processes: spec.share_process_namespace == Some(true),
+            ..CreatePodRequest::default()
+        }
+    }
+
+    fn host_aliases(&mut self) -> Vec<ExtraHost> {
+        let mut hosts = Vec::new();
+        for (index, alias) in self.spec.host_aliases.iter().flatten().enumerate() {
+            if alias.ip.parse::<IpAddr>().is_err() {
+                self.refuse(&format!("spec.hostAliases[{index}].ip"), "P41", "is not an IP address");
+            }
+            for name in alias.hostnames.iter().flatten() {
+                hosts.push(ExtraHost { name: name.clone(), address: alias.ip.clone() });
+            }
+        }
+        hosts
+    }
+
+    fn dns(&mut self) -> Option<Dns> {
+        let policy = self.spec.dns_policy.as_deref();
+        match policy {
+            None | Some("Default" | "None") => {}
+            Some("ClusterFirst" | "ClusterFirstWithHostNet") => {
+                let message = "acts as Default: there is no cluster DNS (MissingClusterDNS)";
+                self.warn("spec.dnsPolicy", "P42", message);
+            }
+            Some(_) => {
+                self.refuse("spec.dnsPolicy", "P42", "must be ClusterFirst, ClusterFirstWithHostNet, Default or None")
+            }
+        }
+        let Some(config) = &self.spec.dns_config else {
+            if policy == Some("None") {
+                self.refuse("spec.dnsConfig", "P42", "is missing: dnsPolicy None needs its nameservers");
+            }
+            return None;
+        };
+        let servers = config.nameservers.clone().unwrap_or_default();
+        let searches = config.searches.clone().unwrap_or_default();
+        if policy == Some("None") && servers.is_empty() {
+            self.refuse("spec.dnsConfig.nameservers", "P42", "is empty: dnsPolicy None needs one");
+        }
+        if servers.len() > SERVERS_MAX {
+            let message = format!("has {}; at most {SERVERS_MAX}", servers.len());
+            self.refuse("spec.dnsConfig.nameservers", "P42", message);
+        }
+        if servers.iter().any(|server| server.parse::<IpAddr>().is_err()) {
+            self.refuse("spec.dnsConfig.nameservers", "P42", "has one that is not an IP address");
+        }
+        let bytes: usize = searches.iter().map(|search| search.len() + 1).sum();
+        if searches.len() > SEARCHES_MAX || bytes > SEARCH_BYTES_MAX {
+            let message =
+                format!("has {} of {bytes} bytes; at most {SEARCHES_MAX} of {SEARCH_BYTES_MAX}", searches.len());
+            self.refuse("spec.dnsConfig.searches", "P42", message);
+        }
+        if policy != Some("None") {
+            self.warn("spec.dnsConfig", "P42", "is taken instead of the host's settings, not in addition to them");
+        }
+        let option = |name: &str, value: Option<&str>| match value {
+            Some(value) => format!("{name}:{value}"),
+            None => name.to_owned(),
+        };
+        let options = config.options.iter().flatten();
+        let options = options.filter_map(|one| Some(option(one.name.as_deref()?, one.value.as_deref()))).collect();
+        Some(Dns { servers, searches, options })
+    }
+
+    /// Published ports: those with a hostPort (P43).
+    fn ports(&mut self, network: Network) -> Vec<PortMapping> {
+        let mut ports: Vec<PortMapping> = Vec::new();
+        let declared: Vec<_> = self
+            .containers()
+            .into_iter()
+            .filter(|(_, _, role)| *role != Role::Init)
+            .flat_map(|(path, container, _)| {
+                let all = container.ports.clone().unwrap_or_default().into_iter().enumerate();
+                all.map(move |(index, port)| (format!("{path}.ports[{index}]"), port))
+            })
+            .collect();
+        for (path, port) in declared {
+            let valid = |number: i32| u32::try_from(number).ok().filter(|number| (1..=65535).contains(number));
+            let Some(container_port) = valid(port.container_port) else {
+                let message = format!("is {}; it must be 1 to 65535", port.container_port);
+                self.refuse(&format!("{path}.containerPort"), "P43", message);
+                continue;
+            };
+            let protocol = match port.protocol.as_deref() {
+                None | Some("TCP") => Protocol::Tcp,
+                Some("UDP") => Protocol::Udp,
+                Some("SCTP") => Protocol::Sctp,
+                Some(_) => {
+                    self.refuse(&format!("{path}.protocol"), "P43", "must be TCP, UDP or SCTP");
+                    continue;
+                }
+            };
+            let Some(asked) = port.host_port.filter(|number| *number != 0) else { continue };
+            let Some(host_port) = valid(asked) else {
+                self.refuse(&format!("{path}.hostPort"), "P43", format!("is {asked}; it must be 1 to 65535"));
+                continue;
+            };
+            match network {
+                Network::Host if host_port != container_port => {
+                    let message = "is not the containerPort: on the host's network both are equal";
+                    self.refuse(&format!("{path}.hostPort"), "P43", message);
+                    continue;
+                }
+                Network::Host => continue,
+                Network::Cni => {}
+                _ => {
+                    let message = "needs a network that publishes ports: --network cni";
+                    self.refuse(&format!("{path}.hostPort"), "P43", message);
+                    continue;
+                }
+            }
+            let host_ip = port.host_ip.clone().unwrap_or_default();
+            let same = |other: &&PortMapping| {
+                (other.host_port, other.protocol(), &other.host_ip) == (host_port, protocol, &host_ip)
+            };
+            if ports.iter().find(same).is_some() {
+                self.refuse(&format!("{path}.hostPort"), "P43", format!("{host_port} is published twice"));
+                continue;
+            }
+            ports.push(PortMapping { host_ip, host_port, container_port, protocol: protocol.into() });
+        }
+        ports
+    }
+}

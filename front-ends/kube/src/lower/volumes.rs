@@ -1,0 +1,548 @@
+//! Volumes of a pod, and their mounts (P53 to P59).
+
+use std::collections::BTreeMap;
+
+use executor_client::v1::volume_mount::Source;
+use executor_client::v1::{
+    CreatePodRequest, EmptyVolume, File, ImageVolume, NamedVolume, PodVolume, PodVolumeName, VolumeMount, empty_volume,
+};
+use k8s_openapi::api::core::v1::{
+    Container, DownwardAPIVolumeFile, KeyToPath, ObjectFieldSelector, Volume, VolumeMount as Written,
+};
+use zeroize::Zeroizing;
+
+use super::Lowering;
+use crate::docker;
+use crate::names::{is_below, is_label};
+use crate::plan::Role;
+use crate::quantity::Quantity;
+
+/// Size of a volume in memory where nothing else gives one.
+const MEMORY_DEFAULT: u64 = 64 << 20;
+/// Mode of files where nobody says another one.
+const MODE: i32 = 0o644;
+
+/// A file of a volume.
+#[derive(Clone)]
+pub(super) struct Projected {
+    content: Zeroizing<Vec<u8>>,
+    mode: u32,
+    secret: bool,
+}
+
+/// What a volume is here.
+#[derive(Clone)]
+pub(super) enum Kind {
+    /// A volume of the pod.
+    Empty,
+    /// Files by their path below the mount.
+    Files(BTreeMap<String, Projected>),
+    /// A directory that the operator lends.
+    Host { name: String, sub_path: String, read_only: bool },
+    /// Files of an image.
+    Image(String),
+    /// It was refused.
+    Refused,
+}
+
+/// Volumes by name.
+pub(super) type Volumes = BTreeMap<String, Kind>;
+
+/// What the mounts of a container become.
+#[derive(Default)]
+pub(super) struct Mounted {
+    pub(super) files: Vec<File>,
+    /// Directories of files.
+    pub(super) directories: Vec<String>,
+    /// Those of them that follow changes.
+    pub(super) rotating: Vec<String>,
+    pub(super) volumes: Vec<VolumeMount>,
+}
+
+impl Lowering<'_> {
+    pub(super) fn volumes(&mut self, create: &mut CreatePodRequest) -> Volumes {
+        let mut volumes = Volumes::new();
+        for (index, volume) in self.spec.volumes.iter().flatten().enumerate() {
+            let at = format!("spec.volumes[{index}]");
+            if !is_label(&volume.name) {
+                self.refuse(&format!("{at}.name"), "P6", "is not a DNS label: use a-z, 0-9 and `-`, at most 63");
+            }
+            let kind = self.volume(&at, volume, create);
+            if volumes.insert(volume.name.clone(), kind).is_some() {
+                self.refuse(&format!("{at}.name"), "P6", format!("`{}` is the name of another volume", volume.name));
+            }
+        }
+        volumes
+    }
+
+    fn volume(&mut self, at: &str, volume: &Volume, create: &mut CreatePodRequest) -> Kind {
+        if let Some(empty) = &volume.empty_dir {
+            let size = empty.size_limit.as_ref().map(|limit| Quantity::parse(&limit.0));
+            if let Some(None) = size {
+                self.refuse(&format!("{at}.emptyDir.sizeLimit"), "P50", "is not a quantity such as 64Mi");
+            }
+            let mut size = size.flatten().map_or(0, Quantity::units);
+            let medium = match empty.medium.as_deref() {
+                None | Some("") => empty_volume::Medium::Disk,
+                Some("Memory") => empty_volume::Medium::Memory,
+                Some(_) => {
+                    self.refuse(
+                        &format!("{at}.emptyDir.medium"),
+                        "P56",
+                        "must be empty or Memory: huge pages are not given here",
+                    );
+                    empty_volume::Medium::Disk
+                }
+            };
+            if medium == empty_volume::Medium::Memory {
+                let limits = self.spec.containers.iter().map(|container| {
+                    let limit = container.resources.as_ref()?.limits.as_ref()?.get("memory")?;
+                    Quantity::parse(&limit.0).map(Quantity::units)
+                });
+                let pod: Option<u64> = limits.sum();
+                size = match (size, pod) {
+                    (0, Some(pod)) if pod > 0 => pod,
+                    (0, _) => {
+                        let message = format!(
+                            "has neither a sizeLimit nor memory limits to go by: it gets {} MiB",
+                            MEMORY_DEFAULT >> 20
+                        );
+                        self.warn(&format!("{at}.emptyDir"), "P56", message);
+                        MEMORY_DEFAULT
+                    }
+                    (size, Some(pod)) if pod > 0 => size.min(pod),
+                    (size, _) => size,
+                };
+            }
+            let empty = EmptyVolume { medium: medium.into(), size_bytes: size, mode: Some(0o777) };
+            create.volumes.push(PodVolume { name: volume.name.clone(), empty: Some(empty) });
+            return Kind::Empty;
+        }
+        if let Some(source) = &volume.config_map {
+            let mode = self.mode(&format!("{at}.configMap.defaultMode"), source.default_mode, MODE);
+            let files = self.configured(
+                &format!("{at}.configMap"),
+                false,
+                &source.name,
+                source.items.as_deref(),
+                source.optional,
+                mode,
+            );
+            return Kind::Files(files);
+        }
+        if let Some(source) = &volume.secret {
+            let mode = self.mode(&format!("{at}.secret.defaultMode"), source.default_mode, MODE);
+            let name = source.secret_name.clone().unwrap_or_default();
+            let files =
+                self.configured(&format!("{at}.secret"), true, &name, source.items.as_deref(), source.optional, mode);
+            return Kind::Files(files);
+        }
+        if let Some(source) = &volume.downward_api {
+            let mode = self.mode(&format!("{at}.downwardAPI.defaultMode"), source.default_mode, MODE);
+            let files = self.downward(&format!("{at}.downwardAPI"), source.items.as_deref().unwrap_or_default(), mode);
+            return Kind::Files(files);
+        }
+        if let Some(source) = &volume.projected {
+            return self.projected(&format!("{at}.projected"), source);
+        }
+        if let Some(source) = &volume.host_path {
+            return self.host_path(&format!("{at}.hostPath"), &source.path, source.type_.as_deref());
+        }
+        if let Some(source) = &volume.image {
+            let reference = source.reference.clone().unwrap_or_default();
+            if !docker::is_image(&reference) {
+                self.refuse(&format!("{at}.image.reference"), "P59", "is not the name of an image");
+                return Kind::Refused;
+            }
+            return Kind::Image(
+                self.options.images.get(&reference).cloned().unwrap_or(format!("docker://{reference}")),
+            );
+        }
+        let kinds = [
+            ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
+            ("ephemeral", volume.ephemeral.is_some()),
+            ("csi", volume.csi.is_some()),
+            ("awsElasticBlockStore", volume.aws_elastic_block_store.is_some()),
+            ("azureDisk", volume.azure_disk.is_some()),
+            ("azureFile", volume.azure_file.is_some()),
+            ("cephfs", volume.cephfs.is_some()),
+            ("cinder", volume.cinder.is_some()),
+            ("fc", volume.fc.is_some()),
+            ("flexVolume", volume.flex_volume.is_some()),
+            ("flocker", volume.flocker.is_some()),
+            ("gcePersistentDisk", volume.gce_persistent_disk.is_some()),
+            ("gitRepo", volume.git_repo.is_some()),
+            ("glusterfs", volume.glusterfs.is_some()),
+            ("iscsi", volume.iscsi.is_some()),
+            ("nfs", volume.nfs.is_some()),
+            ("photonPersistentDisk", volume.photon_persistent_disk.is_some()),
+            ("portworxVolume", volume.portworx_volume.is_some()),
+            ("quobyte", volume.quobyte.is_some()),
+            ("rbd", volume.rbd.is_some()),
+            ("scaleIO", volume.scale_io.is_some()),
+            ("storageos", volume.storageos.is_some()),
+            ("vsphereVolume", volume.vsphere_volume.is_some()),
+        ];
+        match kinds.into_iter().find(|(_, set)| *set) {
+            Some((kind, _)) => {
+                let message = "is not carried out: use an emptyDir, or a hostPath that the operator lends";
+                self.refuse(&format!("{at}.{kind}"), "P59", message);
+            }
+            None => {
+                // The API server makes an emptyDir of it.
+                let empty = EmptyVolume { mode: Some(0o777), ..EmptyVolume::default() };
+                create.volumes.push(PodVolume { name: volume.name.clone(), empty: Some(empty) });
+                return Kind::Empty;
+            }
+        }
+        Kind::Refused
+    }
+
+    fn mode(&mut self, at: &str, mode: Option<i32>, default: i32) -> u32 {
+        let mode = mode.unwrap_or(default);
+        if !(0..=0o777).contains(&mode) {
+            self.refuse(at, "P2", format!("is {mode}, which is 0{mode:o} in octal; it must be 0 to 0777"));
+        }
+        mode.unsigned_abs() & 0o777
+    }
+
+    /// Files of a ConfigMap or Secret (P53).
+    fn configured(
+        &mut self,
+        at: &str,
+        secret: bool,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        optional: Option<bool>,
+        mode: u32,
+    ) -> BTreeMap<String, Projected> {
+        let what = if secret { "Secret" } else { "ConfigMap" };
+        let optional = optional == Some(true);
+        let Some(config) = self.config(secret, name).cloned() else {
+            if !optional {
+                let message =
+                    format!("there is no {what} `{name}` in the namespace {} among the files", self.workload.namespace);
+                self.refuse(at, "P19", message);
+            }
+            return BTreeMap::new();
+        };
+        let mut files = BTreeMap::new();
+        let projected = |content: &[u8], mode| Projected { content: Zeroizing::new(content.to_vec()), mode, secret };
+        let Some(items) = items.filter(|items| !items.is_empty()) else {
+            for (key, value) in &config.data {
+                files.insert(key.clone(), projected(value.bytes(), mode));
+            }
+            return files;
+        };
+        for (index, item) in items.iter().enumerate() {
+            let at = format!("{at}.items[{index}]");
+            if !is_below(&item.path) {
+                self.refuse(&format!("{at}.path"), "P53", "must be relative, without `..`");
+                continue;
+            }
+            let mode = self.mode(&format!("{at}.mode"), item.mode, i32::try_from(mode).unwrap_or(MODE));
+            match config.data.get(&item.key) {
+                Some(value) => {
+                    files.insert(clean(&item.path), projected(value.bytes(), mode));
+                }
+                None if optional => {}
+                None => {
+                    self.refuse(&format!("{at}.key"), "P53", format!("the {what} `{name}` has no key `{}`", item.key))
+                }
+            }
+        }
+        files
+    }
+
+    /// Files of the downward API (P20).
+    fn downward(&mut self, at: &str, items: &[DownwardAPIVolumeFile], mode: u32) -> BTreeMap<String, Projected> {
+        let mut files = BTreeMap::new();
+        for (index, item) in items.iter().enumerate() {
+            let at = format!("{at}.items[{index}]");
+            if !is_below(&item.path) {
+                self.refuse(&format!("{at}.path"), "P53", "must be relative, without `..`");
+                continue;
+            }
+            let mode = self.mode(&format!("{at}.mode"), item.mode, i32::try_from(mode).unwrap_or(MODE));
+            let value = if let Some(field) = &item.field_ref {
+                self.volume_field(&format!("{at}.fieldRef"), field)
+            } else if let Some(resource) = &item.resource_field_ref {
+                let all: Vec<Container> =
+                    self.containers().into_iter().map(|(_, container, _)| container.clone()).collect();
+                let name = resource.container_name.clone().unwrap_or_default();
+                match all.iter().find(|container| container.name == name) {
+                    Some(container) => self.resource_field(&format!("{at}.resourceFieldRef"), resource, container),
+                    None => {
+                        self.refuse(
+                            &format!("{at}.resourceFieldRef.containerName"),
+                            "P21",
+                            "is not a container of the pod",
+                        );
+                        None
+                    }
+                }
+            } else {
+                self.refuse(&at, "P20", "must have fieldRef or resourceFieldRef");
+                None
+            };
+            if let Some(value) = value {
+                let content = Zeroizing::new(value.into_bytes());
+                files.insert(clean(&item.path), Projected { content, mode, secret: false });
+            }
+        }
+        files
+    }
+
+    fn volume_field(&mut self, at: &str, field: &ObjectFieldSelector) -> Option<String> {
+        let lines = |all: &BTreeMap<String, String>| {
+            all.iter().map(|(key, value)| format!("{key}={value:?}\n")).collect::<String>()
+        };
+        match &*field.field_path {
+            "metadata.labels" => Some(lines(&self.metadata.labels.clone().unwrap_or_default())),
+            "metadata.annotations" => Some(lines(&self.metadata.annotations.clone().unwrap_or_default())),
+            path if path.starts_with("metadata.") => self.field(at, field),
+            _ => {
+                self.refuse(&format!("{at}.fieldPath"), "P20", "must be one of metadata.* in a volume");
+                None
+            }
+        }
+    }
+
+    fn projected(&mut self, at: &str, source: &k8s_openapi::api::core::v1::ProjectedVolumeSource) -> Kind {
+        let mode = self.mode(&format!("{at}.defaultMode"), source.default_mode, MODE);
+        let mut files = BTreeMap::new();
+        for (index, source) in source.sources.iter().flatten().enumerate() {
+            let at = format!("{at}.sources[{index}]");
+            // Later sources overwrite (P54).
+            if let Some(source) = &source.config_map {
+                files.extend(self.configured(
+                    &format!("{at}.configMap"),
+                    false,
+                    &source.name,
+                    source.items.as_deref(),
+                    source.optional,
+                    mode,
+                ));
+            }
+            if let Some(source) = &source.secret {
+                files.extend(self.configured(
+                    &format!("{at}.secret"),
+                    true,
+                    &source.name,
+                    source.items.as_deref(),
+                    source.optional,
+                    mode,
+                ));
+            }
+            if let Some(source) = &source.downward_api {
+                files.extend(self.downward(
+                    &format!("{at}.downwardAPI"),
+                    source.items.as_deref().unwrap_or_default(),
+                    mode,
+                ));
+            }
+            for (field, set) in [
+                ("serviceAccountToken", source.service_account_token.is_some()),
+                ("clusterTrustBundle", source.cluster_trust_bundle.is_some()),
+                ("podCertificate", source.pod_certificate.is_some()),
+            ] {
+                if set {
+                    self.refuse(
+                        &format!("{at}.{field}"),
+                        "P54",
+                        "is not carried out: there is no API server that gives one",
+                    );
+                }
+            }
+        }
+        Kind::Files(files)
+    }
+
+    fn host_path(&mut self, at: &str, path: &str, kind: Option<&str>) -> Kind {
+        if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+            self.refuse(&format!("{at}.path"), "P57", "must be absolute, without `..`");
+            return Kind::Refused;
+        }
+        if !matches!(kind, None | Some("" | "Directory")) {
+            let message =
+                "must be empty or Directory: a volume is a directory that the operator lends and that is there";
+            self.refuse(&format!("{at}.type"), "P57", message);
+            return Kind::Refused;
+        }
+        let path = path.trim_end_matches('/');
+        let inside = |volume: &&crate::options::HostVolume| {
+            let lent = volume.path.trim_end_matches('/');
+            path == lent || path.strip_prefix(lent).is_some_and(|rest| rest.starts_with('/'))
+        };
+        let Some(volumes) = &self.options.host_volumes else {
+            return Kind::Host { name: String::new(), sub_path: String::new(), read_only: false };
+        };
+        let found = volumes.iter().filter(inside).max_by_key(|volume| volume.path.len());
+        match found {
+            Some(volume) => Kind::Host {
+                name: volume.name.clone(),
+                sub_path: path[volume.path.trim_end_matches('/').len()..].trim_start_matches('/').to_owned(),
+                read_only: volume.read_only,
+            },
+            None => {
+                let message = "does not lie in a directory that the operator lends (tables `volumes` of executord's configuration)";
+                self.refuse(&format!("{at}.path"), "P48", message);
+                Kind::Refused
+            }
+        }
+    }
+
+    /// The mounts of a container.
+    pub(super) fn mounts(
+        &mut self,
+        at: &str,
+        container: &Container,
+        role: Role,
+        volumes: &Volumes,
+        expand: &dyn Fn(&str) -> crate::environment::Expanded,
+        fs_group: Option<&str>,
+    ) -> Mounted {
+        let _ = role;
+        let mut mounted = Mounted::default();
+        let mut paths: Vec<String> = Vec::new();
+        if container.volume_devices.as_ref().is_some_and(|devices| !devices.is_empty()) {
+            self.refuse(&format!("{at}.volumeDevices"), "P59", "is not carried out: there are no block devices");
+        }
+        for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+            let at = format!("{at}.volumeMounts[{index}]");
+            let path = clean_absolute(&mount.mount_path);
+            if !mount.mount_path.starts_with('/')
+                || mount.mount_path.contains(':')
+                || mount.mount_path.split('/').any(|part| part == "..")
+            {
+                self.refuse(&format!("{at}.mountPath"), "P58", "must be absolute, without `..` and `:`");
+                continue;
+            }
+            if paths.contains(&path) {
+                self.refuse(&format!("{at}.mountPath"), "P58", format!("`{path}` is that of another mount"));
+                continue;
+            }
+            paths.push(path.clone());
+            let Some(sub_path) = self.sub_path(&at, mount, expand) else { continue };
+            if mount.mount_propagation.as_deref().is_some_and(|propagation| propagation != "None") {
+                self.refuse(&format!("{at}.mountPropagation"), "P58", "must be None: mounts are not passed on");
+            }
+            let Some(kind) = volumes.get(&mount.name) else {
+                self.refuse(&format!("{at}.name"), "P58", format!("`{}` is not a volume of the pod", mount.name));
+                continue;
+            };
+            let read_only = mount.read_only == Some(true);
+            let source = match kind {
+                Kind::Refused => continue,
+                Kind::Empty => Some((Source::Pod(PodVolumeName { name: mount.name.clone() }), sub_path, read_only)),
+                Kind::Image(reference) => {
+                    Some((Source::Image(ImageVolume { reference: reference.clone() }), sub_path, true))
+                }
+                Kind::Host { name, sub_path: inner, read_only: lent } => {
+                    let joined = [inner.as_str(), sub_path.as_str()]
+                        .into_iter()
+                        .filter(|part| !part.is_empty())
+                        .collect::<Vec<_>>()
+                        .join("/");
+                    Some((Source::Host(NamedVolume { name: name.clone() }), joined, read_only || *lent))
+                }
+                Kind::Files(files) => {
+                    self.file_mount(&at, &path, &sub_path, files, fs_group, &mut mounted);
+                    None
+                }
+            };
+            if let Some((source, sub_path, read_only)) = source {
+                mounted.volumes.push(VolumeMount { path, source: Some(source), sub_path, read_only });
+            }
+        }
+        mounted
+    }
+
+    fn sub_path(
+        &mut self,
+        at: &str,
+        mount: &Written,
+        expand: &dyn Fn(&str) -> crate::environment::Expanded,
+    ) -> Option<String> {
+        let plain = mount.sub_path.clone().unwrap_or_default();
+        let expression = mount.sub_path_expr.clone().unwrap_or_default();
+        if !plain.is_empty() && !expression.is_empty() {
+            self.refuse(&format!("{at}.subPathExpr"), "P58", "is set beside subPath");
+            return None;
+        }
+        let (field, path) = if expression.is_empty() {
+            ("subPath", plain)
+        } else {
+            let expanded = expand(&expression);
+            if expanded.secret {
+                self.refuse(
+                    &format!("{at}.subPathExpr"),
+                    "P13",
+                    "would have a value of a Secret, and paths are recorded",
+                );
+                return None;
+            }
+            if let Some(unknown) = expanded.unknown.first() {
+                self.refuse(&format!("{at}.subPathExpr"), "P58", format!("the variable `{unknown}` is not set"));
+                return None;
+            }
+            ("subPathExpr", expanded.text.to_string())
+        };
+        if !path.is_empty() && !is_below(&path) {
+            self.refuse(&format!("{at}.{field}"), "P58", "must be relative, without `..`");
+            return None;
+        }
+        Some(clean(&path))
+    }
+
+    /// Files of a volume below a mount. A mount of one file is not changed later (P55).
+    fn file_mount(
+        &mut self,
+        at: &str,
+        path: &str,
+        sub_path: &str,
+        files: &BTreeMap<String, Projected>,
+        fs_group: Option<&str>,
+        mounted: &mut Mounted,
+    ) {
+        let file = |path: String, projected: &Projected| File {
+            path,
+            content: projected.content.to_vec(),
+            public: !projected.secret,
+            // The group reads what the owner reads (P45).
+            mode: Some(if fs_group.is_some() {
+                projected.mode | (projected.mode & 0o400) >> 3
+            } else {
+                projected.mode
+            }),
+            group: fs_group.map(str::to_owned),
+        };
+        if sub_path.is_empty() {
+            mounted.directories.push(path.to_owned());
+            mounted.rotating.push(path.to_owned());
+            mounted.files.extend(files.iter().map(|(name, projected)| file(format!("{path}/{name}"), projected)));
+            return;
+        }
+        if let Some(projected) = files.get(sub_path) {
+            mounted.files.push(file(path.to_owned(), projected));
+            return;
+        }
+        let below = format!("{sub_path}/");
+        let inner: Vec<_> = files.iter().filter_map(|(name, one)| Some((name.strip_prefix(&below)?, one))).collect();
+        if inner.is_empty() {
+            self.refuse(&format!("{at}.subPath"), "P58", format!("the volume has no file `{sub_path}`"));
+            return;
+        }
+        mounted.directories.push(path.to_owned());
+        mounted.files.extend(inner.into_iter().map(|(name, one)| file(format!("{path}/{name}"), one)));
+    }
+}
+
+/// A relative path without empty parts and `.`.
+fn clean(path: &str) -> String {
+    path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+}
+
+fn clean_absolute(path: &str) -> String {
+    format!("/{}", clean(path))
+}

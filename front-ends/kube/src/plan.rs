@@ -1,0 +1,292 @@
+//! A plan: pods in the order of their start, each with the requests of its containers, as data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use executor_client::Wiped;
+use executor_client::v1::{CreatePodRequest, File, RunRequest};
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+
+use crate::job::{CronSpec, JobRun};
+use crate::workload::{Kind, Update};
+
+/// Label with the name of the play, on pods and containers.
+pub const PLAY: &str = "executor.kube/play";
+/// Label with the workload: `Deployment/web`.
+pub const WORKLOAD: &str = "executor.kube/workload";
+/// Label with the namespace.
+pub const NAMESPACE: &str = "executor.kube/namespace";
+/// Label with the pod's name.
+pub const POD: &str = "executor.kube/pod";
+/// Label with the container's name.
+pub const CONTAINER: &str = "executor.kube/container";
+/// Label with the container's role: `init`, `sidecar` or `main`.
+pub const ROLE: &str = "executor.kube/role";
+/// Label with the container's place in the order of the start.
+pub const INDEX: &str = "executor.kube/index";
+/// Label with the digest of the pod's specification without its secrets.
+pub const SPEC: &str = "executor.kube/spec";
+/// Beginning of the labels with the hook before the stop, in pieces: `executor.kube/pre-stop.0`.
+pub const PRE_STOP: &str = "executor.kube/pre-stop";
+/// Longest piece of a hook in a label, and the number of pieces.
+const PIECE: usize = 256;
+/// Most pieces of a hook.
+pub const PIECES_MAX: usize = 16;
+
+/// Role of a container in its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Runs to its end before the next one begins.
+    Init,
+    /// Begins before the mains, and is stopped after them.
+    Sidecar,
+    /// Runs.
+    Main,
+}
+
+impl Role {
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Init => "init",
+            Self::Sidecar => "sidecar",
+            Self::Main => "main",
+        }
+    }
+}
+
+/// What is done in a container after its start, or before its stop. Nothing in it is secret (P13).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// A program with its arguments.
+    Exec(Vec<String>),
+    /// A pause.
+    Sleep(Duration),
+}
+
+impl Hook {
+    /// The hook as the values of labels. `None` where it is too long.
+    pub fn to_labels(&self) -> Option<Vec<(String, String)>> {
+        let text = match self {
+            Self::Exec(command) => serde_json::to_string(command).ok()?,
+            Self::Sleep(time) => time.as_secs().to_string(),
+        };
+        let mut pieces = Vec::new();
+        let mut rest = &*text;
+        while !rest.is_empty() {
+            let mut end = rest.len().min(PIECE);
+            while !rest.is_char_boundary(end) {
+                end -= 1;
+            }
+            pieces.push((format!("{PRE_STOP}.{}", pieces.len()), rest[..end].to_owned()));
+            rest = &rest[end..];
+        }
+        (pieces.len() <= PIECES_MAX).then_some(pieces)
+    }
+
+    /// The hook of a container's labels.
+    pub fn of_labels<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
+        let mut text = String::new();
+        for piece in 0..PIECES_MAX {
+            let Some(more) = label(&format!("{PRE_STOP}.{piece}")) else { break };
+            text.push_str(more);
+        }
+        if text.starts_with('[') {
+            return serde_json::from_str(&text).ok().map(Self::Exec);
+        }
+        text.parse().ok().map(Duration::from_secs).map(Self::Sleep)
+    }
+}
+
+/// A container of a pod.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Name in the pod.
+    pub name: String,
+    /// Role.
+    pub role: Role,
+    /// Its request; with its id and its pod.
+    pub request: Wiped<RunRequest>,
+    /// Directories whose files follow changes of their Secrets and ConfigMaps (P55).
+    pub rotating: BTreeSet<String>,
+    /// Done after the start.
+    pub post_start: Option<Hook>,
+    /// Done before the stop.
+    pub pre_stop: Option<Hook>,
+    /// The image's user may not be root (P44).
+    pub non_root: bool,
+}
+
+/// A pod.
+#[derive(Clone, Debug)]
+pub struct PodPlan {
+    /// Id of the pod.
+    pub id: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Kind of its workload.
+    pub kind: Kind,
+    /// Name of its workload.
+    pub workload: String,
+    /// How it is replaced.
+    pub update: Update,
+    /// The next pod of the workload waits until this one is ready.
+    pub in_order: bool,
+    /// The pod itself.
+    pub create: CreatePodRequest,
+    /// Its containers in the order of their start.
+    pub members: Vec<Member>,
+    /// Time after which it has failed (P27).
+    pub deadline: Option<Duration>,
+    /// Rules of its Job.
+    pub job: Option<JobRun>,
+    /// Digest of everything but secrets and rotating files, in hexadecimal: another one is another pod.
+    pub digest: String,
+}
+
+/// A CronJob: not run by a play, but by the timer that is generated of it.
+#[derive(Clone, Debug)]
+pub struct CronPlan {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// When.
+    pub cron: CronSpec,
+    /// Pods of one run.
+    pub pods: Vec<PodPlan>,
+}
+
+/// Everything that is to run.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Pods in the order of their start.
+    pub pods: Vec<PodPlan>,
+    /// CronJobs.
+    pub crons: Vec<CronPlan>,
+}
+
+/// A keyed digest of secrets: without the key nothing can be tried against it.
+pub type Tag = [u8; 32];
+
+impl Member {
+    /// Files that follow changes: those below [`Member::rotating`], in the order of their paths.
+    pub fn rotating_files(&self) -> Vec<&File> {
+        let mut files: Vec<&File> = self.files().filter(|file| self.is_rotating(&file.path)).collect();
+        files.sort_by(|one, other| one.path.cmp(&other.path));
+        files
+    }
+
+    fn files(&self) -> impl Iterator<Item = &File> {
+        let run = self.request.action.iter().filter_map(|action| action.run.as_ref());
+        run.flat_map(|run| &run.volume_mounted_files)
+    }
+
+    fn is_rotating(&self, path: &str) -> bool {
+        self.rotating
+            .iter()
+            .any(|directory| path.strip_prefix(directory.as_str()).is_some_and(|rest| rest.starts_with('/')))
+    }
+
+    /// Tags of what changes a container without being in its digest: its secret variables and arguments, and its rotating files.
+    pub fn tags(&self, key: &Tag) -> (Tag, Tag) {
+        let mut environment = Keyed::new(key);
+        for run in self.request.action.iter().filter_map(|action| action.run.as_ref()) {
+            for variable in &run.secret_environment {
+                environment.part(variable.name.as_bytes());
+                environment.part(variable.value.as_bytes());
+            }
+            for argument in &run.secret_arguments {
+                environment.part(&argument.index.to_be_bytes());
+                environment.part(argument.value.as_bytes());
+            }
+        }
+        let mut files = Keyed::new(key);
+        for file in self.rotating_files() {
+            files.part(file.path.as_bytes());
+            files.part(&file.mode.unwrap_or(u32::MAX).to_be_bytes());
+            files.part(file.group.as_deref().unwrap_or_default().as_bytes());
+            files.part(&[u8::from(file.public)]);
+            files.part(&file.content);
+        }
+        (environment.end(), files.end())
+    }
+}
+
+/// HMAC-SHA-256 over parts with their lengths.
+struct Keyed {
+    inner: Sha256,
+    outer: [u8; 64],
+}
+
+impl Keyed {
+    fn new(key: &Tag) -> Self {
+        let (mut inner_key, mut outer) = ([0x36; 64], [0x5c; 64]);
+        for (at, byte) in key.iter().enumerate() {
+            inner_key[at] ^= byte;
+            outer[at] ^= byte;
+        }
+        let mut inner = Sha256::new();
+        inner.update(inner_key);
+        Self { inner, outer }
+    }
+
+    fn part(&mut self, bytes: &[u8]) {
+        self.inner.update((bytes.len() as u64).to_be_bytes());
+        self.inner.update(bytes);
+    }
+
+    fn end(self) -> Tag {
+        let mut outer = Sha256::new();
+        outer.update(self.outer);
+        outer.update(self.inner.finalize());
+        outer.finalize().into()
+    }
+}
+
+/// Digest of a pod and its members without their secrets, rotating files and labels of the play.
+pub(crate) fn digest(create: &CreatePodRequest, members: &[Member]) -> String {
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_be_bytes());
+        hash.update(bytes);
+    };
+    let mut create = create.clone();
+    for (key, value) in
+        sorted(std::mem::take(&mut create.labels)).into_iter().chain(sorted(std::mem::take(&mut create.sysctls)))
+    {
+        part(key.as_bytes());
+        part(value.as_bytes());
+    }
+    part(&create.encode_to_vec());
+    for member in members {
+        let mut request = RunRequest::clone(&member.request);
+        for (key, value) in sorted(std::mem::take(&mut request.labels)) {
+            part(key.as_bytes());
+            part(value.as_bytes());
+        }
+        request.registry_credentials = None;
+        for run in request.action.iter_mut().filter_map(|action| action.run.as_mut()) {
+            for variable in &mut run.secret_environment {
+                variable.value.clear();
+            }
+            for argument in &mut run.secret_arguments {
+                argument.value.clear();
+            }
+            run.volume_mounted_files.retain(|file| !member.is_rotating(&file.path));
+            for file in &mut run.volume_mounted_files {
+                file.content.clear();
+            }
+        }
+        part(&request.encode_to_vec());
+        part(format!("{:?} {:?} {}", member.post_start, member.pre_stop, member.non_root).as_bytes());
+    }
+    hex::encode(hash.finalize())
+}
+
+fn sorted(labels: std::collections::HashMap<String, String>) -> BTreeMap<String, String> {
+    labels.into_iter().collect()
+}

@@ -1,0 +1,198 @@
+//! Violations and warnings, each with the place that it is about.
+
+use std::fmt;
+use std::sync::Arc;
+
+use executor_yaml::{Node, Place};
+
+/// Largest number of violations, and of warnings, that are kept.
+pub const KEPT_MAX: usize = 200;
+
+/// Place that an object comes from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// File, or `-` for standard input.
+    pub file: Arc<str>,
+    /// Number of the document in the file, from 1.
+    pub document: usize,
+    /// Path of the object in its document: `items[2]` in a list, else empty.
+    pub base: String,
+    /// `Pod default/web`.
+    pub object: String,
+    /// The document, to find lines in.
+    pub root: Arc<Node>,
+}
+
+impl Origin {
+    /// Line of a path below the object.
+    pub fn place(&self, path: &str) -> Place {
+        self.root.place_of(&self.full(path))
+    }
+
+    fn full(&self, path: &str) -> String {
+        match (self.base.is_empty(), path.is_empty()) {
+            (true, _) => path.to_owned(),
+            (false, true) => self.base.clone(),
+            (false, false) => format!("{}.{path}", self.base),
+        }
+    }
+
+    fn violation(&self, path: String, rule: &'static str, message: String) -> Violation {
+        let line = self.place(&path).line;
+        let (file, object) = (self.file.to_string(), self.object.clone());
+        Violation { file, document: self.document, line, object, path, rule, message }
+    }
+}
+
+/// A violation of a rule, or a warning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// File.
+    pub file: String,
+    /// Number of the document, from 1.
+    pub document: usize,
+    /// Line in the file, from 1.
+    pub line: usize,
+    /// `Pod default/web`; empty where the document is no object.
+    pub object: String,
+    /// Path of the field; empty for the whole object.
+    pub path: String,
+    /// Number of the rule: `P17`.
+    pub rule: &'static str,
+    /// What is wrong, in one sentence, without the place.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} (document {}", self.file, self.line, self.document)?;
+        if !self.object.is_empty() {
+            write!(f, ", {}", self.object)?;
+        }
+        f.write_str("): ")?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Treatment of unknown fields, duplicate keys, and kinds that are not run (P4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strictness {
+    /// They are violations, as with kubectl.
+    #[default]
+    Strict,
+    /// They are warnings, as at the API server.
+    Warn,
+    /// They are left out.
+    Ignore,
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    violations: Vec<Violation>,
+    warnings: Vec<Violation>,
+    beyond: usize,
+    strictness: Strictness,
+}
+
+impl Report {
+    /// An empty report with this treatment of what is unknown.
+    pub fn new(strictness: Strictness) -> Self {
+        Self { strictness, ..Self::default() }
+    }
+
+    /// Adds a violation.
+    pub fn refuse(&mut self, origin: &Origin, path: impl Into<String>, rule: &'static str, message: impl Into<String>) {
+        self.add(origin.violation(path.into(), rule, message.into()));
+    }
+
+    /// Adds a warning.
+    pub fn warn(&mut self, origin: &Origin, path: impl Into<String>, rule: &'static str, message: impl Into<String>) {
+        let warning = origin.violation(path.into(), rule, message.into());
+        if self.warnings.len() < KEPT_MAX && !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// Adds what depends on the strictness: a violation, a warning, or nothing.
+    pub fn unknown(
+        &mut self,
+        origin: &Origin,
+        path: impl Into<String>,
+        rule: &'static str,
+        message: impl Into<String>,
+    ) {
+        match self.strictness {
+            Strictness::Strict => self.refuse(origin, path, rule, message),
+            Strictness::Warn => self.warn(origin, path, rule, message),
+            Strictness::Ignore => {}
+        }
+    }
+
+    fn add(&mut self, violation: Violation) {
+        if self.violations.contains(&violation) {
+            return;
+        }
+        match self.violations.len() < KEPT_MAX {
+            true => self.violations.push(violation),
+            false => self.beyond += 1,
+        }
+    }
+
+    /// Violations, in the order in which they were found.
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// Warnings.
+    pub fn warnings(&self) -> &[Violation] {
+        &self.warnings
+    }
+
+    /// Treatment of what is unknown.
+    pub fn strictness(&self) -> Strictness {
+        self.strictness
+    }
+
+    /// Returns the value and the warnings, or all violations if there are any.
+    ///
+    /// # Errors
+    /// The violations.
+    pub fn finish<T>(self, value: T) -> Result<(T, Vec<Violation>), Violations> {
+        let Self { violations: mut list, beyond, warnings, .. } = self;
+        // In the order of the files, and of the lines in each.
+        let files: Vec<String> = list.iter().map(|violation| violation.file.clone()).collect();
+        let first = |file: &str| files.iter().position(|other| other == file);
+        list.sort_by_key(|violation| (first(&violation.file), violation.line));
+        if list.is_empty() { Ok((value, warnings)) } else { Err(Violations { list, beyond }) }
+    }
+}
+
+/// Violations; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violations {
+    /// Those that are kept.
+    pub list: Vec<Violation>,
+    /// Number of others.
+    pub beyond: usize,
+}
+
+impl fmt::Display for Violations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, violation) in self.list.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            violation.fmt(f)?;
+        }
+        if self.beyond > 0 {
+            write!(f, "\nand {} more", self.beyond)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Violations {}

@@ -1,0 +1,372 @@
+//! Workloads: a template of pods, how many there are, and how they follow one another (P61, P62).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job, JobSpec};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+use crate::job::{CronSpec, JobRun, Schedule};
+use crate::object::Located;
+use crate::report::{Origin, Report};
+
+/// Most pods of one workload.
+pub const REPLICAS_MAX: i32 = 1000;
+
+/// Kind of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A pod by itself.
+    Pod,
+    /// Deployment.
+    Deployment,
+    /// ReplicaSet.
+    ReplicaSet,
+    /// StatefulSet.
+    StatefulSet,
+    /// DaemonSet: one pod, because there is one node.
+    DaemonSet,
+    /// Job.
+    Job,
+    /// CronJob.
+    CronJob,
+}
+
+impl Kind {
+    /// The kind of a name.
+    pub fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "Pod" => Self::Pod,
+            "Deployment" => Self::Deployment,
+            "ReplicaSet" => Self::ReplicaSet,
+            "StatefulSet" => Self::StatefulSet,
+            "DaemonSet" => Self::DaemonSet,
+            "Job" => Self::Job,
+            "CronJob" => Self::CronJob,
+            _ => return None,
+        })
+    }
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pod => "Pod",
+            Self::Deployment => "Deployment",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::StatefulSet => "StatefulSet",
+            Self::DaemonSet => "DaemonSet",
+            Self::Job => "Job",
+            Self::CronJob => "CronJob",
+        }
+    }
+
+    /// The version that it is read in.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::Pod => "v1",
+            Self::Deployment | Self::ReplicaSet | Self::StatefulSet | Self::DaemonSet => "apps/v1",
+            Self::Job | Self::CronJob => "batch/v1",
+        }
+    }
+
+    /// Path of the pod's metadata and spec in the object.
+    pub fn template_path(self) -> &'static str {
+        match self {
+            Self::Pod => "",
+            Self::CronJob => "spec.jobTemplate.spec.template",
+            _ => "spec.template",
+        }
+    }
+}
+
+/// How pods of a workload are replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Update {
+    /// One after the other, each when the one before it is ready.
+    #[default]
+    Rolling,
+    /// All are stopped first.
+    Recreate,
+    /// Only those that are deleted by hand.
+    OnDelete,
+}
+
+/// A workload.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Origin.
+    pub origin: Origin,
+    /// Kind.
+    pub kind: Kind,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Labels of the object itself.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the object itself.
+    pub annotations: BTreeMap<String, String>,
+    /// Labels that the selector asks for.
+    pub match_labels: BTreeMap<String, String>,
+    /// Template of its pods. It may be changed before the workload is lowered.
+    pub template: PodTemplateSpec,
+    /// Number of pods; of a Job its runs.
+    pub replicas: u32,
+    /// How they are replaced.
+    pub update: Update,
+    /// One is started when the one before it is ready (StatefulSet).
+    pub in_order: bool,
+    /// Rules of a Job, also of a CronJob's.
+    pub job: Option<JobRun>,
+    /// Rules of a CronJob.
+    pub cron: Option<CronSpec>,
+}
+
+impl Workload {
+    /// Path of a field of the pod, in the object: `spec.template.spec.containers[0]`.
+    pub fn path(&self, field: &str) -> String {
+        match self.kind.template_path() {
+            "" => field.to_owned(),
+            template => format!("{template}.{field}"),
+        }
+    }
+
+    /// Names of its pods, in order.
+    pub fn pod_names(&self) -> Vec<String> {
+        match self.kind {
+            Kind::Pod | Kind::DaemonSet => vec![self.name.clone()],
+            _ => (0..self.replicas).map(|index| format!("{}-{index}", self.name)).collect(),
+        }
+    }
+}
+
+pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<Workload> {
+    let found = report.violations().len();
+    let workload = match kind {
+        Kind::Pod => {
+            let pod: Pod = object.decode(report)?;
+            let template = PodTemplateSpec { metadata: Some(pod.metadata.clone()), spec: pod.spec };
+            if template.spec.is_none() {
+                report.refuse(&object.origin, "spec", "P3", "is missing");
+            }
+            workload(kind, object, pod.metadata, template, 1)
+        }
+        Kind::Deployment => {
+            let Deployment { metadata, spec, .. } = object.decode(report)?;
+            let spec = spec.unwrap_or_default();
+            let replicas = replicas(object, spec.replicas, report);
+            let mut workload = workload(kind, object, metadata, spec.template, replicas);
+            workload.update = match spec.strategy.as_ref().and_then(|strategy| strategy.type_.as_deref()) {
+                None | Some("RollingUpdate") => Update::Rolling,
+                Some("Recreate") => Update::Recreate,
+                Some(_) => {
+                    report.refuse(&object.origin, "spec.strategy.type", "P61", "must be RollingUpdate or Recreate");
+                    Update::Rolling
+                }
+            };
+            if spec.paused == Some(true) {
+                report.warn(&object.origin, "spec.paused", "P61", "is not heeded: the pods are played");
+            }
+            selected(workload, &spec.selector, report)
+        }
+        Kind::ReplicaSet => {
+            let ReplicaSet { metadata, spec, .. } = object.decode(report)?;
+            let spec = spec.unwrap_or_default();
+            let replicas = replicas(object, spec.replicas, report);
+            let template = spec.template.unwrap_or_default();
+            let mut workload = workload(kind, object, metadata, template, replicas);
+            workload.update = Update::OnDelete;
+            selected(workload, &spec.selector, report)
+        }
+        Kind::StatefulSet => {
+            let StatefulSet { metadata, spec, .. } = object.decode(report)?;
+            let spec = spec.unwrap_or_default();
+            if spec.volume_claim_templates.as_ref().is_some_and(|claims| !claims.is_empty()) {
+                let message =
+                    "claims of volumes are not carried out: use an emptyDir, or a hostPath that the operator lends";
+                report.refuse(&object.origin, "spec.volumeClaimTemplates", "P61", message);
+            }
+            let replicas = replicas(object, spec.replicas, report);
+            let mut template = spec.template;
+            // So that their mounts are not told, too.
+            let claims = spec.volume_claim_templates.into_iter().flatten().filter_map(|claim| claim.metadata.name);
+            let claimed = claims.map(|name| Volume { name, ..Volume::default() });
+            if let Some(spec) = &mut template.spec {
+                spec.volumes.get_or_insert_default().extend(claimed);
+            }
+            let mut workload = workload(kind, object, metadata, template, replicas);
+            workload.in_order = spec.pod_management_policy.as_deref() != Some("Parallel");
+            if spec.update_strategy.as_ref().and_then(|update| update.type_.as_deref()) == Some("OnDelete") {
+                workload.update = Update::OnDelete;
+            }
+            selected(workload, &spec.selector, report)
+        }
+        Kind::DaemonSet => {
+            let DaemonSet { metadata, spec, .. } = object.decode(report)?;
+            let spec = spec.unwrap_or_default();
+            let mut workload = workload(kind, object, metadata, spec.template, 1);
+            if spec.update_strategy.as_ref().and_then(|update| update.type_.as_deref()) == Some("OnDelete") {
+                workload.update = Update::OnDelete;
+            }
+            selected(workload, &spec.selector, report)
+        }
+        Kind::Job => {
+            let Job { metadata, spec, .. } = object.decode(report)?;
+            job(kind, object, metadata, spec.unwrap_or_default(), "spec", report)
+        }
+        Kind::CronJob => {
+            let CronJob { metadata, spec, .. } = object.decode(report)?;
+            let schedule = Schedule::parse(&spec.schedule);
+            if let Err(message) = &schedule {
+                report.refuse(&object.origin, "spec.schedule", "P62", message.clone());
+            }
+            let concurrency = spec.concurrency_policy.as_deref().unwrap_or("Allow");
+            if !["Allow", "Forbid", "Replace"].contains(&concurrency) {
+                report.refuse(&object.origin, "spec.concurrencyPolicy", "P62", "must be Allow, Forbid or Replace");
+            }
+            if spec
+                .time_zone
+                .as_ref()
+                .is_some_and(|zone| zone.is_empty() || zone.eq_ignore_ascii_case("local") || zone.contains(".."))
+            {
+                report.refuse(
+                    &object.origin,
+                    "spec.timeZone",
+                    "P62",
+                    "is not the name of a time zone, such as Europe/Berlin",
+                );
+            }
+            let path = "spec.jobTemplate.spec";
+            let mut workload = job(kind, object, metadata, spec.job_template.spec.unwrap_or_default(), path, report);
+            workload.cron = schedule.ok().map(|schedule| CronSpec {
+                schedule,
+                time_zone: spec.time_zone,
+                concurrency: concurrency.to_owned(),
+                suspended: spec.suspend.unwrap_or(false),
+            });
+            workload
+        }
+    };
+    // A kind that is broken is not lowered: its paths would be told twice.
+    (report.violations().len() == found || workload.template.spec.is_some()).then_some(workload)
+}
+
+fn workload(kind: Kind, object: &Located, metadata: ObjectMeta, template: PodTemplateSpec, replicas: u32) -> Workload {
+    let (namespace, name) = object.names(&metadata);
+    Workload {
+        origin: object.origin.clone(),
+        kind,
+        namespace,
+        name,
+        labels: metadata.labels.unwrap_or_default(),
+        annotations: metadata.annotations.unwrap_or_default(),
+        match_labels: BTreeMap::new(),
+        template,
+        replicas,
+        update: Update::default(),
+        in_order: false,
+        job: None,
+        cron: None,
+    }
+}
+
+fn replicas(object: &Located, replicas: Option<i32>, report: &mut Report) -> u32 {
+    let replicas = replicas.unwrap_or(1);
+    if !(0..=REPLICAS_MAX).contains(&replicas) {
+        report.refuse(&object.origin, "spec.replicas", "P61", format!("is {replicas}; it must be 0 to {REPLICAS_MAX}"));
+    }
+    u32::try_from(replicas.clamp(0, REPLICAS_MAX)).unwrap_or(0)
+}
+
+/// Checks that the template's labels match the selector (P61).
+fn selected(mut workload: Workload, selector: &LabelSelector, report: &mut Report) -> Workload {
+    let labels = workload.template.metadata.as_ref().and_then(|metadata| metadata.labels.clone()).unwrap_or_default();
+    let wanted = selector.match_labels.clone().unwrap_or_default();
+    let expressions = selector.match_expressions.clone().unwrap_or_default();
+    if wanted.is_empty() && expressions.is_empty() {
+        report.refuse(&workload.origin, "spec.selector", "P61", "is missing, or selects nothing");
+    }
+    let matches = wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+        && expressions.iter().all(|rule| {
+            let has = labels.get(&rule.key);
+            let values = rule.values.as_deref().unwrap_or_default();
+            match &*rule.operator {
+                "In" => has.is_some_and(|value| values.contains(value)),
+                "NotIn" => has.is_none_or(|value| !values.contains(value)),
+                "Exists" => has.is_some(),
+                "DoesNotExist" => has.is_none(),
+                _ => false,
+            }
+        });
+    if !matches {
+        report.refuse(&workload.origin, "spec.selector", "P61", "does not match the labels of spec.template");
+    }
+    workload.match_labels = wanted;
+    workload
+}
+
+fn job(kind: Kind, object: &Located, metadata: ObjectMeta, spec: JobSpec, path: &str, report: &mut Report) -> Workload {
+    let origin = &object.origin;
+    let number = |field: &str, value: Option<i32>, default: i32, report: &mut Report| {
+        let value = value.unwrap_or(default);
+        if !(0..=REPLICAS_MAX).contains(&value) {
+            report.refuse(
+                origin,
+                format!("{path}.{field}"),
+                "P62",
+                format!("is {value}; it must be 0 to {REPLICAS_MAX}"),
+            );
+        }
+        u32::try_from(value.clamp(0, REPLICAS_MAX)).unwrap_or(0)
+    };
+    let indexed = match spec.completion_mode.as_deref() {
+        None | Some("NonIndexed") => false,
+        Some("Indexed") => true,
+        Some(_) => {
+            report.refuse(origin, format!("{path}.completionMode"), "P62", "must be NonIndexed or Indexed");
+            false
+        }
+    };
+    let parallelism = number("parallelism", spec.parallelism, 1, report);
+    // Without completions every pod of the parallelism runs once: one that succeeds says that the work is done.
+    let completions = number("completions", spec.completions, i32::try_from(parallelism).unwrap_or(1).max(1), report);
+    if indexed && spec.completions.is_none() {
+        report.refuse(origin, format!("{path}.completions"), "P62", "is missing: an Indexed job needs it");
+    }
+    for (field, is_set) in [
+        ("podFailurePolicy", spec.pod_failure_policy.is_some()),
+        ("successPolicy", spec.success_policy.is_some()),
+        ("backoffLimitPerIndex", spec.backoff_limit_per_index.is_some()),
+        ("maxFailedIndexes", spec.max_failed_indexes.is_some()),
+        ("managedBy", spec.managed_by.is_some()),
+    ] {
+        if is_set {
+            report.refuse(origin, format!("{path}.{field}"), "P62", "is not carried out here");
+        }
+    }
+    if spec.ttl_seconds_after_finished.is_some() {
+        let message = "is not heeded: the pods stay until `down`";
+        report.warn(origin, format!("{path}.ttlSecondsAfterFinished"), "P62", message);
+    }
+    let policy = spec.template.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+    if !matches!(policy, Some("OnFailure" | "Never")) {
+        report.refuse(
+            origin,
+            format!("{path}.template.spec.restartPolicy"),
+            "P62",
+            "must be OnFailure or Never in a Job",
+        );
+    }
+    let run = JobRun {
+        completions,
+        parallelism: parallelism.max(1),
+        backoff_limit: number("backoffLimit", spec.backoff_limit, 6, report),
+        indexed,
+        suspended: spec.suspend.unwrap_or(false) || parallelism == 0,
+        deadline_seconds: spec.active_deadline_seconds.and_then(|seconds| u64::try_from(seconds).ok()),
+    };
+    let mut workload = workload(kind, object, metadata, spec.template, completions);
+    workload.job = Some(run);
+    workload
+}

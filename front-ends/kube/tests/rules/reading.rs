@@ -1,0 +1,194 @@
+//! P1 to P10.
+
+use executor_kube::report::Strictness;
+
+use crate::common::{MAP, SECRET, judged, options, plan, pod, refused, refuses, run, variables};
+
+#[test]
+fn p1_documents_lists_and_order() {
+    let web = pod("env:\n- {name: X, valueFrom: {configMapKeyRef: {name: c, key: A}}}", "");
+    // The ConfigMap comes last, and an empty document and a comment between.
+    let text = format!("{web}---\n# nothing\n---\n{}", &MAP[4..]);
+    assert_eq!(variables(&run(&plan(&text)).env), [("X".to_owned(), "one".to_owned())]);
+    let list = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"x","image":"i:1"}]}},
+        {"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"x","image":"i:1","env":[{"name":"A","value":1}]}]}}]}"#;
+    assert_eq!(refused(list), ["P3 spec.containers[0].env[0].value: is a number; it must be text: quote it"]);
+    let found = judged(list, Strictness::Strict, &options()).unwrap_err();
+    assert!(found[0].object == "Pod default/b" && found[0].line == 2, "{found:?}");
+    refuses("--- {a: b}\n", "P1");
+}
+
+/// Everything is checked before anything runs: each violation has file, line, document, object and path.
+#[test]
+fn p1_everything_is_told_at_once() {
+    let text = format!(
+        "{}---\nkind: Pod\n---\na: [\n---\n{}",
+        pod("imagePullPolicy: Sometimes\nworkingDir: x", ""),
+        pod("", "").replace("web", "Bad_Name")
+    );
+    let told: Vec<String> =
+        judged(&text, Strictness::Strict, &options()).unwrap_err().iter().map(ToString::to_string).collect();
+    for expected in [
+        "(document 1, Pod default/web): spec.containers[0].imagePullPolicy: must be Always",
+        "(document 1, Pod default/web): spec.containers[0].workingDir: must be absolute",
+        "apiVersion: is missing",
+        "(document 3): column",
+        "(document 4, Pod default/Bad_Name): metadata.name: is not a DNS subdomain",
+    ] {
+        assert!(told.iter().any(|one| one.contains(expected)), "{expected}: {told:#?}");
+    }
+    assert!(told.iter().any(|one| one.starts_with("f.yaml:12 ")), "{told:#?}");
+}
+
+#[test]
+fn p2_modes() {
+    let with = |mode: &str| {
+        pod(
+            "volumeMounts: [{name: v, mountPath: /v}]",
+            &format!("volumes: [{{name: v, configMap: {{name: c, defaultMode: {mode}}}}}]"),
+        ) + MAP
+    };
+    for (mode, bits) in
+        [("0400", 0o400), ("0o400", 0o400), ("256", 0o400), ("400", 0o620), ("420", 0o644), ("0777", 0o777)]
+    {
+        assert_eq!(run(&plan(&with(mode))).volume_mounted_files[0].mode, Some(bits), "{mode}");
+    }
+    refuses(&with("\"0400\""), "P3 spec.volumes[0].configMap.defaultMode: is text");
+    for mode in ["0888", "01000", "512", "-1"] {
+        refuses(&with(mode), "P2 spec.volumes[0].configMap.defaultMode");
+    }
+}
+
+#[test]
+fn p3_text_is_quoted() {
+    refuses(
+        &pod("env: [{name: A, value: 8080}]", ""),
+        "P3 spec.containers[0].env[0].value: is a number; it must be text: quote it",
+    );
+    refuses(&pod("env: [{name: A, value: yes}]", ""), "P3 spec.containers[0].env[0].value: is a boolean");
+    refuses(&pod("env: [{name: A, value: \"1\", Value: x}]", ""), "P4 spec.containers[0].env[0].Value");
+}
+
+#[test]
+fn p4_unknown_fields_by_strictness() {
+    let text = pod("imagee: x", "")
+        + "---\napiVersion: v1\nkind: Widget\nmetadata: {name: w}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: d}\ndata: {a: '1', a: '2'}\n";
+    let told = refused(&text);
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(
+        told[0].starts_with("P4 data.a: is there twice")
+            || told.iter().any(|one| one.starts_with("P4 data.a: is there twice"))
+    );
+    let (_, warnings) = judged(&text, Strictness::Warn, &options()).unwrap();
+    assert_eq!(warnings.len(), 3);
+    let (_, warnings) = judged(&text, Strictness::Ignore, &options()).unwrap();
+    assert_eq!(warnings.len(), 0);
+    refuses(&pod("", "").replace("apiVersion: v1", "apiVersion: v2"), "P4 apiVersion");
+}
+
+#[test]
+fn p5_sizes() {
+    let data = |bytes: usize| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {}}}\n", "x".repeat(bytes))
+    };
+    assert!(judged(&data(1 << 20), Strictness::Strict, &options()).is_ok());
+    refuses(&data((1 << 20) + 1), "P5 : has 1048577 bytes of data");
+    let annotated = pod("", "").replace("a\\nb", &"x".repeat(262_144));
+    refuses(&annotated, "P5 metadata.annotations: have 262148");
+    refuses(&data(3 << 20), "P2 : column 1: has");
+}
+
+#[test]
+fn p6_names() {
+    let told = refused(&pod("", "initContainers: [{name: app, image: i:1}, {name: A_b, image: i:1}]"));
+    assert!(
+        told.iter().any(|one| one.starts_with("P6 spec.containers[0].name: `app` is the name of another")),
+        "{told:?}"
+    );
+    assert!(told.iter().any(|one| one.starts_with("P6 spec.initContainers[1].name")), "{told:?}");
+    // The namespace counts.
+    let other = format!("{}---\n{}", pod("", ""), pod("", "").replace("name: web", "name: web\n  namespace: other"));
+    let ids: Vec<String> = plan(&other).pods.into_iter().map(|pod| pod.id).collect();
+    assert_eq!(ids, ["default_web", "other_web"]);
+    let env = "envFrom: [{configMapRef: {name: c}}]";
+    let elsewhere = MAP.replace("name: c", "name: c, namespace: other");
+    refuses(
+        &(pod(env, "") + &elsewhere),
+        "P19 spec.containers[0].envFrom[0]: there is no ConfigMap `c` in the namespace default",
+    );
+    let told = refused(&format!("{}---\n{}", pod("", ""), pod("", "")));
+    assert_eq!(told.len(), 1, "{told:?}");
+    let told = refused(&pod("", "").replace("name: web", "name: ''\n  generateName: web-"));
+    assert!(told.iter().any(|one| one.contains("generateName")), "{told:?}");
+    refuses(
+        &pod("", "").replace("name: web", &format!("name: {}", "x".repeat(60) + "." + &"y".repeat(60))),
+        "P6 metadata.name: makes an id of",
+    );
+}
+
+#[test]
+fn p7_keys() {
+    let map = |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\n{data}\n");
+    refuses(&map("data: {'a/b': x}"), "P7 data['a/b']");
+    refuses(&map("data: {'..a': x}"), "P7 data['..a']");
+    refuses(&map("data: {'.': x}"), "P7");
+    refuses(&map("data: {a: x}\nbinaryData: {a: eA==}"), "P7 binaryData.a: is in `data`, too");
+    assert!(judged(&map("data: {'.a': x, '-_.A9': ''}"), Strictness::Strict, &options()).is_ok());
+}
+
+#[test]
+fn p8_base64_and_string_data() {
+    let with = |data: &str| {
+        pod("envFrom: [{secretRef: {name: s}}]", "") + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\n" + data
+    };
+    let text = with("data:\n  a: |\n    aHVu\n    dGVyMg==\n  b: b2xk\nstringData: {b: new}\n");
+    assert_eq!(
+        variables(&run(&plan(&text)).secret_environment),
+        [("a".to_owned(), "hunter2".to_owned()), ("b".into(), "new".into())]
+    );
+    for data in ["data: {a: hunter2hunter}\n", "data: {a: aHVudGVyMg}\n", "data: {a: '!canary!'}\n"] {
+        let told = refused(&with(data));
+        assert!(told == ["P8 data.a: is not padded base64"] || data.contains("hunter2hunter"), "{told:?}");
+        assert!(!told.concat().contains("canary"));
+    }
+}
+
+#[test]
+fn p9_types_of_secrets() {
+    let secret = |kind: &str, data: &str| {
+        format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\ntype: {kind}\nstringData: {data}\n")
+    };
+    for (kind, data) in [
+        ("kubernetes.io/service-account-token", "{token: x}"),
+        ("kubernetes.io/dockercfg", "{a: x}"),
+        ("kubernetes.io/dockerconfigjson", "{.dockerconfigjson: canary}"),
+        ("kubernetes.io/basic-auth", "{user: x}"),
+        ("kubernetes.io/ssh-auth", "{ssh-privatekey: ''}"),
+        ("kubernetes.io/tls", "{tls.crt: x}"),
+    ] {
+        let told = refused(&secret(kind, data));
+        assert!(
+            told.len() == 1 && told[0].starts_with(&format!("P9 type: {kind}")) && !told[0].contains("canary"),
+            "{told:?}"
+        );
+    }
+    for (kind, data) in [
+        ("kubernetes.io/dockerconfigjson", "{.dockerconfigjson: '{}'}"),
+        ("kubernetes.io/basic-auth", "{username: ''}"),
+        ("kubernetes.io/tls", "{tls.crt: '', tls.key: ''}"),
+        ("example.com/mine", "{}"),
+    ] {
+        assert!(judged(&secret(kind, data), Strictness::Strict, &options()).is_ok(), "{kind}");
+    }
+}
+
+/// No violation of any kind repeats what a Secret has.
+#[test]
+fn p9_no_message_has_a_value() {
+    let broken = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, labels: canary-1}\ntype: {a: canary-2}\ndata: {a: [canary-3], b: {c: canary-4}, d: 'canary-5'}\nstringData: {e: 3}\ncanary: canary-6\nimmutable: canary-7\n";
+    let told = refused(broken);
+    assert!(told.len() >= 6, "{told:?}");
+    assert!(!told.concat().contains("canary-"), "{told:?}");
+    let text = pod("env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: no}}}]", "") + SECRET;
+    assert!(!refused(&text).concat().contains("canary"));
+}

@@ -1,0 +1,127 @@
+//! P61 to P64: workloads.
+
+use executor_kube::report::Strictness;
+use executor_kube::workload::{Kind, Update};
+
+use crate::common::{cni, judged, options, plan, pod, refused, refused_with, refuses, run, variables, warnings};
+
+fn of_kind(kind: &str, spec: &str, template: &str) -> String {
+    let api = if matches!(kind, "Job" | "CronJob") { "batch/v1" } else { "apps/v1" };
+    let inner = format!(
+        "template: {{metadata: {{labels: {{app: web}}}}, spec: {{{template}containers: [{{name: app, image: 'i:1'}}]}}}}"
+    );
+    let spec = match kind {
+        "CronJob" => format!("{spec}, jobTemplate: {{spec: {{{inner}}}}}"),
+        _ => format!("{spec}, {inner}"),
+    };
+    format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: web}}\nspec: {{{}}}\n", spec.trim_start_matches(", "))
+}
+
+const SELECTOR: &str = "selector: {matchLabels: {app: web}}";
+
+#[test]
+fn p61_workloads_of_pods() {
+    let names = |text: &str| plan(text).pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
+    let replicas = format!("replicas: 2, {SELECTOR}");
+    for kind in ["Deployment", "ReplicaSet", "StatefulSet"] {
+        assert_eq!(names(&of_kind(kind, &replicas, "")), ["web-0", "web-1"], "{kind}");
+    }
+    assert_eq!(names(&of_kind("DaemonSet", SELECTOR, "")), ["web"]);
+    assert_eq!(names(&of_kind("Deployment", &format!("replicas: 0, {SELECTOR}"), "")).len(), 0);
+    let whole = plan(&of_kind("Deployment", &format!("strategy: {{type: Recreate}}, {SELECTOR}"), ""));
+    assert_eq!((whole.pods[0].update, whole.pods[0].kind), (Update::Recreate, Kind::Deployment));
+    assert!(plan(&of_kind("StatefulSet", &replicas, "")).pods[1].in_order);
+    assert!(!plan(&of_kind("StatefulSet", &format!("podManagementPolicy: Parallel, {replicas}"), "")).pods[1].in_order);
+    refuses(&of_kind("Deployment", "selector: {matchLabels: {app: other}}", ""), "P61 spec.selector: does not match");
+    refuses(&of_kind("Deployment", "replicas: 1", ""), "P61 spec.selector: is missing");
+    refuses(&of_kind("Deployment", &format!("replicas: 100000, {SELECTOR}"), ""), "P61 spec.replicas");
+    refuses(
+        &of_kind("StatefulSet", &format!("{SELECTOR}, volumeClaimTemplates: [{{metadata: {{name: a}}}}]"), ""),
+        "P61 spec.volumeClaimTemplates",
+    );
+    refuses(&of_kind("Deployment", SELECTOR, "restartPolicy: Never, "), "P24 spec.template.spec.restartPolicy");
+    let port = of_kind("Deployment", &replicas, "")
+        .replace("image: 'i:1'", "image: 'i:1', ports: [{containerPort: 1, hostPort: 1}]");
+    assert!(refused_with(&port, &cni())[0].starts_with("P43"), "with hostPort at most one");
+    let both = format!("{}---\n{}", of_kind("Deployment", SELECTOR, ""), of_kind("StatefulSet", SELECTOR, ""));
+    assert!(refused(&both)[0].starts_with("P6 metadata.name: makes the pod `web-0`"));
+}
+
+#[test]
+fn p62_jobs() {
+    let text = of_kind(
+        "Job",
+        "completions: 3, parallelism: 2, backoffLimit: 4, completionMode: Indexed",
+        "restartPolicy: OnFailure, ",
+    );
+    let whole = plan(&text);
+    let job = whole.pods[0].job.clone().unwrap();
+    assert_eq!((whole.pods.len(), job.parallelism, job.backoff_limit), (3, 2, 4));
+    assert_eq!(whole.pods[2].members[0].request.restart_policy.as_ref().unwrap().max_retries, 4);
+    let last = whole.pods[2].members[0].request.action.clone().unwrap().run.unwrap();
+    assert_eq!(variables(&last.env), [("JOB_COMPLETION_INDEX".to_owned(), "2".to_owned())]);
+    assert_eq!(plan(&of_kind("Job", "suspend: true", "restartPolicy: Never, ")).pods.len(), 0);
+    assert!(run(&plan(&of_kind("Job", "", "restartPolicy: Never, "))).env.is_empty());
+    for (spec, begins) in [
+        ("completionMode: Indexed", "P62 spec.completions"),
+        ("podFailurePolicy: {rules: []}", "P62 spec.podFailurePolicy"),
+        ("backoffLimit: -1", "P62 spec.backoffLimit"),
+    ] {
+        refuses(&of_kind("Job", spec, "restartPolicy: Never, "), begins);
+    }
+    refuses(&of_kind("Job", "", ""), "P62 spec.template.spec.restartPolicy");
+}
+
+#[test]
+fn p62_cron_jobs() {
+    let text = of_kind(
+        "CronJob",
+        "schedule: '*/5 * * * *', timeZone: Europe/Berlin, concurrencyPolicy: Forbid",
+        "restartPolicy: Never, ",
+    );
+    let whole = plan(&text);
+    assert_eq!((whole.pods.len(), whole.crons.len(), whole.crons[0].pods.len()), (0, 1, 1));
+    assert_eq!(whole.crons[0].cron.concurrency, "Forbid");
+    refuses(&of_kind("CronJob", "schedule: 'CRON_TZ=UTC * * * * *'", "restartPolicy: Never, "), "P62 spec.schedule");
+    refuses(
+        &of_kind("CronJob", "schedule: '@daily', concurrencyPolicy: Never", "restartPolicy: Never, "),
+        "P62 spec.concurrencyPolicy",
+    );
+}
+
+#[test]
+fn p63_what_is_not_run_is_named() {
+    for kind in [
+        "Service",
+        "Ingress",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+        "Role",
+        "CustomResourceDefinition",
+        "PersistentVolumeClaim",
+    ] {
+        let text = format!("apiVersion: x/v1\nkind: {kind}\nmetadata: {{name: a}}\n");
+        refuses(&text, &format!("P63 kind: a {kind} is not carried out"));
+        assert_eq!(judged(&text, Strictness::Warn, &options()).unwrap().1.len(), 1);
+    }
+    let warned = warnings(&pod(
+        "",
+        "nodeSelector: {a: b}\naffinity: {}\ntolerations: [{key: a}]\npriorityClassName: a\nnodeName: node",
+    ));
+    assert_eq!(warned.len(), 5, "{warned:?}");
+    for (spec, begins) in [
+        ("os: {name: windows}", "P63 spec.os"),
+        ("runtimeClassName: gvisor", "P63 spec.runtimeClassName"),
+        ("schedulingGates: [{name: a}]", "P63 spec.schedulingGates"),
+    ] {
+        refuses(&pod("", spec), begins);
+    }
+}
+
+#[test]
+fn p64_the_same_files_are_the_same_plan() {
+    let text = of_kind("Deployment", SELECTOR, "");
+    assert_eq!(plan(&text).pods[0].digest, plan(&text).pods[0].digest);
+    assert_ne!(plan(&text).pods[0].digest, plan(&text.replace("i:1", "i:2")).pods[0].digest);
+}
