@@ -17,15 +17,19 @@
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
 //! | `kube` | whoever wrote a file of Kubernetes objects | YAML, objects, lowering to requests |
 //! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |
+//! | `catalog` | whoever wrote a catalog of operators | splitting, YAML and JSON, objects |
+//! | `range` | the same | versions, ranges of versions, references |
 
 #![forbid(unsafe_code)]
 
+pub mod catalog;
 pub mod image;
 pub mod kube;
 pub mod layer;
 pub mod logline;
 pub mod paths;
 pub mod protocol;
+pub mod range;
 pub mod redactor;
 pub mod request;
 pub mod users;
@@ -37,7 +41,7 @@ mod rules;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 12] = [
     ("request", request::run),
     ("paths", paths::run),
     ("users", users::run),
@@ -47,6 +51,8 @@ pub const TARGETS: [Target; 10] = [
     ("layer", layer::run),
     ("image", image::run),
     ("wire", wire::run),
+    ("catalog", catalog::run),
+    ("range", range::run),
     ("kube", kube::run),
 ];
 

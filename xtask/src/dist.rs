@@ -16,7 +16,7 @@ use crate::{elf, needs};
 
 const PROFILE: &str = "dist";
 /// Programs of the product; package and binary have the same name.
-pub(crate) const PROGRAMS: [&str; 6] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE];
+pub(crate) const PROGRAMS: [&str; 7] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS];
 const DAEMON: &str = "executord";
 /// The one static program.
 pub(crate) const LAUNCHER: &str = "executor-launcher";
@@ -29,6 +29,12 @@ pub(crate) const CONVENTIONS: &str = "agent-cli-convention";
 pub(crate) const KUBE: &str = "agent-cli-kube";
 /// The name by which cnab-go and Porter call the program of bundles: a link to it.
 pub(crate) const DRIVER: &str = "cnab-executor";
+/// The program behind `agent-cli bundle`.
+pub(crate) const OPERATORS: &str = "agent-cli-bundle";
+/// The name by which that program is `agent-cli catalog`: a link to it.
+pub(crate) const CATALOGS: &str = "agent-cli-catalog";
+/// Links, with the program that each leads to.
+pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERATORS)];
 
 /// Builds the product. Answers a line for each binary: path, size, kind.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
@@ -36,7 +42,7 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     step("Building executor-launcher (static)");
     cargo(workspace, &["-p", LAUNCHER], true)?;
     step("Building executord, agent-cli and the programs beside it");
-    cargo(workspace, &["-p", DAEMON, "-p", CLI, "-p", BUNDLES, "-p", CONVENTIONS, "-p", KUBE], false)?;
+    cargo(workspace, &["-p", DAEMON, "-p", CLI, "-p", BUNDLES, "-p", CONVENTIONS, "-p", KUBE, "-p", OPERATORS], false)?;
 
     elf::require_static(&built(workspace, LAUNCHER))?;
     std::fs::create_dir_all(workspace.dist())?;
@@ -46,12 +52,14 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
         let size = install(&built(workspace, name), &workspace.dist().join(name))?;
         lines.push(format!("{:<40} {:>6.1} MB  {kind}", workspace.dist().join(name).display(), megabytes(size)));
     }
-    let driver = workspace.dist().join(DRIVER);
-    if driver.symlink_metadata().is_ok() {
-        std::fs::remove_file(&driver).with_context(|| driver.display().to_string())?;
+    for (name, program) in LINKS {
+        let link = workspace.dist().join(name);
+        if link.symlink_metadata().is_ok() {
+            std::fs::remove_file(&link).with_context(|| link.display().to_string())?;
+        }
+        std::os::unix::fs::symlink(program, &link).with_context(|| link.display().to_string())?;
+        lines.push(format!("{:<40} {:>9}  link to {program}", link.display(), ""));
     }
-    std::os::unix::fs::symlink(BUNDLES, &driver).with_context(|| driver.display().to_string())?;
-    lines.push(format!("{:<40} {:>9}  link to {}", driver.display(), "", BUNDLES));
     Ok(lines)
 }
 

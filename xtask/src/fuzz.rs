@@ -17,8 +17,10 @@ use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
 /// Names of the targets in `fuzz/src/lib.rs`, in the order in which they are run.
-const TARGETS: [&str; 10] =
-    ["request", "paths", "users", "protocol", "logline", "redactor", "layer", "image", "wire", "kube"];
+const TARGETS: [&str; 12] = [
+    "request", "paths", "users", "protocol", "logline", "redactor", "layer", "image", "wire", "catalog", "range",
+    "kube",
+];
 /// Largest input in bytes: the corpus is kept in the repository.
 const INPUT_MAX: usize = 4096;
 /// Most files of a target's corpus.

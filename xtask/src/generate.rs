@@ -8,7 +8,8 @@ use crate::dist;
 use crate::workspace::{Workspace, run};
 
 /// Programs that people call: their manuals have a page for each command, and they have completions.
-pub(crate) const COMMAND_LINES: [&str; 4] = ["agent-cli", dist::BUNDLES, dist::CONVENTIONS, dist::KUBE];
+pub(crate) const COMMAND_LINES: [&str; 6] =
+    ["agent-cli", dist::BUNDLES, dist::CONVENTIONS, dist::KUBE, dist::OPERATORS, dist::CATALOGS];
 const DAEMONS: [&str; 2] = ["executord", dist::LAUNCHER];
 
 /// Writes the man pages to `target/man/`.

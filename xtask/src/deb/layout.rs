@@ -16,7 +16,7 @@ use crate::{dist, generate};
 
 const UNITS: [&str; 4] =
     ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
-const DOCUMENTS: [&str; 22] = [
+const DOCUMENTS: [&str; 24] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -28,6 +28,8 @@ const DOCUMENTS: [&str; 22] = [
     "docs/guides/cnab.md",
     "docs/guides/references.md",
     "docs/guides/conventions.md",
+    "docs/guides/bundles.md",
+    "docs/guides/catalogs.md",
     "docs/guides/kube.md",
     "docs/guides/kube-rules.md",
     "docs/operations.md",
@@ -60,8 +62,10 @@ impl<'a> Tree<'a> {
         for binary in dist::PROGRAMS {
             install(&self.workspace.dist().join(binary), &self.at(&format!("usr/bin/{binary}")), 0o755)?;
         }
-        // A driver for CNAB tools: the same program by another name.
-        symlink(dist::BUNDLES, self.at(&format!("usr/bin/{}", dist::DRIVER)))?;
+        // Programs by another name: a driver for CNAB tools, and `agent-cli catalog`.
+        for (name, program) in dist::LINKS {
+            symlink(program, self.at(&format!("usr/bin/{name}")))?;
+        }
         for unit in UNITS {
             self.from(&format!("systemd/{unit}"), &format!("usr/lib/systemd/system/{unit}"))?;
         }

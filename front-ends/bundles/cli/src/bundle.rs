@@ -1,0 +1,278 @@
+//! `agent-cli bundle`: what is in bundles, and installations of them.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agent_cli::failure::Failure;
+use agent_cli::generate::{Documented, GenerateArgs};
+use agent_cli::global::Global;
+use agent_cli::report::{report, usage};
+use agent_cli::request::forbid_dumps;
+use agent_cli::text::plain;
+use agent_cli::view::style::{Role, Style};
+use agent_cli::view::table::Table;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use executor_bundles::bundle::{self, Bundle, Format};
+use executor_bundles::fault::Faults;
+use executor_bundles::source::{Files, Source};
+use serde_json::json;
+
+use crate::common::{BundleError, NOTES, files, print};
+use crate::install::{InstallArgs, NameArg, RollbackArgs, StoreArgs, UpgradeArgs, Work};
+use crate::kube;
+use crate::registry::RegistryArgs;
+
+/// The name of this program.
+pub(crate) const PROGRAM: &str = "agent-cli-bundle";
+
+/// Meaning of each exit status, in the words of the manual.
+const STATUSES: [(&str, &str); 4] = [
+    ("0", "done; validate: the bundle is valid"),
+    ("1", "the bundle or its catalog is refused"),
+    ("125", "an error of agent-cli or executord, or bad usage"),
+    ("141", "the reader of the output went away (| head)"),
+];
+
+/// Judge, show and install bundles of operators (registry+v1) and of Kubernetes objects (plain+v0)
+///
+/// SOURCE is a directory, a tar archive (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH[:NAME], or the path alone), or a commit of git
+/// (git:REPOSITORY@COMMIT[#DIRECTORY]).
+#[derive(Debug, Parser)]
+#[command(
+    name = "agent-cli-bundle",
+    bin_name = "agent-cli bundle",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Tell everything that is wrong with a bundle, and what is odd about it
+    Validate(SourceArgs),
+    /// Show what is in a bundle, what of it runs here, and what needs an API server
+    Inspect(SourceArgs),
+    /// Write the files of a bundle into a directory
+    Unpack(UnpackArgs),
+    /// Install a bundle under a name: a source, or resolved from a catalog
+    ///
+    /// Its Deployments, ConfigMaps and Secrets run as pods. A bundle that needs an API server is refused, unless --partial leaves that out.
+    Install(Box<InstallArgs>),
+    /// Upgrade an installation along its catalog's graph, or to a source
+    ///
+    /// The new revision's pods are made beside the old ones. When they are ready it is the current one, and the old ones go; otherwise the old
+    /// revision stays.
+    Upgrade(Box<UpgradeArgs>),
+    /// Go back to an earlier revision, as a new one
+    Rollback(RollbackArgs),
+    /// Show an installation: conditions and revisions
+    Status(NameArg),
+    /// List installations
+    List,
+    /// Remove an installation with all that it runs
+    Uninstall(NameArg),
+    /// Write the manual or shell completions
+    Generate(GenerateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SourceArgs {
+    /// The bundle
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: String,
+    /// Format: registry+v1 or plain+v0 [default: what the bundle seems to be]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+}
+
+#[derive(Debug, Args)]
+struct UnpackArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Directory to make; it must not exist
+    #[arg(value_name = "DIR")]
+    to: PathBuf,
+    /// Write files that hold Secrets, too; otherwise they are left out
+    #[arg(long)]
+    with_secrets: bool,
+}
+
+/// The whole program.
+pub(crate) fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == kube::BOUND) {
+        return kube::run_bound(args);
+    }
+    let matches = match documented().with_help().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return usage(&error),
+    };
+    let mut cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    cli.global.complete();
+    report(NOTES, cli.global.json, cli.execute())
+}
+
+fn with<'a>(global: &'a Global, store: &StoreArgs) -> Result<Work<'a>, Failure> {
+    Work::new(global, store)
+}
+
+fn documented() -> Documented {
+    Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
+}
+
+impl Cli {
+    fn execute(self) -> Result<u8, Failure> {
+        let Self { global, store, command } = self;
+        global.check()?;
+        // Bundles may hold Secrets.
+        forbid_dumps();
+        match command {
+            Command::Validate(args) => validate(&global, &args),
+            Command::Inspect(args) => inspect(&global, &args),
+            Command::Unpack(args) => unpack(&global, &args),
+            Command::Install(args) => with(&global, &store)?.install(&args),
+            Command::Upgrade(args) => with(&global, &store)?.upgrade(&args),
+            Command::Rollback(args) => with(&global, &store)?.rollback(&args),
+            Command::Status(args) => with(&global, &store)?.status(&args),
+            Command::List => with(&global, &store)?.list(),
+            Command::Uninstall(args) => with(&global, &store)?.uninstall(&args),
+            Command::Generate(args) => args.generate(documented()).map(|()| 0),
+        }
+    }
+}
+
+/// Reads a bundle and judges it.
+pub(crate) fn judged(args: &SourceArgs) -> Result<(Source, Files, Bundle), BundleError> {
+    let (source, files) = files(&args.source, &args.registry)?;
+    let format = args.format.unwrap_or_else(|| bundle::format(&files));
+    let refused = |faults| BundleError::Refused { what: args.source.clone(), faults };
+    let bundle = bundle::read(&files, format).map_err(refused)?;
+    Ok((source, files, bundle))
+}
+
+fn validate(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
+    let refused = |faults: &Faults| json!({"valid": false, "faults": faults.found, "more": faults.beyond});
+    let (_, files, bundle) = match judged(args) {
+        Ok(it) => it,
+        Err(error) => {
+            if let (true, BundleError::Refused { faults, .. }) = (global.json, &error) {
+                print(global, &refused(faults), String::new)?;
+            }
+            return Err(error.into());
+        }
+    };
+    let document = json!({"valid": true, "format": bundle.format, "name": bundle.name, "pin": files.pinned(), "warnings": bundle.warnings});
+    print(global, &document, || {
+        let mut text = format!(
+            "valid: {} with {} objects\n",
+            bundle.format,
+            bundle.objects.len() + usize::from(bundle.csv.is_some())
+        );
+        for warning in &bundle.warnings {
+            text += &format!("warning: {}\n", plain(&warning.to_string()));
+        }
+        text
+    })?;
+    Ok(0)
+}
+
+fn inspect(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
+    let (source, files, bundle) = judged(args)?;
+    let version = bundle.version.as_ref().map(ToString::to_string);
+    let objects: Vec<_> =
+        bundle.objects.iter().map(|it| json!({"kind": it.kind, "name": it.name, "file": it.file})).collect();
+    let deployments: Vec<&str> = bundle.csv.iter().flat_map(|csv| &csv.deployments).map(|it| &*it.name).collect();
+    let not_provided = bundle.not_provided();
+    let document = json!({
+        "source": source, "pin": files.pinned(), "digest": files.digest(), "format": bundle.format, "name": bundle.name, "version": version,
+        "package": bundle.package, "channels": bundle.channels, "defaultChannel": bundle.default_channel, "dependencies": bundle.dependencies,
+        "displayName": bundle.csv.as_ref().map(|csv| &csv.display_name), "deployments": deployments,
+        "installModes": bundle.csv.as_ref().map(|csv| &csv.install_modes), "relatedImages": bundle.csv.as_ref().map(|csv| &csv.related_images),
+        "serviceAccounts": bundle.csv.as_ref().map(|csv| &csv.service_accounts), "objects": objects, "notProvided": not_provided,
+        "warnings": bundle.warnings,
+    });
+    print(global, &document, || {
+        let mut table = Table::bare(0);
+        let mut pair = |name: &str, value: String| {
+            if !value.is_empty() {
+                table.pair(name, value);
+            }
+        };
+        pair("source", source.text());
+        pair("pinned by", files.pinned());
+        pair("format", bundle.format.to_string());
+        pair("name", bundle.name.clone().unwrap_or_default());
+        pair("version", version.clone().unwrap_or_default());
+        pair("package", bundle.package.clone().unwrap_or_default());
+        pair("channels", bundle.channels.join(", "));
+        pair("deployments", deployments.join(", "));
+        pair("dependencies", bundle.dependencies.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+        let style = Style::detect();
+        let mut text = table.render(style);
+        if !objects.is_empty() {
+            let mut table = Table::with_heading(0, &["KIND", "NAME", "FILE"]);
+            for it in &bundle.objects {
+                table.row([it.kind.clone(), it.name.clone(), it.file.clone()].map(|text| (text, Role::Plain)));
+            }
+            text += &format!("\n{}", table.render(style));
+        }
+        if !not_provided.is_empty() {
+            let mut table = Table::with_heading(0, &["NOT PROVIDED", "WHY"]);
+            for it in &not_provided {
+                table.row([(it.what.clone(), Role::Attention), (it.why.to_owned(), Role::Plain)]);
+            }
+            text += &format!("\n{}", table.render(style));
+        }
+        text
+    })?;
+    Ok(0)
+}
+
+/// Writes into a directory beside the one that is asked for, and renames that: it is there whole or not at all.
+fn unpack(global: &Global, args: &UnpackArgs) -> Result<u8, Failure> {
+    let (_, files, bundle) = judged(&args.source)?;
+    let to = &args.to;
+    let failed = |source| Failure::Generate { path: to.clone(), source };
+    if to.symlink_metadata().is_ok() {
+        return Err(Failure::Usage(format!("{} is there already", to.display())));
+    }
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+    let dir = tempfile::Builder::new().prefix(".unpack-").tempdir_in(parent).map_err(failed)?;
+    let secret = |path: &str| bundle.objects.iter().any(|object| object.kind == "Secret" && object.file == path);
+    let (mut written, mut left_out) = (Vec::new(), Vec::new());
+    for (path, content) in &files.files {
+        if !args.with_secrets && secret(path) {
+            left_out.push(path.clone());
+            continue;
+        }
+        let at = dir.path().join(path);
+        std::fs::create_dir_all(at.parent().unwrap_or(parent))
+            .and_then(|()| std::fs::write(&at, content))
+            .map_err(failed)?;
+        written.push(path.clone());
+    }
+    std::fs::rename(dir.path(), to).map_err(failed)?;
+    let _ = dir.keep(); // it has another name now
+    let document = json!({"pin": files.pinned(), "directory": to, "written": written, "leftOut": left_out});
+    print(global, &document, || {
+        let mut text = format!("{} files of {} in {}\n", written.len(), files.pinned(), to.display());
+        for path in &left_out {
+            text += &format!("left out, because it holds a Secret: {}\n", plain(path));
+        }
+        text
+    })?;
+    Ok(0)
+}

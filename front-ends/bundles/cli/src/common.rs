@@ -1,0 +1,123 @@
+//! What both command lines have in common: sources, output, errors.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use agent_cli::failure::Failure;
+use agent_cli::global::Global;
+use agent_cli::view::json;
+use executor_bundles::catalog::{Catalog, LoadError, Objects, load};
+use executor_bundles::fault::Faults;
+use executor_bundles::resolve::ResolveError;
+use executor_bundles::source::{self, Files, Source, SourceError};
+use serde::Serialize;
+
+use crate::registry::{RegistryArgs, fetch};
+
+/// The name that stands before messages: that of the program that runs this one.
+pub(crate) const NOTES: &str = "agent-cli";
+/// Label of the directory of a catalog's files in its image.
+const CONFIGS_LABEL: &str = "operators.operatorframework.io.index.configs.v1";
+/// Its default.
+const CONFIGS: &str = "configs";
+
+/// Reason why a command about bundles or catalogs ended without doing what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BundleError {
+    #[error("{what} is refused: {}\n  {}", count(.faults.count()), .faults.to_string().replace('\n', "\n  "))]
+    Refused { what: String, faults: Faults },
+    #[error("{what}")]
+    Load { what: String, source: LoadError },
+    #[error("{what}")]
+    Source { what: String, source: SourceError },
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+}
+
+impl From<BundleError> for Failure {
+    fn from(error: BundleError) -> Self {
+        let status = if matches!(error, BundleError::Refused { .. }) { 1 } else { agent_cli::exit::OURS };
+        Self::wrap(error, status)
+    }
+}
+
+fn count(faults: usize) -> String {
+    if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") }
+}
+
+/// Prints the document or the text for people, whichever is asked for.
+pub(crate) fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    let text = if global.json { json::document(document) } else { text() };
+    write(text.as_bytes())
+}
+
+/// Writes to standard output.
+pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
+        other => other.map_err(|source| Failure::Output { stream: "standard output", source }),
+    }
+}
+
+/// A catalog's objects, and the directory that they were unpacked into for as long as they are needed.
+pub(crate) struct Opened {
+    pub(crate) objects: Objects,
+    _unpacked: Option<tempfile::TempDir>,
+}
+
+/// Reads the objects of a catalog: of a file, a directory, an archive or an image.
+pub(crate) fn objects(text: &str, digests: bool, registry: &RegistryArgs) -> Result<Opened, BundleError> {
+    let wrong = |source| BundleError::Source { what: text.to_owned(), source };
+    let found = Source::parse(text).map_err(wrong)?;
+    let (path, unpacked): (PathBuf, _) = match &found {
+        Source::Directory { path } => (path.clone(), None),
+        other => {
+            let dir = tempfile::tempdir().map_err(|error| wrong(SourceError::Write("/tmp".into(), error)))?;
+            let files = match other {
+                Source::Image { reference } => fetch(reference, registry, Some(dir.path())),
+                other => source::write(other, dir.path()),
+            };
+            let files = files.map_err(wrong)?;
+            (configs(dir.path(), other, files.labels.get(CONFIGS_LABEL)).map_err(wrong)?, Some(dir))
+        }
+    };
+    let objects = load(&path, digests).map_err(|error| match error {
+        LoadError::Faults(faults) => BundleError::Refused { what: text.to_owned(), faults },
+        source => BundleError::Load { what: text.to_owned(), source },
+    })?;
+    Ok(Opened { objects, _unpacked: unpacked })
+}
+
+/// Directory of a catalog's files in what was unpacked.
+fn configs(root: &Path, source: &Source, label: Option<&String>) -> Result<PathBuf, SourceError> {
+    let is_image = matches!(source, Source::Layout { .. } | Source::Image { .. });
+    if !is_image {
+        return Ok(root.to_owned());
+    }
+    let named = label.map_or(CONFIGS, |label| label.trim_matches('/'));
+    let outside = Path::new(named).components().any(|part| !matches!(part, std::path::Component::Normal(_)));
+    if outside || !root.join(named).is_dir() {
+        return Err(SourceError::Image(format!("the image has no directory /{named}, where a catalog's files are")));
+    }
+    Ok(root.join(named))
+}
+
+/// Reads and judges a catalog.
+pub(crate) fn catalog(text: &str, digests: bool, registry: &RegistryArgs) -> Result<(Opened, Catalog), BundleError> {
+    let opened = objects(text, digests, registry)?;
+    let refused = |faults| BundleError::Refused { what: text.to_owned(), faults };
+    let catalog = Catalog::build(&opened.objects).map_err(refused)?;
+    Ok((opened, catalog))
+}
+
+/// Reads the files of a bundle.
+pub(crate) fn files(text: &str, registry: &RegistryArgs) -> Result<(Source, Files), BundleError> {
+    let wrong = |source| BundleError::Source { what: text.to_owned(), source };
+    let found = Source::parse(text).map_err(wrong)?;
+    let files = match &found {
+        Source::Image { reference } => fetch(reference, registry, None),
+        other => source::read(other),
+    };
+    Ok((found, files.map_err(wrong)?))
+}

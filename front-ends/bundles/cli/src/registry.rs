@@ -1,0 +1,82 @@
+//! Images of registries: fetched by the library that executord uses, into memory or a directory. Every byte is verified by its digest.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clap::Args;
+use executor_bundles::source::{Files, SourceError, image};
+use executor_core::image::{Digest, ImageReference};
+use executor_images::{Images, LayerNotes, LayerStore, LayerToUnpack, Settings, UnpackError};
+
+/// Largest image, in bytes.
+const IMAGE_MAX: u64 = 4 << 30;
+
+/// Access to registries.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Registry")]
+pub(crate) struct RegistryArgs {
+    /// File with credentials for registries, as `docker login` and `podman login` write it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_auth_file: Option<PathBuf>,
+    /// File with certificates (PEM) that are trusted beside the system's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_ca_file: Option<PathBuf>,
+}
+
+/// Keeps the blobs of layers instead of unpacking them.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<File>>>);
+
+impl LayerStore for Kept {
+    async fn has(&self, _: &Digest, _: &[Digest]) -> Result<Option<LayerNotes>, UnpackError> {
+        Ok(None)
+    }
+
+    async fn unpack(&self, _: LayerToUnpack, blob: File) -> Result<LayerNotes, UnpackError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(blob);
+        Ok(LayerNotes::default())
+    }
+
+    async fn remove(&self, _: &Digest) -> Result<(), UnpackError> {
+        Ok(())
+    }
+}
+
+/// Fetches the files of an image.
+pub(crate) fn fetch(reference: &str, args: &RegistryArgs, to: Option<&Path>) -> Result<Files, SourceError> {
+    let wrong = |why: String| SourceError::Image(format!("docker://{reference}: {why}"));
+    let parsed: ImageReference = format!("docker://{reference}")
+        .parse()
+        .map_err(|error: executor_core::image::BadReference| wrong(error.to_string()))?;
+    // In memory, where there is such a place: layers of bundles may hold Secrets.
+    let shared = Path::new("/dev/shm");
+    let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
+    let dir = dir.map_err(|error| SourceError::Write(shared.to_owned(), error))?;
+    let mut settings = Settings::new(dir.path().join("images"));
+    settings.docker_config = args.registry_auth_file.clone();
+    settings.ca_file = args.registry_ca_file.clone();
+    settings.image_bytes_max = IMAGE_MAX;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| wrong(error.to_string()))?;
+    let layers = Kept::default();
+    let (digest, labels) = runtime.block_on(async {
+        let images = Images::open(settings, layers.clone()).map_err(|error| wrong(error.to_string()))?;
+        let mut watcher = images.pull(&parsed, None);
+        let record = loop {
+            match watcher.next().await {
+                Some(state) => {
+                    if let Some(outcome) = state.outcome {
+                        break outcome.map_err(|error| wrong(error.to_string()))?;
+                    }
+                }
+                None => return Err(wrong("the fetch was cut off".to_owned())),
+            }
+        };
+        let configuration = images.configuration(&record).await.map_err(|error| wrong(error.to_string()))?;
+        Ok((record.digest.to_string(), image::labels_of(&configuration)))
+    })?;
+    let layers = std::mem::take(&mut *layers.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let files = image::from_layers(layers, to)?;
+    Ok(Files { labels, pin: Some(digest), ..files })
+}

@@ -1,0 +1,145 @@
+//! Bundles: what is in them, judged by their format's rules.
+//!
+//! `registry+v1` is an operator's: a CSV, objects beside it, annotations (rules B1 to B15, as `opm alpha bundle validate` judges them, with the CSV judged as
+//! operator-framework/api does). `plain+v0` is a directory of objects (rules P1 to P3).
+
+mod csv;
+mod metadata;
+mod object;
+mod plain;
+mod registry;
+
+use std::fmt;
+
+use semver::Version;
+use serde::Serialize;
+
+pub use csv::{Csv, Deployment, NotProvided};
+pub use metadata::Dependency;
+pub use object::Object;
+
+use crate::fault::{Fault, Faults};
+use crate::source::Files;
+
+/// Label and annotation of a bundle's format.
+pub(crate) const MEDIA_TYPE: &str = "operators.operatorframework.io.bundle.mediatype.v1";
+/// Directory of the objects.
+pub(crate) const MANIFESTS: &str = "manifests";
+/// Directory of what is said about them.
+pub(crate) const METADATA: &str = "metadata";
+
+/// Format of a bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Format {
+    /// An operator of OLM.
+    #[serde(rename = "registry+v1")]
+    RegistryV1,
+    /// Objects of Kubernetes.
+    #[serde(rename = "plain+v0")]
+    PlainV0,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RegistryV1 => "registry+v1",
+            Self::PlainV0 => "plain+v0",
+        })
+    }
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "registry+v1" => Ok(Self::RegistryV1),
+            "plain+v0" => Ok(Self::PlainV0),
+            other => Err(format!("{other:?} is not a format of bundles; use registry+v1 or plain+v0")),
+        }
+    }
+}
+
+/// A bundle that holds to the rules.
+#[derive(Clone)]
+pub struct Bundle {
+    /// Its format.
+    pub format: Format,
+    /// Its name: the CSV's, or none.
+    pub name: Option<String>,
+    /// Its version; none where the format has none.
+    pub version: Option<Version>,
+    /// Its package; none where the format has none.
+    pub package: Option<String>,
+    /// Its channels.
+    pub channels: Vec<String>,
+    /// Its default channel.
+    pub default_channel: Option<String>,
+    /// What it needs besides.
+    pub dependencies: Vec<Dependency>,
+    /// The operator's description; none in a plain bundle.
+    pub csv: Option<Csv>,
+    /// All objects but the CSV.
+    pub objects: Vec<Object>,
+    /// What is odd and no fault.
+    pub warnings: Vec<Fault>,
+}
+
+/// Tells the format: what an image's label or the annotations name, else registry+v1 where there is metadata or a CSV.
+pub fn format(files: &Files) -> Format {
+    let named = files.labels.get(MEDIA_TYPE).map(String::as_str);
+    match named {
+        Some("plain+v0") => return Format::PlainV0,
+        Some("registry+v1") => return Format::RegistryV1,
+        _ => {}
+    }
+    if files.has_directory(METADATA) || registry::has_csv(files) { Format::RegistryV1 } else { Format::PlainV0 }
+}
+
+/// Reads a bundle and judges it.
+///
+/// # Errors
+/// All faults.
+pub fn read(files: &Files, format: Format) -> Result<Bundle, Faults> {
+    match format {
+        Format::RegistryV1 => registry::read(files),
+        Format::PlainV0 => plain::read(files),
+    }
+}
+
+impl Bundle {
+    /// What of it needs an API server, and is not provided here.
+    pub fn not_provided(&self) -> Vec<NotProvided> {
+        let mut found = self.csv.as_ref().map(Csv::not_provided).unwrap_or_default();
+        for object in &self.objects {
+            let why = match &*object.kind {
+                "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "CronJob" | "Pod" | "ConfigMap"
+                | "Secret" | "List" => continue,
+                // Names that pods use; there is nothing to do for them.
+                "ServiceAccount" | "Namespace" => continue,
+                "CustomResourceDefinition" => "no API server that serves custom resources",
+                "Role" | "ClusterRole" | "RoleBinding" | "ClusterRoleBinding" => {
+                    "no API server that grants access (RBAC)"
+                }
+                "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
+                    "no API server that calls webhooks"
+                }
+                "Service" | "NetworkPolicy" | "Ingress" => "no network of a cluster",
+                _ => "no API server that has such objects",
+            };
+            found.push(NotProvided { what: format!("{} {}", object.kind, object.name), why });
+        }
+        for dependency in &self.dependencies {
+            found.push(NotProvided {
+                what: format!("dependency: {dependency}"),
+                why: "no catalog that resolves dependencies",
+            });
+        }
+        found
+    }
+
+    /// Returns true if there are Secrets in it.
+    pub fn has_secrets(&self) -> bool {
+        self.objects.iter().any(|object| object.kind == "Secret")
+    }
+}

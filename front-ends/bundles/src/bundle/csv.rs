@@ -1,0 +1,308 @@
+//! The ClusterServiceVersion of an operator: what it deploys, owns and needs, judged as operator-framework/api judges it.
+
+use std::collections::BTreeSet;
+
+use executor_yaml::{Node, Value};
+use semver::Version;
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use super::object::{Object, at, list, map, text};
+use super::registry::{is_label_value, is_subdomain};
+use crate::fault::{Fault, Faults};
+use crate::range;
+
+/// Annotations whose case counts, in their right case.
+const CASED: [&str; 5] =
+    ["olm.operatorGroup", "olm.operatorNamespace", "olm.targetNamespaces", "olm.providedAPIs", "olm.skipRange"];
+
+/// A definition of custom resources by name, version and kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedDefinition {
+    /// Name, as `backups.example.com`.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+}
+
+/// A deployment of an operator.
+#[derive(Clone)]
+pub struct Deployment {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// Its specification, as a Deployment has it.
+    pub spec: Node,
+}
+
+/// Something that needs an API server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotProvided {
+    /// What it is.
+    pub what: String,
+    /// What is missing here.
+    pub why: &'static str,
+}
+
+/// An operator's description.
+#[derive(Clone)]
+pub struct Csv {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: Option<Version>,
+    /// Name for people.
+    pub display_name: String,
+    /// Deployments.
+    pub deployments: Vec<Deployment>,
+    /// Definitions that it owns.
+    pub owned: Vec<OwnedDefinition>,
+    /// Service accounts that its permissions name.
+    pub service_accounts: BTreeSet<String>,
+    /// Supported install modes.
+    pub install_modes: Vec<String>,
+    /// Images that it uses.
+    pub related_images: Vec<String>,
+    pub(super) place: String,
+    permissions: usize,
+    webhooks: usize,
+    api_services: usize,
+    required: usize,
+}
+
+impl Csv {
+    /// Reads and judges it.
+    pub(super) fn read(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) -> Self {
+        let (node, place) = (&object.node, object.place());
+        let mut wrong = |rule, message: String| faults.add(&*place, rule, message);
+        let mut odd = |message: String| warnings.push(Fault { place: place.clone(), rule: "CSV", message });
+        for (what, name) in [("metadata.name", &*object.name), ("spec.replaces", text(node, &["spec", "replaces"]))] {
+            if (what == "metadata.name" || !name.is_empty()) && !(is_subdomain(name) && is_label_value(name)) {
+                wrong("CSV", format!("{what} {name:?} must be a DNS name of at most 63 bytes"));
+            }
+        }
+        for name in ["displayName", "description", "minKubeVersion", "maturity", "replaces", "release"] {
+            match at(node, &["spec", name]).map(|node| &node.value) {
+                None | Some(Value::Null | Value::Text(_)) => {}
+                Some(other) => wrong("CSV", format!("spec.{name} is {}; text is needed", other.kind())),
+            }
+        }
+        if object.api_version.is_empty() {
+            wrong("CSV", "has no apiVersion".to_owned());
+        }
+        for (path, found) in [
+            ("spec.displayName", text(node, &["spec", "displayName"])),
+            ("spec.install.strategy", text(node, &["spec", "install", "strategy"])),
+        ] {
+            if found.is_empty() {
+                wrong("CSV", format!("has no {path}"));
+            }
+        }
+        let deployments = list(node, &["spec", "install", "spec", "deployments"]);
+        if at(node, &["spec", "install", "spec"])
+            .is_some_and(|spec| matches!(&spec.value, Value::Map(map) if !map.is_empty()))
+            && deployments.is_empty()
+        {
+            wrong("CSV", "has no spec.install.spec.deployments".to_owned());
+        }
+        let version = text(node, &["spec", "version"]);
+        let parsed = tolerant(version);
+        match at(node, &["spec", "version"]).map(|node| &node.value) {
+            None | Some(Value::Null) => {}
+            Some(Value::Text(_)) if parsed.is_none() => {
+                wrong("CSV", format!("spec.version {version:?} is not a semantic version"))
+            }
+            Some(Value::Text(_)) => {}
+            Some(other) => wrong("CSV", format!("spec.version is {}; text is needed", other.kind())),
+        }
+        match text(node, &["spec", "minKubeVersion"]).trim() {
+            "" => odd("has no spec.minKubeVersion".to_owned()),
+            _ => {
+                if let Err(error) = range::version(text(node, &["spec", "minKubeVersion"])) {
+                    wrong("CSV", format!("spec.minKubeVersion {error}"));
+                }
+            }
+        }
+        install_modes(node, &mut wrong);
+        let owned = |path: &[&str]| -> Vec<OwnedDefinition> {
+            let read = |it: &Node| OwnedDefinition {
+                name: text(it, &["name"]).to_owned(),
+                version: text(it, &["version"]).to_owned(),
+                kind: text(it, &["kind"]).to_owned(),
+            };
+            list(node, path).iter().map(read).collect()
+        };
+        let definitions = owned(&["spec", "customresourcedefinitions", "owned"]);
+        annotations(node, &definitions, &mut wrong, &mut odd);
+        let release = text(node, &["spec", "release"]);
+        if !release.is_empty() && !text(node, &["metadata", "annotations", "olm.substitutesFor"]).is_empty() {
+            wrong("B14", "has both a spec.release and the annotation olm.substitutesFor".to_owned());
+        }
+        let mut permissions = 0;
+        let mut service_accounts = BTreeSet::new();
+        for path in [["spec", "install", "spec", "permissions"], ["spec", "install", "spec", "clusterPermissions"]] {
+            for permission in list(node, &path) {
+                permissions += 1;
+                service_accounts.insert(text(permission, &["serviceAccountName"]).to_owned());
+            }
+        }
+        let deployments = deployments.iter().enumerate().filter_map(|(index, it)| {
+            let name = text(it, &["name"]).to_owned();
+            let Some(spec) = it.get("spec").filter(|spec| matches!(spec.value, Value::Map(_))) else {
+                wrong("CSV", format!("spec.install.spec.deployments[{index}] has no spec"));
+                return None;
+            };
+            let labels = map(it, &["label"])
+                .filter_map(|(key, value)| Some((key.to_owned(), value.text()?.to_owned())))
+                .collect();
+            Some(Deployment { name, labels, spec: spec.clone() })
+        });
+        Self {
+            name: object.name.clone(),
+            version: parsed,
+            display_name: text(node, &["spec", "displayName"]).to_owned(),
+            deployments: deployments.collect(),
+            owned: definitions,
+            service_accounts,
+            install_modes: list(node, &["spec", "installModes"])
+                .iter()
+                .filter(|it| is_true(it.get("supported")))
+                .map(|it| text(it, &["type"]).to_owned())
+                .collect(),
+            related_images: list(node, &["spec", "relatedImages"])
+                .iter()
+                .map(|it| text(it, &["image"]).to_owned())
+                .collect(),
+            permissions,
+            webhooks: list(node, &["spec", "webhookdefinitions"]).len(),
+            api_services: list(node, &["spec", "apiservicedefinitions", "owned"]).len(),
+            required: list(node, &["spec", "customresourcedefinitions", "required"]).len()
+                + list(node, &["spec", "apiservicedefinitions", "required"]).len(),
+            place,
+        }
+    }
+
+    /// What of it needs an API server.
+    pub(super) fn not_provided(&self) -> Vec<NotProvided> {
+        let counted = [
+            (self.permissions, "permissions (RBAC)", "no API server that grants access (RBAC)"),
+            (self.webhooks, "webhooks", "no API server that calls webhooks"),
+            (self.api_services, "API services", "no API server to extend"),
+            (self.required, "required APIs", "no API server that serves them"),
+        ];
+        let counted = counted.into_iter().filter(|(count, ..)| *count > 0);
+        counted
+            .map(|(count, what, why)| NotProvided { what: format!("{count} {what} of the ClusterServiceVersion"), why })
+            .collect()
+    }
+}
+
+fn is_true(node: Option<&Node>) -> bool {
+    matches!(node.map(|node| &node.value), Some(Value::Bool(true)))
+}
+
+/// B12, and which of them go together.
+fn install_modes(node: &Node, wrong: &mut impl FnMut(&'static str, String)) {
+    let modes = list(node, &["spec", "installModes"]);
+    if modes.is_empty() {
+        return wrong("B12", "has no spec.installModes".to_owned());
+    }
+    if !modes.iter().any(|mode| is_true(mode.get("supported"))) {
+        wrong("B12", "supports none of its spec.installModes".to_owned());
+    }
+    let converts = list(node, &["spec", "webhookdefinitions"])
+        .iter()
+        .any(|webhook| !list(webhook, &["conversionCRDs"]).is_empty());
+    let is_all = |mode: &Node| text(mode, &["type"]) == "AllNamespaces";
+    if converts && modes.iter().any(|mode| is_all(mode) != is_true(mode.get("supported"))) {
+        wrong(
+            "B12",
+            "has conversion webhooks, with which it may support the install mode AllNamespaces alone".to_owned(),
+        );
+    }
+}
+
+/// Annotations: their case, and the examples of what is provided.
+fn annotations(
+    node: &Node,
+    owned: &[OwnedDefinition],
+    wrong: &mut impl FnMut(&'static str, String),
+    odd: &mut impl FnMut(String),
+) {
+    let all: Vec<(&str, &Node)> = map(node, &["metadata", "annotations"]).collect();
+    for (key, _) in &all {
+        if let Some(right) = CASED.iter().find(|right| right.eq_ignore_ascii_case(key) && *right != key) {
+            wrong("CSV", format!("the annotation {key} must be written {right}"));
+        }
+        if *key == "olm.properties" {
+            odd("has the annotation olm.properties: properties belong into metadata/properties.yaml".to_owned());
+        }
+    }
+    let find = |name: &str| all.iter().find(|(key, _)| *key == name).map(|(_, node)| node.text().unwrap_or_default());
+    let Some(examples) = find("alm-examples").or_else(|| find("olm.examples")) else {
+        return odd("has no examples (the annotation alm-examples)".to_owned());
+    };
+    if examples.is_empty() {
+        return;
+    }
+    let examples: Json = match serde_json::from_str(examples) {
+        Ok(examples) => examples,
+        Err(error) => return wrong("CSV", format!("the examples (the annotation alm-examples) are not JSON: {error}")),
+    };
+    let examples = match examples {
+        Json::Array(examples) => examples,
+        Json::Null => Vec::new(),
+        _ => return wrong("CSV", "the examples (the annotation alm-examples) are not a list".to_owned()),
+    };
+    let mut provided: BTreeSet<(String, String, String)> = BTreeSet::new();
+    for it in owned {
+        match it.name.split_once('.') {
+            Some((_, group)) => _ = provided.insert((group.to_owned(), it.version.clone(), it.kind.clone())),
+            None => wrong("CSV", format!("owns {:?}, which is no PLURAL.GROUP", it.name)),
+        }
+    }
+    for it in list(node, &["spec", "apiservicedefinitions", "owned"]) {
+        provided.insert((
+            text(it, &["group"]).to_owned(),
+            text(it, &["version"]).to_owned(),
+            text(it, &["kind"]).to_owned(),
+        ));
+    }
+    for example in &examples {
+        let field = |name: &str| example.get(name).and_then(Json::as_str).unwrap_or_default();
+        let (group, version) = field("apiVersion").split_once('/').unwrap_or(("", field("apiVersion")));
+        let kind = field("kind");
+        if kind.is_empty() {
+            wrong("CSV", "an example (the annotation alm-examples) has no kind".to_owned());
+        } else if !provided.contains(&(group.to_owned(), version.to_owned(), kind.to_owned())) {
+            wrong("CSV", format!("the example {kind} of {group}/{version} is of no API that is provided"));
+        }
+    }
+}
+
+/// A version as CSVs have it: with `v` before it, spaces around it, leading zeros or without its last numbers.
+fn tolerant(text: &str) -> Option<Version> {
+    let text = text.trim();
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let mut parts: Vec<String> = text.splitn(3, '.').map(str::to_owned).collect();
+    for part in &mut parts {
+        let stripped = part.trim_start_matches('0');
+        if part.len() > 1 && part.starts_with('0') {
+            *part = if stripped.starts_with(|c: char| c.is_ascii_digit()) {
+                stripped.to_owned()
+            } else {
+                format!("0{stripped}")
+            };
+        }
+    }
+    if parts.len() < 3 && parts.last().is_some_and(|part| part.contains(['+', '-'])) {
+        return None;
+    }
+    while parts.len() < 3 {
+        parts.push("0".to_owned());
+    }
+    range::version(&parts.join(".")).ok()
+}

@@ -1,0 +1,189 @@
+//! `metadata/` of a registry+v1 bundle: annotations and dependencies.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use executor_yaml::{Limits, Node, Value, parse, parts};
+use serde::Serialize;
+
+use super::object::{list, text};
+use super::{MEDIA_TYPE, METADATA};
+use crate::fault::Faults;
+use crate::range::Range;
+use crate::source::Files;
+
+/// Prefix of the annotations of bundles.
+const PREFIX: &str = "operators.operatorframework.io.bundle.";
+
+/// Something else that a bundle needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+pub enum Dependency {
+    /// A package with a version in a range.
+    Package {
+        /// Its name.
+        package: String,
+        /// The range.
+        range: String,
+    },
+    /// Somebody who serves an API.
+    #[serde(rename = "gvk")]
+    Api {
+        /// Its group.
+        group: String,
+        /// Its version.
+        version: String,
+        /// Its kind.
+        kind: String,
+    },
+    /// A constraint in CEL, which is carried and not evaluated.
+    Constraint {
+        /// The rule.
+        rule: String,
+    },
+    /// A label of the cluster.
+    Label {
+        /// The label.
+        label: String,
+    },
+}
+
+impl fmt::Display for Dependency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Package { package, range } => write!(f, "package {package} {range}"),
+            Self::Api { group, version, kind } => write!(f, "API {kind} of {group}/{version}"),
+            Self::Constraint { rule } => write!(f, "constraint {rule}"),
+            Self::Label { label } => write!(f, "label {label}"),
+        }
+    }
+}
+
+/// What the metadata say.
+#[derive(Default)]
+pub(super) struct Metadata {
+    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) dependencies: Vec<Dependency>,
+}
+
+impl Metadata {
+    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.get(&format!("{PREFIX}{name}")).map(String::as_str)
+    }
+}
+
+/// Reads `metadata/` and judges it by rules B2 to B5 and B13.
+pub(super) fn read(files: &Files, detected: &str, faults: &mut Faults) -> Metadata {
+    let mut found = Metadata::default();
+    let (mut annotated, mut depends) = (false, false);
+    for (name, content) in files.below(METADATA).filter(|(name, _)| !name.contains('/')) {
+        // Files of any name: what does not fit is none of both.
+        let Some(root) = document(content) else { continue };
+        if !annotated && let Some(annotations) = annotations(&root) {
+            annotated = true;
+            found.annotations = annotations;
+            continue;
+        }
+        if !depends && !list(&root, &["dependencies"]).is_empty() {
+            depends = true;
+            found.dependencies = dependencies(&root, &format!("{METADATA}/{name}"), faults);
+        }
+    }
+    if annotated {
+        judge(&found, detected, faults);
+    } else {
+        faults.add(METADATA, "B2", "has no file with annotations");
+    }
+    found
+}
+
+/// The first document of a file.
+fn document(content: &[u8]) -> Option<Node> {
+    let text = std::str::from_utf8(content).ok()?;
+    let part = parts(text).next()?;
+    parse(part.text, part.line, &Limits::OBJECT).ok().map(|parsed| parsed.root)
+}
+
+/// The annotations: a mapping of texts at the top.
+fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
+    let Value::Map(entries) = &root.get("annotations")?.value else { return None };
+    let text = |node: &Node| match &node.value {
+        Value::Null => Some(String::new()),
+        Value::Text(text) => Some(text.to_string()),
+        // Written without quotes, they are still meant as text.
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Int(value) => Some(value.to_string()),
+        Value::UInt(value) => Some(value.to_string()),
+        Value::Float(value) => Some(value.to_string()),
+        Value::List(_) | Value::Map(_) => None,
+    };
+    entries.iter().map(|(key, node)| Some((key.name.clone(), text(node)?))).collect()
+}
+
+fn judge(found: &Metadata, detected: &str, faults: &mut Faults) {
+    for name in ["mediatype.v1", "manifests.v1", "metadata.v1", "package.v1", "channels.v1"] {
+        if found.annotation(name).is_none() {
+            faults.add(METADATA, "B3", format!("the annotation {PREFIX}{name} is missing"));
+        }
+    }
+    if found.annotation("channel.default.v1") == Some("") {
+        faults.add(METADATA, "B3", format!("the annotation {PREFIX}channel.default.v1 is empty"));
+    }
+    if let Some(named) = found.annotations.get(MEDIA_TYPE)
+        && named != detected
+    {
+        faults.add(METADATA, "B4", format!("the annotation {MEDIA_TYPE} is {named:?}, but the bundle is {detected}"));
+    }
+    if found.annotation("channels.v1") == Some("") {
+        faults.add(
+            METADATA,
+            "B5",
+            format!("the annotation {PREFIX}channels.v1 is empty: at least one channel is needed"),
+        );
+    }
+}
+
+/// Dependencies (B13).
+fn dependencies(root: &Node, place: &str, faults: &mut Faults) -> Vec<Dependency> {
+    let mut found = Vec::new();
+    for (index, node) in list(root, &["dependencies"]).iter().enumerate() {
+        let mut wrong = |why: String| faults.add(place, "B13", format!("dependencies[{index}] {why}"));
+        let field = |path: &[&str]| text(node, &[&["value"], path].concat()).to_owned();
+        match text(node, &["type"]) {
+            "olm.package" => {
+                let (package, range) = (field(&["packageName"]), field(&["version"]));
+                if package.is_empty() {
+                    wrong("has no packageName".to_owned());
+                } else if range.is_empty() {
+                    wrong("has no version".to_owned());
+                } else if let Err(error) = Range::parse(&range) {
+                    wrong(format!("has the version {range:?}, which {error}"));
+                } else {
+                    found.push(Dependency::Package { package, range });
+                }
+            }
+            "olm.gvk" => {
+                let (group, version, kind) = (field(&["group"]), field(&["version"]), field(&["kind"]));
+                match [("group", &group), ("version", &version), ("kind", &kind)]
+                    .iter()
+                    .find(|(_, text)| text.is_empty())
+                {
+                    Some((name, _)) => wrong(format!("has no {name}")),
+                    None => found.push(Dependency::Api { group, version, kind }),
+                }
+            }
+            "olm.constraint" => match field(&["cel", "rule"]) {
+                rule if rule.is_empty() => wrong("has no cel.rule".to_owned()),
+                rule => found.push(Dependency::Constraint { rule }),
+            },
+            "olm.label" => match field(&["label"]) {
+                label if label.is_empty() => wrong("has no label".to_owned()),
+                label => found.push(Dependency::Label { label }),
+            },
+            other => {
+                wrong(format!("has the type {other:?}; olm.package, olm.gvk, olm.constraint and olm.label are known"))
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,121 @@
+//! Objects of Kubernetes in a bundle's files, with what every object has.
+
+use executor_yaml::{Limits, Node, Value, parse, parts};
+
+use crate::fault::Faults;
+use crate::text::{QUOTED_INDENT, tolerant};
+
+/// Most objects of a bundle.
+const OBJECTS_MAX: usize = 10_000;
+/// Limits of a document: CRDs are the largest.
+const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 100, nodes: 1_000_000, copied_bytes: 4 << 20 };
+
+/// An object. It has no `Debug`: Secrets are objects, too.
+#[derive(Clone)]
+pub struct Object {
+    /// File in the bundle.
+    pub file: String,
+    /// Line that it begins in, from 1.
+    pub line: usize,
+    /// Its `apiVersion`.
+    pub api_version: String,
+    /// Its `kind`.
+    pub kind: String,
+    /// Its name; empty where it has none.
+    pub name: String,
+    /// All of it.
+    pub node: Node,
+}
+
+impl Object {
+    /// Place for people.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.file, self.line)
+    }
+}
+
+/// Text of a key, where it is one; empty otherwise.
+pub(super) fn text<'a>(node: &'a Node, path: &[&str]) -> &'a str {
+    at(node, path).and_then(Node::text).unwrap_or_default()
+}
+
+/// A node by its path.
+pub(super) fn at<'a>(node: &'a Node, path: &[&str]) -> Option<&'a Node> {
+    path.iter().try_fold(node, |node, key| node.get(key))
+}
+
+/// Elements of a list; none where it is not one.
+pub(super) fn list<'a>(node: &'a Node, path: &[&str]) -> &'a [Node] {
+    match at(node, path).map(|node| &node.value) {
+        Some(Value::List(list)) => list,
+        _ => &[],
+    }
+}
+
+/// Entries of a mapping; none where it is not one.
+pub(super) fn map<'a>(node: &'a Node, path: &[&str]) -> impl Iterator<Item = (&'a str, &'a Node)> {
+    let entries = match at(node, path).map(|node| &node.value) {
+        Some(Value::Map(entries)) => &entries[..],
+        _ => &[],
+    };
+    entries.iter().map(|(key, node)| (&*key.name, node))
+}
+
+/// Reads the objects of a file: all, or the first alone, which is what operator-registry reads. Faults are added with the rule.
+pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, faults: &mut Faults) -> Vec<Object> {
+    let Ok(text) = std::str::from_utf8(content) else {
+        faults.add(file, rule, "is not UTF-8");
+        return Vec::new();
+    };
+    let mut objects = Vec::new();
+    for part in parts(text) {
+        let place = format!("{file}:{}", part.line);
+        let read = tolerant(
+            part.text,
+            |text| parse(text, part.line, &LIMITS),
+            |error| error.message.ends_with(QUOTED_INDENT).then(|| error.place.line + 1 - part.line),
+        );
+        let root = match read {
+            Ok(parsed) => parsed.root,
+            Err(error) => {
+                faults.add(format!("{file}:{}", error.place.line), rule, error.message);
+                if first {
+                    break;
+                }
+                continue;
+            }
+        };
+        match object(file, part.line, root) {
+            Ok(Some(object)) => objects.push(object),
+            // Comments alone.
+            Ok(None) => continue,
+            Err(why) => faults.add(place, rule, why),
+        }
+        if first {
+            break;
+        }
+        if objects.len() > OBJECTS_MAX {
+            faults.add(file, rule, format!("has more than {OBJECTS_MAX} objects"));
+            break;
+        }
+    }
+    objects
+}
+
+fn object(file: &str, line: usize, node: Node) -> Result<Option<Object>, String> {
+    match &node.value {
+        Value::Null => return Ok(None),
+        Value::Map(_) => {}
+        other => return Err(format!("is {}; an object is needed", other.kind())),
+    }
+    let field = |path: &[&str]| match at(&node, path).map(|node| &node.value) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::Text(text)) => Ok(text.to_string()),
+        Some(other) => Err(format!("{} is {}; text is needed", path.join("."), other.kind())),
+    };
+    let (api_version, kind, name) = (field(&["apiVersion"])?, field(&["kind"])?, field(&["metadata", "name"])?);
+    if kind.is_empty() {
+        return Err("has no kind".to_owned());
+    }
+    Ok(Some(Object { file: file.to_owned(), line, api_version, kind, name, node }))
+}

@@ -1,0 +1,45 @@
+//! plain+v0: `manifests/` with objects of Kubernetes, and nothing else in it.
+
+use super::{Bundle, Format, MANIFESTS, object};
+use crate::fault::Faults;
+use crate::source::Files;
+
+/// Reads a plain bundle.
+pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
+    let mut faults = Faults::default();
+    if !files.has_directory(MANIFESTS) {
+        let what =
+            if files.files.contains_key(MANIFESTS) { "is a file; a directory is needed" } else { "is not there" };
+        faults.add(MANIFESTS, "P1", what);
+        return Err(faults);
+    }
+    let mut objects = Vec::new();
+    for (name, content) in files.below(MANIFESTS) {
+        let path = format!("{MANIFESTS}/{name}");
+        if name.contains('/') {
+            faults.add(path, "P2", "is in a sub-directory; manifests/ must be flat");
+            continue;
+        }
+        objects.extend(object::read(&path, content, false, "P3", &mut faults));
+    }
+    if objects.is_empty() && faults.is_empty() {
+        faults.add(MANIFESTS, "P3", "has no object");
+    }
+    for object in &objects {
+        if object.name.is_empty() && !object.kind.ends_with("List") {
+            faults.add(object.place(), "P3", format!("{} has no metadata.name", object.kind));
+        }
+    }
+    faults.or(Bundle {
+        format: Format::PlainV0,
+        name: None,
+        version: None,
+        package: None,
+        channels: Vec::new(),
+        default_channel: None,
+        dependencies: Vec::new(),
+        csv: None,
+        objects,
+        warnings: Vec::new(),
+    })
+}

@@ -1,0 +1,278 @@
+//! registry+v1: `manifests/` with a CSV and objects beside it, `metadata/` with annotations.
+
+use std::collections::BTreeSet;
+
+use super::csv::Csv;
+use super::object::{self, Object, list, map, text};
+use super::{Bundle, Format, MANIFESTS, METADATA, metadata};
+use crate::fault::{Fault, Faults};
+use crate::source::Files;
+
+/// Kind of an operator's description.
+const CSV: &str = "ClusterServiceVersion";
+/// Kind of definitions of custom resources.
+const CRD: &str = "CustomResourceDefinition";
+/// Kinds that a bundle may have (B10).
+const KINDS: [&str; 22] = [
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ConfigMap",
+    "ConsoleCLIDownload",
+    "ConsoleLink",
+    "ConsoleQuickStart",
+    "ConsoleYAMLSample",
+    "PodDisruptionBudget",
+    "PriorityClass",
+    "PrometheusRule",
+    "Role",
+    "RoleBinding",
+    "Secret",
+    "Service",
+    "ServiceAccount",
+    "ServiceMonitor",
+    "VerticalPodAutoscaler",
+    CSV,
+    CRD,
+    "ConsolePlugin",
+    "NetworkPolicy",
+    "PodMonitor",
+];
+
+/// Returns true if one of the objects is a CSV.
+pub(super) fn has_csv(files: &Files) -> bool {
+    files.below(MANIFESTS).any(|(name, content)| {
+        let mut ignored = Faults::default();
+        // Cheap before dear: most files have no such word.
+        memchr::memmem::find(content, CSV.as_bytes()).is_some()
+            && object::read(name, content, true, "B10", &mut ignored).iter().any(|object| object.kind == CSV)
+    })
+}
+
+/// Reads a bundle of an operator.
+pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
+    let mut faults = Faults::default();
+    for directory in [MANIFESTS, METADATA] {
+        if !files.has_directory(directory) {
+            faults.add(directory, "B1", "the directory is not there, or empty");
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let mut objects = Vec::new();
+    for (name, content) in files.below(MANIFESTS) {
+        let path = format!("{MANIFESTS}/{name}");
+        if name.contains('/') {
+            faults.add(path, "B15", "is in a sub-directory; manifests/ must be flat");
+            continue;
+        }
+        let before = faults.count();
+        let read = object::read(&path, content, true, "B10", &mut faults);
+        if read.is_empty() && faults.count() == before {
+            faults.add(path, "B10", "has no object");
+        }
+        objects.extend(read);
+    }
+    let mut warnings = Vec::new();
+    let detected = if objects.iter().any(|object| object.kind == CSV) { "registry+v1" } else { "plain+v0" };
+    let found = metadata::read(files, detected, &mut faults);
+    for object in &objects {
+        if !KINDS.contains(&&*object.kind) {
+            faults.add(object.place(), "B10", format!("{} is no kind that a registry+v1 bundle may have", object.kind));
+        } else if object.kind == CRD {
+            definition(object, &mut faults);
+        } else if object.kind != CSV {
+            object_meta(object, &mut faults, &mut warnings);
+        }
+    }
+    let (descriptions, objects): (Vec<Object>, Vec<Object>) =
+        objects.into_iter().partition(|object| object.kind == CSV);
+    let csv = match &descriptions[..] {
+        [one] => Some(Csv::read(one, &mut faults, &mut warnings)),
+        [] => {
+            faults.add(MANIFESTS, "B6", format!("has no {CSV}; exactly one is needed"));
+            None
+        }
+        [first, second, ..] => {
+            faults.add(second.place(), "B6", format!("is a second {CSV}, besides that of {}", first.file));
+            None
+        }
+    };
+    if let Some(csv) = &csv {
+        definitions(csv, &objects, &mut faults, &mut warnings);
+    }
+    let split =
+        |text: &str| text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let bundle = Bundle {
+        format: Format::RegistryV1,
+        name: csv.as_ref().map(|csv| csv.name.clone()),
+        version: csv.as_ref().and_then(|csv| csv.version.clone()),
+        package: found.annotation("package.v1").map(str::to_owned),
+        channels: found.annotation("channels.v1").map(split).unwrap_or_default(),
+        default_channel: found.annotation("channel.default.v1").map(str::to_owned),
+        dependencies: found.dependencies,
+        csv,
+        objects,
+        warnings,
+    };
+    faults.or(bundle)
+}
+
+/// Names, versions and kinds of a definition.
+fn versions(object: &Object) -> Vec<&str> {
+    let spec = |path: &[&str]| text(&object.node, path);
+    let listed: Vec<&str> =
+        list(&object.node, &["spec", "versions"]).iter().map(|version| text(version, &["name"])).collect();
+    match spec(&["spec", "version"]) {
+        single if !single.is_empty() && object.api_version.ends_with("v1beta1") => vec![single],
+        _ => listed,
+    }
+}
+
+/// B9, and what an API server asks of every definition.
+fn definition(object: &Object, faults: &mut Faults) {
+    let mut wrong = |message: String| faults.add(object.place(), "B9", format!("{}: {message}", object.name));
+    if !matches!(&*object.api_version, "apiextensions.k8s.io/v1" | "apiextensions.k8s.io/v1beta1") {
+        return wrong(format!(
+            "has the apiVersion {:?}; apiextensions.k8s.io/v1 or v1beta1 is needed",
+            object.api_version
+        ));
+    }
+    let field = |path: &[&str]| text(&object.node, path);
+    let (group, plural, kind) =
+        (field(&["spec", "group"]), field(&["spec", "names", "plural"]), field(&["spec", "names", "kind"]));
+    for (name, value) in [("spec.group", group), ("spec.names.plural", plural), ("spec.names.kind", kind)] {
+        if value.is_empty() {
+            wrong(format!("has no {name}"));
+        }
+    }
+    if !group.is_empty() && !plural.is_empty() && object.name != format!("{plural}.{group}") {
+        wrong(format!("must be called {plural}.{group}"));
+    }
+    if !matches!(field(&["spec", "scope"]), "Namespaced" | "Cluster") && object.api_version.ends_with("/v1") {
+        wrong("spec.scope must be Namespaced or Cluster".to_owned());
+    }
+    let names = versions(object);
+    if names.is_empty() {
+        wrong("has no version".to_owned());
+    }
+    let mut seen = BTreeSet::new();
+    for name in &names {
+        if !seen.insert(name) {
+            wrong(format!("has the version {name} twice"));
+        }
+    }
+    let stored = list(&object.node, &["spec", "versions"])
+        .iter()
+        .filter(|it| matches!(it.get("storage").map(|node| &node.value), Some(executor_yaml::Value::Bool(true))));
+    let count = stored.count();
+    if count != 1 && object.api_version.ends_with("/v1") && !names.is_empty() {
+        wrong(format!("has {count} versions with storage: true; one is needed"));
+    }
+}
+
+/// B7, B8 and B9: the definitions that the CSV owns, and those that are there.
+fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mut Vec<Fault>) {
+    let mut there = BTreeSet::new();
+    let mut names = BTreeSet::new();
+    for object in objects.iter().filter(|object| object.kind == CRD) {
+        if !names.insert(&*object.name) {
+            faults.add(object.place(), "B9", format!("the definition {} is there twice", object.name));
+        }
+        for version in versions(object) {
+            there.insert((&*object.name, version, text(&object.node, &["spec", "names", "kind"])));
+        }
+    }
+    for owned in &csv.owned {
+        if !there.remove(&(&*owned.name, &*owned.version, &*owned.kind)) {
+            faults.add(
+                &*csv.place,
+                "B7",
+                format!(
+                    "owns {} {} {}, but no such definition is in the bundle",
+                    owned.name, owned.version, owned.kind
+                ),
+            );
+        }
+    }
+    for (name, version, _) in there {
+        warnings.push(Fault {
+            place: MANIFESTS.to_owned(),
+            rule: "B8",
+            message: format!("the definition {name} {version} is not owned by the {CSV}"),
+        });
+    }
+}
+
+/// B11: what an API server asks of an object's metadata.
+fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
+    let mut wrong = |message: String| {
+        faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name))
+    };
+    if object.name.is_empty() && text(&object.node, &["metadata", "generateName"]).is_empty() {
+        wrong("name is missing".to_owned());
+    }
+    for field in ["namespace", "generateName"] {
+        match object::at(&object.node, &["metadata", field]).map(|node| &node.value) {
+            None | Some(executor_yaml::Value::Null | executor_yaml::Value::Text(_)) => {}
+            Some(other) => wrong(format!("{field} is {}; text is needed", other.kind())),
+        }
+    }
+    if !text(&object.node, &["metadata", "namespace"]).is_empty() {
+        let message = format!(
+            "{} {:?}: metadata.namespace does not count: the installation has one of its own",
+            object.kind, object.name
+        );
+        warnings.push(Fault { place: object.place(), rule: "B11", message });
+    }
+    let mut size = 0;
+    for (key, value) in map(&object.node, &["metadata", "annotations"]) {
+        size += key.len() + value.text().map_or(0, str::len);
+        if !is_qualified(&key.to_ascii_lowercase()) {
+            wrong(format!("annotations has the key {key:?}, which is not valid"));
+        }
+        if value.text().is_none() && !matches!(value.value, executor_yaml::Value::Null) {
+            wrong(format!("annotations[{key:?}] is {}; text is needed", value.value.kind()));
+        }
+    }
+    if size > 256 << 10 {
+        wrong(format!("annotations has {size} bytes; at most {}", 256 << 10));
+    }
+    for (key, value) in map(&object.node, &["metadata", "labels"]) {
+        if !is_qualified(key) {
+            wrong(format!("labels has the key {key:?}, which is not valid"));
+        }
+        match value.text() {
+            Some(text) if !is_label_value(text) => wrong(format!("labels[{key:?}] is {text:?}, which is not valid")),
+            None if !matches!(value.value, executor_yaml::Value::Null) => {
+                wrong(format!("labels[{key:?}] is {}; text is needed", value.value.kind()))
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A value of a label: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
+pub(super) fn is_label_value(value: &str) -> bool {
+    value.is_empty() || (value.len() <= 63 && is_name(value))
+}
+
+fn is_name(value: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let end = |c: char| c.is_ascii_alphanumeric();
+    value.bytes().all(inner) && value.starts_with(end) && value.ends_with(end)
+}
+
+/// A qualified name: an optional DNS name, `/`, and a name.
+fn is_qualified(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    prefix.is_none_or(is_subdomain) && (1..=63).contains(&name.len()) && is_name(name)
+}
+
+/// A name in DNS (RFC 1123).
+pub(super) fn is_subdomain(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let label =
+        |label: &str| !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-');
+    name.len() <= 253 && name.split('.').all(label)
+}

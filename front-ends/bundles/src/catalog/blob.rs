@@ -1,0 +1,506 @@
+//! The objects of a catalog, each read for what the rules and the upgrade graph need.
+//!
+//! An object tells by its `schema` what it is. Others than the four of OLM are kept by their place alone.
+
+use std::fmt;
+
+use memchr::memmem;
+use semver::Version;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::form::Form;
+use crate::range;
+use crate::reference;
+use crate::text::{AnyList, AnyText, AnyTexts, Base64, Key, object};
+
+/// Schema of packages.
+pub const PACKAGE: &str = "olm.package";
+/// Schema of channels.
+pub const CHANNEL: &str = "olm.channel";
+/// Schema of bundles.
+pub const BUNDLE: &str = "olm.bundle";
+/// Schema of deprecations.
+pub const DEPRECATIONS: &str = "olm.deprecations";
+
+object! { top
+    /// `olm.package`.
+    pub struct PackageBlob {
+        schema("schema"): String,
+        /// Name of the package.
+        name("name"): String,
+        /// Channel that is used where none is named.
+        default_channel("defaultChannel"): String,
+        /// Description for people.
+        description("description"): String,
+        icon("icon"): Icon,
+        properties("properties"): AnyList<AnyProperty>,
+    }
+}
+
+object! {
+    pub(crate) struct Icon {
+        _data("base64data"): Base64,
+        _kind("mediatype"): AnyText,
+    }
+}
+
+object! { top
+    /// `olm.channel`.
+    pub struct ChannelBlob {
+        schema("schema"): String,
+        /// Name of the channel.
+        name("name"): String,
+        /// Its package.
+        package("package"): String,
+        /// Its entries.
+        entries("entries"): Vec<EntryBlob>,
+        properties("properties"): AnyList<AnyProperty>,
+    }
+}
+
+object! {
+    /// An entry of a channel: a bundle, and what it upgrades from.
+    pub struct EntryBlob {
+        /// Name of the bundle.
+        name("name"): String,
+        /// Bundle that it takes the place of.
+        replaces("replaces"): String,
+        /// Bundles that may be left out on the way to it.
+        skips("skips"): Vec<String>,
+        /// Range of versions that it can be reached from.
+        skip_range("skipRange"): String,
+    }
+}
+
+object! { top
+    /// `olm.deprecations`.
+    pub struct DeprecationsBlob {
+        schema("schema"): String,
+        /// The package.
+        package("package"): String,
+        /// What is deprecated in it.
+        entries("entries"): Vec<DeprecationBlob>,
+    }
+}
+
+object! {
+    /// One deprecation.
+    pub struct DeprecationBlob {
+        /// The deprecated object.
+        reference("reference"): ReferenceBlob,
+        /// What users are told.
+        message("message"): String,
+    }
+}
+
+object! {
+    /// Object within a package.
+    pub struct ReferenceBlob {
+        /// Its schema.
+        schema("schema"): String,
+        /// Its name.
+        name("name"): String,
+    }
+}
+
+object! { top
+    struct BundleFields {
+        schema("schema"): String,
+        name("name"): String,
+        package("package"): String,
+        image("image"): String,
+        properties("properties"): Vec<Property>,
+        related("relatedImages"): Vec<RelatedImage>,
+    }
+}
+
+object! {
+    struct RelatedImage {
+        _name("name"): AnyText,
+        image("image"): String,
+    }
+}
+
+/// Something else that a bundle needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+pub enum Requirement {
+    /// A package with a version in a range.
+    Package {
+        /// Its name.
+        package: String,
+        /// The range, as it was written.
+        range: String,
+    },
+    /// Somebody who serves an API.
+    #[serde(rename = "gvk")]
+    Api {
+        /// Its group.
+        group: String,
+        /// Its version.
+        version: String,
+        /// Its kind.
+        kind: String,
+    },
+    /// A constraint in a language that is not evaluated.
+    Constraint,
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Package { package, range } => write!(f, "package {package} {range}"),
+            Self::Api { group, version, kind } => write!(f, "API {kind} of {group}/{version}"),
+            Self::Constraint => f.write_str("a constraint (olm.constraint)"),
+        }
+    }
+}
+
+/// `olm.bundle`, with its own faults: their messages begin with the field.
+#[derive(Clone, Debug, Default)]
+pub struct BundleBlob {
+    /// Name of the bundle.
+    pub name: String,
+    /// Its package.
+    pub package: String,
+    /// Reference of its image.
+    pub image: String,
+    /// Its version; none where it is not valid.
+    pub version: Option<Version>,
+    /// Its release, which is behind the version: empty where it has none.
+    pub release: String,
+    /// What it needs besides.
+    pub requires: Vec<Requirement>,
+    /// Rules that it breaks by itself.
+    pub faults: Vec<(&'static str, String)>,
+}
+
+/// An object of a catalog.
+#[derive(Clone, Debug)]
+pub enum Blob {
+    /// `olm.package`.
+    Package(PackageBlob),
+    /// `olm.channel`.
+    Channel(ChannelBlob),
+    /// `olm.bundle`.
+    Bundle(BundleBlob),
+    /// `olm.deprecations`.
+    Deprecations(DeprecationsBlob),
+    /// Anything else.
+    Other {
+        /// Its schema.
+        schema: String,
+        /// Its package; empty where it has none.
+        package: String,
+        /// Its name; empty where it has none.
+        name: String,
+    },
+}
+
+impl Blob {
+    /// Schema, package and name.
+    pub fn meta(&self) -> (&str, &str, &str) {
+        match self {
+            Self::Package(it) => (PACKAGE, &it.name, &it.name),
+            Self::Channel(it) => (CHANNEL, &it.package, &it.name),
+            Self::Bundle(it) => (BUNDLE, &it.package, &it.name),
+            Self::Deprecations(it) => (DEPRECATIONS, &it.package, ""),
+            Self::Other { schema, package, name } => (schema, package, name),
+        }
+    }
+}
+
+object! { top
+    /// Top level of any object.
+    struct Meta {
+        schema("schema"): String,
+        package("package"): String,
+        name("name"): String,
+    }
+}
+
+/// What the schema seems to be, without parsing: the first key of that name at the left margin, or the first of JSON.
+fn guess(form: Form, text: &str) -> &'static str {
+    let found = match form {
+        Form::Json => memmem::find(text.as_bytes(), b"\"schema\"").map(|at| at + 8),
+        Form::Yaml if text.starts_with("schema:") => Some(6),
+        Form::Yaml => memmem::find(text.as_bytes(), b"\nschema:").map(|at| at + 7),
+    };
+    let rest = found.map_or("", |at| &text[at..]).trim_start_matches([':', ' ', '"', '\'']);
+    // The longest first: they begin alike.
+    [DEPRECATIONS, PACKAGE, CHANNEL, BUNDLE].into_iter().find(|schema| rest.starts_with(schema)).unwrap_or_default()
+}
+
+/// Reads an object as what it seems to be; none where it is not that, or not valid.
+fn read_guessed(form: Form, text: &str) -> Option<Blob> {
+    Some(match guess(form, text) {
+        PACKAGE => Blob::Package(form.read::<PackageBlob>(text).ok().filter(|it| it.schema == PACKAGE)?),
+        CHANNEL => Blob::Channel(form.read::<ChannelBlob>(text).ok().filter(|it| it.schema == CHANNEL)?),
+        BUNDLE => Blob::Bundle(form.read::<BundleFields>(text).ok().filter(|it| it.schema == BUNDLE)?.into()),
+        DEPRECATIONS => {
+            Blob::Deprecations(form.read::<DeprecationsBlob>(text).ok().filter(|it| it.schema == DEPRECATIONS)?)
+        }
+        _ => return None,
+    })
+}
+
+/// Reads an object. Returns the fault with the rule that it breaks.
+///
+/// # Errors
+/// The text is not such an object.
+pub fn read(form: Form, text: &str) -> Result<Blob, (&'static str, String)> {
+    if let Some(blob) = read_guessed(form, text) {
+        return Ok(blob);
+    }
+    let unparsed = |error: String| ("C1", error);
+    let meta: Meta = form.read(text).map_err(unparsed)?;
+    let typed = |error: String| ("C1", format!("as {}: {error}", meta.schema));
+    Ok(match &*meta.schema {
+        "" => return Err(("C3", "has no schema".to_owned())),
+        PACKAGE => Blob::Package(form.read(text).map_err(typed)?),
+        CHANNEL => Blob::Channel(form.read(text).map_err(typed)?),
+        BUNDLE => Blob::Bundle(form.read::<BundleFields>(text).map_err(typed)?.into()),
+        DEPRECATIONS => Blob::Deprecations(form.read(text).map_err(typed)?),
+        _ => Blob::Other { schema: meta.schema, package: meta.package, name: meta.name },
+    })
+}
+
+impl From<BundleFields> for BundleBlob {
+    fn from(fields: BundleFields) -> Self {
+        let mut bundle = Self { name: fields.name, package: fields.package, image: fields.image, ..Self::default() };
+        let mut faults = Vec::new();
+        let (mut packages, mut objects) = (Vec::new(), 0usize);
+        for (index, Property { kind, value }) in fields.properties.into_iter().enumerate() {
+            if kind.is_empty() {
+                faults.push(("C13", format!("properties[{index}].type is not set")));
+            }
+            match value {
+                Found::Absent => faults.push(("C13", format!("properties[{index}].value is not set"))),
+                Found::Package(package) => packages.push(package),
+                Found::Required(it) => {
+                    bundle.requires.push(Requirement::Package { package: it.package_name, range: it.version_range })
+                }
+                Found::ApiRequired(it) => {
+                    bundle.requires.push(Requirement::Api { group: it.group, version: it.version, kind: it.kind });
+                }
+                Found::Constraint => bundle.requires.push(Requirement::Constraint),
+                Found::Object => objects += 1,
+                Found::Other => {}
+            }
+        }
+        match &packages[..] {
+            [package] => {
+                if package.package_name != bundle.package {
+                    faults
+                        .push(("C6", format!("its olm.package property is of the package {:?}", package.package_name)));
+                }
+                match range::version(&package.version) {
+                    Ok(version) => {
+                        if !version.build.is_empty() && !package.release.is_empty() {
+                            faults.push(("C6", format!("version {version} has build metadata besides a release")));
+                        }
+                        bundle.version = Some(version);
+                    }
+                    Err(error) => faults.push(("C6", format!("version {error}"))),
+                }
+                if !package.release.is_empty() {
+                    let is_release =
+                        package.release.len() <= 20 && range::version(&format!("0.0.0-{}", package.release)).is_ok();
+                    if !is_release || package.release.contains('+') {
+                        faults.push(("C6", format!("release {:?} is not valid", package.release)));
+                    }
+                }
+                bundle.release = package.release.clone();
+            }
+            other => faults.push(("C6", format!("has {} olm.package properties; one is needed", other.len()))),
+        }
+        if let (false, Err(why)) = (bundle.image.is_empty(), reference::check(&bundle.image)) {
+            faults.push(("C6", format!("image {:?} {why}", bundle.image)));
+        }
+        for (index, related) in fields.related.iter().enumerate() {
+            if let (false, Err(why)) = (related.image.is_empty(), reference::check(&related.image)) {
+                faults.push(("C6", format!("relatedImages[{index}].image {:?} {why}", related.image)));
+            }
+        }
+        if bundle.image.is_empty() && objects == 0 {
+            faults.push(("C6", "has no image".to_owned()));
+        }
+        bundle.faults = faults;
+        bundle
+    }
+}
+
+/// A property of a bundle.
+#[derive(Clone, Debug, Default)]
+struct Property {
+    kind: String,
+    value: Found,
+}
+
+/// Value of a property, for what is needed of it.
+#[derive(Clone, Debug, Default)]
+enum Found {
+    #[default]
+    Absent,
+    Package(PackageProperty),
+    Required(RequiredProperty),
+    ApiRequired(ApiProperty),
+    Constraint,
+    Object,
+    Other,
+}
+
+object! {
+    struct PackageProperty {
+        package_name("packageName"): String,
+        version("version"): String,
+        release("release"): String,
+    }
+}
+
+object! {
+    struct RequiredProperty {
+        package_name("packageName"): String,
+        version_range("versionRange"): String,
+    }
+}
+
+object! {
+    struct ApiProperty {
+        group("group"): String,
+        version("version"): String,
+        kind("kind"): String,
+    }
+}
+
+object! {
+    struct ObjectProperty {
+        data("data"): Base64,
+    }
+}
+
+object! {
+    struct ChannelProperty {
+        _name("channelName"): AnyText,
+    }
+}
+
+object! {
+    /// What is shown of a CSV. The types are checked, the values are not kept.
+    struct CsvProperty {
+        _annotations("annotations"): AnyTexts,
+        _description("description"): AnyText,
+        _display_name("displayName"): AnyText,
+        _modes("installModes"): AnyList<InstallMode>,
+        _keywords("keywords"): AnyList<AnyText>,
+        _labels("labels"): AnyTexts,
+        _links("links"): AnyList<Link>,
+        _maintainers("maintainers"): AnyList<Maintainer>,
+        _maturity("maturity"): AnyText,
+        _minimum("minKubeVersion"): AnyText,
+        _provider("provider"): Link,
+    }
+}
+
+object! {
+    struct InstallMode {
+        _type("type"): AnyText,
+        _supported("supported"): bool,
+    }
+}
+
+object! {
+    struct Link {
+        _name("name"): AnyText,
+        _url("url"): AnyText,
+    }
+}
+
+object! {
+    struct Maintainer {
+        _name("name"): AnyText,
+        _email("email"): AnyText,
+    }
+}
+
+object! {
+    /// A property of a package or a channel: its value may be anything.
+    pub(crate) struct AnyProperty {
+        _type("type"): AnyText,
+    }
+}
+
+/// Reads a value as its property's type has it.
+struct ValueOf<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for ValueOf<'_> {
+    type Value = Found;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Found, D::Error> {
+        Ok(match self.0 {
+            "olm.package" => Option::deserialize(deserializer)?.map_or(Found::Absent, Found::Package),
+            "olm.package.required" => Option::deserialize(deserializer)?.map_or(Found::Absent, Found::Required),
+            "olm.gvk.required" => Option::deserialize(deserializer)?.map_or(Found::Absent, Found::ApiRequired),
+            "olm.gvk" => Option::<ApiProperty>::deserialize(deserializer)?.map_or(Found::Absent, |_| Found::Other),
+            "olm.constraint" => {
+                Option::<IgnoredAny>::deserialize(deserializer)?.map_or(Found::Absent, |_| Found::Constraint)
+            }
+            "olm.channel" => {
+                Option::<ChannelProperty>::deserialize(deserializer)?.map_or(Found::Absent, |_| Found::Other)
+            }
+            "olm.csv.metadata" => {
+                Option::<CsvProperty>::deserialize(deserializer)?.map_or(Found::Absent, |_| Found::Other)
+            }
+            "olm.bundle.object" => match Option::<ObjectProperty>::deserialize(deserializer)? {
+                None => Found::Absent,
+                Some(object) => {
+                    let text = std::str::from_utf8(&object.data.0)
+                        .map_err(|_| D::Error::custom("olm.bundle.object is not UTF-8"))?;
+                    let form = Form::of(text);
+                    form.read::<IgnoredAny>(text)
+                        .map_err(|error| D::Error::custom(format!("olm.bundle.object: {error}")))?;
+                    Found::Object
+                }
+            },
+            _ => Option::<IgnoredAny>::deserialize(deserializer)?.map_or(Found::Absent, |_| Found::Other),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Property {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Property;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a property")
+            }
+            fn visit_unit<E>(self) -> Result<Property, E> {
+                Ok(Property::default())
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Property, A::Error> {
+                let (mut property, mut typed, mut early) = (Property::default(), false, None);
+                while let Some(key) = map.next_key::<Key>()? {
+                    if key.is("type") {
+                        property.kind = map.next_value::<Option<String>>()?.unwrap_or_default();
+                        typed = true;
+                    } else if !key.is("value") {
+                        map.next_value::<IgnoredAny>()?;
+                    } else if typed {
+                        property.value = map.next_value_seed(ValueOf(&property.kind))?;
+                    } else {
+                        // Before its type: kept until that is known.
+                        early = Some(map.next_value::<Value>()?);
+                    }
+                }
+                if let Some(value) = early {
+                    property.value = ValueOf(&property.kind).deserialize(value).map_err(A::Error::custom)?;
+                }
+                Ok(property)
+            }
+        }
+        deserializer.deserialize_any(Object)
+    }
+}

@@ -1,0 +1,64 @@
+//! The two forms of an object: JSON and YAML.
+
+use serde::de::DeserializeOwned;
+use serde_saphyr::DuplicateKeyPolicy;
+
+use crate::text::{QUOTED_INDENT, tolerant};
+
+/// Most levels of an object within another.
+const DEPTH_MAX: usize = 128;
+/// Most values of one object.
+const NODES_MAX: usize = 4 << 20;
+
+/// Form of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// JSON.
+    Json,
+    /// YAML, of which JSON is a part.
+    Yaml,
+}
+
+impl Form {
+    /// Form of a text, by how it begins.
+    pub fn of(text: &str) -> Self {
+        if text.trim_start().starts_with('{') { Self::Json } else { Self::Yaml }
+    }
+
+    /// Reads one object. Anchors are bounded, a key that comes twice counts the last time. The error is one line.
+    pub fn read<T: DeserializeOwned>(self, text: &str) -> Result<T, String> {
+        match self {
+            Self::Json => serde_json::from_str(text).map_err(|error| error.to_string()),
+            Self::Yaml => yaml(text),
+        }
+    }
+}
+
+/// Reads one YAML document.
+fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            max_nodes: NODES_MAX,
+            max_events: 2 * NODES_MAX,
+            max_total_scalar_bytes: super::split::DOCUMENT_MAX,
+            max_aliases: 10_000,
+            max_anchors: 10_000,
+            max_documents: 1,
+        },
+        duplicate_keys: DuplicateKeyPolicy::PassThrough,
+        legacy_octal_numbers: true,
+        no_schema: true,
+        with_snippet: false,
+    };
+    let read = |text: &str| serde_saphyr::from_str_with_options(text, options.clone());
+    let quoted = |error: &serde_saphyr::Error| {
+        let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
+        line.filter(|_| error.to_string().contains(QUOTED_INDENT))
+    };
+    tolerant(text, read, quoted).map_err(|error| {
+        let whole = error.to_string();
+        let line = whole.lines().next().unwrap_or("cannot be read").to_owned();
+        line.chars().take(300).collect()
+    })
+}

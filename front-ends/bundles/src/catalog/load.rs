@@ -1,0 +1,259 @@
+//! Reading a catalog: one thread splits files into documents, the others parse them. No more than a few documents are in memory at
+//! a time, and of each no more is kept than the model needs.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::blob::{self, Blob};
+use super::files::{self, FilesError};
+use super::form::Form;
+use super::split::{Document, Documents};
+use crate::fault::Faults;
+
+/// Bytes of documents that are handed over at a time.
+const BATCH: usize = 512 << 10;
+/// Batches that wait for a worker.
+const WAITING: usize = 8;
+/// Most documents of a catalog.
+const DOCUMENTS_MAX: usize = 2_000_000;
+
+/// Place of an object: a file, and where it is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the file.
+    pub file: usize,
+    /// Form of the object.
+    pub form: Form,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: usize,
+    /// First line, from 1.
+    pub line: u64,
+}
+
+/// An object with its place.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Where it is.
+    pub place: Place,
+    /// What it is.
+    pub blob: Blob,
+    /// SHA-256 of its content, without regard to form, spaces and the order of keys; where it was asked for.
+    pub digest: Option<[u8; 32]>,
+}
+
+/// All objects of a catalog, in the order of files and places.
+#[derive(Debug, Default)]
+pub struct Objects {
+    root: PathBuf,
+    files: Vec<PathBuf>,
+    /// The objects.
+    pub objects: Vec<Object>,
+    /// Number of bytes that were read.
+    pub bytes: u64,
+}
+
+/// Error of reading a catalog.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The files cannot be found.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    /// Objects cannot be read (rules C1 and C3).
+    #[error(transparent)]
+    Faults(#[from] Faults),
+}
+
+struct Task {
+    file: usize,
+    documents: Vec<Document>,
+}
+
+/// Reads all objects of a file or directory. With `digests`, the content of each is digested.
+///
+/// # Errors
+/// A file cannot be read, or an object is not one: one error refuses the whole catalog.
+pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
+    let files = files::list(root)?;
+    let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+    let workers = thread::available_parallelism().map_or(2, usize::from).min(16);
+    let (sender, receiver) = sync_channel::<Task>(WAITING);
+    let receiver = Mutex::new(receiver);
+    let mut all = Objects { root, files, ..Objects::default() };
+    let mut faults = Vec::new();
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(|| work(&receiver, digests))).collect();
+        match split(&all, sender) {
+            Ok(bytes) => all.bytes = bytes,
+            Err((file, message)) => faults.push((file, 0, 0, "C1", message)),
+        }
+        for worker in running {
+            let (objects, wrong) = worker.join().unwrap_or_default();
+            all.objects.extend(objects);
+            faults.extend(wrong);
+        }
+    });
+    faults.sort();
+    let mut told = Faults::default();
+    for (file, _, line, rule, message) in faults {
+        told.add(all.place_text(file, line), rule, message);
+    }
+    all.objects.sort_by_key(|object| (object.place.file, object.place.offset));
+    Ok(told.or(all)?)
+}
+
+/// A fault with file, offset, line, rule and message.
+type Located = (usize, u64, u64, &'static str, String);
+
+fn split(all: &Objects, sender: SyncSender<Task>) -> Result<u64, (usize, String)> {
+    let (mut bytes, mut count) = (0u64, 0usize);
+    for (index, path) in all.files.iter().enumerate() {
+        let failed = |error: &dyn std::error::Error| (index, with_causes(error));
+        let file = File::open(path).map_err(|error| failed(&error))?;
+        let mut documents = Documents::new(file);
+        let mut task = Task { file: index, documents: Vec::new() };
+        let mut size = 0;
+        while let Some(document) = documents.next().map_err(|error| failed(&error))? {
+            size += document.bytes.len();
+            bytes += document.bytes.len() as u64;
+            count += 1;
+            if count > DOCUMENTS_MAX {
+                return Err((index, format!("the catalog has more than {DOCUMENTS_MAX} objects")));
+            }
+            task.documents.push(document);
+            if size >= BATCH {
+                size = 0;
+                let full = std::mem::replace(&mut task, Task { file: index, documents: Vec::new() });
+                if sender.send(full).is_err() {
+                    return Ok(bytes);
+                }
+            }
+        }
+        if !task.documents.is_empty() && sender.send(task).is_err() {
+            return Ok(bytes);
+        }
+    }
+    Ok(bytes)
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Parses documents until there are no more.
+fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Located>) {
+    let (mut objects, mut faults) = (Vec::new(), Vec::new());
+    loop {
+        let task = match tasks.lock() {
+            Ok(tasks) => tasks.recv(),
+            Err(_) => break,
+        };
+        let Ok(Task { file, documents }) = task else { break };
+        for Document { form, bytes, offset, line } in documents {
+            let place = Place { file, form, offset, length: bytes.len(), line };
+            let Ok(text) = std::str::from_utf8(&bytes) else {
+                faults.push((file, offset, line, "C1", "is not UTF-8".to_owned()));
+                continue;
+            };
+            // What begins as JSON and is not may be YAML: a map in braces.
+            let read = blob::read(form, text).or_else(|wrong| match form {
+                Form::Json if wrong.0 == "C1" => blob::read(Form::Yaml, text).map_err(|_| wrong),
+                _ => Err(wrong),
+            });
+            match read {
+                Ok(blob) => {
+                    let digest = digests.then(|| value(text).map(|value| digest(&value))).and_then(Result::ok);
+                    objects.push(Object { place, blob, digest });
+                }
+                // Faults beyond the bound are counted, and not kept.
+                Err((rule, message)) => faults.push((file, offset, line, rule, message)),
+            }
+        }
+    }
+    (objects, faults)
+}
+
+/// The whole of an object.
+fn value(text: &str) -> Result<Value, String> {
+    let form = Form::of(text);
+    form.read(text)
+        .or_else(|error| if form == Form::Json { Form::Yaml.read(text).map_err(|_| error) } else { Err(error) })
+}
+
+/// SHA-256 of a value; keys are sorted in it.
+fn digest(value: &Value) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    hasher.update(value.to_string().as_bytes());
+    hasher.finalize().into()
+}
+
+impl Objects {
+    /// File and line for people: relative to the catalog.
+    pub fn place_text(&self, file: usize, line: u64) -> String {
+        let Some(path) = self.files.get(file) else { return String::new() };
+        let shown = path.strip_prefix(&self.root).ok().filter(|rest| !rest.as_os_str().is_empty());
+        let shown = shown.map_or_else(
+            || path.file_name().map_or_else(|| path.display().to_string(), |name| name.display().to_string()),
+            |rest| rest.display().to_string(),
+        );
+        if line == 0 { shown } else { format!("{shown}:{line}") }
+    }
+
+    /// Place of an object for people.
+    pub fn place_of(&self, object: &Object) -> String {
+        self.place_text(object.place.file, object.place.line)
+    }
+
+    /// Reads an object once more, as a whole.
+    ///
+    /// # Errors
+    /// The file has changed since, or cannot be read.
+    pub fn content(&self, place: &Place) -> Result<Value, FilesError> {
+        let path = &self.files[place.file];
+        let failed = |error| FilesError::Read(path.clone(), error);
+        let mut file = File::open(path).map_err(failed)?;
+        file.seek(SeekFrom::Start(place.offset)).map_err(failed)?;
+        let mut text = String::new();
+        file.take(place.length as u64).read_to_string(&mut text).map_err(failed)?;
+        value(&text).map_err(|error| FilesError::Pattern { path: path.clone(), why: error })
+    }
+
+    /// Objects by package, in the order in which they are written: package, channels, bundles, others, deprecations. Objects of no package come last,
+    /// under the empty name.
+    pub fn in_order(&self) -> Vec<&Object> {
+        let mut by_package: BTreeMap<(bool, &str), Vec<(u8, &str, &Object)>> = BTreeMap::new();
+        for object in &self.objects {
+            let (schema, package, name) = object.blob.meta();
+            let rank = match schema {
+                blob::PACKAGE => 0,
+                blob::CHANNEL => 1,
+                blob::BUNDLE => 2,
+                blob::DEPRECATIONS => 4,
+                _ => 3,
+            };
+            let key = if rank == 3 { schema } else { name };
+            by_package.entry((package.is_empty(), package)).or_default().push((rank, key, object));
+        }
+        let mut ordered = Vec::with_capacity(self.objects.len());
+        for mut objects in by_package.into_values() {
+            objects.sort_by_key(|(rank, key, _)| (*rank, *key));
+            ordered.extend(objects.into_iter().map(|(_, _, object)| object));
+        }
+        ordered
+    }
+}

@@ -1,0 +1,69 @@
+//! The upgrade graph as a Mermaid diagram.
+
+use std::fmt::Write as _;
+
+use super::model::{Catalog, Channel, Package};
+
+/// Draws one package, or all.
+pub fn draw(catalog: &Catalog, package: Option<&str>) -> String {
+    let mut text = "graph LR\n  classDef deprecated fill:#E8960F\n  classDef head stroke-width:4px\n".to_owned();
+    for package in catalog.packages.values().filter(|it| package.is_none_or(|name| it.name == name)) {
+        let _ = writeln!(text, "  subgraph {}", quoted(&package.name));
+        for channel in package.channels.values() {
+            let _ = writeln!(text, "    subgraph {}[{}]", id(&[&package.name, &channel.name]), quoted(&channel.name));
+            draw_channel(&mut text, package, channel);
+            text.push_str("    end\n");
+        }
+        text.push_str("  end\n");
+    }
+    text
+}
+
+fn draw_channel(text: &mut String, package: &Package, channel: &Channel) {
+    let node = |name: &str| format!("{}[{}]", id(&[&package.name, &channel.name, name]), quoted(name));
+    for entry in channel.entries.values() {
+        let to = node(&entry.name);
+        let class = match package.bundles.get(&entry.name) {
+            Some(bundle) if bundle.deprecation.is_some() => ":::deprecated",
+            _ if channel.head == entry.name => ":::head",
+            _ => "",
+        };
+        let _ = writeln!(text, "      {to}{class}");
+        if let Some(replaces) = &entry.replaces {
+            let _ = writeln!(text, "      {}-- replaces --> {to}", node(replaces));
+        }
+        for skip in &entry.skips {
+            let _ = writeln!(text, "      {}-- skips --> {to}", node(skip));
+        }
+        if let Some(range) = &entry.skip_range {
+            for other in channel.entries.values().filter(|other| other.name != entry.name) {
+                if package.bundles.get(&other.name).is_some_and(|bundle| range.has(&bundle.version)) {
+                    let _ = writeln!(
+                        text,
+                        "      {}-- {} --> {to}",
+                        node(&other.name),
+                        quoted(&format!("skipRange {range}"))
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// An identifier of letters, digits and `_`, different for different names.
+fn id(names: &[&str]) -> String {
+    let mut id = String::new();
+    for name in names {
+        for c in name.chars() {
+            if c.is_ascii_alphanumeric() { id.push(c) } else { _ = write!(id, "_{:x}_", u32::from(c)) }
+        }
+        id.push_str("__");
+    }
+    id
+}
+
+/// A text in quotes that nothing in it ends.
+fn quoted(text: &str) -> String {
+    let escaped: String = text.chars().filter(|c| !c.is_control()).collect();
+    format!("\"{}\"", escaped.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;"))
+}

@@ -1,0 +1,213 @@
+//! Records of installations on disk: `installations/NAME.json` and `locks/NAME` below one directory.
+//!
+//! A record is written under another name, synced and renamed, and its directory synced: it is there whole or not at all, also after a crash. Directories are 0700,
+//! files 0600.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::{Installation, check_name};
+
+/// Largest record, in bytes.
+const RECORD_MAX: u64 = 4 << 20;
+/// `O_NOFOLLOW` of Linux on the architectures that it is built for.
+const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
+
+/// Error of the store.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum StoreError {
+    #[error("{}: cannot be {doing}", .path.display())]
+    Io { path: PathBuf, doing: &'static str, source: io::Error },
+    #[error("{} is not a valid record: {why}", .path.display())]
+    Broken { path: PathBuf, why: String },
+    #[error("{0}")]
+    Name(String),
+    #[error("another agent-cli works on {0}")]
+    Busy(String),
+    #[error("there is no installation {0:?}")]
+    Missing(String),
+}
+
+/// Records of installations.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// Lock on an installation, released when dropped.
+#[derive(Debug)]
+pub struct Locked {
+    name: String,
+    _file: File,
+}
+
+fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { path, doing, source }
+}
+
+impl Store {
+    /// A store in a directory, which is made when something is written.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join("installations").join(format!("{name}.json"))
+    }
+
+    /// Locks an installation, which need not be there.
+    ///
+    /// # Errors
+    /// The name is not valid, another process has the lock, or it cannot be made.
+    pub fn lock(&self, name: &str) -> Result<Locked, StoreError> {
+        check_name(name).map_err(StoreError::Name)?;
+        let path = self.root.join("locks").join(name);
+        make_dir(&self.root.join("locks"))?;
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW).open(&path);
+        let file = file.map_err(failed(&path, "opened"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Locked { name: name.to_owned(), _file: file }),
+            Err(fs::TryLockError::WouldBlock) => Err(StoreError::Busy(name.to_owned())),
+            Err(fs::TryLockError::Error(error)) => Err(failed(&path, "locked")(error)),
+        }
+    }
+
+    /// Names of all installations, sorted.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn names(&self) -> Result<Vec<String>, StoreError> {
+        let directory = self.root.join("installations");
+        let entries = match fs::read_dir(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed(&directory, "read"))?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed(&directory, "read"))?.file_name();
+            names.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+        }
+        names.retain(|name| check_name(name).is_ok());
+        names.sort();
+        Ok(names)
+    }
+
+    /// Reads an installation; none where it is not there.
+    ///
+    /// # Errors
+    /// The record cannot be read, or is not valid.
+    pub fn read(&self, name: &str) -> Result<Option<Installation>, StoreError> {
+        check_name(name).map_err(StoreError::Name)?;
+        let path = self.path(name);
+        let file = match OpenOptions::new().read(true).custom_flags(NO_FOLLOW).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failed(&path, "read"))?,
+        };
+        let mut bytes = Vec::new();
+        file.take(RECORD_MAX + 1).read_to_end(&mut bytes).map_err(failed(&path, "read"))?;
+        let broken = |why: String| StoreError::Broken { path: path.clone(), why };
+        if bytes.len() as u64 > RECORD_MAX {
+            return Err(broken(format!("it has more than {RECORD_MAX} bytes")));
+        }
+        let found: Installation = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+        if found.name != name {
+            return Err(broken(format!("it is of {:?}", found.name)));
+        }
+        Ok(Some(found))
+    }
+
+    /// Writes a locked installation.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn write(&self, locked: &Locked, installation: &Installation) -> Result<(), StoreError> {
+        let path = self.path(&locked.name);
+        let directory = self.root.join("installations");
+        make_dir(&directory)?;
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|_| failed(&path, "written")(io::Error::other("no randomness")))?;
+        let partial = directory.join(format!(".partial-{}", hex::encode(random)));
+        let content = serde_json::to_vec_pretty(installation).unwrap_or_default();
+        let result = (|| {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+            file.write_all(&content)?;
+            file.sync_all()?;
+            fs::rename(&partial, &path)
+        })();
+        if let Err(error) = result {
+            let _ = fs::remove_file(&partial); // a hidden name is all that stays
+            return Err(failed(&path, "written")(error));
+        }
+        sync(&directory)
+    }
+
+    /// Forgets a locked installation.
+    ///
+    /// # Errors
+    /// The record cannot be removed.
+    pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
+        let path = self.path(&locked.name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(failed(&path, "removed")).and_then(|()| sync(&self.root.join("installations"))),
+        }
+    }
+}
+
+/// Makes a directory and those above it, each of them synced into its parent.
+fn make_dir(directory: &Path) -> Result<(), StoreError> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        make_dir(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => {
+            made.map_err(failed(directory, "made"))?;
+            parent.map_or(Ok(()), sync)
+        }
+    }
+}
+
+fn sync(directory: &Path) -> Result<(), StoreError> {
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed(directory, "synced"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Options;
+    use super::*;
+
+    #[test]
+    fn records_are_locked_written_whole_and_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path().join("new/dir"));
+        assert_eq!((store.names().unwrap().len(), store.read("demo").unwrap()), (0, None));
+        let locked = store.lock("demo").unwrap();
+        assert!(matches!(store.lock("demo"), Err(StoreError::Busy(_))));
+        let record = Installation::new("demo", Options { partial: true, ..Options::default() });
+        store.write(&locked, &record).unwrap();
+        assert_eq!(store.read("demo").unwrap(), Some(record));
+        assert_eq!(store.names().unwrap(), ["demo"]);
+        // What a crash leaves is no installation.
+        let installations = dir.path().join("new/dir/installations");
+        fs::write(installations.join(".partial-00"), "x").unwrap();
+        assert_eq!(store.names().unwrap(), ["demo"]);
+        fs::write(installations.join("other.json"), fs::read(installations.join("demo.json")).unwrap()).unwrap();
+        assert!(matches!(store.read("other"), Err(StoreError::Broken { .. })));
+        fs::write(installations.join("demo.json"), "{").unwrap();
+        assert!(matches!(store.read("demo"), Err(StoreError::Broken { .. })));
+        store.forget(&locked).unwrap();
+        assert_eq!(store.read("demo").unwrap(), None);
+        drop(locked);
+        assert!(store.lock("demo").is_ok() && matches!(store.lock("../x"), Err(StoreError::Name(_))));
+    }
+}

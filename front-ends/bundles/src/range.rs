@@ -1,0 +1,385 @@
+//! Versions and ranges of versions, as blang/semver v4 reads them: the grammar of `skipRange`, of dependencies and of `--version`.
+//!
+//! ```text
+//!  range      = and { " || " and }
+//!  and        = term { " " term }
+//!  term       = [ "=" | "==" | ">" | ">=" | "<" | "<=" | "!" | "!=" ] version
+//! ```
+//! A version without an operator is that version alone: no caret is meant. Prereleases have plain precedence: `>=1.0.0` takes
+//! `1.1.0-rc.1`. A version may end in a wildcard, `1.x` or `1.2.x`. Some oddities are kept, because catalogs that are in use are judged by them:
+//! a term of one byte is passed over; a version that has an `x` elsewhere (`1.0.0-xyz`) is read as one with a wildcard, which only `>=` and `<`
+//! survive; an unknown operator before a wildcard means equality.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use semver::Version;
+
+/// Longest range and longest version, in bytes. Those of catalogs have less than 100.
+pub const TEXT_MAX: usize = 4096;
+
+/// Reason why a text is not a version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a semantic version: {reason}")]
+pub struct VersionError {
+    text: String,
+    reason: String,
+}
+
+/// Reason why a text is not a range of versions.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum RangeError {
+    #[error("has {0} bytes; at most {TEXT_MAX}")]
+    TooLong(usize),
+    #[error("is empty, or ends in `||`")]
+    Empty,
+    #[error("begins with `||`")]
+    BeginsWithOr,
+    #[error("has `{0}`, which has no version")]
+    NoVersion(String),
+    #[error("has the unknown operator `{operator}` in `{term}`")]
+    Operator { operator: String, term: String },
+    #[error("has `{term}`: {source}")]
+    Version { term: String, source: VersionError },
+    #[error("has `||` twice, with nothing between")]
+    EmptyTerm,
+}
+
+/// Reads a version. As semver.org, and no number is larger than 64 bits.
+///
+/// # Errors
+/// The text is not a version.
+pub fn version(text: &str) -> Result<Version, VersionError> {
+    let wrong = |reason: String| VersionError { text: text.chars().take(80).collect(), reason };
+    if text.len() > TEXT_MAX {
+        return Err(wrong(format!("it has {} bytes; at most {TEXT_MAX}", text.len())));
+    }
+    let version = Version::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let is_large = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_err();
+    match version.pre.split('.').find(|part| !part.is_empty() && is_large(part)) {
+        Some(part) => Err(wrong(format!("{part} has more than 64 bits"))),
+        None => Ok(version),
+    }
+}
+
+/// Comparison operator of a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operator {
+    Equal,
+    NotEqual,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+}
+
+impl Operator {
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "" | "=" | "==" => Self::Equal,
+            "!" | "!=" => Self::NotEqual,
+            ">" => Self::Greater,
+            ">=" => Self::GreaterOrEqual,
+            "<" => Self::Less,
+            "<=" => Self::LessOrEqual,
+            _ => return None,
+        })
+    }
+
+    fn holds(self, ordering: Ordering) -> bool {
+        match self {
+            Self::Equal => ordering.is_eq(),
+            Self::NotEqual => ordering.is_ne(),
+            Self::Greater => ordering.is_gt(),
+            Self::GreaterOrEqual => ordering.is_ge(),
+            Self::Less => ordering.is_lt(),
+            Self::LessOrEqual => ordering.is_le(),
+        }
+    }
+}
+
+/// A range of versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    text: String,
+    any: Vec<Vec<(Operator, Version)>>,
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Range {
+    /// Reads a range.
+    ///
+    /// # Errors
+    /// The text is not a range.
+    pub fn parse(text: &str) -> Result<Self, RangeError> {
+        if text.len() > TEXT_MAX {
+            return Err(RangeError::TooLong(text.len()));
+        }
+        let terms = split(text);
+        if terms.first().is_some_and(|term| term == "||") {
+            return Err(RangeError::BeginsWithOr);
+        }
+        if terms.last().is_none_or(|term| term == "||") {
+            return Err(RangeError::Empty);
+        }
+        let mut any = Vec::new();
+        for group in terms.split(|term| term == "||") {
+            if group.is_empty() {
+                return Err(RangeError::EmptyTerm);
+            }
+            let mut all = Vec::new();
+            for term in group {
+                for (operator, wanted) in expand(term)? {
+                    all.push(parse(&operator, &wanted)?);
+                }
+            }
+            any.push(all);
+        }
+        Ok(Self { text: text.to_owned(), any })
+    }
+
+    /// Returns true if the range has this version. What comes after `+` does not count.
+    pub fn has(&self, version: &Version) -> bool {
+        let holds = |(operator, wanted): &(Operator, Version)| operator.holds(version.cmp_precedence(wanted));
+        self.any.iter().any(|all| all.iter().all(holds))
+    }
+}
+
+/// Splits at spaces that do not stand after an operator, and takes spaces out of the terms.
+fn split(text: &str) -> Vec<String> {
+    let (mut terms, mut start, mut before) = (Vec::new(), 0, 0u8);
+    let mut push = |term: &str| {
+        if term.len() > 1 {
+            terms.push(term.replace(' ', ""));
+        }
+    };
+    for (at, byte) in text.bytes().enumerate() {
+        if byte != b' ' {
+            before = byte;
+        } else if !matches!(before, b'>' | b'<' | b'=') {
+            push(&text[start..at]);
+            start = at + 1;
+        }
+    }
+    push(text.get(start..).unwrap_or_default());
+    terms
+}
+
+/// Splits a term before its first digit.
+fn operator_and_version(term: &str) -> Result<(&str, &str), RangeError> {
+    let at = term.find(|c: char| c.is_ascii_digit()).ok_or_else(|| RangeError::NoVersion(term.to_owned()))?;
+    Ok((term[..at].trim(), &term[at..]))
+}
+
+/// Turns a term with an `x` into terms without one; others stay.
+fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
+    let (operator, version) = operator_and_version(term)?;
+    let of = |operator: &str, version: String| (operator.to_owned(), version);
+    if !term.contains('x') {
+        return Ok(vec![of(operator, version.to_owned())]);
+    }
+    let lowest = lowest(version);
+    // The first version behind the wildcard: none where the `x` is not one, and nothing can be compared with that.
+    let next = || {
+        let parts: Vec<&str> = version.split('.').collect();
+        let raised = match (parts.len(), parts.last()) {
+            (3, Some(&"x")) => Some(1),
+            (2, Some(&"x")) => Some(0),
+            _ => None,
+        };
+        raised.and_then(|at| raise(&lowest, at)).unwrap_or_default()
+    };
+    Ok(match operator {
+        ">" => vec![of(">=", next())],
+        ">=" | "<" => vec![of(operator, lowest)],
+        "<=" => vec![of("<", next())],
+        "" | "=" | "==" => {
+            let next = next();
+            vec![of(">=", lowest), of("<", next)]
+        }
+        "!" | "!=" => {
+            let next = next();
+            vec![of("<", lowest), of(">=", next)]
+        }
+        _ => vec![of("", lowest)],
+    })
+}
+
+/// The version with zeros for its wildcard: `1.x`, `1.x.x` and `1.0.x` are `1.0.0`.
+fn lowest(version: &str) -> String {
+    let version = version.replacen(".x.x", ".x", 1).replacen(".x", ".0", 1);
+    if version.split('.').count() == 2 { format!("{version}.0") } else { version }
+}
+
+/// The version with one of its numbers raised.
+fn raise(version: &str, at: usize) -> Option<String> {
+    let mut parts: Vec<String> = version.split('.').map(str::to_owned).collect();
+    let part = parts.get_mut(at)?;
+    *part = part.parse::<i64>().ok()?.checked_add(1)?.to_string();
+    Some(parts.join("."))
+}
+
+fn parse(operator: &str, text: &str) -> Result<(Operator, Version), RangeError> {
+    let term = || format!("{operator}{text}");
+    // A version that begins with a sign came out of a wildcard's arithmetic: the sign belongs to the operator.
+    let found = Operator::parse(operator)
+        .ok_or_else(|| RangeError::Operator { operator: operator.to_owned(), term: term() })?;
+    if text.is_empty() {
+        return Err(RangeError::NoVersion(term()));
+    }
+    let version = version(text).map_err(|source| RangeError::Version { term: term(), source })?;
+    Ok((found, version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has(range: &str, text: &str) -> bool {
+        Range::parse(range).unwrap_or_else(|error| panic!("{range}: {error}")).has(&version(text).unwrap())
+    }
+
+    #[test]
+    fn versions_are_semantic_and_of_64_bits() {
+        for good in [
+            "0.0.0",
+            "1.2.3",
+            "1.2.3-rc.1",
+            "1.2.3-0a.x-y",
+            "1.2.3+build.001",
+            "1.2.3-rc+b",
+            "18446744073709551615.0.0",
+        ] {
+            assert!(version(good).is_ok(), "{good}");
+        }
+        let large = "1.0.0-18446744073709551616";
+        for bad in [
+            "",
+            "1",
+            "1.2",
+            "v1.2.3",
+            "01.2.3",
+            "1.02.3",
+            "1.2.3-01",
+            "1.2.3-",
+            "1.2.3+",
+            "1.2.3-a..b",
+            "1.2.3 ",
+            large,
+            "1.2.3-ä",
+        ] {
+            assert!(version(bad).is_err(), "{bad}");
+        }
+        assert!(version(&format!("1.0.0-{}", "a".repeat(TEXT_MAX))).is_err());
+    }
+
+    #[test]
+    fn precedence_is_that_of_semver() {
+        let order = [
+            "1.0.0-alpha",
+            "1.0.0-alpha.1",
+            "1.0.0-alpha.beta",
+            "1.0.0-beta",
+            "1.0.0-beta.2",
+            "1.0.0-beta.11",
+            "1.0.0-rc.1",
+            "1.0.0",
+        ];
+        for pair in order.windows(2) {
+            assert!(has(&format!("<{}", pair[1]), pair[0]), "{pair:?}");
+            assert!(!has(&format!(">={}", pair[1]), pair[0]), "{pair:?}");
+        }
+        // What comes after + does not count.
+        assert!(has("1.0.0+a", "1.0.0+b"));
+        assert!(has(">=1.0.0", "1.1.0-rc.1"), "a prerelease is in a range like any other version");
+    }
+
+    #[test]
+    fn documented_ranges() {
+        let table = [
+            (">1.0.0 <2.0.0", "1.1.1 1.8.7", "1.0.0 2.0.0"),
+            (">1.0.0 <3.0.0 !2.0.3-beta.2", "2.0.3 1.0.1 2.0.3-beta.1", "2.0.3-beta.2"),
+            ("<2.0.0 || >=3.0.0", "1.0.0 3.0.0 4.1.0", "2.0.0 2.9.9"),
+            (">1.0.0 <2.0.0 || >3.0.0 !4.2.1", "1.2.3 1.9.9 3.1.1", "4.2.1 2.1.1"),
+            ("1.0.0", "1.0.0", "1.0.1 1.1.0"),
+            ("=1.0.0", "1.0.0", "1.0.1"),
+            ("==1.0.0", "1.0.0", "1.0.1"),
+            ("!1.0.0", "1.0.1", "1.0.0"),
+            ("!=1.0.0", "1.0.1", "1.0.0"),
+            ("<=1.0.0", "1.0.0 0.9.0", "1.0.1"),
+            ("  >= 1.0.0   < 2.0.0  ", "1.0.0", "2.0.0"),
+        ];
+        for (range, inside, outside) in table {
+            inside.split(' ').for_each(|text| assert!(has(range, text), "{range} {text}"));
+            outside.split(' ').for_each(|text| assert!(!has(range, text), "{range} {text}"));
+        }
+    }
+
+    #[test]
+    fn wildcards() {
+        let table = [
+            (">=1.2.x", ">=1.2.0"),
+            ("<=1.2.x", "<1.3.0"),
+            (">1.2.x", ">=1.3.0"),
+            ("<1.2.x", "<1.2.0"),
+            (">=1.x", ">=1.0.0"),
+            ("<=1.x", "<2.0.0"),
+            (">1.x", ">=2.0.0"),
+            ("1.2.x", ">=1.2.0 <1.3.0"),
+            ("=1.x", ">=1.0.0 <2.0.0"),
+            ("1.x.x", ">=1.0.0 <1.1.0"),
+            ("^1.2.x", "1.2.0"),
+        ];
+        for (wildcard, plain) in table {
+            let (wildcard, plain) = (Range::parse(wildcard).unwrap(), Range::parse(plain).unwrap());
+            assert_eq!(wildcard.any, plain.any, "{wildcard}");
+        }
+        // Both must hold, so that nothing is left: as the library that defines the grammar has it.
+        assert!(!has("!=1.2.x", "1.1.0") && !has("!=1.2.x", "1.3.0"));
+    }
+
+    #[test]
+    fn oddities_that_catalogs_are_judged_by() {
+        assert!(has("! 1.0.0", "1.0.0"), "an operator of one byte before a space is passed over");
+        assert!(has(">=1.0.0-xyz", "1.0.0-xyz") && Range::parse("1.0.0-xyz").is_err());
+        assert!(Range::parse(">1.0.0-next").is_err() && has("<1.0.0-next", "1.0.0-a"));
+        assert!(has("\t>1.0.0", "1.0.1"));
+        assert!(!has("1.0.0 - 2.0.0", "1.5.0"), "no range from one to the other: both versions at once, which none is");
+    }
+
+    #[test]
+    fn what_is_not_a_range() {
+        for bad in [
+            "",
+            " ",
+            "x",
+            "*",
+            "||",
+            "1.0.0 ||",
+            "|| 1.0.0",
+            "1.0.0 || || 2.0.0",
+            "~1.2.3",
+            "^1.2.3",
+            "1.2",
+            ">=1",
+            "1.0.0||2.0.0",
+            ">=",
+            ">1.0.0 and <2.0.0",
+            "“>=1.0.0”",
+            ">=v1.0.0",
+            "1.2.3,1.2.4",
+            "(1.0.0)",
+            "9223372036854775807.x",
+        ] {
+            assert!(Range::parse(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(Range::parse(&"1".repeat(TEXT_MAX + 1)), Err(RangeError::TooLong(TEXT_MAX + 1)));
+        assert_eq!(Range::parse("~1.2.3").unwrap_err().to_string(), "has the unknown operator `~` in `~1.2.3`");
+    }
+}

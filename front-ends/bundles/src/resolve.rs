@@ -1,0 +1,299 @@
+//! Which bundle is installed, and what it is upgraded to: decisions as data, each with the reasons.
+//!
+//! A bundle follows another by `replaces`, by `skips`, by `skipRange`, or because it has the same version (R1). `force` passes the edges (R2). Of several,
+//! one that is not deprecated is taken before one that is, then the highest version (R3). A bundle that needs other packages or
+//! APIs is refused, because nothing here provides them (R5).
+
+use std::cmp::Ordering;
+
+use semver::Version;
+use serde::Serialize;
+
+use crate::catalog::blob::Requirement;
+use crate::catalog::{Bundle, Catalog, Channel, Entry, Package};
+use crate::range::Range;
+
+/// Most steps of one upgrade.
+const STEPS_MAX: usize = 1000;
+
+/// What is asked of a catalog.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// The package.
+    pub package: String,
+    /// The channel; none for the package's own.
+    pub channel: Option<String>,
+    /// Versions that are wanted; none for all.
+    pub range: Option<Range>,
+}
+
+/// The bundle that is installed.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: Version,
+}
+
+/// Edge of the upgrade graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Edge {
+    /// It names the installed bundle in `replaces`.
+    Replaces,
+    /// It names the installed bundle in `skips`.
+    Skips,
+    /// Its `skipRange` has the installed version.
+    SkipRange,
+    /// It has the installed version.
+    SameVersion,
+    /// None: the edges were passed by force.
+    Forced,
+}
+
+/// What is decided about a bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "verdict", rename_all = "camelCase")]
+pub enum Verdict {
+    /// It is taken.
+    Chosen,
+    /// Another is better: not deprecated, or higher.
+    Lower,
+    /// Its version is not in the wanted range.
+    NotInRange,
+    /// Nothing leads to it from the installed bundle.
+    NoEdge,
+    /// It is the installed bundle.
+    Installed,
+    /// It needs what nothing here provides.
+    Requires {
+        /// What it needs.
+        requires: Vec<Requirement>,
+    },
+}
+
+/// A bundle that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// Its version, with its release.
+    pub version: String,
+    /// Its deprecation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deprecated: Option<String>,
+    /// How it follows the installed bundle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edge: Option<Edge>,
+    /// What is decided.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+/// One step: from nothing or an installed bundle to another, with all that were looked at, the best first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// The bundle before; none at the first installation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The chosen bundle.
+    pub to: Bundle,
+    /// The channel.
+    pub channel: String,
+    /// Bundles that were looked at.
+    pub candidates: Vec<Candidate>,
+}
+
+/// Reason why there is no step.
+#[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum ResolveError {
+    #[error("the catalog has no package {0:?}")]
+    NoPackage(String),
+    #[error("package {package:?} has no channel {channel:?}; it has {}", .known.join(", "))]
+    NoChannel { package: String, channel: String, known: Vec<String> },
+    #[error("package {package:?}, channel {channel:?}: no bundle has a version in {range:?}")]
+    NoVersion { package: String, channel: String, range: String },
+    #[error("{bundle} needs what is not provided here: {}", .requires.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Requires { bundle: String, requires: Vec<Requirement> },
+    #[error("{installed} is the newest of channel {channel:?}")]
+    UpToDate { installed: String, channel: String },
+    #[error(
+        "channel {channel:?} has no upgrade from {installed} to a version that is wanted; --force passes the edges of the graph"
+    )]
+    NoEdge { installed: String, channel: String },
+}
+
+struct Found<'a> {
+    bundle: &'a Bundle,
+    edge: Option<Edge>,
+    verdict: Verdict,
+}
+
+/// The package and the channel that a query means.
+fn place<'a>(catalog: &'a Catalog, query: &Query) -> Result<(&'a Package, &'a Channel), ResolveError> {
+    let package = catalog.packages.get(&query.package).ok_or_else(|| ResolveError::NoPackage(query.package.clone()))?;
+    let channel = query.channel.as_deref().unwrap_or(&package.default_channel);
+    let found = package.channels.get(channel).ok_or_else(|| ResolveError::NoChannel {
+        package: package.name.clone(),
+        channel: channel.to_owned(),
+        known: package.channels.keys().cloned().collect(),
+    })?;
+    Ok((package, found))
+}
+
+/// Order in which bundles are preferred, the best first (R3).
+fn preferred(one: &Bundle, other: &Bundle) -> Ordering {
+    one.deprecation.is_some().cmp(&other.deprecation.is_some()).then_with(|| other.precedes(one))
+}
+
+/// Returns how an entry follows the installed bundle (R1).
+pub fn edge(entry: &Entry, bundle: &Bundle, installed: &Installed) -> Option<Edge> {
+    if entry.replaces.as_deref() == Some(&*installed.name) {
+        Some(Edge::Replaces)
+    } else if entry.skips.contains(&installed.name) {
+        Some(Edge::Skips)
+    } else if entry.skip_range.as_ref().is_some_and(|range| range.has(&installed.version)) {
+        Some(Edge::SkipRange)
+    } else if bundle.version.cmp_precedence(&installed.version).is_eq() {
+        Some(Edge::SameVersion)
+    } else {
+        None
+    }
+}
+
+/// Chooses the bundle to install.
+///
+/// # Errors
+/// There is none, with the reason.
+pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
+    let (package, channel) = place(catalog, query)?;
+    let found = entries(package, channel).map(|(_, bundle)| {
+        let wanted = query.range.as_ref().is_none_or(|range| range.has(&bundle.version));
+        Found { bundle, edge: None, verdict: if wanted { Verdict::Lower } else { Verdict::NotInRange } }
+    });
+    choose(None, channel, found.collect(), || ResolveError::NoVersion {
+        package: package.name.clone(),
+        channel: channel.name.clone(),
+        range: query.range.as_ref().map(ToString::to_string).unwrap_or_default(),
+    })
+}
+
+/// Chooses the next step of an upgrade. With `force` every other bundle of the channel follows (R2).
+///
+/// # Errors
+/// There is none, with the reason.
+pub fn upgrade(catalog: &Catalog, query: &Query, installed: &Installed, force: bool) -> Result<Step, ResolveError> {
+    let (package, channel) = place(catalog, query)?;
+    let found: Vec<_> = entries(package, channel)
+        .map(|(entry, bundle)| {
+            let wanted = query.range.as_ref().is_none_or(|range| range.has(&bundle.version));
+            let edge = edge(entry, bundle, installed).or(force.then_some(Edge::Forced));
+            let verdict = match edge {
+                _ if bundle.name == installed.name => Verdict::Installed,
+                _ if !wanted => Verdict::NotInRange,
+                None => Verdict::NoEdge,
+                Some(_) => Verdict::Lower,
+            };
+            Found { bundle, edge, verdict }
+        })
+        .collect();
+    let is_head = channel.head == installed.name;
+    choose(Some(installed), channel, found, || {
+        let (installed, channel) = (installed.name.clone(), channel.name.clone());
+        if is_head {
+            ResolveError::UpToDate { installed, channel }
+        } else {
+            ResolveError::NoEdge { installed, channel }
+        }
+    })
+}
+
+/// The whole way from the installed bundle: each step along an edge, as far as the graph goes. Where versions are wanted, the last step is to
+/// one of them; those on the way to it need not be.
+///
+/// # Errors
+/// There is no step at all, with the reason.
+pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool) -> Result<Vec<Step>, ResolveError> {
+    // By force there is no way to follow: it is one step.
+    if force {
+        return upgrade(catalog, query, installed, true).map(|step| vec![step]);
+    }
+    let any = Query { range: None, ..query.clone() };
+    let (mut steps, mut at, mut why): (Vec<Step>, _, _) = (Vec::new(), installed.clone(), None);
+    while steps.len() < STEPS_MAX {
+        let step = match upgrade(catalog, query, &at, false) {
+            Err(ResolveError::NoEdge { .. }) if query.range.is_some() => upgrade(catalog, &any, &at, false),
+            other => other,
+        };
+        match step {
+            // Only upwards from the second step on: an equal version could lead back.
+            Ok(step) if steps.is_empty() || step.to.version > at.version => {
+                at = Installed { name: step.to.name.clone(), version: step.to.version.clone() };
+                steps.push(step);
+            }
+            Ok(_) => break,
+            Err(error) => {
+                why = Some(error);
+                break;
+            }
+        }
+    }
+    // What leads beyond the wanted versions is left out.
+    let wanted = |step: &Step| query.range.as_ref().is_none_or(|range| range.has(&step.to.version));
+    match steps.iter().rposition(wanted) {
+        Some(last) => {
+            steps.truncate(last + 1);
+            Ok(steps)
+        }
+        None => Err(why.filter(|_| steps.is_empty()).unwrap_or_else(|| ResolveError::NoEdge {
+            installed: installed.name.clone(),
+            channel: query
+                .channel
+                .clone()
+                .or_else(|| steps.first().map(|step| step.channel.clone()))
+                .unwrap_or_default(),
+        })),
+    }
+}
+
+fn entries<'a>(package: &'a Package, channel: &'a Channel) -> impl Iterator<Item = (&'a Entry, &'a Bundle)> {
+    channel.entries.values().filter_map(|entry| Some((entry, package.bundles.get(&entry.name)?)))
+}
+
+fn choose(
+    installed: Option<&Installed>,
+    channel: &Channel,
+    mut found: Vec<Found<'_>>,
+    none: impl FnOnce() -> ResolveError,
+) -> Result<Step, ResolveError> {
+    found.sort_by(|one, other| preferred(one.bundle, other.bundle));
+    for it in &mut found {
+        if it.verdict == Verdict::Lower && !it.bundle.requires.is_empty() {
+            it.verdict = Verdict::Requires { requires: it.bundle.requires.clone() };
+        }
+    }
+    let Some(best) = found.iter_mut().find(|it| it.verdict == Verdict::Lower) else {
+        let refused = found.iter().find_map(|it| match &it.verdict {
+            Verdict::Requires { requires } => {
+                Some(ResolveError::Requires { bundle: it.bundle.name.clone(), requires: requires.clone() })
+            }
+            _ => None,
+        });
+        return Err(refused.unwrap_or_else(none));
+    };
+    best.verdict = Verdict::Chosen;
+    let to = best.bundle.clone();
+    let candidates = found
+        .into_iter()
+        .map(|Found { bundle, edge, verdict }| Candidate {
+            name: bundle.name.clone(),
+            version: bundle.version_text(),
+            deprecated: bundle.deprecation.clone(),
+            edge,
+            verdict,
+        })
+        .collect();
+    Ok(Step { from: installed.map(|it| it.name.clone()), to, channel: channel.name.clone(), candidates })
+}

@@ -1,0 +1,359 @@
+//! Where bundles and catalogs come from: a directory, an archive, an image in a layout or an archive, a commit of git. What is read is pinned by
+//! a digest.
+//!
+//! Contents are held in memory, or written to a directory that the caller names. Links, devices and names that lead elsewhere are refused.
+
+pub mod archive;
+pub mod git;
+pub mod image;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read, Write as _};
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// Most files of a source.
+pub const FILES_MAX: usize = 100_000;
+/// Most bytes of a source that is held in memory.
+pub const MEMORY_MAX: u64 = 128 << 20;
+/// Most bytes of a source that is written to a directory.
+pub const DIRECTORY_MAX: u64 = 4 << 30;
+/// Longest name of a file, in bytes.
+const NAME_MAX: usize = 1024;
+
+/// Error of reading a source.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum SourceError {
+    #[error("{}: cannot be read", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    #[error("{}: cannot be written", .0.display())]
+    Write(PathBuf, #[source] io::Error),
+    #[error("{0:?} {1}")]
+    Entry(String, &'static str),
+    #[error("has more than {FILES_MAX} files or {0} bytes")]
+    TooLarge(u64),
+    #[error("{0}")]
+    Image(String),
+    #[error("{0}")]
+    Git(String),
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// Kind of a source, as the command line and records have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+pub enum Source {
+    /// A directory or a single file.
+    Directory {
+        /// Its absolute path.
+        path: PathBuf,
+    },
+    /// A tar archive, also compressed with gzip.
+    Archive {
+        /// Its absolute path.
+        path: PathBuf,
+    },
+    /// An image in an OCI layout, or in an archive of one or of `docker save`.
+    Layout {
+        /// Path of the layout's directory or the archive.
+        path: PathBuf,
+        /// Name or digest of the image in it; none for the only one.
+        name: Option<String>,
+    },
+    /// An image of a registry, which executord fetches.
+    Image {
+        /// Its reference, without a scheme.
+        reference: String,
+    },
+    /// A commit of a repository of git.
+    Git {
+        /// Path of a local repository, or its https URL.
+        repository: String,
+        /// The commit: all of its hexadecimal digits.
+        commit: String,
+        /// Directory in it; empty for its root.
+        directory: String,
+    },
+}
+
+impl Source {
+    /// Reads a source as the command line has it: `PATH`, `oci:PATH[:NAME]`, `docker://REFERENCE`, `git:REPOSITORY@COMMIT[#DIRECTORY]`.
+    ///
+    /// # Errors
+    /// The text means none, or the path is not there.
+    pub fn parse(text: &str) -> Result<Self, SourceError> {
+        if let Some(reference) = text.strip_prefix("docker://") {
+            crate::reference::check(reference)
+                .map_err(|why| SourceError::Wrong(format!("the image {reference:?} {why}")))?;
+            return Ok(Self::Image { reference: reference.to_owned() });
+        }
+        if let Some(rest) = text.strip_prefix("git:") {
+            return git::parse(rest);
+        }
+        for prefix in ["oci:", "oci-archive:", "docker-archive:"] {
+            if let Some(rest) = text.strip_prefix(prefix) {
+                let (path, name) = match rest.split_once(':') {
+                    Some((path, name)) => (path, Some(name.to_owned())),
+                    None => (rest, None),
+                };
+                return Ok(Self::Layout { path: absolute(path)?, name });
+            }
+        }
+        let path = absolute(text)?;
+        if path.join("oci-layout").is_file() {
+            return Ok(Self::Layout { path, name: None });
+        }
+        if path.is_file() {
+            match archive::look(&path)? {
+                archive::Look::Plain => {}
+                archive::Look::Files => return Ok(Self::Archive { path }),
+                archive::Look::Image => return Ok(Self::Layout { path, name: None }),
+            }
+        }
+        Ok(Self::Directory { path })
+    }
+
+    /// The source as the command line has it.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Directory { path } | Self::Archive { path } => path.display().to_string(),
+            Self::Layout { path, name: None } => format!("oci:{}", path.display()),
+            Self::Layout { path, name: Some(name) } => format!("oci:{}:{name}", path.display()),
+            Self::Image { reference } => format!("docker://{reference}"),
+            Self::Git { repository, commit, directory } if directory.is_empty() => format!("git:{repository}@{commit}"),
+            Self::Git { repository, commit, directory } => format!("git:{repository}@{commit}#{directory}"),
+        }
+    }
+}
+
+fn absolute(path: &str) -> Result<PathBuf, SourceError> {
+    fs::canonicalize(path).map_err(|error| SourceError::Read(path.into(), error))
+}
+
+/// Files by their paths, and what pins them.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Contents by path, with `/` between directories.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// Labels of the image; empty where there is none.
+    pub labels: BTreeMap<String, String>,
+    /// Digest of the image's manifest (`sha256:HEX`), or the commit; none where the content's own digest pins it.
+    pub pin: Option<String>,
+}
+
+impl Files {
+    /// `sha256:HEX` over names and contents: the same files have the same digest, wherever they come from.
+    pub fn digest(&self) -> String {
+        let mut hasher = Sha256::new();
+        for (path, content) in &self.files {
+            hasher.update((path.len() as u64).to_be_bytes());
+            hasher.update(path.as_bytes());
+            hasher.update((content.len() as u64).to_be_bytes());
+            hasher.update(content);
+        }
+        format!("sha256:{}", hex::encode(hasher.finalize()))
+    }
+
+    /// The digest or commit that pins the source.
+    pub fn pinned(&self) -> String {
+        self.pin.clone().unwrap_or_else(|| self.digest())
+    }
+
+    /// The files below a directory, with their names in it.
+    pub fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        self.files
+            .iter()
+            .filter_map(move |(path, content)| Some((path.strip_prefix(directory)?.strip_prefix('/')?, &**content)))
+    }
+
+    /// Returns true if there is a directory of this name.
+    pub fn has_directory(&self, directory: &str) -> bool {
+        self.below(directory).next().is_some()
+    }
+}
+
+/// Reads a source into memory. Images of registries are not read here.
+///
+/// # Errors
+/// The source cannot be read, or is too large.
+pub fn read(source: &Source) -> Result<Files, SourceError> {
+    let mut sink = Sink::memory();
+    let found = open(source, &mut sink)?;
+    Ok(Files { files: sink.into_files(), ..found })
+}
+
+/// Writes a source into a directory. Images of registries are not read here.
+///
+/// # Errors
+/// The source cannot be read or written, or is too large.
+pub fn write(source: &Source, to: &Path) -> Result<Files, SourceError> {
+    open(source, &mut Sink::directory(to))
+}
+
+fn open(source: &Source, sink: &mut Sink) -> Result<Files, SourceError> {
+    match source {
+        Source::Directory { path } => directory(path, sink).map(|()| Files::default()),
+        Source::Archive { path } => archive::files(path, sink).map(|()| Files::default()),
+        Source::Layout { path, name } => image::open(path, name.as_deref(), sink),
+        Source::Git { repository, commit, directory } => {
+            git::open(repository, commit, directory, sink)?;
+            Ok(Files { pin: Some(commit.clone()), ..Files::default() })
+        }
+        Source::Image { reference } => Err(SourceError::Image(format!("docker://{reference} is fetched by executord"))),
+    }
+}
+
+/// Where files go.
+pub(crate) enum Sink {
+    Memory { files: BTreeMap<String, Vec<u8>>, bytes: u64 },
+    Directory { root: PathBuf, count: usize, bytes: u64 },
+}
+
+impl Sink {
+    fn memory() -> Self {
+        Self::Memory { files: BTreeMap::new(), bytes: 0 }
+    }
+
+    fn directory(root: &Path) -> Self {
+        Self::Directory { root: root.to_owned(), count: 0, bytes: 0 }
+    }
+
+    fn into_files(self) -> BTreeMap<String, Vec<u8>> {
+        match self {
+            Self::Memory { files, .. } => files,
+            Self::Directory { .. } => BTreeMap::new(),
+        }
+    }
+
+    /// Takes a file. One that is there already is replaced, as a later layer of an image does it.
+    pub(crate) fn file(&mut self, name: &str, content: &mut dyn Read) -> Result<(), SourceError> {
+        let read = |error| SourceError::Read(name.into(), error);
+        match self {
+            Self::Memory { files, bytes } => {
+                let mut held = Vec::new();
+                content.take(MEMORY_MAX + 1 - *bytes).read_to_end(&mut held).map_err(read)?;
+                *bytes += held.len() as u64;
+                if *bytes > MEMORY_MAX || files.len() >= FILES_MAX {
+                    return Err(SourceError::TooLarge(MEMORY_MAX));
+                }
+                if let Some(before) = files.insert(name.to_owned(), held) {
+                    *bytes -= before.len() as u64;
+                }
+            }
+            Self::Directory { root, count, bytes } => {
+                let path = root.join(name);
+                let write = |error| SourceError::Write(path.clone(), error);
+                fs::create_dir_all(path.parent().unwrap_or(root)).map_err(write)?;
+                let mut file = fs::File::create(&path).map_err(write)?;
+                let copied = io::copy(&mut content.take(DIRECTORY_MAX + 1 - *bytes), &mut file).map_err(write)?;
+                file.flush().map_err(write)?;
+                *bytes += copied;
+                *count += 1;
+                if *bytes > DIRECTORY_MAX || *count > FILES_MAX {
+                    return Err(SourceError::TooLarge(DIRECTORY_MAX));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a file, or all below a directory; with `within`, only what is below it.
+    pub(crate) fn remove(&mut self, name: &str, within: bool) -> Result<(), SourceError> {
+        match self {
+            Self::Memory { files, bytes } => {
+                let below = format!("{name}/");
+                files.retain(|path, content| {
+                    let goes = path.starts_with(&below) || (name.is_empty() && within) || (!within && path == name);
+                    if goes {
+                        *bytes -= content.len() as u64;
+                    }
+                    !goes
+                });
+            }
+            Self::Directory { root, .. } => {
+                let path = root.join(name);
+                let removed = if path.is_dir() {
+                    fs::remove_dir_all(&path)
+                } else if within {
+                    Ok(())
+                } else {
+                    fs::remove_file(&path)
+                };
+                match removed {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    other => other.map_err(|error| SourceError::Write(path.clone(), error))?,
+                }
+                if within {
+                    fs::create_dir_all(&path).map_err(|error| SourceError::Write(path, error))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name of an archive as a path within it: without `./` before it, and none that leads elsewhere.
+pub(crate) fn name_within(name: &[u8]) -> Result<String, SourceError> {
+    let shown = || String::from_utf8_lossy(name).chars().take(200).collect::<String>();
+    let text = std::str::from_utf8(name).map_err(|_| SourceError::Entry(shown(), "is not UTF-8"))?;
+    let mut parts = Vec::new();
+    for component in Path::new(text.trim_start_matches('/')).components() {
+        match component {
+            Component::Normal(part) => parts.push(part.to_str().unwrap_or_default()),
+            Component::CurDir => {}
+            _ => return Err(SourceError::Entry(shown(), "leads out of the source")),
+        }
+    }
+    let name = parts.join("/");
+    if name.len() > NAME_MAX {
+        return Err(SourceError::Entry(shown(), "has a name of more than 1024 bytes"));
+    }
+    Ok(name)
+}
+
+/// Reads a directory.
+fn directory(root: &Path, sink: &mut Sink) -> Result<(), SourceError> {
+    if root.is_file() {
+        let name = root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut file = fs::File::open(root).map_err(|error| SourceError::Read(root.to_owned(), error))?;
+        return sink.file(&name, &mut file);
+    }
+    let mut waiting = vec![(root.to_owned(), String::new())];
+    let mut seen = 0;
+    while let Some((path, prefix)) = waiting.pop() {
+        let read = |error| SourceError::Read(path.clone(), error);
+        for entry in fs::read_dir(&path).map_err(read)? {
+            let entry = entry.map_err(read)?;
+            seen += 1;
+            if seen > FILES_MAX {
+                return Err(SourceError::TooLarge(MEMORY_MAX));
+            }
+            let Ok(leaf) = entry.file_name().into_string() else {
+                return Err(SourceError::Entry(entry.path().display().to_string(), "is not UTF-8"));
+            };
+            // What git keeps beside the files is no part of them.
+            if prefix.is_empty() && leaf == ".git" {
+                continue;
+            }
+            let name = format!("{prefix}{leaf}");
+            let kind = entry.file_type().map_err(read)?;
+            if kind.is_dir() {
+                if prefix.matches('/').count() >= 64 {
+                    return Err(SourceError::Entry(name, "is more than 64 directories deep"));
+                }
+                waiting.push((entry.path(), format!("{name}/")));
+            } else if kind.is_file() {
+                let mut file = fs::File::open(entry.path()).map_err(|error| SourceError::Read(entry.path(), error))?;
+                sink.file(&name, &mut file)?;
+            } else {
+                return Err(SourceError::Entry(name, "is neither a file nor a directory"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Tar archives, also compressed with gzip.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use tar::{Archive, EntryType};
+
+use super::{DIRECTORY_MAX, FILES_MAX, Sink, SourceError, name_within};
+
+/// Bytes that tell a kind of file.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// Kind of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Not an archive.
+    Plain,
+    /// An archive of files.
+    Files,
+    /// An archive of an image.
+    Image,
+}
+
+/// Looks what a file is, by its content.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn look(path: &Path) -> Result<Look, SourceError> {
+    let failed = |error| SourceError::Read(path.to_owned(), error);
+    let mut head = Vec::new();
+    File::open(path).and_then(|file| file.take(512).read_to_end(&mut head)).map_err(failed)?;
+    let is_tar = head.get(257..262) == Some(b"ustar");
+    if !head.starts_with(&GZIP) && !is_tar {
+        return Ok(Look::Plain);
+    }
+    let mut archive = Archive::new(reader(path)?);
+    for entry in archive.entries().map_err(failed)?.take(FILES_MAX) {
+        let name = name_within(&entry.map_err(failed)?.path_bytes())?;
+        if matches!(&*name, "oci-layout" | "manifest.json") {
+            return Ok(Look::Image);
+        }
+    }
+    Ok(Look::Files)
+}
+
+/// The tar stream of a file, within the bound of a source.
+pub(crate) fn reader(path: &Path) -> Result<Box<dyn Read>, SourceError> {
+    let failed = |error| SourceError::Read(path.to_owned(), error);
+    let mut head = [0; 2];
+    let count = File::open(path).and_then(|mut file| file.read(&mut head)).map_err(failed)?;
+    let file = BufReader::new(File::open(path).map_err(failed)?);
+    Ok(unzipped(file, head[..count] == GZIP))
+}
+
+/// A stream, unpacked where it is compressed, and bounded.
+pub(crate) fn unzipped(from: impl Read + 'static, compressed: bool) -> Box<dyn Read> {
+    if compressed {
+        Box::new(MultiGzDecoder::new(from).take(2 * DIRECTORY_MAX))
+    } else {
+        Box::new(from.take(2 * DIRECTORY_MAX))
+    }
+}
+
+/// Reads the files of an archive.
+pub(super) fn files(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
+    each(path, reader(path)?, |name, entry| sink.file(name, entry))
+}
+
+/// Each regular file of an archive, by its name. Anything but files and directories is refused.
+pub(crate) fn each(
+    path: &Path,
+    from: impl Read,
+    mut take: impl FnMut(&str, &mut dyn Read) -> Result<(), SourceError>,
+) -> Result<(), SourceError> {
+    let failed = |error| SourceError::Read(path.to_owned(), error);
+    let mut archive = Archive::new(from);
+    for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
+        let mut entry = entry.map_err(failed)?;
+        if count >= FILES_MAX {
+            return Err(SourceError::TooLarge(DIRECTORY_MAX));
+        }
+        let name = name_within(&entry.path_bytes())?;
+        match entry.header().entry_type() {
+            EntryType::Directory | EntryType::XGlobalHeader => {}
+            EntryType::Regular | EntryType::Continuous if !name.is_empty() => take(&name, &mut entry)?,
+            _ => return Err(SourceError::Entry(name, "is neither a file nor a directory")),
+        }
+    }
+    Ok(())
+}
+
+/// Each regular file of an archive; links and devices are passed over.
+pub(crate) fn each_lenient(
+    path: &Path,
+    from: impl Read,
+    mut take: impl FnMut(&str, &mut dyn Read) -> Result<(), SourceError>,
+) -> Result<(), SourceError> {
+    let failed = |error| SourceError::Read(path.to_owned(), error);
+    let mut archive = Archive::new(from);
+    for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
+        let mut entry = entry.map_err(failed)?;
+        if count >= FILES_MAX {
+            return Err(SourceError::TooLarge(DIRECTORY_MAX));
+        }
+        let name = name_within(&entry.path_bytes())?;
+        if matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Continuous) && !name.is_empty() {
+            take(&name, &mut entry)?;
+        }
+    }
+    Ok(())
+}

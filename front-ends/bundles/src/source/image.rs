@@ -1,0 +1,280 @@
+//! Images in an OCI layout, in a tar archive of one, or as `docker save` writes them: the files of their layers, one upon another.
+//!
+//! Each blob is checked against its digest. Whiteouts are followed. Links and devices are passed over, because neither bundles nor catalogs have any:
+//! an image may be based on one of an operating system.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use tar::{Archive, EntryType};
+
+use super::archive::unzipped;
+use super::{DIRECTORY_MAX, FILES_MAX, Files, Sink, SourceError, archive, name_within};
+
+/// Largest manifest, index or configuration, in bytes.
+const DOCUMENT_MAX: u64 = 4 << 20;
+/// Most layers of an image.
+const LAYERS_MAX: usize = 128;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    architecture: String,
+    os: String,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    config: Option<Descriptor>,
+    #[serde(default)]
+    layers: Vec<Descriptor>,
+    #[serde(default)]
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Configuration {
+    config: Option<Inner>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Inner {
+    labels: Option<BTreeMap<String, String>>,
+}
+
+/// Reads the files of an image into the sink. Labels and the digest that pins it come back.
+pub(super) fn open(path: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, SourceError> {
+    let unpacked;
+    let root = if path.is_dir() {
+        path
+    } else {
+        // An archive is unpacked first: layers may stand before the manifest. Layers are blobs here, and no file of a bundle is written.
+        unpacked = spread(path)?;
+        unpacked.path()
+    };
+    if root.join("index.json").is_file() { layout(root, name, sink) } else { saved(root, name, sink) }
+}
+
+/// Unpacks an archive of an image into a directory in memory, where there is one: layers of bundles may hold Secrets.
+fn spread(path: &Path) -> Result<tempfile::TempDir, SourceError> {
+    let shared = Path::new("/dev/shm");
+    let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
+    let dir = dir.map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
+    let mut bytes = 0;
+    archive::each_lenient(path, archive::reader(path)?, |name, entry| {
+        let to = dir.path().join(name);
+        let failed = |error| SourceError::Write(to.clone(), error);
+        std::fs::create_dir_all(to.parent().unwrap_or(dir.path())).map_err(failed)?;
+        let mut file = File::create(&to).map_err(failed)?;
+        bytes += io::copy(&mut entry.take(DIRECTORY_MAX + 1 - bytes), &mut file).map_err(failed)?;
+        if bytes > DIRECTORY_MAX { Err(SourceError::TooLarge(DIRECTORY_MAX)) } else { Ok(()) }
+    })?;
+    Ok(dir)
+}
+
+fn document(path: &Path) -> Result<Vec<u8>, SourceError> {
+    let failed = |error| SourceError::Read(path.to_owned(), error);
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(DOCUMENT_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > DOCUMENT_MAX {
+        return Err(SourceError::Image(format!("{} has more than {DOCUMENT_MAX} bytes", path.display())));
+    }
+    Ok(bytes)
+}
+
+fn parsed<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T, SourceError> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| SourceError::Image(format!("the image's {what} is not valid: {error}")))
+}
+
+/// Path of a blob: only SHA-256 and SHA-512 name one.
+fn blob(root: &Path, digest: &str) -> Result<PathBuf, SourceError> {
+    match digest.split_once(':') {
+        Some(("sha256", hex)) if hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Ok(root.join("blobs/sha256").join(hex))
+        }
+        _ => Err(SourceError::Image(format!("the digest {digest:?} is not one of SHA-256"))),
+    }
+}
+
+/// A document by its digest, which it is checked against.
+fn checked(root: &Path, digest: &str) -> Result<Vec<u8>, SourceError> {
+    let bytes = document(&blob(root, digest)?)?;
+    if format!("sha256:{}", hex::encode(Sha256::digest(&bytes))) == digest {
+        Ok(bytes)
+    } else {
+        Err(SourceError::Image(format!("the blob {digest} has another digest")))
+    }
+}
+
+fn layout(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, SourceError> {
+    const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
+    let bytes = document(&root.join("index.json"))?;
+    let index: Manifest = parsed("index.json", &bytes)?;
+    let called = |it: &&Descriptor| match name {
+        None => true,
+        Some(name) => {
+            it.digest == name || NAMES.iter().any(|key| it.annotations.get(*key).is_some_and(|value| value == name))
+        }
+    };
+    let mut found: Vec<&Descriptor> = index.manifests.iter().filter(called).collect();
+    if found.len() > 1 {
+        found.retain(|it| it.platform.as_ref().is_none_or(is_ours));
+    }
+    let [descriptor] = found[..] else {
+        let names: Vec<&str> =
+            index.manifests.iter().flat_map(|it| it.annotations.get(NAMES[0])).map(String::as_str).collect();
+        return Err(SourceError::Image(format!(
+            "{} has {} images of that name; name one of: {}",
+            root.display(),
+            found.len(),
+            names.join(", ")
+        )));
+    };
+    let (pin, mut bytes) = (descriptor.digest.clone(), checked(root, &descriptor.digest)?);
+    let mut manifest: Manifest = parsed("manifest", &bytes)?;
+    // One level of an index of platforms.
+    if !manifest.manifests.is_empty() {
+        let inner = manifest.manifests.iter().find(|it| it.platform.as_ref().is_none_or(is_ours));
+        let inner =
+            inner.ok_or_else(|| SourceError::Image("the image has no manifest for this platform".to_owned()))?;
+        bytes = checked(root, &inner.digest)?;
+        manifest = parsed("manifest", &bytes)?;
+    }
+    let labels = match &manifest.config {
+        Some(config) => labels(&checked(root, &config.digest)?),
+        None => BTreeMap::new(),
+    };
+    if manifest.layers.len() > LAYERS_MAX {
+        return Err(SourceError::Image(format!("the image has more than {LAYERS_MAX} layers")));
+    }
+    for layer in &manifest.layers {
+        let path = blob(root, &layer.digest)?;
+        if layer.media_type.ends_with("zstd") {
+            return Err(SourceError::Image("a layer is compressed with zstd, which is not read here".to_owned()));
+        }
+        let mut hashed = Hashed {
+            from: File::open(&path).map_err(|error| SourceError::Read(path.clone(), error))?,
+            hasher: Sha256::new(),
+        };
+        io::copy(&mut hashed, &mut io::sink()).map_err(|error| SourceError::Read(path.clone(), error))?;
+        if format!("sha256:{}", hex::encode(hashed.hasher.finalize())) != layer.digest {
+            return Err(SourceError::Image(format!("the layer {} has another digest", layer.digest)));
+        }
+        apply(&path, sink)?;
+    }
+    Ok(Files { labels, pin: Some(pin), ..Files::default() })
+}
+
+fn is_ours(platform: &Platform) -> bool {
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    platform.os == "linux" && platform.architecture == architecture
+}
+
+fn labels(configuration: &[u8]) -> BTreeMap<String, String> {
+    let configuration: Configuration = serde_json::from_slice(configuration).unwrap_or_default();
+    configuration.config.and_then(|it| it.labels).unwrap_or_default()
+}
+
+/// What `docker save` writes: its manifest names files of the archive.
+fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, SourceError> {
+    let bytes = document(&root.join("manifest.json"))?;
+    let images: Vec<Saved> = parsed("manifest.json", &bytes)?;
+    let called = |it: &&Saved| name.is_none_or(|name| it.repo_tags.iter().flatten().any(|tag| tag == name));
+    let found: Vec<&Saved> = images.iter().filter(called).collect();
+    let [image] = found[..] else {
+        return Err(SourceError::Image(format!("the archive has {} images of that name; name one", found.len())));
+    };
+    let configuration = document(&root.join(name_within(image.config.as_bytes())?))?;
+    for layer in image.layers.iter().take(LAYERS_MAX) {
+        apply(&root.join(name_within(layer.as_bytes())?), sink)?;
+    }
+    let pin = format!("sha256:{}", hex::encode(Sha256::digest(&configuration)));
+    Ok(Files { labels: labels(&configuration), pin: Some(pin), ..Files::default() })
+}
+
+/// Applies a layer.
+fn apply(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
+    apply_stream(path, archive::reader(path)?, sink)
+}
+
+fn apply_stream(path: &Path, from: impl Read, sink: &mut Sink) -> Result<(), SourceError> {
+    let failed = |error| SourceError::Read(path.to_owned(), error);
+    let mut archive = Archive::new(from);
+    for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
+        let mut entry = entry.map_err(failed)?;
+        if count >= FILES_MAX {
+            return Err(SourceError::TooLarge(DIRECTORY_MAX));
+        }
+        let name = name_within(&entry.path_bytes())?;
+        let (directory, leaf) = name.rsplit_once('/').unwrap_or(("", &name));
+        if leaf == ".wh..wh..opq" {
+            sink.remove(directory, true)?;
+        } else if let Some(removed) = leaf.strip_prefix(".wh.") {
+            let removed = if directory.is_empty() { removed.to_owned() } else { format!("{directory}/{removed}") };
+            sink.remove(&removed, false)?;
+        } else if matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Continuous) {
+            sink.file(&name, &mut entry)?;
+        }
+    }
+    Ok(())
+}
+
+struct Hashed<R> {
+    from: R,
+    hasher: Sha256,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(buffer)?;
+        self.hasher.update(&buffer[..count]);
+        Ok(count)
+    }
+}
+
+/// Reads the files of an image out of its layers, the lowest first, which somebody else fetched and verified: into memory, or into a directory.
+///
+/// # Errors
+/// A layer is broken, too large, or compressed in a way that is not read.
+pub fn from_layers(layers: Vec<File>, to: Option<&Path>) -> Result<Files, SourceError> {
+    let mut sink = to.map_or_else(Sink::memory, Sink::directory);
+    for mut layer in layers {
+        let failed = |error| SourceError::Read("a layer".into(), error);
+        let mut head = [0; 2];
+        layer.seek(SeekFrom::Start(0)).map_err(failed)?;
+        let count = layer.read(&mut head).map_err(failed)?;
+        layer.seek(SeekFrom::Start(0)).map_err(failed)?;
+        apply_stream(Path::new("a layer"), unzipped(BufReader::new(layer), head[..count] == [0x1f, 0x8b]), &mut sink)?;
+    }
+    Ok(Files { files: sink.into_files(), ..Files::default() })
+}
+
+/// Labels of an image, out of its configuration.
+pub fn labels_of(configuration: &[u8]) -> BTreeMap<String, String> {
+    labels(configuration)
+}

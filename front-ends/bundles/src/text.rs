@@ -1,0 +1,266 @@
+//! Reading objects whose shape is known in part: keys without regard to case, `null` as absent, unknown keys passed over. That is how
+//! the programs that write catalogs and bundles read them.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
+
+/// Declares an object by its keys. Keys are compared without regard to case, a key that comes twice counts the last time, `null` and absence are the
+/// default.
+///
+/// With `top` before it, keys that differ by their case alone are an error.
+macro_rules! object {
+    (top $($rest:tt)*) => { $crate::text::object!(@ true $($rest)*); };
+    (@ $top:literal $(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$inner:meta])* $field:ident ($key:literal): $type:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default)]
+        $vis struct $name { $($(#[$inner])* pub(crate) $field: $type,)* }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Object;
+                impl<'de> serde::de::Visitor<'de> for Object {
+                    type Value = $name;
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("an object")
+                    }
+                    fn visit_unit<E>(self) -> Result<$name, E> {
+                        Ok($name::default())
+                    }
+                    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<$name, A::Error> {
+                        let mut object = $name::default();
+                        let mut keys = $crate::text::Keys::new($top);
+                        while let Some(key) = map.next_key::<$crate::text::Key>()? {
+                            keys.add::<A::Error>(&key)?;
+                            $(if key.is($key) {
+                                if let Some(value) = map.next_value::<Option<$type>>()? {
+                                    object.$field = value;
+                                }
+                                continue;
+                            })*
+                            map.next_value::<serde::de::IgnoredAny>()?;
+                        }
+                        Ok(object)
+                    }
+                }
+                deserializer.deserialize_any(Object)
+            }
+        }
+    };
+    ($($rest:tt)*) => { $crate::text::object!(@ false $($rest)*); };
+}
+pub(crate) use object;
+
+/// Keys of an object, where two that differ by their case alone are an error.
+pub(crate) struct Keys(Option<Vec<(String, String)>>);
+
+impl Keys {
+    pub(crate) fn new(checked: bool) -> Self {
+        Self(checked.then(Vec::new))
+    }
+
+    pub(crate) fn add<E: Error>(&mut self, Key(key): &Key) -> Result<(), E> {
+        /// Keys beyond are not compared.
+        const MAX: usize = 1000;
+        let Some(keys) = &mut self.0 else { return Ok(()) };
+        let folded = key.to_lowercase();
+        if let Some((_, other)) = keys.iter().find(|(other, name)| *other == folded && name != key) {
+            return Err(E::custom(format!("the keys {other:?} and {key:?} differ by their case alone")));
+        }
+        if keys.len() < MAX {
+            keys.push((folded, key.clone()));
+        }
+        Ok(())
+    }
+}
+
+/// Key of an object.
+pub(crate) struct Key(pub(crate) String);
+
+impl Key {
+    /// Returns true if it is this one, which is in lower and upper case letters of ASCII.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.0.eq_ignore_ascii_case(name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Key;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(Key(text.to_owned()))
+            }
+            fn visit_string<E>(self, text: String) -> Result<Key, E> {
+                Ok(Key(text))
+            }
+            fn visit_bool<E>(self, value: bool) -> Result<Key, E> {
+                Ok(Key(value.to_string()))
+            }
+            fn visit_i64<E>(self, value: i64) -> Result<Key, E> {
+                Ok(Key(value.to_string()))
+            }
+            fn visit_u64<E>(self, value: u64) -> Result<Key, E> {
+                Ok(Key(value.to_string()))
+            }
+            fn visit_f64<E>(self, value: f64) -> Result<Key, E> {
+                Ok(Key(value.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}
+
+/// A text that is there and not kept; anything but a text is an error.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AnyText;
+
+impl<'de> Deserialize<'de> for AnyText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = AnyText;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+            fn visit_str<E>(self, _: &str) -> Result<AnyText, E> {
+                Ok(AnyText)
+            }
+            fn visit_unit<E>(self) -> Result<AnyText, E> {
+                Ok(AnyText)
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}
+
+/// A map from texts to texts that is not kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AnyTexts;
+
+impl<'de> Deserialize<'de> for AnyTexts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Texts;
+        impl<'de> Visitor<'de> for Texts {
+            type Value = AnyTexts;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+            fn visit_unit<E>(self) -> Result<AnyTexts, E> {
+                Ok(AnyTexts)
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<AnyTexts, A::Error> {
+                while map.next_key::<Key>()?.is_some() {
+                    map.next_value::<Option<AnyText>>()?;
+                }
+                Ok(AnyTexts)
+            }
+        }
+        deserializer.deserialize_any(Texts)
+    }
+}
+
+/// A list whose elements are checked and not kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnyList<T>(std::marker::PhantomData<T>);
+
+impl<T> Default for AnyList<T> {
+    fn default() -> Self {
+        Self(std::marker::PhantomData)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for AnyList<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+            type Value = AnyList<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+            fn visit_unit<E>(self) -> Result<AnyList<T>, E> {
+                Ok(AnyList::default())
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<AnyList<T>, A::Error> {
+                while list.next_element::<Option<T>>()?.is_some() {}
+                Ok(AnyList::default())
+            }
+        }
+        deserializer.deserialize_any(List(std::marker::PhantomData))
+    }
+}
+
+/// Bytes in base64, as programs in Go write them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Base64(pub(crate) Vec<u8>);
+
+impl<'de> Deserialize<'de> for Base64 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Base64;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text in base64")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Base64, E> {
+                decode(text).map(Base64).ok_or_else(|| E::invalid_value(Unexpected::Other("another text"), &self))
+            }
+            fn visit_unit<E>(self) -> Result<Base64, E> {
+                Ok(Base64::default())
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}
+
+/// Decodes base64; line ends within are passed over.
+pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
+    use base64::Engine as _;
+    use base64::alphabet::STANDARD;
+    use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
+    const ENGINE: GeneralPurpose =
+        GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
+    if text.contains(['\r', '\n']) {
+        return ENGINE.decode(text.replace(['\r', '\n'], "")).ok();
+    }
+    ENGINE.decode(text).ok()
+}
+
+/// End of the message about a text in quotes whose next line is not indented enough.
+pub(crate) const QUOTED_INDENT: &str = "invalid indentation in multiline quoted scalar";
+/// Most lines that are indented.
+const INDENTED_MAX: usize = 1000;
+/// Largest text with such lines: it is parsed once more for each of them.
+const INDENTED_TEXT_MAX: usize = 1 << 20;
+
+/// Parses a text whose quoted texts go on in lines that are not indented enough, which programs in Go take: such a line is indented, which does not
+/// change the text, because spaces at the beginning of a line of it do not count. `fault` tells the line of such an error, from 1.
+pub(crate) fn tolerant<T, E>(
+    text: &str,
+    parse: impl Fn(&str) -> Result<T, E>,
+    fault: impl Fn(&E) -> Option<usize>,
+) -> Result<T, E> {
+    let mut error = match parse(text) {
+        Ok(read) => return Ok(read),
+        Err(error) => error,
+    };
+    let mut lines: Option<Vec<String>> = None;
+    let mut before = 0;
+    for _ in 0..INDENTED_MAX {
+        // Each line once, and always onwards: else nothing is gained.
+        let Some(line) = fault(&error).filter(|line| *line > before && text.len() <= INDENTED_TEXT_MAX) else { break };
+        before = line;
+        let lines = lines.get_or_insert_with(|| text.split_inclusive('\n').map(str::to_owned).collect());
+        let Some(found) = line.checked_sub(1).and_then(|at| lines.get_mut(at)) else { break };
+        found.insert_str(0, &" ".repeat(100));
+        match parse(&lines.concat()) {
+            Ok(read) => return Ok(read),
+            Err(next) => error = next,
+        }
+    }
+    Err(error)
+}

@@ -1,0 +1,89 @@
+//! Writes YAML: maps and lists as blocks, in the order of their keys. A text that another reader could take for something else is in quotes.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// Writes a value as a YAML document, without `---`.
+pub fn write(value: &Value) -> String {
+    let mut text = String::new();
+    put(&mut text, value, 0, false);
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes a value; `inline` where something stands before it on its line.
+fn put(text: &mut String, value: &Value, indent: usize, inline: bool) {
+    let pad = |text: &mut String, first: bool| {
+        if !first || !inline {
+            text.extend(std::iter::repeat_n(' ', indent));
+        }
+    };
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (index, (key, value)) in map.iter().enumerate() {
+                pad(text, index == 0);
+                text.push_str(&scalar(key));
+                text.push(':');
+                match value {
+                    Value::Object(inner) if !inner.is_empty() => {
+                        text.push('\n');
+                        put(text, value, indent + 2, false);
+                    }
+                    Value::Array(inner) if !inner.is_empty() => {
+                        text.push('\n');
+                        put(text, value, indent, false);
+                    }
+                    _ => {
+                        text.push(' ');
+                        put(text, value, indent, true);
+                        text.push('\n');
+                    }
+                }
+            }
+        }
+        Value::Array(list) if !list.is_empty() => {
+            for (index, value) in list.iter().enumerate() {
+                pad(text, index == 0);
+                text.push_str("- ");
+                put(text, value, indent + 2, true);
+                if !text.ends_with('\n') {
+                    text.push('\n');
+                }
+            }
+        }
+        Value::String(string) => text.push_str(&scalar(string)),
+        other => _ = write!(text, "{other}"),
+    }
+}
+
+/// A text as it is where nobody can take it for anything else, otherwise in the quotes of JSON, which YAML reads.
+fn scalar(text: &str) -> String {
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '@');
+    // `:` within a word is plain, at its end it is not.
+    let words = text.split(':').all(|part| !part.is_empty() && part.chars().all(plain));
+    const OTHERS: [&str; 12] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
+    if starts && words && text.len() < 200 && !OTHERS.contains(&&*text.to_ascii_lowercase()) {
+        return text.to_owned();
+    }
+    Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let value = serde_json::json!({
+            "plain": "quay.io/a/b:v1@sha256:00", "odd": ["yes", "0644", "1.0", "", " x", "a: b", "a #b", "- x", "null", "é\u{7}\n\"", "x:"],
+            "nested": [[1, [2, []]], {"a": {"b": {}}, "c": null}, [{"x": [true]}, {}]], "a key: with": 1.5, "n": {"y": "n"},
+        });
+        let text = write(&value);
+        assert_eq!(crate::catalog::form::Form::Yaml.read::<Value>(&text).unwrap(), value, "{text}");
+        assert!(text.contains("plain: quay.io/a/b:v1@sha256:00\n") && text.contains("- \"yes\"\n"), "{text}");
+    }
+}

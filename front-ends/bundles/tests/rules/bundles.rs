@@ -1,0 +1,314 @@
+//! Rules B1 to B15 and P1 to P3.
+
+use std::collections::BTreeMap;
+
+use executor_bundles::bundle::{Bundle, Dependency, Format, format, read};
+use executor_bundles::fault::Faults;
+use executor_bundles::source::Files;
+
+const CSV: &str = r#"apiVersion: operators.coreos.com/v1alpha1
+kind: ClusterServiceVersion
+metadata:
+  name: demo.v1.0.0
+  annotations:
+    alm-examples: '[{"apiVersion": "example.com/v1", "kind": "Backup"}]'
+spec:
+  displayName: Demo
+  version: 1.0.0
+  minKubeVersion: 1.20.0
+  installModes: [{type: AllNamespaces, supported: true}]
+  customresourcedefinitions:
+    owned: [{name: backups.example.com, version: v1, kind: Backup}]
+  install:
+    strategy: deployment
+    spec:
+      permissions: [{serviceAccountName: demo, rules: []}]
+      deployments:
+      - name: demo
+        spec:
+          selector: {matchLabels: {app: demo}}
+          template: {metadata: {labels: {app: demo}}, spec: {containers: [{name: demo, image: quay.io/demo/demo}]}}
+"#;
+
+const CRD: &str = r#"apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: backups.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: backups, kind: Backup}
+  versions: [{name: v1, served: true, storage: true}]
+"#;
+
+const ANNOTATIONS: &str = "annotations:
+  operators.operatorframework.io.bundle.mediatype.v1: registry+v1
+  operators.operatorframework.io.bundle.manifests.v1: manifests/
+  operators.operatorframework.io.bundle.metadata.v1: metadata/
+  operators.operatorframework.io.bundle.package.v1: demo
+  operators.operatorframework.io.bundle.channels.v1: alpha,stable
+  operators.operatorframework.io.bundle.channel.default.v1: stable
+  com.example.flag: true
+";
+
+fn files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Files {
+    let files = files.into_iter().filter(|(_, text)| !text.is_empty());
+    Files { files: files.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).collect(), ..Files::default() }
+}
+
+/// A good bundle with some files replaced; an empty text removes one.
+fn bundle(changes: &[(&str, &str)]) -> Result<Bundle, Faults> {
+    let mut all: BTreeMap<&str, &str> = BTreeMap::from([
+        ("manifests/demo.csv.yaml", CSV),
+        ("manifests/backups.crd.yaml", CRD),
+        ("metadata/annotations.yaml", ANNOTATIONS),
+    ]);
+    all.extend(changes.iter().copied());
+    read(&files(all), Format::RegistryV1)
+}
+
+#[track_caller]
+fn good(changes: &[(&str, &str)]) -> Bundle {
+    bundle(changes).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+/// Asserts that a bundle is refused for this rule alone.
+#[track_caller]
+fn breaks(rule: &str, changes: &[(&str, &str)]) -> String {
+    let Err(faults) = bundle(changes) else { panic!("the bundle was taken") };
+    assert!(faults.found.iter().all(|fault| fault.rule == rule), "{faults}");
+    faults.to_string()
+}
+
+#[track_caller]
+fn csv(from: &str, to: &str) -> String {
+    assert!(CSV.contains(from), "{from}");
+    CSV.replacen(from, to, 1)
+}
+
+#[test]
+fn b1_both_directories_are_there_or_both_are_told_of() {
+    let told = breaks(
+        "B1",
+        &[("metadata/annotations.yaml", ""), ("manifests/demo.csv.yaml", ""), ("manifests/backups.crd.yaml", "")],
+    );
+    assert!(told.contains("manifests: ") && told.contains("metadata: ") && told.lines().count() == 2, "{told}");
+    breaks("B1", &[("metadata/annotations.yaml", "")]);
+}
+
+#[test]
+fn b2_annotations_are_in_any_file_of_the_metadata() {
+    good(&[
+        ("metadata/annotations.yaml", ""),
+        ("metadata/any-name.json", r#"{"x": 1}"#),
+        ("metadata/other", ANNOTATIONS),
+    ]);
+    breaks("B2", &[("metadata/annotations.yaml", "annotations: [1]")]);
+    breaks("B2", &[("metadata/annotations.yaml", "x: y")]);
+}
+
+#[test]
+fn b3_the_annotations_are_there_and_a_default_channel_is_not_empty() {
+    for name in ["mediatype", "manifests", "metadata", "package", "channels"] {
+        let line = ANNOTATIONS.lines().find(|line| line.contains(&format!("bundle.{name}.v1"))).unwrap();
+        let told = breaks("B3", &[("metadata/annotations.yaml", &ANNOTATIONS.replace(line, ""))]);
+        assert!(told.contains(name), "{told}");
+    }
+    breaks("B3", &[("metadata/annotations.yaml", &ANNOTATIONS.replace("default.v1: stable", "default.v1: ''"))]);
+    let without = ANNOTATIONS.replace("  operators.operatorframework.io.bundle.channel.default.v1: stable\n", "");
+    assert_eq!(good(&[("metadata/annotations.yaml", &without)]).default_channel, None);
+}
+
+#[test]
+fn b4_the_media_type_is_what_the_bundle_is() {
+    breaks("B4", &[("metadata/annotations.yaml", &ANNOTATIONS.replace("registry+v1", "plain+v0"))]);
+}
+
+#[test]
+fn b5_there_is_a_channel() {
+    breaks("B5", &[("metadata/annotations.yaml", &ANNOTATIONS.replace("alpha,stable", "''"))]);
+    assert_eq!(good(&[]).channels, ["alpha", "stable"]);
+}
+
+#[test]
+fn b6_there_is_one_csv() {
+    breaks("B6", &[("manifests/second.csv.yaml", CSV)]);
+    let Err(faults) = bundle(&[("manifests/demo.csv.yaml", "")]) else { panic!() };
+    assert!(faults.breaks("B6") && faults.breaks("B4"), "{faults}");
+}
+
+#[test]
+fn b7_every_owned_definition_is_there() {
+    breaks("B7", &[("manifests/backups.crd.yaml", "")]);
+    let owned = csv("version: v1, kind: Backup}]", "version: v2, kind: Backup}]")
+        .replace("example.com/v1\"", "example.com/v2\"");
+    breaks("B7", &[("manifests/demo.csv.yaml", &owned)]);
+}
+
+#[test]
+fn b8_a_definition_more_is_a_warning() {
+    let more = CRD.replace("backups", "restores").replace("Backup", "Restore");
+    let warnings = good(&[("manifests/restores.crd.yaml", &more)]).warnings;
+    assert!(
+        warnings.iter().any(|warning| warning.rule == "B8" && warning.message.contains("restores.example.com v1")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn b9_definitions_are_unique_and_of_a_known_version() {
+    breaks("B9", &[("manifests/again.crd.yaml", CRD)]);
+    breaks("B9", &[("manifests/backups.crd.yaml", &CRD.replace("apiextensions.k8s.io/v1", "apiextensions.k8s.io/v2"))]);
+    breaks(
+        "B9",
+        &[(
+            "manifests/backups.crd.yaml",
+            &CRD.replace("storage: true}]", "storage: true}, {name: v1, storage: false}]"),
+        )],
+    );
+    breaks("B9", &[("manifests/backups.crd.yaml", &CRD.replace("storage: true", "storage: false"))]);
+    let beta = CRD
+        .replace("k8s.io/v1", "k8s.io/v1beta1")
+        .replace("versions: [{name: v1, served: true, storage: true}]", "version: v1");
+    good(&[("manifests/backups.crd.yaml", &beta)]);
+}
+
+#[test]
+fn b10_kinds_are_known_and_their_case_counts() {
+    for kind in ["ConfigMap", "PodMonitor", "NetworkPolicy", "ConsolePlugin", "Secret", "ServiceAccount"] {
+        good(&[("manifests/x.yaml", &format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n"))]);
+    }
+    for kind in ["configmap", "Deployment", "ResourceQuota", "Pod"] {
+        breaks("B10", &[("manifests/x.yaml", &format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n"))]);
+    }
+    breaks("B10", &[("manifests/README.md", "# Read me\n")]);
+    breaks("B10", &[("manifests/x.yaml", "a: [")]);
+    breaks("B10", &[("manifests/x.yaml", "kind: 5")]);
+}
+
+#[test]
+fn b11_metadata_of_objects_are_valid() {
+    let map = |metadata: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {metadata}\n");
+    for bad in [
+        "{}",
+        "{name: x, namespace: 5}",
+        "{name: x, labels: {'a b': c}}",
+        "{name: x, labels: {a: 'b c'}}",
+        "{name: x, annotations: {-a: b}}",
+        "{name: x, labels: {a: 1}}",
+    ] {
+        breaks("B11", &[("manifests/x.yaml", &map(bad))]);
+    }
+    good(&[("manifests/x.yaml", &map("{generateName: x-}"))]);
+    assert!(
+        good(&[("manifests/x.yaml", &map("{name: x, namespace: z}"))])
+            .warnings
+            .iter()
+            .any(|warning| warning.rule == "B11")
+    );
+}
+
+#[test]
+fn b12_the_csv_has_install_modes() {
+    let modes = "  installModes: [{type: AllNamespaces, supported: true}]\n";
+    breaks("B12", &[("manifests/demo.csv.yaml", &csv(modes, ""))]);
+    breaks("B12", &[("manifests/demo.csv.yaml", &csv("supported: true", "supported: false"))]);
+    assert_eq!(good(&[]).csv.unwrap().install_modes, ["AllNamespaces"]);
+}
+
+#[test]
+fn b13_dependencies_are_of_known_types_and_whole() {
+    let depends = |text: &str| format!("dependencies:\n- {text}\n");
+    for bad in [
+        "{type: olm.package, value: {version: '1.0.0'}}",
+        "{type: olm.package, value: {packageName: x}}",
+        "{type: olm.package, value: {packageName: x, version: '>!1.0.0'}}",
+        "{type: olm.gvk, value: {group: g, version: v1}}",
+        "{type: olm.constraint, value: {failureMessage: x}}",
+        "{type: olm.label, value: {}}",
+        "{type: olm.crd, value: {}}",
+    ] {
+        breaks("B13", &[("metadata/dependencies.yaml", &depends(bad))]);
+    }
+    let bundle =
+        good(&[("metadata/dependencies.yaml", &depends("{type: olm.constraint, value: {cel: {rule: 'true'}}}"))]);
+    assert_eq!(bundle.dependencies, [Dependency::Constraint { rule: "true".into() }]);
+    assert!(bundle.not_provided().iter().any(|it| it.what == "dependency: constraint true"));
+}
+
+#[test]
+fn b14_a_release_excludes_substitutes_for() {
+    let released = csv("  displayName: Demo\n", "  displayName: Demo\n  release: '1'\n");
+    good(&[("manifests/demo.csv.yaml", &released)]);
+    let both = released.replace("  annotations:\n", "  annotations:\n    olm.substitutesFor: demo.v0\n");
+    breaks("B14", &[("manifests/demo.csv.yaml", &both)]);
+}
+
+#[test]
+fn b15_the_manifests_are_flat() {
+    breaks("B15", &[("manifests/sub/x.yaml", "kind: ConfigMap\n")]);
+}
+
+#[test]
+fn the_csv_is_judged() {
+    for (from, to) in [
+        ("name: demo.v1.0.0", "name: Demo_v1"),
+        ("  displayName: Demo\n", ""),
+        ("    strategy: deployment\n", ""),
+        ("version: 1.0.0", "version: x"),
+        ("minKubeVersion: 1.20.0", "minKubeVersion: 1.20"),
+        ("alm-examples", "olm.skiprange: ''\n    alm-examples"),
+        ("'[{\"apiVersion\": \"example.com/v1\", \"kind\": \"Backup\"}]'", "'[{]'"),
+        ("\"kind\": \"Backup\"", "\"kind\": \"Other\""),
+    ] {
+        breaks("CSV", &[("manifests/demo.csv.yaml", &csv(from, to))]);
+    }
+    // Read as programs in Go read it.
+    assert_eq!(
+        good(&[("manifests/demo.csv.yaml", &csv("version: 1.0.0", "version: v1.0"))]).version.unwrap().to_string(),
+        "1.0.0"
+    );
+    let loose = csv("displayName: Demo", "description: 'one\n  two'\n  displayName: Demo");
+    good(&[("manifests/demo.csv.yaml", &loose)]);
+}
+
+#[test]
+fn what_needs_an_api_server_is_told() {
+    let what: Vec<String> = good(&[]).not_provided().into_iter().map(|it| it.what).collect();
+    assert_eq!(
+        what,
+        ["1 permissions (RBAC) of the ClusterServiceVersion", "CustomResourceDefinition backups.example.com"]
+    );
+}
+
+#[test]
+fn p1_to_p3_of_plain_bundles() {
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";
+    let plain = |all: &[(&str, &str)]| read(&files(all.iter().copied()), Format::PlainV0);
+    let breaks = |rule: &str, all: &[(&str, &str)]| {
+        let Err(faults) = plain(all) else { panic!("the bundle was taken: {all:?}") };
+        assert!(faults.found.iter().all(|fault| fault.rule == rule), "{faults}");
+    };
+    breaks("P1", &[("x.yaml", map)]);
+    breaks("P1", &[("manifests", map)]);
+    breaks("P2", &[("manifests/x.yaml", map), ("manifests/sub/y.yaml", map)]);
+    breaks("P3", &[("manifests/x.yaml", "# nothing\n")]);
+    breaks("P3", &[("manifests/x.yaml", "a: [")]);
+    let two = plain(&[("manifests/x.yaml", &format!("{map}---\n{}", map.replace("name: x", "name: z")))])
+        .unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(two.objects.len(), 2);
+}
+
+#[test]
+fn the_format_is_told_by_label_metadata_or_csv() {
+    let with = |label: &str, all: &[(&str, &str)]| {
+        let mut found = files(all.iter().copied());
+        if !label.is_empty() {
+            found.labels.insert("operators.operatorframework.io.bundle.mediatype.v1".into(), label.into());
+        }
+        format(&found)
+    };
+    assert_eq!(with("", &[("manifests/x.yaml", "kind: ConfigMap")]), Format::PlainV0);
+    assert_eq!(with("", &[("manifests/x.yaml", CSV)]), Format::RegistryV1);
+    assert_eq!(with("", &[("metadata/x.yaml", "x: y")]), Format::RegistryV1);
+    assert_eq!(with("plain+v0", &[("metadata/x.yaml", "x: y")]), Format::PlainV0);
+}

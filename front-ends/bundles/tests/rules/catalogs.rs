@@ -1,0 +1,250 @@
+//! Rules C1 to C14.
+
+use executor_bundles::catalog::{Catalog, LoadError, load};
+
+use crate::common::{GOOD, and, breaks, good, judge, objects, with, write};
+
+#[test]
+fn c1_every_file_must_parse_and_one_error_fails_all() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("a/catalog.yaml", GOOD), ("b/other.json", r#"{"schema": "other"}{"schema": "other"}"#)]);
+    assert_eq!(load(dir.path(), false).unwrap().objects.len(), 7);
+    for broken in
+        ["a: [", "a: b: c", "{\"schema\": ", "\t- x", "- 1", "text", "# nothing", "{\"schema\": \"x\"} text", "\u{0}"]
+    {
+        write(dir.path(), &[("b/other.json", broken)]);
+        let error = load(dir.path(), false).expect_err(broken);
+        assert!(error.to_string().contains("b/other.json"), "{error}");
+    }
+    // A known object with a field of another kind.
+    for (from, to) in [
+        ("name: demo\ndefault", "name: {}\ndefault"),
+        ("defaultChannel: stable", "defaultChannel: 1.0"),
+        ("entries:\n", "entries: 5\nx:\n"),
+        ("version: 1.0.0", "version: 1"),
+        ("image: quay.io/demo/bundle:v1", "relatedImages: {}"),
+        ("defaultChannel: stable", "icon: {base64data: '*'}\ndefaultChannel: stable"),
+    ] {
+        breaks("C1", &with(from, to));
+    }
+}
+
+#[test]
+fn c2_indexignore_leaves_files_out() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("catalog.yaml", GOOD), ("README.md", "# Read me"), (".indexignore", "*.md\n")]);
+    assert_eq!(load(dir.path(), false).unwrap().objects.len(), 5);
+    std::fs::remove_file(dir.path().join(".indexignore")).unwrap();
+    assert!(matches!(load(dir.path(), false), Err(LoadError::Faults(_))));
+}
+
+#[test]
+fn c3_every_object_has_a_schema_and_unknown_ones_are_kept() {
+    breaks("C3", "name: demo\n");
+    breaks("C3", "schema: ''\nname: demo\n");
+    breaks("C1", "schema: 5\n");
+    breaks("C1", "schema: x\nSchema: y\n");
+    let catalog = good(&and("schema: example.com/other\npackage: demo\nname: x\nentries: {any: thing}\nproperties: 7"));
+    assert_eq!(catalog.schemas["example.com/other"], 1);
+    // Keys without regard to case.
+    let upper = GOOD.replace("schema:", "Schema:").replace("package:", "PACKAGE:").replace("\nname:", "\nName:");
+    assert_eq!(good(&upper).packages["demo"].bundles.len(), 3);
+}
+
+#[test]
+fn c4_packages_are_unique_labels_with_a_default_channel() {
+    breaks("C4", &and("schema: olm.package\nname: demo\ndefaultChannel: stable"));
+    breaks("C4", &and("schema: olm.package\ndefaultChannel: stable"));
+    breaks("C4", &GOOD.replace("demo\n", "De_mo\n").replace("packageName: demo", "packageName: De_mo"));
+    breaks("C4", &with("defaultChannel: stable", "defaultChannel: beta"));
+    breaks("C4", &with("defaultChannel: stable\n", ""));
+    breaks("C4", &and("schema: olm.package\nname: empty\ndefaultChannel: x"));
+}
+
+#[test]
+fn c5_channels_are_of_a_package_unique_and_have_unique_entries() {
+    breaks("C5", &and("schema: olm.channel\npackage: other\nname: x\nentries: [{name: demo.v1}]"));
+    breaks("C5", &and("schema: olm.channel\npackage: demo\nname: stable\nentries: [{name: demo.v1}]"));
+    breaks("C5", &and("schema: olm.channel\npackage: demo\nentries: [{name: demo.v1}]"));
+    breaks("C5", &and("schema: olm.channel\npackage: demo\nname: empty\nentries: []"));
+    breaks("C5", &with("  - name: demo.v1\n", "  - name: demo.v1\n  - name: demo.v1\n"));
+    good(&and("schema: olm.channel\npackage: demo\nname: beta\nentries: [{name: demo.v1}]"));
+}
+
+#[test]
+fn c6_bundles_are_unique_in_a_channel_and_have_one_package_property() {
+    let property = "  - type: olm.package\n    value: {packageName: demo, version: 1.0.0}\n";
+    breaks("C6", &with(property, ""));
+    breaks("C6", &with(property, &format!("{property}{property}")));
+    breaks("C6", &with("packageName: demo, version: 1.0.0", "packageName: other, version: 1.0.0"));
+    breaks("C6", &with("version: 1.0.0", "version: '1.0'"));
+    breaks("C6", &with("version: 1.0.0", "version: v1.0.0"));
+    breaks("C6", &with("image: quay.io/demo/bundle:v1", "image: quay.io/Demo/bundle:v1"));
+    breaks("C6", &with("image: quay.io/demo/bundle:v1\n", ""));
+    breaks(
+        "C6",
+        &with("image: quay.io/demo/bundle:v1\n", "image: quay.io/demo/b\nrelatedImages: [{name: '', image: 'a b'}]\n"),
+    );
+    breaks("C6", &with("\npackage: demo\nname: demo.v1\n", "\npackage: unknown\nname: demo.v1\n"));
+    breaks("C6", &with("  - name: demo.v1\n", ""));
+    breaks(
+        "C6",
+        &with("  - name: demo.v1\n", "  - name: demo.v1\n  - name: demo.v0\n")
+            .replace("    replaces: demo.v1\n", "    replaces: demo.v1\n    skips: [demo.v0]\n"),
+    );
+    let twice = GOOD.find("---\nschema: olm.bundle").map(|at| &GOOD[at..]).unwrap();
+    breaks("C6", &format!("{GOOD}{twice}"));
+    // An empty name of a related image, and an empty image, are in catalogs that are in use.
+    good(&with(
+        "image: quay.io/demo/bundle:v1\n",
+        "image: quay.io/demo/b\nrelatedImages: [{name: '', image: 'a'}, {name: x, value: y}]\n",
+    ));
+    // Without an image, the objects are in the catalog.
+    let object = "properties:\n  - type: olm.bundle.object\n    value: {data: e30=}\n";
+    good(&with("image: quay.io/demo/bundle:v1\nproperties:\n", object));
+    // Properties whose value comes first.
+    good(&with(property, "  - value: {packageName: demo, version: 1.0.0}\n    type: olm.package\n"));
+    // A release is a part of the name.
+    let released = |name: &str| GOOD.replace("demo.v3", name).replace("version: 3.0.0", "version: 3.0.0, release: 7.a");
+    breaks("C6", &released("demo.v3"));
+    assert_eq!(
+        good(&released("demo-v3.0.0-7.a")).packages["demo"].bundles["demo-v3.0.0-7.a"].version_text(),
+        "3.0.0-7.a"
+    );
+}
+
+#[test]
+fn c7_versions_are_unique_in_a_package() {
+    let faults = breaks("C7", &with("version: 2.0.0", "version: 1.0.0"));
+    assert!(faults.to_string().contains("demo.v1, demo.v2"), "{faults}");
+    good(&with("version: 2.0.0", "version: 1.0.0+2"));
+}
+
+#[test]
+fn c8_a_channel_has_one_head() {
+    let faults = breaks("C8", &with("  - name: demo.v3\n    replaces: demo.v2\n", "  - name: demo.v3\n"));
+    assert!(faults.to_string().contains("several heads: demo.v2, demo.v3"), "{faults}");
+    breaks("C8", &with("  - name: demo.v1\n", "  - name: demo.v1\n    replaces: demo.v3\n"));
+}
+
+#[test]
+fn c9_replaces_has_no_cycle() {
+    let faults = breaks("C9", &with("  - name: demo.v1\n", "  - name: demo.v1\n    replaces: demo.v2\n"));
+    assert!(faults.to_string().contains("demo.v3 -> demo.v2 -> demo.v1 -> demo.v2"), "{faults}");
+}
+
+#[test]
+fn c10_the_chain_from_the_head_reaches_every_entry_that_is_not_skipped() {
+    // It stops at a skipped `replaces`, and demo.v1 is behind it.
+    let skipped = with("    replaces: demo.v2\n", "    replaces: demo.v2\n    skips: [demo.v2]\n");
+    let faults = breaks("C10", &skipped);
+    assert!(faults.to_string().contains("does not reach: demo.v1"), "{faults}");
+    good(&skipped.replace("skips: [demo.v2]", "skips: [demo.v2, demo.v1]"));
+}
+
+#[test]
+fn c11_the_last_replaces_may_lead_to_nothing() {
+    good(&with("  - name: demo.v1\n", "  - name: demo.v1\n    replaces: demo.v0\n"));
+}
+
+#[test]
+fn c12_no_skip_is_empty_and_skip_ranges_are_ranges() {
+    breaks("C12", &with("    replaces: demo.v1\n", "    replaces: demo.v1\n    skips: ['']\n"));
+    breaks("C12", &with("    replaces: demo.v1\n", "    replaces: demo.v1\n    skipRange: ^1.0.0\n"));
+    good(&with("    replaces: demo.v1\n", "    replaces: demo.v1\n    skipRange: '>=1.0.0 <2.0.0'\n"));
+}
+
+#[test]
+fn c13_properties_have_a_type_and_a_value() {
+    let property = |property: &str| with("properties:\n", &format!("properties:\n  - {property}\n"));
+    breaks("C13", &property("{type: x}"));
+    breaks("C13", &property("{type: x, value: null}"));
+    breaks("C13", &property("{value: 1}"));
+    good(&property("{type: x, value: false}"));
+    good(&property("{type: x, value: {any: [1, 2]}}"));
+    // The types that are known have a shape.
+    breaks("C1", &property("{type: olm.gvk, value: {group: 5}}"));
+    breaks("C1", &property("{type: olm.bundle.object, value: {data: '*'}}"));
+    breaks("C1", &property("{type: olm.bundle.object, value: {data: eyA=}}"));
+    breaks("C1", &property("{type: olm.csv.metadata, value: {annotations: {a: 1}}}"));
+    good(&property("{type: olm.csv.metadata, value: {annotations: {a: b}, keywords: [x], provider: {name: z}}}"));
+}
+
+#[test]
+fn c14_deprecations_are_of_what_is_there() {
+    let deprecated = |entries: &str| and(&format!("schema: olm.deprecations\npackage: demo\nentries:\n{entries}"));
+    let entry =
+        |schema: &str, name: &str| format!("  - reference: {{schema: {schema}, name: '{name}'}}\n    message: old\n");
+    let catalog = good(&deprecated(
+        &(entry("olm.package", "") + &entry("olm.channel", "stable") + &entry("olm.bundle", "demo.v1")),
+    ));
+    let package = &catalog.packages["demo"];
+    assert_eq!(package.deprecation.as_deref(), Some("old"));
+    assert_eq!(package.channels["stable"].deprecation.as_deref(), Some("old"));
+    assert_eq!(package.bundles["demo.v1"].deprecation.as_deref(), Some("old"));
+    assert_eq!(package.bundles["demo.v2"].deprecation, None);
+    for wrong in [
+        entry("olm.package", "demo"),
+        entry("olm.channel", "beta"),
+        entry("olm.bundle", "demo.v9"),
+        entry("other", "x"),
+        entry("", "x"),
+        entry("olm.bundle", "demo.v1") + &entry("olm.bundle", "demo.v1"),
+        "  - reference: {schema: olm.package}\n".to_owned(),
+    ] {
+        breaks("C14", &deprecated(&wrong));
+    }
+    breaks("C14", &and("schema: olm.deprecations\npackage: other\nentries: []"));
+    breaks("C14", &and("schema: olm.deprecations\nentries: []"));
+    breaks(
+        "C14",
+        &and(
+            "schema: olm.deprecations\npackage: demo\nentries: []\n---\nschema: olm.deprecations\npackage: demo\nentries: []",
+        ),
+    );
+}
+
+#[test]
+fn all_faults_are_told_with_their_places() {
+    let text = with("version: 1.0.0", "version: x")
+        .replace("quay.io/demo/bundle:v2", "quay.io/Demo")
+        .replace("defaultChannel: stable", "defaultChannel: x");
+    let faults = judge(&text).unwrap_err();
+    assert_eq!(faults.count(), 3, "{faults}");
+    assert!(
+        faults.to_string().contains("catalog.yaml:16: package \"demo\", bundle \"demo.v1\": version \"x\""),
+        "{faults}"
+    );
+}
+
+#[test]
+fn json_is_judged_like_yaml() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("catalog.yaml", GOOD)]);
+    let read = load(dir.path(), true).unwrap();
+    let json: String = read.in_order().iter().map(|object| read.content(&object.place).unwrap().to_string()).collect();
+    let again = objects(&json).unwrap();
+    let digests = |objects: &executor_bundles::catalog::Objects| {
+        objects.objects.iter().map(|object| object.digest).collect::<Vec<_>>()
+    };
+    assert_eq!(digests(&read), digests(&again));
+    assert_eq!(Catalog::build(&again).unwrap().packages["demo"].channels["stable"].head, "demo.v3");
+    assert!(executor_bundles::catalog::diff::diff((&read, &good(GOOD)), (&again, &good(GOOD))).is_empty());
+}
+
+#[test]
+fn what_would_fill_the_memory_is_refused_and_soon() {
+    let mut bomb = "schema: x\na0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let alias = format!("*a{}", level - 1);
+        bomb += &format!("a{level}: &a{level} [{}]\n", vec![alias; 9].join(", "));
+    }
+    breaks("C1", &bomb);
+    breaks("C1", &format!("schema: x\na: {}{}", "[".repeat(10_000), "]".repeat(10_000)));
+    // JSON that is passed over costs no stack.
+    good(&format!("{{\"schema\": \"x\", \"a\": {}{}}}", "[".repeat(10_000), "]".repeat(10_000)));
+    // A large text is no fault, and neither is a key that comes twice: it counts the last time.
+    good(&and(&format!("schema: x\ntext: {}", "x".repeat(1 << 20))));
+    let twice = with("defaultChannel: stable", "defaultChannel: other\ndefaultChannel: stable");
+    assert_eq!(good(&twice).packages["demo"].default_channel, "stable");
+}

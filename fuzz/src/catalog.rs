@@ -1,0 +1,24 @@
+//! Catalogs of operators: whatever the bytes are, they are split and read within bounds, and in the same objects.
+
+use executor_bundles::catalog::blob;
+use executor_bundles::catalog::split::Documents;
+
+/// Reads a catalog.
+pub fn run(data: &[u8]) {
+    let mut documents = Documents::new(data);
+    let mut last = 0;
+    while let Ok(Some(document)) = documents.next() {
+        let end = document.offset + document.bytes.len() as u64;
+        assert!(
+            document.offset >= last && end <= data.len() as u64,
+            "a document lies in its file, behind the one before"
+        );
+        let start = usize::try_from(document.offset).unwrap_or_default();
+        assert!(data[start..].starts_with(&document.bytes), "a document is a part of its file");
+        last = end;
+        let Ok(text) = std::str::from_utf8(&document.bytes) else { continue };
+        if let Ok(blob) = blob::read(document.form, text) {
+            assert!(!blob.meta().0.is_empty(), "an object has a schema");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Versions, ranges of versions and references of images, as catalogs have them.
+
+use executor_bundles::range::{Range, version};
+use executor_bundles::reference;
+
+/// Reads the first line as a range, the second as a version; all of it as a reference.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let _ = reference::check(text);
+    let (first, second) = text.split_once('\n').unwrap_or((text, "1.2.3"));
+    let parsed = version(second.trim_end());
+    let range = Range::parse(first);
+    if let (Ok(range), Ok(version)) = (&range, &parsed) {
+        let again = Range::parse(&range.to_string());
+        assert!(again.is_ok_and(|again| again.has(version) == range.has(version)), "a range is what it is written as");
+    }
+    if let Ok(version) = parsed
+        && !second.contains('x')
+    {
+        let exactly = Range::parse(&format!("={}", second.trim_end()));
+        assert!(exactly.is_ok_and(|exactly| exactly.has(&version)), "a version is in the range of itself");
+    }
+}
