@@ -1,6 +1,7 @@
 //! A play from its beginning to its end.
 
-use executor_proto::v1::{GetPodRequest, State};
+use executor_proto::v1::State;
+use executor_proto::v1::event::Kind;
 use integration::api::pid;
 use integration::wait;
 
@@ -80,7 +81,7 @@ fn a_pod_goes_through_its_life() {
     assert_eq!(down.status, 0, "{down:?}");
     assert_eq!(world.containers().len(), 0);
     let gone = world.daemon.api.block_on(world.daemon.api.client().pods().get("default_web"));
-    assert!(gone.is_err(), "{:?}", GetPodRequest::default());
+    assert!(gone.is_err(), "{gone:?}");
     world.daemon.wait_until_back_at(&before);
     assert_eq!(world.kube(&["down", &path]).status, 0, "down twice");
 }
@@ -114,18 +115,21 @@ fn hooks_and_the_order_of_the_stop() {
     let path = world.objects(OLD, VARIABLE, "hello");
     world.plays(&path);
     let mut events = world.daemon.api.events_after(world.daemon.api.info().cursor);
+    let log = world.command(&["logs", "-f", "web"]).spawn().unwrap();
     let down = world.kube(&["down", "web"]);
     assert_eq!(down.status, 0, "{down:?}");
     assert!(!down.stderr.contains("hook"), "{down:?}");
+    assert!(integration::cli::finish(log).stdout.ends_with("asked to stop\n"));
     let seen = events.until(|event| {
-        event.event.as_ref().is_some_and(|event| {
-            event.container_id == "default_web_proxy" && event.kind() == executor_proto::v1::event::Kind::Stopping
-        })
+        event
+            .event
+            .as_ref()
+            .is_some_and(|event| event.container_id == "default_web_proxy" && event.kind() == Kind::Stopping)
     });
     let ended: Vec<String> = seen
         .iter()
         .filter_map(|event| event.event.as_ref())
-        .filter(|event| event.kind() == executor_proto::v1::event::Kind::Completed)
+        .filter(|event| event.kind() == Kind::Completed)
         .map(|event| event.container_id.clone())
         .collect();
     assert!(

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use executor_proto::v1::{Container, ListRequest};
-use executor_residue::{Needles, Process, Report, Search};
+use executor_residue::process::Process;
+use executor_residue::{Needles, Report, Search};
 use integration::api::pid;
 use integration::cli::{CliOutput, finish};
 use integration::daemon::Daemon;
@@ -33,21 +34,21 @@ spec:
   - name: proxy
     image: example.com/box:1
     restartPolicy: Always
-    command: [sh, -c, "test -e /work/prepared && echo up > /work/proxy; trap 'echo proxy >> /work/../tmp/x; exit 0' TERM; while :; do sleep 0.1; done"]
-    startupProbe: {exec: {command: [cat, /work/proxy]}, periodSeconds: 1}
+    command: [sh, -c, "test -e /work/prepared && echo up > /work/proxy; trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+    startupProbe: {exec: {command: [cat, /work/proxy]}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 60}
     volumeMounts: [{name: work, mountPath: /work}]
   containers:
   - name: app
     image: example.com/box:1
-    command: [sh, -c, "cat /work/proxy; echo got $(PASS) $GREETING; trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+    command: [sh, -c, "cat /work/proxy; echo got $(PASS) $GREETING; trap 'cat /work/stopping; exit 0' TERM; while :; do sleep 0.1; done"]
     env:
     - {name: PASS, valueFrom: {secretKeyRef: {name: once, key: word}}}
     envFrom: [{configMapRef: {name: words}}]
-    livenessProbe: {exec: {command: [cat, /settings/GREETING]}, periodSeconds: 1}
-    readinessProbe: {exec: {command: [cat, /work/started]}, periodSeconds: 1}
+    livenessProbe: {exec: {command: [cat, /settings/GREETING]}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 60}
+    readinessProbe: {exec: {command: [cat, /work/started]}, periodSeconds: 1, timeoutSeconds: 20}
     lifecycle:
       postStart: {exec: {command: [sh, -c, 'test -n "$PASS" && echo started > /work/started']}}
-      preStop: {exec: {command: [sh, -c, "echo asked to stop > /proc/1/fd/1"]}}
+      preStop: {exec: {command: [sh, -c, 'test -n "$PASS" && echo asked to stop > /work/stopping']}}
     volumeMounts:
     - {name: work, mountPath: /work}
     - {name: db, mountPath: /secrets/db}
@@ -166,9 +167,6 @@ impl World {
         let needles = needles();
         let mut search = Search::new(&needles);
         let own = [self.daemon.pid() as u32].into_iter().chain(self.daemon.launcher().map(|pid| pid as u32));
-        let all = Process::all();
-        let children = Process::descendants(&all, self.daemon.pid() as u32);
-        drop(children);
         own.chain(also.iter().copied()).filter_map(Process::of).for_each(|process| search.process(&process));
         search.files(self.daemon.setup().home());
         search.report()
