@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use executor_client::v1::State;
+use executor_client::v1::{Container, State};
 use executor_kube::plan::{Member, Plan, PodPlan};
 use executor_kube::workload::Update;
 
 use crate::error::KubeError;
-use crate::known::{KnownPod, created_at};
+use crate::known::{KnownPod, created_at, failed, role};
 use crate::memory::Memory;
 
 /// What is done with a pod.
@@ -96,6 +96,10 @@ fn one(
             Update::OnDelete => Change::Left,
             Update::Rolling | Update::Recreate => Change::Replace("its template has changed".into()),
         });
+    }
+    let broken = |container: &&Container| role(container) == "init" && failed(container);
+    if known.members.iter().any(|container| broken(&container)) {
+        return Ok(Change::Replace("an init container of it has failed".into()));
     }
     let ended = !known.is_alive() && known.phase() != "Succeeded";
     if ended || (plan.job.is_some() && known.phase() == "Failed") {

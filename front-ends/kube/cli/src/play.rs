@@ -211,12 +211,19 @@ impl Playing<'_> {
     /// Starts a pod and remembers its secrets' digests.
     pub(crate) async fn start(&mut self, plan: &PodPlan) -> Result<(), Failure> {
         let context = self.context.clone();
-        let started = match pod::within(&context, plan, pod::start(&context, plan)).await {
-            Err(failure) if failure.code() == Some(Code::AlreadyExists) => {
-                return Err(KubeError::Foreign(plan.id.clone()).into());
-            }
-            other => other?,
+        let mut started = pod::within(&context, plan, pod::start(&context, plan)).await;
+        let is_other = |started: &Result<_, Failure>| {
+            started.as_ref().is_err_and(|failure| failure.code() == Some(Code::AlreadyExists))
         };
+        if is_other(&started) && self.known.contains_key(&plan.id) {
+            // A play that was cut off has begun it with other secrets.
+            self.remove(&plan.id).await?;
+            started = pod::within(&context, plan, pod::start(&context, plan)).await;
+        }
+        if is_other(&started) {
+            return Err(KubeError::Foreign(plan.id.clone()).into());
+        }
+        let started = started?;
         for (member, container) in plan.members.iter().zip(&started) {
             self.memory.remember(&created_at(container), member)?;
         }
