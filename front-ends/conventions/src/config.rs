@@ -5,10 +5,10 @@
 //! (`/etc/executor/conventions.toml`). Where there is none, there are no conventions.
 
 use std::env;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::files::read_bounded;
 use crate::registration::Registrations;
 use crate::violation::Violations;
 
@@ -70,18 +70,4 @@ fn user_file() -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let configurations = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
     Some(configurations.join(USER))
-}
-
-/// Reads a regular file of at most so many bytes.
-pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("has more than {most} bytes")));
-    }
-    Ok(bytes)
 }

@@ -22,6 +22,7 @@ mod context;
 mod conventions;
 mod decorate;
 mod endpoint;
+mod files;
 pub mod grant;
 pub mod images;
 pub mod intent;

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::endpoint::{Endpoint, Service};
+use crate::files::read_bounded;
 use crate::grant::Grant;
 use crate::labels::is_subdomain;
 use crate::selector::Selector;
@@ -240,7 +241,7 @@ fn certificates(
         }
         (None, Some(file)) => {
             let path = base.join(file);
-            let read = crate::config::read_bounded(&path, CA_MAX);
+            let read = read_bounded(&path, CA_MAX);
             ("caFile", read.map_err(|why| ("caFile", format!("{}: {why}", path.display())))?)
         }
     };

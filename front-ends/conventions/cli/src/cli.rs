@@ -1,6 +1,5 @@
 //! The command line: help, manual and completions come from these definitions.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agent_cli::failure::Failure;
@@ -8,15 +7,13 @@ use agent_cli::generate::{Documented, GenerateArgs};
 use agent_cli::global::Global;
 use agent_cli::report::{report, usage};
 use agent_cli::request::forbid_dumps;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use crate::args::{ConfigArgs, FilesArgs, NOTES};
 use crate::work;
 
 /// The name of this program.
 const PROGRAM: &str = "agent-cli-convention";
-/// The name that stands before its messages: that of the program that runs it.
-pub(crate) const NOTES: &str = "agent-cli";
-
 /// Meaning of each exit status, in the words of the manual.
 const STATUSES: [(&str, &str); 4] = [
     ("0", "done"),
@@ -47,14 +44,6 @@ struct Cli {
     command: Command,
 }
 
-/// Place of the registrations.
-#[derive(Debug, Args)]
-pub(crate) struct ConfigArgs {
-    /// File of registrations (TOML)
-    #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-}
-
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the conventions in the order in which they are called
@@ -71,21 +60,6 @@ enum Command {
     Apply(FilesArgs),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct FilesArgs {
-    /// Files of Kubernetes objects (YAML or JSON), - for standard input
-    ///
-    /// Values of their Secrets are hidden from conventions wherever a template repeats them.
-    #[arg(value_name = "FILE", required = true)]
-    pub(crate) files: Vec<PathBuf>,
-    /// File with credentials of images' registries, as `docker login` and `podman login` write it
-    #[arg(long, value_name = "FILE")]
-    pub(crate) registry_auth_file: Option<PathBuf>,
-    /// Certificates (PEM) of registries that are trusted beside the system's
-    #[arg(long, value_name = "FILE")]
-    pub(crate) registry_ca_file: Option<PathBuf>,
 }
 
 /// The whole program.

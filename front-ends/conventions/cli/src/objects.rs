@@ -30,6 +30,12 @@ pub(crate) struct Document {
     pub(crate) object: Value,
 }
 
+/// Place of an object for messages.
+pub(crate) struct Location {
+    pub(crate) file: String,
+    pub(crate) number: usize,
+}
+
 /// Reads the documents of files.
 ///
 /// # Errors

@@ -12,8 +12,7 @@ use executor_conventions::{Decorated, Step};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::objects;
-use crate::work::Location;
+use crate::objects::{self, Location};
 
 /// Document of `list`.
 #[derive(Serialize)]

@@ -15,9 +15,9 @@ use executor_conventions::{Conventions, Decorated, Intent, config, intent};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{ConfigArgs, FilesArgs, NOTES};
+use crate::args::{ConfigArgs, FilesArgs, NOTES};
 use crate::error::ConventionError;
-use crate::objects::{self, Document};
+use crate::objects::{self, Document, Location};
 use crate::view;
 
 /// `list`.
@@ -91,12 +91,6 @@ fn run(
     }
     runtime.shutdown_background();
     Ok(documents)
-}
-
-/// Place of an object for messages.
-pub(crate) struct Location {
-    pub(crate) file: String,
-    pub(crate) number: usize,
 }
 
 async fn one(
