@@ -295,6 +295,16 @@ impl<'a> Work<'a> {
         Ok(number)
     }
 
+    /// Repairs an installation that must be there afterwards: one that was being uninstalled is gone.
+    async fn repair_to_use(&self, player: &mut Player<'_>, locked: &Locked, it: &mut Installation) -> Result<(), Failure> {
+        self.repair(player, locked, it).await?;
+        if it.phase == Phase::Uninstalling {
+            self.store.forget(locked).map_err(InstallError::from)?;
+            return Err(InstallError::NotInstalled(it.name.clone()).into());
+        }
+        Ok(())
+    }
+
     /// `install`.
     pub(crate) fn install(&self, args: &InstallArgs) -> Result<u8, Failure> {
         check_name(&args.name).map_err(Failure::Usage)?;
@@ -373,7 +383,7 @@ impl<'a> Work<'a> {
             return self.explain(&args.name, &steps, &sources, &args.registry, args.run.partial || it.options.partial);
         }
         self.with_player(async |player| {
-            self.repair(player, &locked, &mut it).await?;
+            self.repair_to_use(player, &locked, &mut it).await?;
             it.follows = follows;
             it.options = options(&args.run, &it.options);
             let mut numbers = Vec::new();
@@ -409,7 +419,7 @@ impl<'a> Work<'a> {
             );
         }
         self.with_player(async |player| {
-            self.repair(player, &locked, &mut it).await?;
+            self.repair_to_use(player, &locked, &mut it).await?;
             let number = self.revise(player, &locked, &mut it, &wanted, args.wait).await?;
             self.done(&it, &[number])
         })

@@ -40,7 +40,22 @@ const KINDS: [&str; 22] = [
 
 /// Returns true if one of the objects is a CSV.
 pub(super) fn has_csv(files: &Files) -> bool {
-    files.below(MANIFESTS).any(|(name, content)| {
+    is_csv_among(files.below(MANIFESTS)) || is_bare(files)
+}
+
+/// Returns true for a directory of manifests alone, as operators had it before bundles: with a CSV at its top. It has no metadata, and is judged as
+/// operator-framework/api judges it.
+fn is_bare(files: &Files) -> bool {
+    !files.has_directory(MANIFESTS) && !files.has_directory(METADATA) && is_csv_among(top(files))
+}
+
+/// The files at the top.
+fn top(files: &Files) -> impl Iterator<Item = (&str, &[u8])> {
+    files.files.iter().filter(|(name, _)| !name.contains('/')).map(|(name, content)| (&**name, &**content))
+}
+
+fn is_csv_among<'a>(mut files: impl Iterator<Item = (&'a str, &'a [u8])>) -> bool {
+    files.any(|(name, content)| {
         let mut ignored = Faults::default();
         // Cheap before dear: most files have no such word.
         memchr::memmem::find(content, CSV.as_bytes()).is_some()
@@ -51,8 +66,9 @@ pub(super) fn has_csv(files: &Files) -> bool {
 /// Reads a bundle of an operator.
 pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let mut faults = Faults::default();
+    let bare = is_bare(files);
     for directory in [MANIFESTS, METADATA] {
-        if !files.has_directory(directory) {
+        if !bare && !files.has_directory(directory) {
             faults.add(directory, "B1", "the directory is not there, or empty");
         }
     }
@@ -60,10 +76,15 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
         return Err(faults);
     }
     let mut objects = Vec::new();
-    for (name, content) in files.below(MANIFESTS) {
-        let path = format!("{MANIFESTS}/{name}");
+    let in_manifests = files.below(MANIFESTS).map(|(name, content)| (format!("{MANIFESTS}/{name}"), name, content));
+    let at_top = files.files.iter().filter(|_| bare).map(|(name, content)| (name.clone(), &**name, &**content));
+    for (path, name, content) in in_manifests.chain(at_top) {
         if name.contains('/') {
-            faults.add(path, "B15", "is in a sub-directory; manifests/ must be flat");
+            faults.add(path, "B15", "is in a sub-directory; manifests must be flat");
+            continue;
+        }
+        if bare && name.starts_with('.') {
+            faults.add(path, "B15", "is hidden; every file of the manifests counts");
             continue;
         }
         let before = faults.count();
@@ -75,9 +96,9 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     }
     let mut warnings = Vec::new();
     let detected = if objects.iter().any(|object| object.kind == CSV) { "registry+v1" } else { "plain+v0" };
-    let found = metadata::read(files, detected, &mut faults);
+    let found = if bare { Default::default() } else { metadata::read(files, detected, &mut faults) };
     for object in &objects {
-        if !KINDS.contains(&&*object.kind) {
+        if !bare && !KINDS.contains(&&*object.kind) {
             faults.add(object.place(), "B10", format!("{} is no kind that a registry+v1 bundle may have", object.kind));
         } else if object.kind == CRD {
             definition(object, &mut faults);
@@ -100,6 +121,12 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     };
     if let Some(csv) = &csv {
         definitions(csv, &objects, &mut faults, &mut warnings);
+        if bare {
+            for warning in warnings.iter().filter(|warning| warning.rule == "B8") {
+                faults.add(&*warning.place, "B8", &*warning.message);
+            }
+            service_accounts(csv, &objects, &mut faults);
+        }
     }
     let split =
         |text: &str| text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -116,6 +143,17 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
         warnings,
     };
     faults.or(bundle)
+}
+
+/// A service account of the CSV's deployments is made by it, and may not be there a second time.
+fn service_accounts(csv: &Csv, objects: &[Object], faults: &mut Faults) {
+    let used = |name: &str| {
+        csv.deployments.iter().any(|it| text(&it.spec, &["template", "spec", "serviceAccountName"]) == name)
+    };
+    for object in objects.iter().filter(|object| object.kind == "ServiceAccount" && used(&object.name)) {
+        let message = format!("the ServiceAccount {} is the {CSV}'s, too: give one of them another name", object.name);
+        faults.add(object.place(), "B10", message);
+    }
 }
 
 /// Names, versions and kinds of a definition.

@@ -312,3 +312,23 @@ fn the_format_is_told_by_label_metadata_or_csv() {
     assert_eq!(with("", &[("metadata/x.yaml", "x: y")]), Format::RegistryV1);
     assert_eq!(with("plain+v0", &[("metadata/x.yaml", "x: y")]), Format::PlainV0);
 }
+
+/// A directory of manifests alone is judged as operator-framework/api judges it.
+#[test]
+fn a_directory_with_a_csv_at_its_top_has_no_metadata_to_judge() {
+    let bare = |more: &[(&str, &str)]| {
+        let all = [&[("demo.csv.yaml", CSV), ("backups.crd.yaml", CRD)], more].concat();
+        let found = files(all);
+        assert_eq!(format(&found), Format::RegistryV1);
+        read(&found, Format::RegistryV1).map(|bundle| bundle.name)
+    };
+    assert_eq!(bare(&[]).unwrap().as_deref(), Some("demo.v1.0.0"));
+    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: demo}\n";
+    assert!(bare(&[("account.yaml", account)]).is_ok(), "no deployment uses it");
+    let uses = csv("spec: {containers", "spec: {serviceAccountName: demo, containers");
+    assert!(bare(&[("account.yaml", account), ("demo.csv.yaml", &uses)]).unwrap_err().breaks("B10"));
+    let more = CRD.replace("backups", "restores").replace("Backup", "Restore");
+    assert!(bare(&[("more.yaml", &more)]).unwrap_err().breaks("B8"));
+    assert!(bare(&[(".hidden", "x")]).unwrap_err().breaks("B15"));
+    assert!(bare(&[("sub/x.yaml", CRD)]).unwrap_err().breaks("B15"));
+}
