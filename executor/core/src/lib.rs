@@ -15,6 +15,7 @@ pub mod cni;
 pub mod cpulist;
 pub mod disclosure;
 pub mod ident;
+pub mod identity;
 pub mod idmap;
 pub mod image;
 pub mod lifecycle;

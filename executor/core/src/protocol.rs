@@ -10,8 +10,12 @@ use prost::{Message, Oneof};
 use crate::usage::Usage;
 use crate::violation::{Violation, ViolationReason};
 
+mod signer;
 mod streams;
 
+pub use signer::{
+    OpenSigner, PUBLIC_KEY_LENGTH, SIGNER_FDS, SIGNERS_MAX, SignRequest, Signed, SignerAnswer, SignerReady, SignerReply,
+};
 pub use streams::{
     ARCHIVE_DOWNLOAD, ARCHIVE_FOLLOW, ARCHIVE_STAT, ATTACH_FDS, ATTACHED_PACKET_MAX, Archive, ArchiveDone, ArchiveStat,
     ArchiveWork, Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder, ExecReport, FromShim,
@@ -44,7 +48,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240")]
     pub call: Option<LauncherCall>,
 }
 
@@ -78,6 +82,9 @@ pub enum LauncherCall {
     /// Count the shells.
     #[prost(message, tag = "150")]
     CountShells(CountShells),
+    /// Start a process that signs certificates.
+    #[prost(message, tag = "240")]
+    OpenSigner(OpenSigner),
 }
 
 /// Introduces the daemon.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use executor_core::identity::IdentitySettings;
 use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, LauncherSettings, ShellSettings, Unusable};
@@ -79,6 +80,8 @@ pub(crate) struct Config {
     pub launcher: LauncherSettings,
     /// Shells that wait for containers.
     pub shells: ShellSettings,
+    /// Certificates of containers.
+    pub identity: IdentitySettings,
 }
 
 /// A configuration that cannot be used.
@@ -117,7 +120,8 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     check_apparmor_profiles(&config.apparmor.profiles).map_err(fault("apparmor.profiles"))?;
     config.policy.apparmor_profiles = std::mem::take(&mut config.apparmor.profiles);
     check_ulimits_max(&config.policy).map_err(fault("policy.ulimits_max"))?;
-    config.launcher.check().and_then(|()| config.shells.check()).map_err(|Unusable { key, value, why }| {
+    let checked = config.launcher.check().and_then(|()| config.shells.check()).and_then(|()| config.identity.check());
+    checked.map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))
     })?;
     Ok(config)

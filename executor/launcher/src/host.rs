@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use executor_core::identity::IdentitySettings;
 use executor_core::limits::CORE_FILE_MAX;
 use executor_core::plan::Principal;
 use executor_core::users;
@@ -56,6 +57,8 @@ pub(crate) struct Host {
     pub cni_patience: Duration,
     /// Time that a shim has for a turn of its loop; none where shims are not watched.
     pub watchdog: Option<Duration>,
+    /// Certificates of containers.
+    pub identity: IdentitySettings,
     /// Number of shells that wait for containers.
     pub shells_ready: usize,
 }
@@ -87,6 +90,7 @@ impl Host {
             proc: executor_sys::mount::detached("proc", "proc", &[], flags)?,
             cni_patience: Duration::from_secs(config.launcher.cni_plugin_seconds),
             watchdog: Some(config.launcher.watchdog_seconds).filter(|s| *s > 0).map(Duration::from_secs),
+            identity: config.identity,
             shells_ready: config.shells.ready as usize,
             run_dir,
         })

@@ -19,6 +19,7 @@ mod exec;
 mod files;
 mod finish;
 mod host;
+mod identity;
 mod ids;
 mod kernel_files;
 mod layers;

@@ -7,6 +7,7 @@ mod execs;
 mod ranges;
 mod requests;
 mod shells;
+mod signers;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -94,6 +95,8 @@ struct Server {
     execs: Vec<execs::Supervisor>,
     /// Shells that wait for a launch.
     shells: shells::Shells,
+    /// Processes that sign certificates.
+    signers: Vec<signers::Signer>,
     /// Requests that wait for a shim.
     deferred: Vec<requests::Deferred>,
     /// Shims that were killed and do not end: the kernel holds them.
@@ -128,6 +131,8 @@ enum Event {
     Exec,
     /// A shell can be used, or has ended.
     Shell,
+    /// A process that signs has ended.
+    Signer,
 }
 
 /// Serves until asked to end.
@@ -186,6 +191,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         ranges_left,
         execs: Vec::new(),
         shells: shells::Shells::default(),
+        signers: Vec::new(),
         deferred: Vec::new(),
         stuck: Vec::new(),
         unwiped,
@@ -265,6 +271,9 @@ impl Server {
         if has(Event::Shell) {
             self.look_after_shells();
         }
+        if has(Event::Signer) {
+            self.look_after_signers();
+        }
         self.look_after_shims(|shim| has(Event::ShimEnded(shim.pid)));
         if has(Event::Layer) {
             self.layers.look_after();
@@ -285,6 +294,7 @@ impl Server {
         self.layers.pidfds().for_each(|pidfd| events.read(pidfd.as_fd(), Event::Layer));
         self.execs.iter().flat_map(execs::Supervisor::fds).for_each(|fd| events.read(fd, Event::Exec));
         self.shells.fds().for_each(|fd| events.read(fd, Event::Shell));
+        self.signers.iter().for_each(|signer| events.read(signer.pidfd.as_fd(), Event::Signer));
         events.due(due);
         events.wait()
     }
@@ -463,6 +473,7 @@ impl Server {
             .chain(self.layers.pids())
             .chain(execs)
             .chain(self.shells.pids())
+            .chain(self.signers.iter().map(|signer| signer.pid))
     }
 
     /// Leaves the host as it was.
@@ -470,6 +481,7 @@ impl Server {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = fs::remove_file(&self.socket_path);
         self.layers.end();
+        self.end_signers();
         while self.end_one_shell() {}
         self.hear_shims();
         // Their containers have ended: what is left of them is gone in a moment.
@@ -512,6 +524,7 @@ impl Server {
         self.layers.abandon();
         self.execs.clear();
         self.shells = shells::Shells::default();
+        self.signers.clear();
         self.deferred.clear();
         self.stuck.clear();
         self.unwiped.clear();

@@ -146,6 +146,7 @@ impl Server {
             LauncherCall::Archive(archive) => self.archive(archive, fds),
             LauncherCall::Remove(remove) => self.remove(&remove.container_id),
             LauncherCall::CountShells(_) => Ok(LauncherAnswer::Shells(self.count_shells())),
+            LauncherCall::OpenSigner(_) => self.open_signer(fds),
             LauncherCall::Shutdown(_) => {
                 self.shutdown = true;
                 Ok(LauncherAnswer::Done(Done {}))

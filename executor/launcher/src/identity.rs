@@ -1,0 +1,119 @@
+//! The process that signs certificates of containers: the only one that reads the CA's key.
+//!
+//! It is forked (`server/signers.rs`) when executord asks for one, reads the CA's two files, gives up every privilege, and answers over a connection of
+//! its own until executord closes that. The launcher never opens the key's file, and so no other process forked from it has the key.
+//! For a changed CA executord asks for another signer, and leaves the old one when the new one can sign.
+
+use std::io;
+use std::time::SystemTime;
+
+use executor_core::identity::IdentitySettings;
+use executor_core::protocol::{PACKET_MAX, Reason, Refused, SignRequest, SignerAnswer, SignerReply};
+use executor_identity::{Authority, SignError};
+use executor_sys::capabilities::CapsHashSet;
+use executor_sys::privileges::{forbid_core_files, keep_out_of_swap, keep_root_with};
+use executor_sys::process;
+use executor_sys::seqpacket::Seqpacket;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, setrlimit};
+use prost::Message as _;
+
+use crate::errors::{failed, plain};
+use crate::log::{self, Level};
+use crate::seccomp::Filter;
+
+/// Address space, in bytes. The launcher's own program and what it has come to first.
+const MEMORY_MAX: u64 = 512 << 20;
+/// Descriptors.
+const FILES_MAX: u64 = 32;
+
+/// System calls that are left: the connection, memory, time, random numbers, and the end.
+const CALLS: [i64; 26] = [
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_close,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_gettimeofday,
+    libc::SYS_madvise,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_ppoll,
+    libc::SYS_recvmsg,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_yield,
+    libc::SYS_sendmsg,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+    libc::SYS_write, // to standard error, where it panics
+];
+
+/// Reads the CA, tells whether it can sign, and signs until the daemon is gone.
+pub(crate) fn run(settings: &IdentitySettings, connection: &Seqpacket, parent: u32) -> io::Result<()> {
+    connection.set_nonblocking(false);
+    let authority = match prepare(settings, parent) {
+        Ok(authority) => authority,
+        Err(refused) => {
+            log::line(Level::Error, "", format_args!("identity: {}", refused.message));
+            return tell(connection, SignerAnswer::Refused(refused));
+        }
+    };
+    tell(connection, SignerAnswer::Ready(authority.ready()))?;
+    let mut buffer = vec![0; PACKET_MAX];
+    while let Some((length, fds)) = connection.recv(&mut buffer)? {
+        drop(fds);
+        let answer = match SignRequest::decode(&buffer[..length]) {
+            Err(_) => Err(Refused::new(Reason::Invalid, "not a request to sign")),
+            Ok(request) => authority.sign(request, SystemTime::now()).map_err(|error| refused(&error)),
+        };
+        tell(connection, answer.map_or_else(SignerAnswer::Refused, SignerAnswer::Signed))?;
+    }
+    Ok(())
+}
+
+fn tell(connection: &Seqpacket, answer: SignerAnswer) -> io::Result<()> {
+    connection.send(&SignerReply { answer: Some(answer) }.encode_to_vec(), &[])
+}
+
+fn refused(error: &SignError) -> Refused {
+    match error {
+        SignError::Invalid(violations) => Refused::of_fields(Reason::Invalid, violations),
+        SignError::PublicKey => Refused::new(Reason::Invalid, error.to_string()),
+        SignError::Time(_) => Refused::new(Reason::Precondition, error.to_string()),
+        SignError::Failed => Refused::new(Reason::Internal, error.to_string()),
+    }
+}
+
+/// Makes this process one that nobody reads, reads the CA, and gives up everything else.
+fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refused> {
+    let begin = || -> io::Result<()> {
+        process::die_with(parent)?;
+        rustix::thread::set_name(c"executor-signer")?;
+        forbid_core_files()?;
+        if !keep_out_of_swap(false)? {
+            log::line(Level::Warning, "", "identity: the CA's key cannot be kept out of swap (RLIMIT_MEMLOCK)");
+        }
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC)?;
+        setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)?;
+        Ok(setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?)
+    };
+    begin().map_err(|error| failed("signer", &error))?;
+    let authority = Authority::load(settings, SystemTime::now())
+        .map_err(|error| Refused::new(Reason::Precondition, format!("the CA cannot sign: {error}")))?;
+    executor_secrets::scrub_stack(); // what read and computed with the key left copies there
+    let confine = || -> io::Result<()> {
+        keep_root_with(&CapsHashSet::new())?;
+        Filter::of_calls(&CALLS).map_err(io::Error::other)?.install().map_err(io::Error::other)
+    };
+    confine().map_err(|error| Refused::new(Reason::Internal, format!("signer: {}", plain(&error))))?;
+    Ok(authority)
+}

@@ -1,0 +1,73 @@
+//! Processes that sign certificates, as the launcher sees them: it forks and takes them, and gives each the end of a connection whose other
+//! end executord has.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use executor_core::protocol::{Done, LauncherAnswer, Reason, Refused, SIGNERS_MAX};
+use executor_sys::process::{self, Fork};
+use executor_sys::ready::is_readable;
+use executor_sys::seqpacket::Seqpacket;
+
+use super::Server;
+use crate::errors::failed;
+use crate::identity;
+
+/// A process that signs.
+pub(super) struct Signer {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+}
+
+impl Server {
+    /// Starts a process that signs. Whether it can, it tells itself.
+    pub(super) fn open_signer(&mut self, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
+        if !self.host.identity.is_on() {
+            let why = "the launcher's configuration has no identity.ca_certificate: it was started with another one";
+            return Err(Refused::new(Reason::Precondition, why));
+        }
+        let Ok([connection]) = <[OwnedFd; 1]>::try_from(fds) else {
+            return Err(Refused::new(Reason::Invalid, "a signer needs one descriptor: its connection"));
+        };
+        let connection = Seqpacket::from_peer(connection)
+            .map_err(|error| Refused::new(Reason::Invalid, format!("connection of a signer: {error}")))?;
+        self.look_after_signers();
+        if self.signers.len() >= SIGNERS_MAX {
+            return Err(Refused::new(Reason::Busy, format!("{SIGNERS_MAX} processes sign already")));
+        }
+        let parent = std::process::id();
+        let told = |error: io::Error| failed("signer", &error);
+        let room = process::room_for_one(connection.as_fd()).map_err(told)?;
+        let pid = match process::fork().map_err(told)? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                drop(room);
+                self.abandon();
+                process::exit_now(i32::from(identity::run(&self.host.identity, &connection, parent).is_err()))
+            }
+        };
+        drop(room);
+        let pidfd = process::pidfd(pid).map_err(told)?;
+        self.signers.push(Signer { pid, pidfd });
+        Ok(LauncherAnswer::Done(Done {}))
+    }
+
+    /// Takes those that have ended.
+    pub(super) fn look_after_signers(&mut self) {
+        self.signers.retain(|signer| {
+            let ended = is_readable(&signer.pidfd);
+            if ended {
+                let _ = process::wait_for(signer.pid);
+            }
+            !ended
+        });
+    }
+
+    /// Ends all of them, for a launcher that ends.
+    pub(super) fn end_signers(&mut self) {
+        for signer in self.signers.drain(..) {
+            let _ = process::pidfd_signal(signer.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+            let _ = process::wait_for(signer.pid);
+        }
+    }
+}
