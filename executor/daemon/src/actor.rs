@@ -24,6 +24,7 @@ use executor_sys::seqpacket::Seqpacket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::certify::Renewing;
 use crate::checks::{CheckReport, Checking};
 use crate::container::link::ShimLink;
 use crate::container::{Handle, Presence, records};
@@ -31,6 +32,7 @@ use crate::deletion::forget;
 use crate::events::EventKind;
 use crate::facts::Facts;
 use crate::following::Following;
+use crate::identity::IdentityRecord;
 use crate::launcher::{CallError, Session};
 use crate::members;
 use crate::node::Node;
@@ -93,6 +95,8 @@ struct Actor {
     phase: Option<(Phase, Instant)>,
     /// References that are followed over the present connection.
     following: Option<Following>,
+    /// Renewal of the certificate over the present connection.
+    renewing: Option<Renewing>,
     /// Changes of the sources of secrets.
     source_news: Option<mpsc::UnboundedReceiver<SourceNews>>,
 }
@@ -185,6 +189,7 @@ impl Actor {
             checking: None,
             transferring: Transferring::default(),
             following: None,
+            renewing: None,
             source_news,
             phase: None,
         }
@@ -233,6 +238,7 @@ impl Actor {
                 let followed = self.follow(&link).await;
                 self.checking = None;
                 self.following = None;
+                self.renewing = None;
                 self.transferring = Transferring::default();
                 self.handle.set_shim(None);
                 link.close();
@@ -521,7 +527,8 @@ impl Actor {
         let before = std::mem::take(&mut self.facts.sources);
         self.facts.sources.clone_from(&before);
         let is_asked = matches!(change, SourceChange::Replaced { .. });
-        change.apply(&mut self.facts.sources);
+        let identity = self.facts.identity.clone();
+        change.apply(&mut self.facts.sources, &mut self.facts.identity);
         let id = self.handle.id();
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
@@ -535,6 +542,7 @@ impl Actor {
             tracing::info!(container = %id, secrets = ?kind, why);
             self.node.events.append(id, kind, None, crate::now());
         }
+        self.identity_changed(identity.as_ref());
         if !is_asked {
             self.node.ledger.put(facts);
             let _ = done.send(()); // it may not wait any longer
@@ -549,6 +557,19 @@ impl Actor {
         if self.facts.state == State::Running {
             self.following = Following::begin(&self.node, &self.handle, &self.facts);
         }
+    }
+
+    /// Reports that the certificate was replaced, or was not for the first time.
+    fn identity_changed(&self, before: Option<&IdentityRecord>) {
+        let (Some(before), Some(after)) = (before, self.facts.identity.as_ref()) else { return };
+        let kind = match (before.stale.is_some(), after.stale.is_some()) {
+            _ if before.serial != after.serial => EventKind::IdentityReplaced,
+            (false, true) => EventKind::IdentityNotReplaced,
+            _ => return,
+        };
+        let id = self.handle.id();
+        tracing::info!(container = %id, identity = ?kind, serial = after.serial, until = ?after.not_after);
+        self.node.events.append(id, kind, None, crate::now());
     }
 
     /// Reports that the secret files were replaced, by this daemon or another.
@@ -617,7 +638,7 @@ impl Actor {
         self.node.metrics.admitted(&self.facts);
         self.report(State::Reserved);
         let facts = Arc::new(self.facts.clone());
-        if facts.sources.is_empty() {
+        if facts.sources.is_empty() && facts.identity.is_none() {
             return self.node.ledger.put(facts);
         }
         if tokio::time::timeout(DURABLE_WITHIN, self.node.ledger.put_durably(facts)).await.is_err() {
@@ -644,8 +665,12 @@ impl Actor {
         if runs && self.following.is_none() {
             self.following = Following::begin(&self.node, &self.handle, &self.facts);
         }
+        self.renewing.take_if(|_| !runs);
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        if runs && self.renewing.is_none() {
+            self.renewing = Renewing::begin(&self.node, &self.handle, &facts);
+        }
         for state in passed {
             self.report(*state);
         }

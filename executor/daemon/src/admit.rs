@@ -24,16 +24,17 @@ use crate::actor::{self, LaunchPayload};
 use crate::container::Handle;
 use crate::container::link::ShimLink;
 use crate::facts::{Facts, Phase, TraceContext};
+use crate::identity::IdentityRecord;
 use crate::launcher::Session;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
-use crate::references::{self, Collected};
+use crate::references;
 use crate::registry::Admission;
 use crate::reservation::Reservation;
 use crate::reserve::{self, Claim};
 use crate::sources::SourceRecord;
 use crate::traces::TraceParent;
-use crate::{draft, images, memfiles, tag};
+use crate::{certify, draft, images, memfiles, tag};
 
 /// Runs a request. Returns the container, and true if this call made it.
 ///
@@ -84,6 +85,7 @@ async fn admit(
         request.id = uuid::Uuid::new_v4().to_string();
     }
     let image = images::reference(request)?;
+    let identity = certify::of_request(&node.config.identity, request);
     let pod = pod_of(node, request)?;
     let pod = pod.as_deref();
     // Of a request with an image all but the image's own part is validated before anything is fetched.
@@ -93,10 +95,19 @@ async fn admit(
             .map_err(|problem| denied_image(problem, reference, node)),
     };
     let referred = references::of_request(node, request, client);
-    let mut plan = plan_with_references(plan, &referred)?;
+    let plan = plan_with(plan, referred.problem());
+    let (identity, problem) = match identity {
+        Ok(identity) => (identity, None),
+        Err(found) => (None, Some(Problem::invalid(found))),
+    };
+    let mut plan = plan_with(plan, problem)?;
     Node::check_id(&plan.id)?;
     let used = node.registry.get(&plan.id);
-    let tag = tag::of(&tag_key(node)?, request);
+    let key = tag_key(node)?;
+    let tag = match &identity {
+        None => tag::of(&key, request),
+        Some(identity) => identity.as_it_came(request, |request| tag::of(&key, request)),
+    };
     if let Some(handle) = used {
         return same_container(handle, &tag);
     }
@@ -124,19 +135,27 @@ async fn admit(
         node.check_room()?;
     }
     let mut sources = Vec::new();
+    let is_filled = !referred.asked.is_empty() || identity.is_some();
     if !referred.asked.is_empty() {
         let fetched = references::fetch(node, &referred.asked, &tag_key(node)?).await?;
         references::fill(request, &referred.asked, fetched.values)?;
+        sources = fetched.records;
+    }
+    // Last, so that it is signed for a container whose other inputs are there.
+    let identity = match identity {
+        None => None,
+        Some(identity) => Some(identity.fill(node, request).await?),
+    };
+    if is_filled {
         // Sizes are known now, and the values are judged as if they had come with the request.
         plan = with_volumes_of(plan, |image| plan_with_image(request, pod, &node.config.policy, image))?;
-        sources = fetched.records;
         node.check_room()?;
     }
     let session = node.launcher.session()?;
     let payload = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
-    let origin = Origin { sources, trace, needs_reservation: request.reserved };
+    let origin = Origin { sources, identity, trace, needs_reservation: request.reserved };
     let launched = launch(node, plan, origin, &tag, session, payload).await;
     // From here on the container itself keeps its images in use.
     drop(resolved);
@@ -181,9 +200,9 @@ async fn make_pod(
     launch(node, plan, Origin::default(), &tag, session, payload).await
 }
 
-/// Adds what is wrong with the references of a request to what is wrong with the rest.
-fn plan_with_references(plan: Result<Plan, Problem>, referred: &Collected) -> Result<Plan, Problem> {
-    match (plan, referred.problem()) {
+/// Adds what is wrong with a part of a request, its references or its identity, to what is wrong with the rest.
+fn plan_with(plan: Result<Plan, Problem>, part: Option<Problem>) -> Result<Plan, Problem> {
+    match (plan, part) {
         (Ok(plan), None) => Ok(plan),
         (Ok(_), Some(problem)) => Err(problem),
         (Err(problem), Some(more)) if problem.kind == Kind::Invalid => {
@@ -210,6 +229,7 @@ fn with_volumes_of(
 #[derive(Default)]
 struct Origin {
     sources: Vec<SourceRecord>,
+    identity: Option<IdentityRecord>,
     trace: Option<TraceContext>,
     needs_reservation: bool,
 }
@@ -225,8 +245,8 @@ async fn launch(
 ) -> Result<(Arc<Handle>, bool), Problem> {
     let unlaunched = Unlaunched(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
-    let Origin { sources, trace, needs_reservation } = origin;
-    let facts = Facts { sources, trace, ..Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone()) };
+    let Origin { sources, identity, trace, needs_reservation } = origin;
+    let facts = Facts { sources, identity, trace, ..Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone()) };
     let id = facts.plan.id.clone();
     let taken = |reservation: &Reservation| node.ledger.forget_reservation(&reservation.id);
     match node.registry.admit_when_removed(&facts, needs_reservation, taken).await {

@@ -2,6 +2,7 @@
 //!
 //! Every value is checked here, once; an error names the file, the key and the value.
 
+mod identity;
 mod images;
 mod listen;
 mod metrics;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
+use executor_core::identity::IdentitySettings;
 use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, Bytes, LauncherSettings, ShellSettings, Unusable};
@@ -110,6 +112,8 @@ struct File {
     metrics: metrics::Metrics,
     traces: traces::Traces,
     secret_providers: Vec<executor_providers::ProviderConfig>,
+    /// Table of the launcher, too: it says what certificates may name.
+    identity: IdentitySettings,
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor: AppArmor,
@@ -199,6 +203,8 @@ pub struct Config {
     pub traces: Option<TraceSettings>,
     /// Providers of secrets.
     pub secret_providers: Vec<executor_providers::ProviderConfig>,
+    /// Certificates of containers.
+    pub identity: IdentitySettings,
     /// Bounds of the control plane's socket.
     pub bounds: Bounds,
     /// Most completed containers that are kept.
@@ -306,6 +312,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
         phase_limits: file.quarantine.resolve(&check)?,
         metrics: file.metrics.resolve(&check)?,
         traces: file.traces.resolve(&check)?,
+        identity: identity::resolve(&check, file.identity)?,
         secret_providers: secret_providers::resolve(&check, file.secret_providers)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,

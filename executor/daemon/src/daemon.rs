@@ -14,7 +14,7 @@ use crate::facts::Facts;
 use crate::node::{Node, NodeError};
 use crate::scrape::Scraper;
 use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
-use crate::{admit, api, drain, recover, renewal, reserve, retention, scrape, self_test};
+use crate::{admit, api, authority, drain, recover, renewal, reserve, retention, scrape, self_test};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -95,6 +95,10 @@ pub async fn serve(
         let served = server::serve_tcp(listener, tcp, door, routes, config.bounds, metrics, stopping.clone());
         remote = Some(tokio::spawn(served.map_err(ServeError::Listen)?));
         tokio::spawn(renewal::keep(Arc::clone(&node), certificates, hangup));
+    }
+    if config.identity.is_on() {
+        let hangup = renewal::hangup().map_err(ServeError::Listen)?;
+        tokio::spawn(authority::keep(Arc::clone(&node), hangup));
     }
     if let Some(runtime) = listeners.runtime {
         let runtime = tokio::net::UnixListener::from_std(runtime).map_err(ServeError::Listen)?;

@@ -39,6 +39,10 @@ pub enum EventKind {
     SecretsStale,
     /// The providers of all its secrets answer again.
     SecretsFresh,
+    /// The container's certificate and key were replaced.
+    IdentityReplaced,
+    /// They were not replaced when they were due.
+    IdentityNotReplaced,
     /// The pod takes members.
     PodReady,
     /// The pod has ended.

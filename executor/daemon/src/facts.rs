@@ -17,6 +17,7 @@ use executor_core::time::Timestamp;
 use executor_core::usage::Usage;
 use serde::{Deserialize, Serialize};
 
+use crate::identity::IdentityRecord;
 use crate::quarantine::Quarantine;
 use crate::sources::SourceRecord;
 
@@ -71,6 +72,9 @@ pub struct Facts {
     /// Inputs that came by reference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceRecord>,
+    /// Certificate of the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<IdentityRecord>,
     /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
@@ -179,6 +183,7 @@ impl Facts {
             quarantine: None,
             trace: None,
             sources: Vec::new(),
+            identity: None,
             end: None,
         }
     }
@@ -206,6 +211,7 @@ impl Facts {
             quarantine: None,
             trace: None,
             sources: Vec::new(),
+            identity: None,
             end: None,
         }
     }

@@ -112,7 +112,7 @@ fn seconds() -> u64 {
 }
 
 /// Makes a pause up to a tenth longer or shorter, so that the containers of a node do not ask all at once.
-fn with_jitter(pause: Duration) -> Duration {
+pub(crate) fn with_jitter(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % (2 * JITTER * 10 + 1);
     pause.mul_f64(1.0 + (random as f64 / 10.0 - JITTER as f64) / 100.0)
 }

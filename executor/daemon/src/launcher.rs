@@ -5,6 +5,7 @@
 
 mod layers;
 mod session;
+mod signer;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -17,6 +18,7 @@ use crate::locked;
 use crate::problem::{Kind, Problem};
 pub use layers::LauncherLayers;
 pub(crate) use session::{CallError, Session};
+pub use signer::Signer;
 
 /// State of the connection.
 #[derive(Clone, Debug)]

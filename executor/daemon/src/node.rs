@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::container::Handle;
 use crate::event_log::EventLog;
 use crate::facts::Facts;
-use crate::launcher::{Launcher, LauncherLayers};
+use crate::launcher::{Signer, Launcher, LauncherLayers};
 use crate::ledger::{Ledger, LedgerError};
 use crate::logs::watch::DirectoryWatch;
 use crate::metrics::Metrics;
@@ -80,6 +80,8 @@ pub struct Node {
     pub launcher: Arc<Launcher>,
     /// Store of images.
     pub images: Arc<Images<LauncherLayers>>,
+    /// Process that signs certificates of containers.
+    pub signer: Signer,
     /// Providers of secrets.
     pub providers: Arc<Providers>,
     /// What downloads and uploads share.
@@ -125,6 +127,7 @@ impl Node {
         let node = Self {
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
             providers: Arc::new(Providers::new(config.secret_providers.clone())),
+            signer: Signer::default(),
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
             registry: Registry::new(config.capacity),
             events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),

@@ -59,7 +59,7 @@ pub(crate) async fn keep(node: Arc<Node>, certificates: Arc<Certificates>, mut h
 }
 
 /// The directories in which a change can lead a path to another file: its own, and that of each link on the way.
-fn directories(path: &Path) -> BTreeSet<PathBuf> {
+pub(crate) fn directories(path: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut at = PathBuf::from("/");
     let mut rest: Vec<OsString> = names(path);

@@ -27,7 +27,7 @@ use crate::memfiles::Wiped;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::sources::SourceChange;
-use crate::{draft, memfiles, references};
+use crate::{certify, draft, memfiles, references};
 
 /// Time for which a busy shim is asked again. Old generations are removed within half a second.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
@@ -95,11 +95,15 @@ async fn with_values(
     if let Some(problem) = collected.problem() {
         return Err(problem);
     }
+    let root = &node.config.policy.files_root;
+    let of_identity = handle.facts().map(|facts| certify::of_update(root, &facts, request)).unwrap_or_default();
+    if !of_identity.is_empty() {
+        return Err(Problem::invalid(of_identity));
+    }
     let has_sources = handle.facts().is_some_and(|facts| !facts.sources.is_empty());
     if collected.asked.is_empty() && !has_sources {
         return Ok(None);
     }
-    let root = &node.config.policy.files_root;
     let paths = request.files.iter().map(|file| &file.path).chain(&request.removed_paths);
     let files = paths.map(|path| root.join(path)).collect();
     let mut sources = Vec::new();

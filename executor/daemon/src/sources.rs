@@ -9,6 +9,8 @@ use executor_providers::Lease;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::identity::IdentityRecord;
+
 /// Place that a value goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -85,12 +87,15 @@ pub(crate) enum SourceChange {
     },
     /// The providers were asked again.
     Looked(Vec<SourceRecord>),
+    /// The container's certificate was replaced, or could not be.
+    Identity(Box<IdentityRecord>),
 }
 
 impl SourceChange {
     /// Applies the change.
-    pub(crate) fn apply(self, sources: &mut Vec<SourceRecord>) {
+    pub(crate) fn apply(self, sources: &mut Vec<SourceRecord>, identity: &mut Option<IdentityRecord>) {
         match self {
+            Self::Identity(new) => *identity = Some(*new),
             Self::Replaced { files, sources: new } => {
                 sources.retain(
                     |old| !matches!(&old.target, Target::File(path) if old.action.is_empty() && files.contains(path)),

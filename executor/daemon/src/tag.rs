@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
     Action, Capabilities, Check, Checks, CreatePodRequest, DeviceMount, Dns, DownloadAction, EgressRule,
-    EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader,
+    EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, Identity,
     ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping, PortRange,
     RestartPolicy, RunAction, RunRequest, SecretArgument, SecretReference, Sidecar, TcpCheck, TerminationMessage,
     TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
@@ -80,6 +80,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         monitor,
         pod,
         network_namespace,
+        identity,
     } = request;
     let no_limits = Limits::default();
     let mut parts = Parts::default();
@@ -169,6 +170,15 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     parts.action(monitor.as_ref());
     parts.text(pod);
     parts.text(network_namespace);
+    match identity {
+        None => parts.numbers(&[]),
+        Some(Identity { organizational_units, dns_names, ip_addresses, spiffe_id, ttl }) => {
+            parts.numbers(&[1]);
+            [organizational_units, dns_names, ip_addresses].into_iter().for_each(|list| parts.texts(list));
+            parts.text(spiffe_id);
+            parts.duration(ttl.as_ref());
+        }
+    }
     parts.tag(key)
 }
 
@@ -546,7 +556,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 156] = [
+        let changes: [Change; 162] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -612,6 +622,12 @@ mod tests {
             },
             |_, a| a.secret_arguments.push(SecretArgument { index: 0, value: "B".into(), ..SecretArgument::default() }),
             |r, _| r.limits = Some(Limits { disk_bytes: 1, ..Default::default() }),
+            |r, _| r.identity = Some(Identity::default()),
+            |r, _| r.identity = Some(Identity { organizational_units: vec!["a".into()], ..Default::default() }),
+            |r, _| r.identity = Some(Identity { dns_names: vec!["a".into()], ..Default::default() }),
+            |r, _| r.identity = Some(Identity { ip_addresses: vec!["a".into()], ..Default::default() }),
+            |r, _| r.identity = Some(Identity { spiffe_id: "a".into(), ..Default::default() }),
+            |r, _| r.identity = Some(Identity { ttl: Some(prost_types::Duration::default()), ..Default::default() }),
             |r, _| r.limits = Some(Limits { cpu_weight: 1, ..Default::default() }),
             |r, _| r.limits = Some(Limits { io_weight: 1, ..Default::default() }),
             |r, _| r.limits = Some(Limits { cpuset_cpus: "0".into(), ..Default::default() }),

@@ -3,6 +3,7 @@
 mod cell;
 mod checks;
 mod host_options;
+mod identity;
 mod pods;
 mod reservations;
 mod restarts;
@@ -74,6 +75,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
         restart: facts.restarts.as_ref().filter(|_| facts.started_at.is_some()).map(restarts::status),
         reservation_expires_at: None,
+        identity: facts.identity.as_ref().map(identity::identity),
         secret_sources: facts.sources.iter().map(sources::source).collect(),
         quarantine: facts.quarantine.map(|quarantine| v1::Quarantine {
             phase: phase_message(quarantine.phase).into(),
@@ -454,6 +456,8 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::Restarting => Kind::Restarting,
             EventKind::SecretsStale => Kind::SecretsStale,
             EventKind::SecretsFresh => Kind::SecretsFresh,
+            EventKind::IdentityReplaced => Kind::IdentityReplaced,
+            EventKind::IdentityNotReplaced => Kind::IdentityNotReplaced,
             EventKind::PodReady => Kind::PodReady,
             EventKind::PodEnded => Kind::PodEnded,
             EventKind::PodDeleted => Kind::PodDeleted,
