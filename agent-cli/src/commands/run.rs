@@ -12,6 +12,7 @@
 mod args;
 mod checks;
 mod host_options;
+mod identity;
 mod isolation;
 mod logging;
 mod lower;

@@ -136,7 +136,10 @@ pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> Strin
         return format!("{state} (restart {} waits)", restart.count + 1);
     }
     let stale = container.state() == State::Running && container.secret_sources.iter().any(|source| source.stale);
-    let words: Vec<&str> = health(container).into_iter().chain(stale.then_some("stale secrets")).collect();
+    let has_old = container.identity.as_ref().is_some_and(|identity| !identity.problem.is_empty());
+    let has_old = container.state() == State::Running && has_old;
+    let words = health(container).into_iter().chain(stale.then_some("stale secrets"));
+    let words: Vec<&str> = words.chain(has_old.then_some("old certificate")).collect();
     if words.is_empty() { state } else { format!("{state} ({})", words.join(", ")) }
 }
 
@@ -346,6 +349,7 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
         event::Kind::Running | event::Kind::Ready | event::Kind::PodReady | event::Kind::SecretsFresh => Role::Good,
         event::Kind::NotReady
         | event::Kind::SecretsStale
+        | event::Kind::IdentityNotReplaced
         | event::Kind::Unhealthy
         | event::Kind::Restarting
         | event::Kind::ReservationExpired

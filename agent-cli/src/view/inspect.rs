@@ -2,6 +2,7 @@
 //! interface carries no value and no digest.
 
 mod checks;
+mod identity;
 mod isolation;
 mod network;
 mod sources;
@@ -59,6 +60,9 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
             "SECRETS BY REFERENCE",
             &sources::table(&container.secret_sources, now).render(style),
         );
+    }
+    if let Some(one) = &container.identity {
+        section(&mut text, style, "IDENTITY", &identity::table(one, now).render(style));
     }
     if !container.steps.is_empty() {
         section(&mut text, style, "STEPS", &steps::table(&container.steps, now).render(style));

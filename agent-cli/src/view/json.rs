@@ -11,6 +11,7 @@ mod checks;
 mod container;
 mod ending;
 mod host_options;
+mod identity;
 mod info;
 mod isolation;
 mod networks;

@@ -146,8 +146,11 @@ impl IdentitySettings {
         }
         self.check_lists()?;
         if self.is_on() == self.ca_key.as_os_str().is_empty() {
-            let (key, other) =
-                if self.is_on() { ("identity.ca_key", "ca_certificate") } else { ("identity.ca_certificate", "ca_key") };
+            let (key, other) = if self.is_on() {
+                ("identity.ca_key", "ca_certificate")
+            } else {
+                ("identity.ca_certificate", "ca_key")
+            };
             return fault(key, String::new(), format!("is needed beside identity.{other}"));
         }
         if self.is_on() && self.ttl_seconds > self.ttl_seconds_max {
@@ -193,7 +196,8 @@ impl IdentitySettings {
         if let Some(ttl) = ttl_seconds
             && !(TTL_MIN..=self.ttl_seconds_max).contains(&ttl)
         {
-            let why = format!("{ttl} s; {TTL_MIN} s to {} s (identity.ttl_seconds_max) are allowed", self.ttl_seconds_max);
+            let why =
+                format!("{ttl} s; {TTL_MIN} s to {} s (identity.ttl_seconds_max) are allowed", self.ttl_seconds_max);
             found.push(Violation::new("identity.ttl", OutOfRange.because(why)));
         }
         let IdentityNames { organizational_units, dns_names, ip_addresses, spiffe_id } = names;

@@ -246,7 +246,8 @@ async fn launch(
     let unlaunched = Unlaunched(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
     let Origin { sources, identity, trace, needs_reservation } = origin;
-    let facts = Facts { sources, identity, trace, ..Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone()) };
+    let facts =
+        Facts { sources, identity, trace, ..Facts::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone()) };
     let id = facts.plan.id.clone();
     let taken = |reservation: &Reservation| node.ledger.forget_reservation(&reservation.id);
     match node.registry.admit_when_removed(&facts, needs_reservation, taken).await {

@@ -12,15 +12,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use executor_core::backoff::Backoff;
 use executor_core::identity::{IdentityNames, IdentitySettings};
 use executor_core::lifecycle::State;
 use executor_core::protocol::SignRequest;
 use executor_core::time::Timestamp;
-use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Reserved};
 use executor_core::validate::Violation;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Reserved};
 use executor_proto::v1::{self, EnvironmentVariable, File, RunRequest};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -89,9 +89,11 @@ pub(crate) fn of_request(
         }
     }
     let key = paths[1].clone();
-    request
-        .volume_mounted_files
-        .extend(paths.into_iter().map(|path| File { public: path != key, path, ..File::default() }));
+    request.volume_mounted_files.extend(paths.into_iter().map(|path| File {
+        public: path != key,
+        path,
+        ..File::default()
+    }));
     Ok(Some(Asked { names, ttl_seconds, variables }))
 }
 

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::container::Handle;
 use crate::event_log::EventLog;
 use crate::facts::Facts;
-use crate::launcher::{Signer, Launcher, LauncherLayers};
+use crate::launcher::{Launcher, LauncherLayers, Signer};
 use crate::ledger::{Ledger, LedgerError};
 use crate::logs::watch::DirectoryWatch;
 use crate::metrics::Metrics;

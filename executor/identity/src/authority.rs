@@ -187,7 +187,9 @@ fn seconds_of(time: SystemTime) -> u64 {
 fn check_time(not_before: u64, not_after: u64, now: SystemTime) -> Result<(), String> {
     let now = seconds_of(now);
     let told = |seconds: u64| {
-        executor_core::time::Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds)).rfc3339().replace(".000000000", "")
+        executor_core::time::Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds))
+            .rfc3339()
+            .replace(".000000000", "")
     };
     if now >= not_after {
         return Err(format!("the CA's certificate expired at {}", told(not_after)));
@@ -233,7 +235,8 @@ fn read(path: &Path, is_secret: bool) -> Result<Zeroizing<Vec<u8>>, AuthorityErr
     if is_secret {
         let mode = metadata.mode() & 0o7777;
         if mode & 0o077 != 0 {
-            let why = format!("has mode {mode:04o}: others than its owner may read or change it; 0600 or 0400 is needed");
+            let why =
+                format!("has mode {mode:04o}: others than its owner may read or change it; 0600 or 0400 is needed");
             return Err(unsuitable(why));
         }
         let own = std::fs::metadata("/proc/self").map_err(failed)?.uid();
@@ -313,5 +316,102 @@ impl SigningKey {
                 Some(signature)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use executor_core::identity::COMMON_NAME_MAX;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519};
+    use ring::signature::{
+        ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, ED25519, UnparsedPublicKey, VerificationAlgorithm,
+    };
+
+    use super::*;
+
+    fn settings(dir: &Path, key: &KeyPair, params: &CertificateParams) -> IdentitySettings {
+        let (ca_certificate, ca_key) = (dir.join("ca.crt"), dir.join("ca.key"));
+        std::fs::write(&ca_certificate, params.self_signed(key).unwrap().pem()).unwrap();
+        std::fs::write(&ca_key, key.serialize_pem()).unwrap();
+        std::fs::set_permissions(&ca_key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        IdentitySettings {
+            ca_certificate,
+            ca_key,
+            organizational_unit_prefixes: vec!["app:".into()],
+            ..IdentitySettings::default()
+        }
+    }
+
+    fn ca() -> CertificateParams {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+    }
+
+    fn request(id: &str, units: &[&str]) -> SignRequest {
+        let mut public_key = vec![7; PUBLIC_KEY_LENGTH];
+        public_key[0] = 4;
+        let units = units.iter().map(|unit| (*unit).to_owned()).collect();
+        SignRequest { container_id: id.into(), public_key, organizational_units: units, ..SignRequest::default() }
+    }
+
+    /// Each kind of key signs what it says; several units are in the subject, in their order.
+    #[test]
+    fn a_certificate_is_signed_by_the_ca_with_each_kind_of_key() {
+        let kinds: [(KeyPair, &dyn VerificationAlgorithm); 3] = [
+            (KeyPair::generate().unwrap(), &ECDSA_P256_SHA256_ASN1),
+            (KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap(), &ECDSA_P384_SHA384_ASN1),
+            (KeyPair::generate_for(&PKCS_ED25519).unwrap(), &ED25519),
+        ];
+        for (key, algorithm) in kinds {
+            let dir = tempfile::tempdir().unwrap();
+            let now = SystemTime::now();
+            let authority = Authority::load(&settings(dir.path(), &key, &ca()), now).unwrap();
+            let signed = authority.sign(request("c", &["app:2", "app:1"]), now).unwrap();
+            let block = Pem::iter_from_buffer(signed.certificate.as_bytes()).next().unwrap().unwrap();
+            let leaf = block.parse_x509().unwrap();
+            assert_eq!(leaf.subject().to_string(), "OU=app:2, OU=app:1, CN=c");
+            assert_eq!((leaf.raw_serial(), leaf.is_ca()), (&signed.serial[..], false));
+            assert_eq!(leaf.issuer().as_raw(), &authority.issuer[..]);
+            assert_eq!(signed.not_after - seconds_of(now), 86_400);
+            let public = UnparsedPublicKey::new(algorithm, authority.key.public());
+            public.verify(leaf.tbs_certificate.as_ref(), &leaf.signature_value.data).unwrap();
+        }
+    }
+
+    #[test]
+    fn names_beyond_the_settings_are_not_signed() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let authority = Authority::load(&settings(dir.path(), &KeyPair::generate().unwrap(), &ca()), now).unwrap();
+        assert!(authority.sign(request("c", &["app:1"]), now).is_ok(), "the control");
+        let long = "c".repeat(COMMON_NAME_MAX + 1);
+        for bad in [request("c", &["org:1"]), request(&long, &[]), SignRequest { ttl_seconds: 1, ..request("c", &[]) }]
+        {
+            assert!(matches!(authority.sign(bad, now), Err(SignError::Invalid(found)) if found.len() == 1));
+        }
+        let short = SignRequest { public_key: vec![4; 64], ..request("c", &[]) };
+        assert!(matches!(authority.sign(short, now), Err(SignError::PublicKey)));
+    }
+
+    /// A certificate does not outlive its CA, and after that nothing is signed.
+    #[test]
+    fn the_ca_is_the_end_of_what_it_signs() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let mut params = ca();
+        let end = time::OffsetDateTime::from(now) + time::Duration::hours(1);
+        params.not_after = end;
+        let settings = settings(dir.path(), &KeyPair::generate().unwrap(), &params);
+        let authority = Authority::load(&settings, now).unwrap();
+        let signed = authority.sign(request("c", &[]), now).unwrap();
+        assert_eq!(i64::try_from(signed.not_after).unwrap(), end.unix_timestamp());
+        let later = now + Duration::from_secs(3601);
+        assert!(
+            matches!(authority.sign(request("c", &[]), later), Err(SignError::Time(why)) if why.contains("expired"))
+        );
+        assert!(Authority::load(&settings, later).is_err_and(|error| error.to_string().contains("expired")));
     }
 }

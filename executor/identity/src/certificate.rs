@@ -69,8 +69,7 @@ pub(crate) struct Leaf<'a> {
 /// Encodes what the signature is over; `None` where a time or an address has no form in a certificate.
 pub(crate) fn to_be_signed(leaf: &Leaf<'_>, algorithm: Algorithm) -> Option<Vec<u8>> {
     let (not_before, not_after) = (date(leaf.not_before)?, date(leaf.not_after)?);
-    let addresses: Vec<IpAddr> =
-        leaf.names.ip_addresses.iter().map(|text| text.parse().ok()).collect::<Option<_>>()?;
+    let addresses: Vec<IpAddr> = leaf.names.ip_addresses.iter().map(|text| text.parse().ok()).collect::<Option<_>>()?;
     Some(yasna::construct_der(|writer| {
         writer.write_sequence(|writer| {
             writer.next().write_tagged(Tag::context(0), |writer| writer.write_i8(2)); // version 3

@@ -16,7 +16,7 @@ use crate::{dist, generate};
 
 const UNITS: [&str; 4] =
     ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
-const DOCUMENTS: [&str; 24] = [
+const DOCUMENTS: [&str; 25] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -26,6 +26,7 @@ const DOCUMENTS: [&str; 24] = [
     "docs/guides/first-steps.md",
     "docs/guides/client.md",
     "docs/guides/cnab.md",
+    "docs/guides/identity.md",
     "docs/guides/references.md",
     "docs/guides/conventions.md",
     "docs/guides/bundles.md",

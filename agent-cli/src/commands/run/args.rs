@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::checks::CheckArgs;
 use super::host_options::HostArgs;
+use super::identity::IdentityArgs;
 use super::isolation::IsolationArgs;
 use super::logging::LoggingArgs;
 use super::message::MessageArgs;
@@ -152,6 +153,8 @@ pub(crate) struct RunArgs {
     pub(crate) runtime_token: Option<String>,
     #[command(flatten)]
     pub(crate) bindings: DeliveryArgs,
+    #[command(flatten)]
+    pub(crate) identity: IdentityArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     /// Limit of open files

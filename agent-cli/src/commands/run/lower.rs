@@ -104,6 +104,7 @@ pub(super) fn lower(
     args.message.apply(&mut request)?;
     args.restart.apply(&mut request)?;
     args.isolation.apply(&mut request)?;
+    args.identity.apply(&mut request)?;
     args.host_options.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);

@@ -9,7 +9,8 @@ use super::ending::Ending;
 use super::steps::Step;
 use super::usage::Limits;
 use super::{
-    checks, host_options, isolation, networks, outputs, restarts, seconds, sorted, sources, surroundings, time,
+    checks, host_options, identity, isolation, networks, outputs, restarts, seconds, sorted, sources, surroundings,
+    time,
 };
 use crate::view::human::{mount_kind, network, state, word};
 
@@ -49,6 +50,7 @@ pub(crate) struct Container {
     quarantine: Option<super::Quarantine>,
     /// Inputs that came by reference.
     secret_sources: Vec<sources::SecretSource>,
+    identity: Option<identity::InstanceIdentity>,
 }
 
 #[derive(Serialize)]
@@ -194,6 +196,7 @@ impl From<&v1::Container> for Container {
             restart: container.restart.as_ref().map(restarts::RestartStatus::from),
             reservation_expires_at: time(container.reservation_expires_at.as_ref()),
             quarantine: container.quarantine.as_ref().map(super::Quarantine::from),
+            identity: container.identity.as_ref().map(identity::InstanceIdentity::from),
             secret_sources: container.secret_sources.iter().map(sources::SecretSource::from).collect(),
         }
     }

@@ -118,7 +118,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 64] = [
+const SHOWN: [(&str, &str, &[&str]); 65] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
@@ -126,6 +126,7 @@ const SHOWN: [(&str, &str, &[&str]); 64] = [
     ("Capabilities", "Capabilities", &[]),
     ("Limits", "Limits", &[]),
     ("SecretFile", "SecretFile", &[]),
+    ("InstanceIdentity", "InstanceIdentity", &[]),
     ("Process", "Process", &[]),
     ("ImageInUse", "ImageInUse", &[]),
     ("Port", "PortMapping", &[]),
