@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use executor_core::identity::IdentitySettings;
 use executor_core::protocol::{PACKET_MAX, Reason, Refused, SignRequest, SignerAnswer, SignerReply};
 use executor_identity::{Authority, SignError};
-use executor_sys::capabilities::CapsHashSet;
+use executor_sys::capabilities::{Capability, CapsHashSet, is_effective};
 use executor_sys::privileges::{forbid_core_files, keep_out_of_swap, keep_root_with};
 use executor_sys::process;
 use executor_sys::seqpacket::Seqpacket;
@@ -99,7 +99,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
         process::die_with(parent)?;
         rustix::thread::set_name(c"executor-signer")?;
         forbid_core_files()?;
-        if !keep_out_of_swap(false)? {
+        if !keep_out_of_swap(true)? {
             log::line(Level::Warning, "", "identity: the CA's key cannot be kept out of swap (RLIMIT_MEMLOCK)");
         }
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC)?;
@@ -110,8 +110,11 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
     let authority = Authority::load(settings, SystemTime::now())
         .map_err(|error| Refused::new(Reason::Precondition, format!("the CA cannot sign: {error}")))?;
     executor_secrets::scrub_stack(); // what read and computed with the key left copies there
+    // What is locked later needs it; it opens nothing else.
+    let has_lock = is_effective(Capability::CAP_IPC_LOCK).unwrap_or(false);
+    let kept: CapsHashSet = has_lock.then_some(Capability::CAP_IPC_LOCK).into_iter().collect();
     let confine = || -> io::Result<()> {
-        keep_root_with(&CapsHashSet::new())?;
+        keep_root_with(&kept)?;
         Filter::of_calls(&CALLS).map_err(io::Error::other)?.install().map_err(io::Error::other)
     };
     confine().map_err(|error| Refused::new(Reason::Internal, format!("signer: {}", plain(&error))))?;

@@ -34,7 +34,10 @@ pub(crate) fn set_effective(set: &CapsHashSet) -> io::Result<()> {
 }
 
 /// Returns whether a capability is in effect.
-pub(crate) fn is_effective(capability: Capability) -> io::Result<bool> {
+///
+/// # Errors
+/// None in practice.
+pub fn is_effective(capability: Capability) -> io::Result<bool> {
     caps::has_cap(None, CapSet::Effective, capability).map_err(failed)
 }
 

@@ -8,6 +8,7 @@ use integration::daemon::{Daemon, kill};
 use integration::request::sleeper;
 use integration::wait;
 use tonic::Code;
+use tonic_types::StatusExt as _;
 
 use crate::{Ca, file, openssl, with_identity};
 
@@ -40,12 +41,19 @@ fn a_ca_that_cannot_sign_is_told_by_its_file() {
     let cases: [(Change<'_>, &str, &str); 8] = [
         (&|| fs::remove_file(&key).unwrap(), &key, "No such file"),
         (&|| write(&certificate, "nothing"), &certificate, "has no certificate"),
-        (&|| drop(fs::copy(other.path("ca.crt"), &certificate).unwrap()), &key, "is not the key of the certificate"),
+        (
+            &|| fs::write(&certificate, fs::read(other.path("ca.crt")).unwrap()).unwrap(),
+            &key,
+            "is not the key of the certificate",
+        ),
         (&|| drop(openssl(&["ec", "-in", &key, "-out", &key])), &key, "PKCS#8 is needed"),
         (
             &|| {
-                openssl(&["req", "-x509", "-key", &key, "-subj", "/CN=old", "-days", "-1", "-out", &leaf]);
-                fs::rename(&leaf, &certificate).unwrap();
+                let mut old = rcgen::CertificateParams::new(Vec::new()).unwrap();
+                old.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+                old.not_after = rcgen::date_time_ymd(2020, 1, 1);
+                let pair = rcgen::KeyPair::from_pem(&fs::read_to_string(&key).unwrap()).unwrap();
+                write(&certificate, &old.self_signed(&pair).unwrap().pem());
             },
             &certificate,
             "the CA's certificate expired at",
@@ -101,9 +109,17 @@ fn what_the_operator_does_not_allow_is_refused() {
     request.writable_files = Some(WritableFiles::default());
     let refused = daemon.api.run(request).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    for field in ["organizational_units[1]", "dns_names[0]", "ip_addresses[0]", "spiffe_id", "ttl", "writable_files"] {
-        assert!(refused.message().contains(field), "{field}: {refused}");
-    }
+    let found = refused.get_details_bad_request().unwrap().field_violations;
+    let fields: Vec<&str> = found.iter().map(|violation| &*violation.field).collect();
+    let expected = [
+        "identity.ttl",
+        "identity.organizational_units[1]",
+        "identity.dns_names[0]",
+        "identity.ip_addresses[0]",
+        "identity.spiffe_id",
+        "identity",
+    ];
+    assert!(fields.ends_with(&expected), "{fields:?}");
     assert!(crate::signers(&daemon).len() <= 1, "nothing was signed");
     let plain = Daemon::start();
     let refused = plain.api.run(with_identity(sleeper("no"), None)).unwrap_err();

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use executor_proto::v1::{File, UpdateFilesRequest};
 use integration::cli;
 use integration::request::{RequestBuilder as _, program};
+use tonic_types::StatusExt as _;
 
 use crate::{Ca, DIR, file, openssl, with_identity};
 
@@ -99,7 +100,9 @@ fn openssl_verifies_the_pair_with_its_names() {
         ..UpdateFilesRequest::default()
     };
     let refused = daemon.api.update(update).unwrap_err();
-    assert!(refused.message().contains("files[0].path") && refused.message().contains("removed_paths[0]"), "{refused}");
+    let found = refused.get_details_bad_request().unwrap().field_violations;
+    let fields: Vec<&str> = found.iter().map(|violation| &*violation.field).collect();
+    assert_eq!(fields, ["files[0].path", "removed_paths[0]"], "{refused}");
 }
 
 /// A client that shows the certificate to `openssl s_server -Verify`, and gets an answer: the server has verified it, too.

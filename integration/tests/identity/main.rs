@@ -42,7 +42,8 @@ impl Ca {
     fn make(&self, name: &str, kind: &[&str]) {
         let (certificate, key) = (self.path("new.crt"), self.path("new.key"));
         let subject = format!("/O=Cell/OU=one/OU=two/CN={name}");
-        let words = ["-nodes", "-subj", &subject, "-days", "10", "-keyout", &key, "-out", &certificate];
+        let usage = "keyUsage=critical,keyCertSign,cRLSign";
+        let words = ["-nodes", "-subj", &subject, "-addext", usage, "-keyout", &key, "-out", &certificate];
         openssl(&[&["req", "-x509", "-newkey"], kind, &words].concat());
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
         fs::rename(key, self.path("ca.key")).unwrap();

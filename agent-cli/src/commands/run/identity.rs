@@ -22,26 +22,27 @@ pub(crate) struct IdentityArgs {
     #[arg(long)]
     identity: bool,
     /// Organizational unit in the certificate's subject, such as app:GUID; may be repeated
-    #[arg(long = "identity-ou", value_name = "UNIT")]
-    units: Vec<String>,
+    #[arg(long, value_name = "UNIT")]
+    identity_ou: Vec<String>,
     /// DNS name in the certificate; may be repeated
-    #[arg(long = "identity-dns", value_name = "NAME")]
-    dns: Vec<String>,
+    #[arg(long, value_name = "NAME")]
+    identity_dns: Vec<String>,
     /// IP address in the certificate; may be repeated
-    #[arg(long = "identity-ip", value_name = "ADDRESS")]
-    addresses: Vec<IpAddr>,
+    #[arg(long, value_name = "ADDRESS")]
+    identity_ip: Vec<IpAddr>,
     /// SPIFFE ID in the certificate: spiffe://TRUST-DOMAIN/PATH
-    #[arg(long = "identity-spiffe", value_name = "ID")]
-    spiffe: Option<String>,
+    #[arg(long, value_name = "ID")]
+    identity_spiffe: Option<String>,
     /// Life of a certificate, 10s at least [default: executord's, 24h]
-    #[arg(long = "identity-ttl", value_name = "DURATION", value_parser = units::duration)]
-    ttl: Option<Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    identity_ttl: Option<Duration>,
 }
 
 impl IdentityArgs {
     /// Puts them into a request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
-        let Self { identity, units, dns, addresses, spiffe, ttl } = self;
+        let Self { identity, identity_ou: units, identity_dns: dns, identity_ip: addresses, .. } = self;
+        let (spiffe, ttl) = (self.identity_spiffe, self.identity_ttl);
         let is_wanted = identity
             || !(units.is_empty() && dns.is_empty() && addresses.is_empty() && spiffe.is_none() && ttl.is_none());
         if is_wanted {
