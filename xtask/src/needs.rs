@@ -98,6 +98,16 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
     Need { package: "e2fsprogs", reason: "makes the file systems of limits of disk", sign: Sign::Program("mke2fs") },
+    Need { package: "rsyslog", reason: "receives logs, and judges their form", sign: Sign::Program("rsyslogd") },
+    Need {
+        package: "rsyslog-gnutls",
+        reason: "its TLS",
+        sign: Sign::File(if cfg!(target_arch = "aarch64") {
+            "/usr/lib/aarch64-linux-gnu/rsyslog/lmnsd_gtls.so"
+        } else {
+            "/usr/lib/x86_64-linux-gnu/rsyslog/lmnsd_gtls.so"
+        }),
+    },
     Need { package: "prometheus", reason: "scrapes metrics, and judges them", sign: Sign::Program("promtool") },
 ];
 

@@ -34,7 +34,7 @@ use crate::reservation::Reservation;
 use crate::reserve::{self, Claim};
 use crate::sources::SourceRecord;
 use crate::traces::TraceParent;
-use crate::{certify, draft, images, memfiles, tag};
+use crate::{certify, draft, forwarding, images, memfiles, tag};
 
 /// Runs a request. Returns the container, and true if this call made it.
 ///
@@ -254,6 +254,7 @@ async fn launch(
         Ok(Admission::New(handle)) => {
             unlaunched.has_been_admitted();
             handle.set_shim(Some(Arc::clone(&payload.ours)));
+            forwarding::begin(node, &handle, &facts, false);
             tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, payload));
             Ok((handle, true))
         }

@@ -29,7 +29,6 @@ use zeroize::Zeroizing;
 
 use crate::container::Handle;
 use crate::facts::Facts;
-use crate::following::with_jitter;
 use crate::identity::IdentityRecord;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
@@ -183,7 +182,7 @@ impl Issued {
     ) -> IdentityRecord {
         let now = crate::now();
         // After two thirds of its life, about: the containers of a node do not ask all at once.
-        let pause = with_jitter(self.not_after.since(now) * 2 / 3);
+        let pause = crate::with_jitter(self.not_after.since(now) * 2 / 3);
         let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         IdentityRecord {
             names,
@@ -279,7 +278,7 @@ async fn keep(node: &Arc<Node>, handle: &Arc<Handle>) {
             Renewal::Failed => {
                 let longest = record.not_after.since(record.not_before) / 20;
                 let backoff = backoff.get_or_insert(Backoff::new(AGAIN, longest.clamp(AGAIN, PAUSE_MAX)));
-                tokio::time::sleep(with_jitter(backoff.pause())).await;
+                tokio::time::sleep(crate::with_jitter(backoff.pause())).await;
             }
         }
     }

@@ -5,6 +5,7 @@
 mod identity;
 mod images;
 mod listen;
+mod logs;
 mod metrics;
 mod quarantine;
 mod secret_providers;
@@ -33,6 +34,8 @@ use crate::quarantine::PhaseLimits;
 pub use self_test::SelfTestSettings;
 
 pub use listen::{TcpSettings, TlsFiles};
+pub(crate) use logs::journal_field;
+pub use logs::{LogSettings, SyslogAddress, SyslogSettings};
 pub(crate) use metrics::label_name;
 pub use metrics::{MetricsAddress, MetricsSettings};
 pub use traces::{TraceProtocol, TraceSettings};
@@ -111,6 +114,7 @@ struct File {
     transfers: transfers::Transfers,
     metrics: metrics::Metrics,
     traces: traces::Traces,
+    logs: logs::Logs,
     secret_providers: Vec<executor_providers::ProviderConfig>,
     /// Table of the launcher, too: it says what certificates may name.
     identity: IdentitySettings,
@@ -201,6 +205,8 @@ pub struct Config {
     pub metrics: MetricsSettings,
     /// Settings of traces, where they are exported.
     pub traces: Option<TraceSettings>,
+    /// Settings of output that is sent outward.
+    pub logs: LogSettings,
     /// Providers of secrets.
     pub secret_providers: Vec<executor_providers::ProviderConfig>,
     /// Certificates of containers.
@@ -313,6 +319,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
         metrics: file.metrics.resolve(&check)?,
         traces: file.traces.resolve(&check)?,
         identity: identity::resolve(&check, file.identity)?,
+        logs: file.logs.resolve(&check)?,
         secret_providers: secret_providers::resolve(&check, file.secret_providers)?,
         images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,

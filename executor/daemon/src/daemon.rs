@@ -14,12 +14,14 @@ use crate::facts::Facts;
 use crate::node::{Node, NodeError};
 use crate::scrape::Scraper;
 use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
-use crate::{admit, api, authority, drain, recover, renewal, reserve, retention, scrape, self_test};
+use crate::{admit, api, authority, drain, forwarding, recover, renewal, reserve, retention, scrape, self_test};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
 /// Time limit for the collector of traces to take the last spans.
 const TRACES_END: Duration = Duration::from_secs(2);
+/// Time limit for tasks that send output to note how far they came.
+const LOGS_END: Duration = Duration::from_secs(2);
 /// Time limit for the containers of an ephemeral daemon to end.
 const CONTAINERS_END: Duration = Duration::from_secs(15);
 
@@ -77,6 +79,7 @@ pub async fn serve(
     tokio::spawn(retention::keep(Arc::clone(&node)));
     tokio::spawn(reserve::keep(Arc::clone(&node)));
     tokio::spawn(drain::resume(Arc::clone(&node)));
+    tokio::spawn(forwarding::keep(Arc::clone(&node)));
     tokio::spawn(self_test::keep(Arc::clone(&node)));
     tokio::spawn({
         let providers = Arc::clone(&node.providers);
@@ -129,6 +132,7 @@ pub async fn serve(
         tracing::warn!("some calls did not end within {} s", CALLS_END.as_secs());
     }
     node.traces.flush(TRACES_END).await;
+    forwarding::stop(&node, LOGS_END).await;
     // The last batch waits for the disk, and nothing else is left to do meanwhile.
     let last = Arc::clone(&node);
     let _ = tokio::task::spawn_blocking(move || last.ledger.close(last.events.close())).await;

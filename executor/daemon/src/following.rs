@@ -6,7 +6,6 @@
 //! on from the container's records.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +28,6 @@ use crate::sources::{SourceChange, SourceRecord, Stale, Target, any_stale};
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 /// Pause after an update that came in between.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Share of a pause by which it is longer or shorter at random, in percent.
-const JITTER: u64 = 10;
 
 /// The task that follows a container's references, which ends when this is dropped.
 #[derive(Debug)]
@@ -73,7 +70,7 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
             None if any_stale(&facts.sources) => AGAIN, // of an earlier daemon
             None => pause,
         };
-        tokio::time::sleep(with_jitter(pause)).await;
+        tokio::time::sleep(crate::with_jitter(pause)).await;
         again = false;
         match look(node, handle).await {
             Look::Fresh => backoff = None,
@@ -109,12 +106,6 @@ fn due_in(node: &Node, facts: &Facts) -> Option<Duration> {
 
 fn seconds() -> u64 {
     crate::now().0 / 1_000_000_000
-}
-
-/// Makes a pause up to a tenth longer or shorter, so that the containers of a node do not ask all at once.
-pub(crate) fn with_jitter(pause: Duration) -> Duration {
-    let random = RandomState::new().build_hasher().finish() % (2 * JITTER * 10 + 1);
-    pause.mul_f64(1.0 + (random as f64 / 10.0 - JITTER as f64) / 100.0)
 }
 
 /// Asks the providers once, and replaces what has changed.

@@ -50,6 +50,7 @@ pub mod events;
 mod exec;
 pub mod facts;
 mod following;
+mod forwarding;
 pub mod identity;
 pub mod images;
 pub mod launcher;
@@ -84,14 +85,24 @@ mod traces;
 mod transfers;
 pub mod wire;
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use executor_core::time::Timestamp;
+
+/// Share of a pause by which it is longer or shorter at random, in percent.
+const JITTER: u64 = 10;
 
 /// Returns the present time.
 pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
+}
+
+/// Makes a pause up to a tenth longer or shorter, so that many who wait do not come back all at once.
+pub(crate) fn with_jitter(pause: Duration) -> Duration {
+    let random = RandomState::new().build_hasher().finish() % (2 * JITTER * 10 + 1);
+    pause.mul_f64(1.0 + (random as f64 / 10.0 - JITTER as f64) / 100.0)
 }
 
 /// Locks a mutex. A thread that panicked has ended the process (`panic = "abort"`), so that no shipped code leaves a

@@ -6,6 +6,7 @@
 
 pub(crate) mod calls;
 mod logs;
+mod outward;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use prometheus_client::registry::Registry;
 
 use crate::facts::{End, Facts, Phase};
 pub(crate) use logs::Logs;
+pub(crate) use outward::OutwardMetrics;
 
 /// Bounds of the buckets of times, in seconds.
 const SECONDS: [f64; 16] =
@@ -55,6 +57,7 @@ pub struct Metrics {
     pub(crate) spans: Spans,
     /// Counters of containers' logs.
     pub(crate) logs: Mutex<Logs>,
+    outward: outward::Families,
 }
 
 /// Counters of spans.
@@ -141,6 +144,7 @@ impl Default for Metrics {
             call_times: Family::new_with_constructor(times),
             spans: Spans { dropped: family("reason", ["queue_full", "export_failed"]), ..Spans::default() },
             logs: Mutex::default(),
+            outward: outward::Families::default(),
         };
         metrics.register();
         metrics
@@ -233,7 +237,13 @@ impl Metrics {
             "Spans that were dropped, by the reason",
             self.spans.dropped.clone(),
         );
+        self.outward.register(&mut registry);
         self.registry = registry;
+    }
+
+    /// Returns the counters of a target of logs.
+    pub(crate) fn outward(&self, target: &'static str) -> OutwardMetrics {
+        self.outward.of(target)
     }
 
     /// Returns the registry of what is counted.

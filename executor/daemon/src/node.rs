@@ -20,6 +20,7 @@ use crate::event_log::EventLog;
 use crate::facts::Facts;
 use crate::launcher::{Launcher, LauncherLayers, Signer};
 use crate::ledger::{Ledger, LedgerError};
+use crate::logs::outward::Outward;
 use crate::logs::watch::DirectoryWatch;
 use crate::metrics::Metrics;
 use crate::problem::{Kind, Problem};
@@ -88,6 +89,10 @@ pub struct Node {
     pub artifacts: Artifacts,
     /// Watch over the directories of followed logs.
     pub log_watch: DirectoryWatch,
+    /// Where output is sent.
+    pub outward: Outward,
+    /// Number of tasks that send output.
+    pub forwarding: watch::Sender<usize>,
     /// Id of this boot.
     pub boot_id: String,
     /// True where the ledger was last written before the machine was started.
@@ -122,7 +127,7 @@ impl Node {
         let boot_id = executor_sys::identity::boot_id().map_err(NodeError::BootId)?;
         let launcher = Arc::new(Launcher::new(config.paths.launcher_socket()));
         let layers = LauncherLayers::new(Arc::clone(&launcher));
-        let metrics = Arc::default();
+        let metrics: Arc<Metrics> = Arc::default();
         let traces = Traces::start(config.traces.as_ref(), &metrics).map_err(NodeError::Traces)?;
         let node = Self {
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
@@ -131,6 +136,8 @@ impl Node {
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
             registry: Registry::new(config.capacity),
             events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),
+            outward: Outward::open(&config.logs, &config.paths.ledger(), &metrics),
+            forwarding: watch::Sender::new(0),
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
             booted: loaded.boot_id.is_some_and(|last| last != boot_id),
             cell: Cell::new(CellState {

@@ -16,7 +16,7 @@ use crate::{dist, generate};
 
 const UNITS: [&str; 4] =
     ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
-const DOCUMENTS: [&str; 25] = [
+const DOCUMENTS: [&str; 26] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -27,6 +27,7 @@ const DOCUMENTS: [&str; 25] = [
     "docs/guides/client.md",
     "docs/guides/cnab.md",
     "docs/guides/identity.md",
+    "docs/guides/logs.md",
     "docs/guides/references.md",
     "docs/guides/conventions.md",
     "docs/guides/bundles.md",

@@ -11,7 +11,7 @@ use super::{Check, ConfigError, SOCKET_PATH_MAX};
 /// Most containers with series of their own.
 const CONTAINERS_MAX: u64 = 10_000;
 /// Most labels of containers that become labels of series.
-const LABELS_MAX: usize = 10;
+pub(super) const LABELS_MAX: usize = 10;
 /// Longest name of a container's label, in bytes.
 const LABEL_MAX: usize = 63;
 

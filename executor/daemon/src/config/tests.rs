@@ -274,3 +274,45 @@ fn a_collector_of_traces_is_named_without_a_password() {
         assert!(told.contains("FILE: traces.endpoint = ") && told.contains(why) && !told.contains("s3cret"), "{told}");
     }
 }
+
+#[test]
+fn targets_of_logs_are_checked_and_every_fault_is_told() {
+    let none = load("[logs]\ntargets = [\"file\"]\n[logs.syslog]\nfacility = \"local7\"\n", &[]).unwrap().logs;
+    assert!(none.syslog.is_none() && none.journald.is_none());
+    let text = "[logs]\ntargets = [\"file\", \"journald\", \"syslog\"]\nlabels = [\"app\"]\n[logs.syslog]\n\
+                address = \"tls://[::1]:6514\"\nca_file = \"/ca\"\ncertificate = \"/c\"\nkey = \"/k\"\n";
+    let logs = load(text, &[]).unwrap().logs;
+    assert_eq!(logs.journald.as_deref(), Some(Path::new("/run/systemd/journal/socket")));
+    let own = Some(("/c".into(), "/k".into()));
+    let address = SyslogAddress::Tls { host: "::1".into(), port: 6514, ca_file: "/ca".into(), own };
+    let syslog = logs.syslog.unwrap();
+    assert_eq!((syslog.address, syslog.facility), (address, 1));
+    let unix = "[logs]\ntargets = [\"syslog\"]\n[logs.syslog]\naddress = \"unix:///dev/log\"\n";
+    assert_eq!(load(unix, &[]).unwrap().logs.syslog.unwrap().address, SyslogAddress::Unix("/dev/log".into()));
+    let wrong = "[logs]\ntargets = [\"syslog\"]\nlabels = [\"message\", \"container.id\", \"a.b\", \"a-b\", \"_x\"]\n\
+                 message_bytes_max = 2047\nwaiting_bytes_max = \"2048G\"\n[logs.journald]\nsocket = \"x\"\n[logs.syslog]\n\
+                 address = \"tcp://a:1\"\nkey = \"k\"\nfacility = \"local8\"\napp_name = \"a b\"\nstructured_data_id = \"x\"\n";
+    let told = load(wrong, &[]).unwrap_err();
+    for part in [
+        "the field MESSAGE,",
+        "the field CONTAINER_ID,",
+        "both become A_B",
+        "must begin with a letter",
+        "logs.message_bytes_max = 2047: must be 2048 to 1048576",
+        "logs.waiting_bytes_max",
+        "logs.journald.socket = x",
+        "logs.syslog.address = tcp://a:1: must be tls://HOST:PORT",
+        "logs.syslog.key = k: must be an absolute path",
+        "certificate and key are needed together",
+        "logs.syslog.facility = local8: must be one of kern, user",
+        "logs.syslog.app_name",
+        "logs.syslog.structured_data_id",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let told = |rest: &str| load(&format!("[logs]\ntargets = [\"syslog\"]\n{rest}"), &[]).unwrap_err();
+    assert!(told("").contains("logs.syslog.address = (not set)"));
+    assert!(told("[logs.syslog]\naddress = \"tls://a:1\"\n").contains("needs logs.syslog.ca_file"));
+    let large = told("message_bytes_max = \"1M\"\n[logs.syslog]\naddress = \"unix:///x\"\nca_file = \"/ca\"\n");
+    assert!(large.contains("at most 65536") && large.contains("logs.syslog.ca_file = /ca: needs"), "{large}");
+}

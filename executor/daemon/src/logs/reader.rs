@@ -26,6 +26,8 @@ const FIRST_LINE_MAX: usize = 128;
 #[derive(Debug)]
 pub struct LogReader {
     directory: PathBuf,
+    /// True when no further files are looked for: the directory may be another container's by now.
+    detached: bool,
     /// Files to be read, the oldest first; empty before the first look, and while there is no log.
     files: VecDeque<Open>,
     /// Incomplete last line of the first file.
@@ -45,6 +47,10 @@ pub enum Item<'a> {
     Gap(Place, Place, Missing),
 }
 
+/// Files of a log, the oldest first.
+#[derive(Debug, Default)]
+pub struct LogFiles(VecDeque<Open>);
+
 #[derive(Debug)]
 struct Open {
     file: File,
@@ -56,7 +62,14 @@ struct Open {
 impl LogReader {
     /// Makes the reader of the log in a container's directory.
     pub fn new(directory: PathBuf) -> Self {
-        Self { directory, files: VecDeque::new(), carry: Vec::new(), skipping: false, place: Place::default() }
+        Self {
+            directory,
+            detached: false,
+            files: VecDeque::new(),
+            carry: Vec::new(),
+            skipping: false,
+            place: Place::default(),
+        }
     }
 
     /// Returns the place up to which the log was read.
@@ -67,6 +80,34 @@ impl LogReader {
     /// Returns the container's directory.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Opens the files of the log in this directory, to be read when they are deleted.
+    ///
+    /// # Errors
+    /// They cannot be opened. Missing files are no error.
+    pub fn files(directory: &Path) -> io::Result<LogFiles> {
+        look(directory).map(LogFiles)
+    }
+
+    /// Goes on with these files, where they are newer than what is read, and looks for no others. Only for a log that does not
+    /// grow. What is given after the first call is left out.
+    pub fn detach(&mut self, files: LogFiles) {
+        if std::mem::replace(&mut self.detached, true) {
+            return;
+        }
+        let last = self.files.back().map(|file| file.identity);
+        let known = files.0.iter().position(|file| Some(file.identity) == last);
+        self.files.extend(files.0.into_iter().skip(known.map_or(0, |at| at + 1)));
+    }
+
+    /// Returns the bytes of the open files that were not read.
+    pub fn remaining(&self) -> u64 {
+        let left = |file: &Open| {
+            let read = io::Seek::stream_position(&mut &file.file).unwrap_or(0);
+            file.file.metadata().map_or(0, |metadata| metadata.len().saturating_sub(read))
+        };
+        self.files.iter().map(left).sum()
     }
 
     /// Reads some entries and gaps; true where there may be more at once.
@@ -148,20 +189,25 @@ impl LogReader {
         self.skipping = false;
     }
 
-    /// Opens the log's present files, the oldest first.
+    /// Opens the log's present files, the oldest first; none where no others are looked for.
     fn look(&self) -> io::Result<VecDeque<Open>> {
-        loop {
-            // In this order a rotation in between shows the same file twice.
-            let current = open(&self.directory.join("log"))?;
-            let older = open(&self.directory.join("log.1"))?;
-            match (older, current) {
-                (Some(older), Some(current)) if older.identity == current.identity => {}
-                // After two rotations in between the older file is newer than the current one.
-                (Some(older), Some(current)) if older.begins.is_some() && older.begins > current.begins => {
-                    return Ok(VecDeque::from([current, older]));
-                }
-                (older, current) => return Ok(older.into_iter().chain(current).collect()),
+        if self.detached { Ok(VecDeque::new()) } else { look(&self.directory) }
+    }
+}
+
+/// Opens the present files of the log in a directory, the oldest first.
+fn look(directory: &Path) -> io::Result<VecDeque<Open>> {
+    loop {
+        // In this order a rotation in between shows the same file twice.
+        let current = open(&directory.join("log"))?;
+        let older = open(&directory.join("log.1"))?;
+        match (older, current) {
+            (Some(older), Some(current)) if older.identity == current.identity => {}
+            // After two rotations in between the older file is newer than the current one.
+            (Some(older), Some(current)) if older.begins.is_some() && older.begins > current.begins => {
+                return Ok(VecDeque::from([current, older]));
             }
+            (older, current) => return Ok(older.into_iter().chain(current).collect()),
         }
     }
 }

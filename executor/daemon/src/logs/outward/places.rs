@@ -1,0 +1,155 @@
+//! How far each container's log was sent, over restarts of executord.
+//!
+//! One small file for each target in the ledger's directory, written about once a second and at the end. It is no part of the ledger's
+//! database, because a place that is lost costs lines that come twice, and a sync for each second of output would cost the disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use executor_core::ident::ContainerId;
+use executor_core::logline::Place;
+use executor_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::locked;
+
+/// Largest file that is read: some hundred thousand containers.
+const FILE_MAX: u64 = 64 << 20;
+
+/// Places of one target.
+#[derive(Debug)]
+pub(super) struct Places {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// True where there was no file: this is the first daemon that sends there.
+    is_new: bool,
+    is_changed: bool,
+    containers: BTreeMap<ContainerId, Kept>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Kept {
+    created_at: u64,
+    bytes: u64,
+    entries: u64,
+    /// True when everything was sent.
+    done: bool,
+}
+
+impl Places {
+    /// Reads the file.
+    pub(super) fn open(path: PathBuf) -> Self {
+        let (is_new, containers) = match read(&path) {
+            Ok(containers) => (false, containers),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (true, BTreeMap::new()),
+            Err(error) => {
+                let why = crate::plain(&error);
+                tracing::warn!(path = %path.display(), why, "cannot read how far logs were sent: they are sent again");
+                (false, BTreeMap::new())
+            }
+        };
+        // An empty file says that there was a daemon.
+        Self { path, state: Mutex::new(State { is_new, is_changed: is_new, containers }) }
+    }
+
+    /// Returns where to begin with a container; none where everything was sent. `is_over` is true of one that was completed before
+    /// this daemon: where nothing was sent there before, its log stays where it is.
+    pub(super) fn begin(&self, id: &ContainerId, created_at: Timestamp, is_over: bool) -> Option<Place> {
+        let mut state = locked(&self.state);
+        let known = state.containers.get(id).filter(|kept| kept.created_at == created_at.0).copied();
+        let kept = known.unwrap_or_else(|| {
+            let done = state.is_new && is_over;
+            let kept = Kept { created_at: created_at.0, bytes: 0, entries: 0, done };
+            state.containers.insert(id.clone(), kept);
+            state.is_changed = true;
+            kept
+        });
+        (!kept.done).then_some(Place { bytes: kept.bytes, entries: kept.entries })
+    }
+
+    /// Notes how far a container's log was sent.
+    pub(super) fn reached(&self, id: &ContainerId, created_at: Timestamp, place: Place, done: bool) {
+        let mut state = locked(&self.state);
+        // The id may belong to a later container by now.
+        let kept = state.containers.get_mut(id).filter(|kept| kept.created_at == created_at.0);
+        if let Some(kept) = kept {
+            *kept = Kept { bytes: place.bytes, entries: place.entries, done, ..*kept };
+            state.is_changed = true;
+        }
+    }
+
+    /// Forgets the containers that are not there any more.
+    pub(super) fn retain(&self, is_there: impl Fn(&ContainerId) -> bool) {
+        let mut state = locked(&self.state);
+        let before = state.containers.len();
+        state.containers.retain(|id, _| is_there(id));
+        state.is_changed |= state.containers.len() != before;
+    }
+
+    /// Writes the file where something has changed.
+    ///
+    /// # Errors
+    /// It cannot be written; it is tried again with the next call.
+    pub(super) fn save(&self) -> io::Result<()> {
+        let text = {
+            let mut state = locked(&self.state);
+            if !std::mem::take(&mut state.is_changed) {
+                return Ok(());
+            }
+            serde_json::to_vec(&state.containers)?
+        };
+        let new = self.path.with_extension("new");
+        let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &self.path));
+        if written.is_err() {
+            locked(&self.state).is_changed = true;
+        }
+        written
+    }
+}
+
+fn read(path: &Path) -> io::Result<BTreeMap<ContainerId, Kept>> {
+    let length = path.metadata()?.len();
+    if length > FILE_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("has {length} bytes")));
+    }
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_come_back_and_belong_to_one_container() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logs-syslog.json");
+        let (a, b): (ContainerId, ContainerId) = ("a".parse().unwrap(), "b".parse().unwrap());
+        let place = Place { bytes: 5, entries: 1 };
+        let places = Places::open(path.clone());
+        assert_eq!(places.begin(&b, Timestamp(1), true), None, "of the time before");
+        assert_eq!(places.begin(&a, Timestamp(1), false), Some(Place::default()));
+        places.reached(&a, Timestamp(2), Place::default(), true);
+        places.reached(&a, Timestamp(1), place, false);
+        places.save().unwrap();
+
+        let places = Places::open(path.clone());
+        assert_eq!(places.begin(&a, Timestamp(1), true), Some(place));
+        assert_eq!(places.begin(&a, Timestamp(2), false), Some(Place::default()), "the id's next container");
+        assert_eq!(places.begin(&b, Timestamp(1), true), None);
+        assert_eq!(places.begin(&"c".parse().unwrap(), Timestamp(1), true), Some(Place::default()));
+        places.retain(|id| *id == a);
+        places.save().unwrap();
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(
+            Places::open(path).begin(&b, Timestamp(1), true),
+            Some(Place::default()),
+            "nothing is lost silently"
+        );
+    }
+}

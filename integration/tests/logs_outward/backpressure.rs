@@ -1,0 +1,104 @@
+//! A receiver that does not read holds no container up, and what it misses is told with the right numbers.
+
+use executor_core::logline::{self, Line};
+use integration::api::exit;
+use integration::daemon::Setup;
+use integration::request::{RequestBuilder as _, sh};
+use integration::wait;
+
+use super::{Receiver, configuration, directory, metric};
+
+/// Lines of the flood, of 100 bytes each.
+const LINES: u64 = 1_000_000;
+
+/// 100 MB while the receiver does not read: the container ends, another one's lines are all there, and of the flood every line is
+/// either received or told as dropped. The numbers in the stream and in the metrics are those of the log's own count.
+#[test]
+fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
+    let setup = Setup::default();
+    let socket = directory(&setup).join("log.sock");
+    let receiver = Receiver::listen(&socket);
+    let config = configuration(&setup, &format!("unix://{}", socket.display()), "[launcher]\nlog_bytes_max = '1M'");
+    let daemon = setup.config(&config).start();
+    let mut connection = receiver.accept();
+
+    let line = "0123456789".repeat(9) + "abcdefghi";
+    let ended = daemon.api.run_to_end(sh(&format!("yes {line} | head -n {LINES}; echo end")).id("flood"));
+    assert_eq!(exit(&ended), Ok(0));
+    daemon.api.run_to_end(sh("for i in 1 2 3; do echo calm $i; done").id("calm"));
+    // Nothing was read so far, and nothing is dropped before it must be: that it waits is told.
+    assert!(metric(&daemon, "executor_log_waiting_containers", "syslog") >= 1);
+
+    let (mut flood, mut calm, mut dropped) = (0, Vec::new(), (0, 0));
+    let (mut ended, mut told) = (false, 0);
+    while !ended || calm.len() < 3 {
+        let message = connection.next().unwrap();
+        if message.head.contains(" calm ") {
+            calm.push(message.text);
+        } else if let Some(lines) = message.parameter("dropped_lines") {
+            told += 1;
+            dropped.0 += lines;
+            dropped.1 += message.parameter("dropped_bytes").unwrap();
+            assert!(message.text.starts_with(&format!("{lines} lines of output")) && message.head.starts_with("<12>"));
+        } else if message.text == "end" {
+            ended = true;
+        } else {
+            // At a gap a line may have lost its beginning or its end, which is marked.
+            assert!(line.contains(&message.text), "{message:?}");
+            flood += message.text.len() as u64 + u64::from(!message.head.contains("partial_last=\"false\""));
+        }
+    }
+    assert_eq!(calm, ["calm 1", "calm 2", "calm 3"]);
+    assert!(told >= 1, "the log holds 2 MB of 100");
+    let whole = LINES * 100 + 4;
+    assert_eq!(flood + 4 + dropped.1, whole, "{flood} bytes came, {dropped:?} are told");
+    let counted = || {
+        let value = |name: &str| metric(&daemon, name, "syslog");
+        (value("executor_log_unsent_lines_total"), value("executor_log_unsent_bytes_total"))
+    };
+    assert_eq!(counted(), dropped);
+    wait::until("the daemon's log tells of it", || {
+        let log = daemon.setup().logged();
+        log.contains(&format!("bytes={}", dropped.1)).then_some(())
+    });
+    // The place of the log's own end is the control of both numbers.
+    let kept = std::fs::read(daemon.setup().state_dir().join("containers/flood/log")).unwrap();
+    let mut place = logline::Place::default();
+    for text in kept.split(|byte| *byte == b'\n') {
+        match logline::parse(text) {
+            Some(Line::Entry(entry)) => place.pass(&entry),
+            Some(Line::Place(_, at, _)) => place = at,
+            None => {}
+        }
+    }
+    assert_eq!(place.bytes, whole);
+}
+
+/// What a deleted container wrote is sent after it is gone, up to the bound; beyond it the drop is told.
+#[test]
+fn the_log_of_a_deleted_container_is_sent_up_to_a_bound() {
+    let setup = Setup::default();
+    let socket = directory(&setup).join("log.sock");
+    let config = configuration(&setup, &format!("unix://{}", socket.display()), "");
+    let daemon = setup.config(&config.replace("[logs.syslog]", "waiting_bytes_max = '64K'\n[logs.syslog]")).start();
+    // Nobody listens yet.
+    for id in ["kept", "beyond"] {
+        daemon.api.run_to_end(sh("echo one; echo two").id(id));
+        daemon.api.delete(id, false).unwrap();
+        // The first one takes all the room that there is.
+        let waits = || metric(&daemon, "executor_log_waiting_deleted_bytes", "syslog") == 64 << 10;
+        wait::until("it waits", || waits().then_some(()));
+    }
+    wait::until("the other one is dropped", || {
+        (metric(&daemon, "executor_log_unsent_lines_total", "syslog") == 2).then_some(())
+    });
+    // A later container of the id has nothing to do with it.
+    daemon.api.run_to_end(sh("echo later").id("kept"));
+    let mut connection = Receiver::listen(&socket).accept();
+    let mut texts: Vec<String> = (0..3).map(|_| connection.next().unwrap().text).collect();
+    texts.sort();
+    assert_eq!(texts, ["later", "one", "two"]);
+    wait::until("nothing waits", || {
+        (metric(&daemon, "executor_log_waiting_deleted_bytes", "syslog") == 0).then_some(())
+    });
+}

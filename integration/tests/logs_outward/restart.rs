@@ -1,0 +1,90 @@
+//! Restarts of executord: after an orderly one nothing comes twice and nothing is missing; after a kill nothing is missing.
+
+use std::collections::BTreeSet;
+
+use executor_proto::v1::Redaction;
+use executor_residue::process::Process;
+use executor_residue::{Canary, Needles, Search};
+use integration::daemon::Setup;
+use integration::request::{RequestBuilder as _, sh};
+use integration::wait;
+
+use super::{Message, Receiver, configuration, directory, metric};
+
+/// Counts as fast as it is told to, and ends when it is told to.
+const COUNT: &str = "trap 'echo end; exit' USR1; i=0; while :; do i=$((i+1)); echo $i; sleep 0.002; done";
+
+fn numbers(messages: &[Message]) -> Vec<u64> {
+    messages.iter().filter_map(|message| message.text.parse().ok()).collect()
+}
+
+#[test]
+fn a_restart_loses_nothing_and_an_orderly_one_repeats_nothing() {
+    let setup = Setup::default();
+    let socket = directory(&setup).join("log.sock");
+    let receiver = Receiver::listen(&socket);
+    let config = configuration(&setup, &format!("unix://{}", socket.display()), "");
+    let mut daemon = setup.config(&config).start();
+    daemon.api.run_to_end(sh("echo before").id("before"));
+    daemon.api.started(sh(COUNT).id("counter"));
+    let mut connection = receiver.accept();
+    let mut all = connection.until("100");
+    assert!(daemon.terminate().success());
+    while let Some(message) = connection.next() {
+        all.push(message);
+    }
+    daemon.start_again();
+    let mut connection = receiver.accept();
+    let reached = numbers(&all).len() as u64 + 100;
+    all.extend(connection.until(&reached.to_string()));
+    let counted = numbers(&all);
+    assert_eq!(counted, (1..=reached).collect::<Vec<_>>(), "in order, none twice");
+    assert_eq!(all.iter().filter(|message| message.text == "before").count(), 1);
+
+    daemon.kill();
+    while let Some(message) = connection.next() {
+        all.push(message);
+    }
+    daemon.start_again();
+    let mut connection = receiver.accept();
+    daemon.api.signal("counter", 10).unwrap();
+    all.extend(connection.until("end"));
+    let counted: BTreeSet<u64> = numbers(&all).into_iter().collect();
+    assert_eq!(counted.len() as u64, *counted.last().unwrap(), "some may come twice, and none is missing");
+    assert_eq!(metric(&daemon, "executor_log_unsent_lines_total", "syslog"), 0);
+}
+
+/// A secret that was printed is not in executord's memory while the receiver does not take its lines, nor when the container is gone.
+/// The control prints it unmasked, and is found in what waits.
+#[test]
+fn no_secret_waits_in_memory_for_a_receiver() {
+    let search = |redaction: Redaction| {
+        let setup = Setup::default();
+        let socket = directory(&setup).join("log.sock");
+        let receiver = Receiver::listen(&socket);
+        let config = configuration(&setup, &format!("unix://{}", socket.display()), "");
+        let daemon = setup.config(&config).start();
+        let _connection = receiver.accept();
+        let canary = Canary::random(64).unwrap();
+        let mut needles = Needles::new().unwrap();
+        needles.add("secret", canary.as_bytes());
+        // More than the socket takes: a batch waits in executord, and each line of it has the secret.
+        let script = "yes \"secret=$(cat /etc/cf-service-bindings/db/password)\" | head -n 50000";
+        let mut request = sh(script).id("prints").file("db/password", canary.as_bytes());
+        request.redaction = redaction.into();
+        daemon.api.run_to_end(request);
+        wait::until("the lines wait", || {
+            (metric(&daemon, "executor_log_waiting_containers", "syslog") == 1).then_some(())
+        });
+        let found = || {
+            let mut search = Search::new(&needles);
+            search.process(&Process::of(daemon.pid() as u32).unwrap());
+            search.report().found()
+        };
+        let waiting = found();
+        daemon.api.delete("prints", false).unwrap();
+        (waiting, found())
+    };
+    assert_eq!(search(Redaction::Auto), (false, false));
+    assert!(search(Redaction::None).0, "the control is found");
+}
