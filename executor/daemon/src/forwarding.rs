@@ -112,8 +112,7 @@ async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<Target>, m
         // The state is read before the file: a completed container has written all of its output.
         let (over, deleted) = match &*presence.borrow_and_update() {
             Presence::Present(facts) => (facts.state == State::Completed, false),
-            Presence::Deleted(_) => (true, true),
-            Presence::Refused(_) => (true, true),
+            Presence::Deleted(_) | Presence::Refused(_) => (true, true),
         };
         if deleted && waiting.is_none() {
             waiting = target.wait(log.remaining());
@@ -133,7 +132,7 @@ async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<Target>, m
         (log, paused) = drain(node, target, log, &mut presence, (over, deleted)).await;
         match paused {
             Paused::Stopping => {
-                if deleted {
+                if is_gone(&presence) {
                     blocking(log, |log| log.give_up(None)).await;
                 }
                 return;
@@ -151,6 +150,11 @@ async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<Target>, m
         }
     }
     log.finish();
+}
+
+/// True of a container whose log no later daemon finds.
+fn is_gone(presence: &watch::Receiver<Presence>) -> bool {
+    !matches!(&*presence.borrow(), Presence::Present(_))
 }
 
 /// Sends what there is. Each chunk has its turn.
@@ -188,7 +192,7 @@ async fn drain(
         };
         log.sent(&batch, sent);
         if stopped {
-            if deleted {
+            if is_gone(presence) {
                 log = blocking(log, move |log| log.give_up(Some((&batch, sent)))).await;
             }
             return (log, Paused::Stopping);

@@ -80,7 +80,7 @@ impl Rsyslogd {
 fn unix_input(dir: &Path) -> String {
     format!(
         "module(load=\"imuxsock\" SysSock.Use=\"off\")\ninput(type=\"imuxsock\" Socket=\"{}\" UseSpecialParser=\"off\" \
-         UsePIDFromSystem=\"off\" ruleset=\"all\")",
+         UsePIDFromSystem=\"off\" IgnoreTimestamp=\"off\" ruleset=\"all\")",
         dir.join("log.sock").display()
     )
 }

@@ -50,7 +50,8 @@ impl Default for Logs {
         Self {
             targets: vec![Target::File],
             labels: Vec::new(),
-            message_bytes_max: Bytes(8 << 10),
+            // rsyslog takes 8,096 by default, and loses its place in a stream with larger ones.
+            message_bytes_max: Bytes(8000),
             waiting_bytes_max: Bytes(256 << 20),
             journald: Journald::default(),
             syslog: Syslog::default(),

@@ -1,7 +1,7 @@
 //! The connection to a receiver: made when it is needed, made again when it breaks, for as long as it takes.
 //!
 //! Nothing here gives up or drops: what cannot be sent stays in the logs' files, and who waits here is one task that reads a log.
-//! The pauses between attempts grow to half a minute, each a little longer or shorter at random, so that the nodes of a cell do not come
+//! The pauses between attempts grow to 15 seconds, each a little longer or shorter at random, so that the nodes of a cell do not come
 //! back all at once. Certificates are read with each attempt.
 
 use std::io;
@@ -25,7 +25,7 @@ use super::journald;
 use crate::config::SyslogAddress;
 
 /// First and longest pause between attempts.
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(15));
 /// Time limit for an attempt.
 const ATTEMPT: Duration = Duration::from_secs(10);
 /// A receiver that does not believe the node's certificate says so after the handshake (TLS 1.3): time that it has for that.
