@@ -56,7 +56,8 @@ fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
         let value = |name: &str| metric(&daemon, name, "syslog");
         (value("executor_log_unsent_lines_total"), value("executor_log_unsent_bytes_total"))
     };
-    assert_eq!(counted(), dropped);
+    // A scrape may be a second old.
+    wait::until("the metrics tell of it", || (counted() == dropped).then_some(()));
     wait::until("the daemon's log tells of it", || {
         let log = daemon.setup().logged();
         log.contains(&format!("bytes={}", dropped.1)).then_some(())

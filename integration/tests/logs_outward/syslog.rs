@@ -194,7 +194,9 @@ fn a_real_receiver_gets_lines_over_tls_and_again_after_it_died() {
     files("server", &ours.node("receiver"));
     let mut rsyslogd = Rsyslogd::start(&dir, &tls_input(&dir, port));
     rsyslogd.until("first", "one");
-    assert_eq!(metric(&daemon, "executor_log_target_connected", "syslog"), 1);
+    wait::until("the connection is told", || {
+        (metric(&daemon, "executor_log_target_connected", "syslog") == 1).then_some(())
+    });
 
     rsyslogd.child.kill().unwrap();
     rsyslogd.child.wait().unwrap();

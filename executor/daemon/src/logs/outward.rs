@@ -102,8 +102,6 @@ pub(crate) struct Batch {
     messages: Vec<Encoded>,
     /// Place at which the log is read again after all of them.
     end: Place,
-    /// Output that is missing before or between them.
-    dropped: Dropped,
     /// True when there may be more at once.
     pub(crate) more: bool,
 }
@@ -329,7 +327,7 @@ impl OutwardLog {
         self.reader.directory()
     }
 
-    /// Reads some of the log. With `over` nothing is added to it, and what it ends with is the end of a line. Blocks on the disk.
+    /// Reads some of the log, and counts what is missing. With `over` nothing is added to it, and what it ends with is the end of a line. Blocks on the disk.
     ///
     /// # Errors
     /// The files cannot be read.
@@ -344,8 +342,8 @@ impl OutwardLog {
         if !more {
             self.assembler.flush(over, &mut messages);
         }
-        let mut batch =
-            Batch { end: self.assembler.resume(), dropped: self.assembler.take_dropped(), more, ..Batch::default() };
+        self.target.count_dropped(self.assembler.take_dropped());
+        let mut batch = Batch { end: self.assembler.resume(), more, ..Batch::default() };
         for message in &messages {
             self.encode(message, &mut batch);
         }
@@ -375,7 +373,6 @@ impl OutwardLog {
 
     /// Counts what was sent of a batch, and notes the place.
     pub(crate) fn sent(&self, batch: &Batch, sent: usize) {
-        self.target.count_dropped(batch.dropped);
         let metrics = &self.target.metrics;
         for bytes in batch.messages[..sent].iter().filter_map(|message| message.output) {
             metrics.sent_lines.inc();
@@ -405,7 +402,6 @@ impl OutwardLog {
             }
         }
         while let Ok(batch) = self.read(true) {
-            self.target.count_dropped(batch.dropped);
             for bytes in batch.messages.iter().filter_map(|message| message.output) {
                 rest.add(Dropped { lines: 1, bytes });
             }
