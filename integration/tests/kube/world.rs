@@ -15,9 +15,9 @@ use integration::rootfs::Rootfs;
 use serde_json::Value;
 
 /// Values of a Secret, before and after a rotation, and of a variable.
-pub(crate) const OLD: &str = "canary-of-a-secret-71f2c9d0a4";
-pub(crate) const NEW: &str = "canary-of-a-rotation-5e80b13fc7";
-pub(crate) const VARIABLE: &str = "canary-of-a-variable-0c4d92ba18";
+pub(crate) const OLD: &str = "canary-of-a-secret-71f2c9d0a4e85b36";
+pub(crate) const NEW: &str = "canary-of-a-rotation-5e80b13fc7d2946a";
+pub(crate) const VARIABLE: &str = "canary-of-a-variable-0c4d92ba18f7e053";
 
 /// A pod with two containers, an init container, a sidecar, probes, hooks, a Secret, a ConfigMap and an emptyDir.
 pub(crate) const POD: &str = r#"

@@ -119,7 +119,8 @@ fn one(
                 rotated.push(member.name.clone())
             }
             Some(_) => {}
-            None => ask |= has_secrets(member),
+            // Nor is it known whether the hook after its start was carried out.
+            None => ask |= has_secrets(member) || member.post_start.is_some(),
         }
     }
     Ok(match (ask, rotated.is_empty()) {

@@ -18,7 +18,7 @@ use crate::error::KubeError;
 use crate::input::Input;
 use crate::known::{self, Context, KnownPod, created_at};
 use crate::memory::Memory;
-use crate::{jobs, pod, view};
+use crate::{hooks, jobs, pod, view};
 
 pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> Result<u8, Failure> {
     let (mut plan, warnings) = read(session, input).await?;
@@ -211,14 +211,15 @@ impl Playing<'_> {
     /// Starts a pod and remembers its secrets' digests.
     pub(crate) async fn start(&mut self, plan: &PodPlan) -> Result<(), Failure> {
         let context = self.context.clone();
-        let mut started = pod::within(&context, plan, pod::start(&context, plan)).await;
+        let unsure = self.unsure(plan);
+        let mut started = pod::within(&context, plan, pod::start(&context, plan, &unsure)).await;
         let is_other = |started: &Result<_, Failure>| {
             started.as_ref().is_err_and(|failure| failure.code() == Some(Code::AlreadyExists))
         };
         if is_other(&started) && self.known.contains_key(&plan.id) {
             // A play that was cut off has begun it with other secrets.
             self.remove(&plan.id).await?;
-            started = pod::within(&context, plan, pod::start(&context, plan)).await;
+            started = pod::within(&context, plan, pod::start(&context, plan, &unsure)).await;
         }
         if is_other(&started) {
             return Err(KubeError::Foreign(plan.id.clone()).into());
@@ -228,6 +229,16 @@ impl Playing<'_> {
             self.memory.remember(&created_at(container), member)?;
         }
         Ok(())
+    }
+
+    /// Containers that are there and that this program does not remember: a play was cut off.
+    fn unsure(&self, plan: &PodPlan) -> BTreeSet<String> {
+        let Some(known) = self.known.get(&plan.id) else { return BTreeSet::new() };
+        let is_unsure = |member: &&Member| {
+            let container = known.member(&member.request.id);
+            container.is_some_and(|container| self.memory.compare(&created_at(container), member).is_none())
+        };
+        plan.members.iter().filter(is_unsure).map(|member| member.request.id.clone()).collect()
     }
 
     /// Replaces changed files in place.
@@ -242,6 +253,13 @@ impl Playing<'_> {
                 Some(_) => {}
                 None => {
                     if self.is_same(member).await? {
+                        if let (Some(hook), State::Running) = (&member.post_start, container.state())
+                            && let Some(message) = hooks::run(&self.context.client, &container.id, hook).await?
+                        {
+                            let (pod, container) = (pod::shown(plan), member.name.clone());
+                            let message = format!("PostStartHookError: {message}");
+                            return Err(KubeError::Container { pod, container, message }.into());
+                        }
                         self.memory.remember(&created, member)?;
                         continue;
                     }

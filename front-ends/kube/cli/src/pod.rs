@@ -1,5 +1,6 @@
 //! One pod: its start in the order of its containers, and its end (P22, P26, P31, P32, P44).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agent_cli::failure::Failure;
@@ -24,8 +25,13 @@ const GRACE_LEAST: Duration = Duration::from_secs(2);
 /// Grace of a container whose own is not known.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Makes a pod and starts its containers: those that are there already are left. Returns when the mains were started.
-pub(crate) async fn start(context: &Context, plan: &PodPlan) -> Result<Vec<Container>, Failure> {
+/// Makes a pod and starts its containers: those that are there already are left. Returns when the mains were started. Of those in `unsure`
+/// nobody knows whether the hook after their start was carried out: it is carried out again, as Kubernetes does it at least once.
+pub(crate) async fn start(
+    context: &Context,
+    plan: &PodPlan,
+    unsure: &BTreeSet<String>,
+) -> Result<Vec<Container>, Failure> {
     let shown = shown(plan);
     fetch(context, plan).await?;
     let doing = format!("create the pod {shown}");
@@ -48,7 +54,7 @@ pub(crate) async fn start(context: &Context, plan: &PodPlan) -> Result<Vec<Conta
                 context.progress(format!("{shown}: {}: warning: {}", member.name, plain(warning)));
             }
         }
-        let hook = member.post_start.as_ref().filter(|_| answer.created);
+        let hook = member.post_start.as_ref().filter(|_| answer.created || unsure.contains(&member.request.id));
         let container = follow(context, plan, member, answer.container, hook).await?;
         started.push(container);
     }
