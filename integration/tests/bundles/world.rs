@@ -104,11 +104,13 @@ impl World {
         self.good(&["status", name, "--json"]).json()
     }
 
-    /// Namespaces of the pods whose containers there are.
+    /// Namespaces of the pods whose containers there are: the beginning of their ids.
     pub(crate) fn namespaces(&self) -> Vec<String> {
         let containers: Vec<Container> = self.daemon.api.list(ListRequest::default()).unwrap().containers;
-        let mut found: Vec<String> =
-            containers.iter().filter_map(|it| it.labels.get("executor.kube/namespace").cloned()).collect();
+        let mut found: Vec<String> = containers
+            .iter()
+            .filter_map(|it| it.id.split_once('_').map(|(namespace, _)| namespace.to_owned()))
+            .collect();
         found.sort();
         found.dedup();
         found

@@ -296,7 +296,12 @@ impl<'a> Work<'a> {
     }
 
     /// Repairs an installation that must be there afterwards: one that was being uninstalled is gone.
-    async fn repair_to_use(&self, player: &mut Player<'_>, locked: &Locked, it: &mut Installation) -> Result<(), Failure> {
+    async fn repair_to_use(
+        &self,
+        player: &mut Player<'_>,
+        locked: &Locked,
+        it: &mut Installation,
+    ) -> Result<(), Failure> {
         self.repair(player, locked, it).await?;
         if it.phase == Phase::Uninstalling {
             self.store.forget(locked).map_err(InstallError::from)?;
