@@ -20,7 +20,7 @@ use executor_core::lifecycle::State;
 use executor_core::protocol::SignRequest;
 use executor_core::time::Timestamp;
 use executor_core::validate::Violation;
-use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Reserved};
+use executor_core::validate::ViolationReason::{Conflict, OutOfRange};
 use executor_proto::v1::{self, EnvironmentVariable, File, RunRequest};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -220,17 +220,6 @@ fn make_key() -> Option<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     }
     pem.extend_from_slice(b"-----END PRIVATE KEY-----\n");
     Some((pem, public_key))
-}
-
-/// Finds files of an update that belong to a container's identity.
-pub(crate) fn of_update(root: &Path, facts: &Facts, request: &v1::UpdateFilesRequest) -> Vec<Violation> {
-    let Some(identity) = &facts.identity else { return Vec::new() };
-    let is_ours = |path: &str| identity.files.contains(&root.join(path));
-    let fault = || Reserved.because("belongs to the container's identity, which the executor replaces");
-    let files = request.files.iter().enumerate().filter(|(_, file)| is_ours(&file.path));
-    let files = files.map(|(index, _)| Violation::new(format!("files[{index}].path"), fault()));
-    let removed = request.removed_paths.iter().enumerate().filter(|(_, path)| is_ours(path));
-    files.chain(removed.map(|(index, _)| Violation::new(format!("removed_paths[{index}]"), fault()))).collect()
 }
 
 /// The task that replaces a container's certificate, which ends when this is dropped.

@@ -6,8 +6,6 @@ use executor_core::identity::IdentityNames;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::sources::Stale;
-
 /// Certificate of a container that is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentityRecord {
@@ -32,4 +30,13 @@ pub struct IdentityRecord {
     /// Set while it cannot be replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<Stale>,
+}
+
+/// Why a value or a certificate may be old.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stale {
+    /// First failure.
+    pub since: Timestamp,
+    /// Last failure's reason.
+    pub why: String,
 }

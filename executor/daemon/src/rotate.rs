@@ -6,6 +6,7 @@
 //! away.
 
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use executor_core::lifecycle::State;
 use executor_core::protocol::{self, Reason, ShimCall};
 use executor_core::record::ContainerRecord;
 use executor_core::update::{FileUpdate, forbidden};
-use executor_core::validate::{PlannedUpdate, UpdateDraft, validate_update};
+use executor_core::validate::{PlannedUpdate, UpdateDraft, Violation, ViolationReason, validate_update};
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
 use tokio::time::Instant;
@@ -27,7 +28,7 @@ use crate::memfiles::Wiped;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::sources::SourceChange;
-use crate::{certify, draft, memfiles, references};
+use crate::{draft, memfiles, references};
 
 /// Time for which a busy shim is asked again. Old generations are removed within half a second.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
@@ -96,9 +97,9 @@ async fn with_values(
         return Err(problem);
     }
     let root = &node.config.policy.files_root;
-    let of_identity = handle.facts().map(|facts| certify::of_update(root, &facts, request)).unwrap_or_default();
-    if !of_identity.is_empty() {
-        return Err(Problem::invalid(of_identity));
+    let reserved = handle.facts().map(|facts| of_identity(root, &facts, request)).unwrap_or_default();
+    if !reserved.is_empty() {
+        return Err(Problem::invalid(reserved));
     }
     let has_sources = handle.facts().is_some_and(|facts| !facts.sources.is_empty());
     if collected.asked.is_empty() && !has_sources {
@@ -115,6 +116,18 @@ async fn with_values(
         sources = fetched.records;
     }
     Ok(Some(SourceChange::Replaced { files, sources }))
+}
+
+/// Finds files of an update that belong to a container's identity.
+fn of_identity(root: &Path, facts: &Facts, request: &v1::UpdateFilesRequest) -> Vec<Violation> {
+    let Some(identity) = &facts.identity else { return Vec::new() };
+    let is_ours = |path: &str| identity.files.contains(&root.join(path));
+    let fault =
+        || ViolationReason::Reserved.because("belongs to the container's identity, which the executor replaces");
+    let files = request.files.iter().enumerate().filter(|(_, file)| is_ours(&file.path));
+    let files = files.map(|(index, _)| Violation::new(format!("files[{index}].path"), fault()));
+    let removed = request.removed_paths.iter().enumerate().filter(|(_, path)| is_ours(path));
+    files.chain(removed.map(|(index, _)| Violation::new(format!("removed_paths[{index}]"), fault()))).collect()
 }
 
 async fn carry_out(

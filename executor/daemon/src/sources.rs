@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::identity::IdentityRecord;
+pub use crate::identity::Stale;
 
 /// Place that a value goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,15 +49,6 @@ pub struct SourceRecord {
     /// Set while the provider does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<Stale>,
-}
-
-/// Why a value may be old.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stale {
-    /// First failure.
-    pub since: Timestamp,
-    /// Last failure's reason.
-    pub why: String,
 }
 
 impl SourceRecord {
