@@ -109,7 +109,7 @@ impl Authority {
         let validity = ca.validity();
         let (not_before, not_after) =
             (seconds(validity.not_before.timestamp()), seconds(validity.not_after.timestamp()));
-        check_time(not_before, not_after, now).map_err(|why| unsuitable(why.clone()))?;
+        check_time(not_before, not_after, now).map_err(unsuitable)?;
         let key = SigningKey::load(&settings.ca_key)?;
         if key.public() != ca.public_key().subject_public_key.data.as_ref() {
             let why = format!("is not the key of the certificate {}", path.display());

@@ -113,7 +113,7 @@ fn told(at: &Location, object: &Value, violations: &Violations) -> String {
 }
 
 fn yaml(objects: &[&Value]) -> Result<String, ConventionError> {
-    let documents = objects.iter().map(|object| serde_saphyr::to_string(object));
+    let documents = objects.iter().map(serde_saphyr::to_string);
     let documents: Vec<String> =
         documents.collect::<Result<_, _>>().map_err(|error| ConventionError::Write(error.to_string()))?;
     Ok(documents.join("---\n"))

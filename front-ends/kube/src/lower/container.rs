@@ -244,13 +244,15 @@ impl Lowering<'_> {
             secret.sort_by_key(|(index, _)| *index);
         }
         run.args = public;
-        run.secret_arguments =
-            secret.into_iter().map(|(index, value)| SecretArgument { index, value: value.to_string() }).collect();
+        run.secret_arguments = secret
+            .into_iter()
+            .map(|(index, value)| SecretArgument { index, value: value.to_string(), ..SecretArgument::default() })
+            .collect();
         for name in &environment.order {
             let Some(variable) = environment.variables.get(name) else { continue };
             let value = variable.value.to_string();
             let list = if variable.secret { &mut run.secret_environment } else { &mut run.env };
-            list.push(EnvironmentVariable { name: name.clone(), value });
+            list.push(EnvironmentVariable { name: name.clone(), value, ..EnvironmentVariable::default() });
         }
         run
     }

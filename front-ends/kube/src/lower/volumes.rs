@@ -516,6 +516,7 @@ impl Lowering<'_> {
                 projected.mode
             }),
             group: fs_group.map(str::to_owned),
+            ..File::default()
         };
         if sub_path.is_empty() {
             mounted.directories.push(path.to_owned());

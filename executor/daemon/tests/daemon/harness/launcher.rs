@@ -180,6 +180,9 @@ impl Shared {
                 LauncherCall::Archive(_) => {
                     LauncherAnswer::Refused(Refused::new(Reason::Precondition, "no files are copied"))
                 }
+                LauncherCall::OpenSigner(_) => {
+                    LauncherAnswer::Refused(Refused::new(Reason::Precondition, "nothing is signed"))
+                }
                 LauncherCall::CountShells(_) => LauncherAnswer::Shells(Shells::default()),
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());
