@@ -108,7 +108,7 @@ impl Config {
     }
 }
 
-pub(crate) fn config_map(object: &crate::object::Located, report: &mut Report) -> Option<Config> {
+pub(crate) fn config_map(object: &crate::located::Located, report: &mut Report) -> Option<Config> {
     let origin = &object.origin;
     let written: WrittenConfig = object.decode(report)?;
     let metadata = written.metadata.unwrap_or_default();
@@ -142,7 +142,7 @@ pub(crate) fn config_map(object: &crate::object::Located, report: &mut Report) -
     })
 }
 
-pub(crate) fn secret(object: &crate::object::Located, report: &mut Report) -> Option<Config> {
+pub(crate) fn secret(object: &crate::located::Located, report: &mut Report) -> Option<Config> {
     let origin = &object.origin;
     let written: WrittenSecret = object.decode(report)?;
     let metadata = written.metadata.unwrap_or_default();

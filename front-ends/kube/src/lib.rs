@@ -14,6 +14,7 @@ pub mod config;
 pub mod docker;
 mod environment;
 pub mod job;
+mod located;
 pub mod lower;
 mod names;
 pub mod object;

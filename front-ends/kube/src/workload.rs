@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use crate::job::{CronSpec, JobRun, Schedule};
-use crate::object::Located;
+use crate::located::Located;
 use crate::report::{Origin, Report};
 
 /// Most pods of one workload.

@@ -116,7 +116,7 @@ fn one(
                 return Ok(Change::Replace(message));
             }
             Some(changed) if changed.files && container.state() != State::Completed => {
-                rotated.push(member.name.clone())
+                rotated.push(member.name.clone());
             }
             Some(_) => {}
             // Nor is it known whether the hook after its start was carried out.

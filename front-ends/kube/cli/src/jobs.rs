@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::change::Change;
 use crate::error::KubeError;
 use crate::known::Context;
-use crate::play::{Playing, is_job};
+use crate::playing::{Playing, is_job};
 use crate::{pod, view};
 
 /// First pause before a pod is made again, and the longest.

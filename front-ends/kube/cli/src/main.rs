@@ -1,7 +1,7 @@
 //! `agent-cli-kube`: Kubernetes objects on this host, through executord. agent-cli runs it as `agent-cli kube`.
 //!
 //! The library `executor_kube` knows what the objects mean. Here is the rest: the command line ([`cli`], [`args`]), its files ([`input`]),
-//! the play ([`play`], [`pod`], [`change`], [`jobs`]) and its end ([`down`]), what is read ([`read`]), what this program remembers of
+//! the play ([`play`], [`playing`], [`pod`], [`change`], [`jobs`]) and its end ([`down`]), what is read ([`read`]), what this program remembers of
 //! secrets ([`memory`]), units for systemd ([`units`]), and how things look ([`view`]).
 
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ mod jobs;
 mod known;
 mod memory;
 mod play;
+mod playing;
 mod pod;
 mod read;
 mod units;

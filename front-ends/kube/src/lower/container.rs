@@ -190,7 +190,7 @@ impl Lowering<'_> {
         match docker::credentials(&image, &secrets) {
             Ok(credentials) => request.registry_credentials = credentials,
             Err((name, message)) => {
-                self.refuse("spec.imagePullSecrets", "P60", format!("the Secret `{name}` {message}"))
+                self.refuse("spec.imagePullSecrets", "P60", format!("the Secret `{name}` {message}"));
             }
         }
     }

@@ -119,7 +119,7 @@ impl Lowering<'_> {
                 self.refuse(path, "P47", "Unconfined is not carried out: executord's own filter is in force; a privileged container has none");
             }
             Some("Localhost") => {
-                self.refuse(path, "P47", "Localhost is not carried out: there is no directory of profiles")
+                self.refuse(path, "P47", "Localhost is not carried out: there is no directory of profiles");
             }
             Some(_) => self.refuse(path, "P47", "must be RuntimeDefault"),
         }

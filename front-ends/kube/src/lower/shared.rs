@@ -75,7 +75,7 @@ impl Lowering<'_> {
                 self.warn("spec.dnsPolicy", "P42", message);
             }
             Some(_) => {
-                self.refuse("spec.dnsPolicy", "P42", "must be ClusterFirst, ClusterFirstWithHostNet, Default or None")
+                self.refuse("spec.dnsPolicy", "P42", "must be ClusterFirst, ClusterFirstWithHostNet, Default or None");
             }
         }
         let Some(config) = &self.spec.dns_config else {

@@ -247,7 +247,7 @@ impl Lowering<'_> {
                 }
                 None if optional => {}
                 None => {
-                    self.refuse(&format!("{at}.key"), "P53", format!("the {what} `{name}` has no key `{}`", item.key))
+                    self.refuse(&format!("{at}.key"), "P53", format!("the {what} `{name}` has no key `{}`", item.key));
                 }
             }
         }

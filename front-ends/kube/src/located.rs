@@ -1,0 +1,123 @@
+//! Streams of documents, cut into objects with their places (P1, P4).
+
+use std::sync::Arc;
+
+use executor_yaml::{FaultKind, Limits, Node, Value, decode, parse, parts};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
+
+use crate::report::{Origin, Report};
+
+/// Most objects of all files together.
+pub const OBJECTS_MAX: usize = 10_000;
+
+/// An object and its place, not looked into yet.
+#[derive(Clone, Debug)]
+pub struct Located {
+    /// Origin.
+    pub origin: Origin,
+    /// `apps/v1`.
+    pub api_version: String,
+    /// `Deployment`.
+    pub kind: String,
+    /// The object.
+    pub node: Node,
+}
+
+impl Located {
+    /// Reads the object as a type, and reports every fault with its path. `None` where nothing can be made of it.
+    pub fn decode<T: DeserializeOwned>(&self, report: &mut Report) -> Option<T> {
+        let decoded = decode::<T>(&self.node);
+        for fault in decoded.faults {
+            match fault.kind {
+                FaultKind::Unknown => report.unknown(&self.origin, fault.path, "P4", fault.message),
+                FaultKind::Duplicate | FaultKind::Value => report.refuse(&self.origin, fault.path, "P3", fault.message),
+            }
+        }
+        decoded.value
+    }
+
+    /// Namespace and name.
+    pub fn names(&self, metadata: &ObjectMeta) -> (String, String) {
+        let namespace = metadata.namespace.clone().filter(|namespace| !namespace.is_empty());
+        (namespace.unwrap_or_else(|| "default".into()), metadata.name.clone().unwrap_or_default())
+    }
+}
+
+/// Cuts a file into its objects: documents, and the items of lists.
+pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
+    let file: Arc<str> = file.into();
+    let mut found = Vec::new();
+    for part in parts(text) {
+        let empty = Arc::new(Node { value: Value::Null, place: executor_yaml::Place { line: part.line, column: 1 } });
+        let blank = |root: Arc<Node>| Origin {
+            file: Arc::clone(&file),
+            document: part.number,
+            base: String::new(),
+            object: String::new(),
+            root,
+        };
+        if part.beside_separator {
+            let message = "has text on the line of `---`, which kubectl leaves out: put it on the next line";
+            report.refuse(&blank(empty), "", "P1", message);
+            continue;
+        }
+        let parsed = match parse(part.text, part.line, &Limits::OBJECT) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                let place = Arc::new(Node { value: Value::Null, place: error.place });
+                report.refuse(&blank(place), "", "P2", format!("column {}: {error}", error.place.column));
+                continue;
+            }
+        };
+        let origin = blank(Arc::new(parsed.root));
+        if matches!(origin.root.value, Value::Null) {
+            continue;
+        }
+        for fault in parsed.duplicates {
+            report.unknown(&origin, fault.path, "P4", fault.message);
+        }
+        let root = Node::clone(&origin.root);
+        flatten(origin, root, &mut found, report, 0);
+        if found.len() > OBJECTS_MAX {
+            break;
+        }
+    }
+    found
+}
+
+fn flatten(mut origin: Origin, node: Node, found: &mut Vec<Located>, report: &mut Report, depth: usize) {
+    if !matches!(node.value, Value::Map(_)) {
+        report.refuse(&origin, "", "P3", format!("is {}; an object is a mapping", node.value.kind()));
+        return;
+    }
+    let text = |name: &str| node.get(name).and_then(Node::text).unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let metadata = |name: &str| node.get("metadata").and_then(|metadata| metadata.get(name)).and_then(Node::text);
+    let (namespace, name) = (metadata("namespace").unwrap_or("default"), metadata("name").unwrap_or_default());
+    origin.object = format!("{} {}/{}", shown(&kind), shown(namespace), shown(name));
+    if api_version.is_empty() || kind.is_empty() {
+        let missing = if api_version.is_empty() { "apiVersion" } else { "kind" };
+        report.refuse(&origin, missing, "P3", "is missing: an object has `apiVersion` and `kind`");
+        return;
+    }
+    if !kind.ends_with("List") || depth > 0 {
+        found.push(Located { origin, api_version, kind, node });
+        return;
+    }
+    match node.get("items").map(|items| &items.value) {
+        Some(Value::List(items)) => {
+            for (index, item) in items.iter().enumerate().take(OBJECTS_MAX + 1 - found.len().min(OBJECTS_MAX)) {
+                let mut inner = origin.clone();
+                inner.base = format!("items[{index}]");
+                flatten(inner, item.clone(), found, report, depth + 1);
+            }
+        }
+        None | Some(Value::Null) => {}
+        Some(other) => report.refuse(&origin, "items", "P3", format!("is {}; it must be a list", other.kind())),
+    }
+}
+
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(100).collect()
+}
