@@ -7,8 +7,8 @@ use semver::Version;
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::names::{is_label_value, is_subdomain};
 use super::object::{Object, at, list, map, text};
-use super::registry::{is_label_value, is_subdomain};
 use crate::fault::{Fault, Faults};
 use crate::range;
 

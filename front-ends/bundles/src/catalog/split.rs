@@ -5,10 +5,8 @@ use std::io::{self, Read};
 
 use memchr::memmem;
 
-use super::form::Form;
+use super::form::{DOCUMENT_MAX, Form};
 
-/// Largest document, in bytes.
-pub const DOCUMENT_MAX: usize = 64 << 20;
 /// Bytes that are read at a time.
 const CHUNK: usize = 256 << 10;
 
