@@ -113,7 +113,7 @@ impl Csv {
         match at(node, &["spec", "version"]).map(|node| &node.value) {
             None | Some(Value::Null) => {}
             Some(Value::Text(_)) if parsed.is_none() => {
-                wrong("CSV", format!("spec.version {version:?} is not a semantic version"))
+                wrong("CSV", format!("spec.version {version:?} is not a semantic version"));
             }
             Some(Value::Text(_)) => {}
             Some(other) => wrong("CSV", format!("spec.version is {}; text is needed", other.kind())),

@@ -246,7 +246,7 @@ fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mu
 /// B11: what an API server asks of an object's metadata.
 fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut wrong = |message: String| {
-        faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name))
+        faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name));
     };
     if object.name.is_empty() && text(&object.node, &["metadata", "generateName"]).is_empty() {
         wrong("name is missing".to_owned());
@@ -284,7 +284,7 @@ fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) 
         match value.text() {
             Some(text) if !is_label_value(text) => wrong(format!("labels[{key:?}] is {text:?}, which is not valid")),
             None if !matches!(value.value, executor_yaml::Value::Null) => {
-                wrong(format!("labels[{key:?}] is {}; text is needed", value.value.kind()))
+                wrong(format!("labels[{key:?}] is {}; text is needed", value.value.kind()));
             }
             _ => {}
         }

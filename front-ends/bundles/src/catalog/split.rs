@@ -121,6 +121,7 @@ impl<R: Read> Documents<R> {
     ///
     /// # Errors
     /// The stream cannot be read, a document is too large, or does not end.
+    #[allow(clippy::should_implement_trait)] // an iterator of results would go on after an error
     pub fn next(&mut self) -> Result<Option<Document>, SplitError> {
         match self.skip_space()? {
             None => Ok(None),
