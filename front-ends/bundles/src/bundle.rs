@@ -5,6 +5,7 @@
 
 mod csv;
 mod metadata;
+mod names;
 mod object;
 mod plain;
 mod registry;

@@ -291,10 +291,10 @@ impl Installation {
 
     /// Writes down that what was left over is gone.
     pub fn repaired(&mut self) {
-        if let Phase::Installing { revision } = self.phase {
-            if self.revision(revision).is_some_and(|it| it.state == State::Pending) {
-                self.fail(revision, "Interrupted", &format!("the installation of revision {revision} was cut off"));
-            }
+        if let Phase::Installing { revision } = self.phase
+            && self.revision(revision).is_some_and(|it| it.state == State::Pending)
+        {
+            self.fail(revision, "Interrupted", &format!("the installation of revision {revision} was cut off"));
         }
         self.settle();
     }

@@ -146,7 +146,7 @@ fn put_text(text: &mut String, value: &str) {
             '\\' => text.push_str("\\\\"),
             '\n' => text.push_str("\\n"),
             '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' => {
-                _ = write!(text, "\\u{:04x}", u32::from(c))
+                _ = write!(text, "\\u{:04x}", u32::from(c));
             }
             c => text.push(c),
         }

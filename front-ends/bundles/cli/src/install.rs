@@ -387,14 +387,15 @@ impl<'a> Work<'a> {
         if args.dry_run {
             return self.explain(&args.name, &steps, &sources, &args.registry, args.run.partial || it.options.partial);
         }
+        // Every bundle of the way is read before anything runs.
+        let all = sources.iter().map(|source| wanted(source, &args.registry)).collect::<Result<Vec<_>, _>>()?;
         self.with_player(async |player| {
             self.repair_to_use(player, &locked, &mut it).await?;
             it.follows = follows;
             it.options = options(&args.run, &it.options);
             let mut numbers = Vec::new();
-            for source in &sources {
-                let wanted = wanted(source, &args.registry)?;
-                numbers.push(self.revise(player, &locked, &mut it, &wanted, args.run.wait).await?);
+            for wanted in &all {
+                numbers.push(self.revise(player, &locked, &mut it, wanted, args.run.wait).await?);
             }
             self.done(&it, &numbers)
         })

@@ -7,8 +7,8 @@ use semver::Version;
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::names::{is_label_value, is_subdomain};
 use super::object::{Object, at, list, map, text};
-use super::registry::{is_label_value, is_subdomain};
 use crate::fault::{Fault, Faults};
 use crate::range;
 
@@ -113,7 +113,7 @@ impl Csv {
         match at(node, &["spec", "version"]).map(|node| &node.value) {
             None | Some(Value::Null) => {}
             Some(Value::Text(_)) if parsed.is_none() => {
-                wrong("CSV", format!("spec.version {version:?} is not a semantic version"))
+                wrong("CSV", format!("spec.version {version:?} is not a semantic version"));
             }
             Some(Value::Text(_)) => {}
             Some(other) => wrong("CSV", format!("spec.version is {}; text is needed", other.kind())),

@@ -181,7 +181,7 @@ fn dependencies(root: &Node, place: &str, faults: &mut Faults) -> Vec<Dependency
                 label => found.push(Dependency::Label { label }),
             },
             other => {
-                wrong(format!("has the type {other:?}; olm.package, olm.gvk, olm.constraint and olm.label are known"))
+                wrong(format!("has the type {other:?}; olm.package, olm.gvk, olm.constraint and olm.label are known"));
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::csv::Csv;
+use super::names::{is_label_value, is_qualified};
 use super::object::{self, Object, list, map, text};
 use super::{Bundle, Format, MANIFESTS, METADATA, metadata};
 use crate::fault::{Fault, Faults};
@@ -245,7 +246,7 @@ fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mu
 /// B11: what an API server asks of an object's metadata.
 fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut wrong = |message: String| {
-        faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name))
+        faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name));
     };
     if object.name.is_empty() && text(&object.node, &["metadata", "generateName"]).is_empty() {
         wrong("name is missing".to_owned());
@@ -283,34 +284,9 @@ fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) 
         match value.text() {
             Some(text) if !is_label_value(text) => wrong(format!("labels[{key:?}] is {text:?}, which is not valid")),
             None if !matches!(value.value, executor_yaml::Value::Null) => {
-                wrong(format!("labels[{key:?}] is {}; text is needed", value.value.kind()))
+                wrong(format!("labels[{key:?}] is {}; text is needed", value.value.kind()));
             }
             _ => {}
         }
     }
-}
-
-/// A value of a label: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
-pub(super) fn is_label_value(value: &str) -> bool {
-    value.is_empty() || (value.len() <= 63 && is_name(value))
-}
-
-fn is_name(value: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let end = |c: char| c.is_ascii_alphanumeric();
-    value.bytes().all(inner) && value.starts_with(end) && value.ends_with(end)
-}
-
-/// A qualified name: an optional DNS name, `/`, and a name.
-fn is_qualified(key: &str) -> bool {
-    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    prefix.is_none_or(is_subdomain) && (1..=63).contains(&name.len()) && is_name(name)
-}
-
-/// A name in DNS (RFC 1123).
-pub(super) fn is_subdomain(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let label =
-        |label: &str| !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-');
-    name.len() <= 253 && name.split('.').all(label)
 }

@@ -280,7 +280,7 @@ impl From<BundleFields> for BundleBlob {
                 Found::Absent => faults.push(("C13", format!("properties[{index}].value is not set"))),
                 Found::Package(package) => packages.push(package),
                 Found::Required(it) => {
-                    bundle.requires.push(Requirement::Package { package: it.package_name, range: it.version_range })
+                    bundle.requires.push(Requirement::Package { package: it.package_name, range: it.version_range });
                 }
                 Found::ApiRequired(it) => {
                     bundle.requires.push(Requirement::Api { group: it.group, version: it.version, kind: it.kind });

@@ -5,6 +5,8 @@ use serde_saphyr::DuplicateKeyPolicy;
 
 use crate::text::{QUOTED_INDENT, tolerant};
 
+/// Largest document, in bytes.
+pub const DOCUMENT_MAX: usize = 64 << 20;
 /// Most levels of an object within another.
 const DEPTH_MAX: usize = 128;
 /// Most values of one object.
@@ -41,7 +43,7 @@ fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
             max_depth: DEPTH_MAX,
             max_nodes: NODES_MAX,
             max_events: 2 * NODES_MAX,
-            max_total_scalar_bytes: super::split::DOCUMENT_MAX,
+            max_total_scalar_bytes: DOCUMENT_MAX,
             max_aliases: 10_000,
             max_anchors: 10_000,
             max_documents: 1,

@@ -92,10 +92,11 @@ pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
     let mut faults = Vec::new();
     thread::scope(|scope| {
         let running: Vec<_> = (0..workers).map(|_| scope.spawn(|| work(&receiver, digests))).collect();
-        match split(&all, sender) {
+        match split(&all, &sender) {
             Ok(bytes) => all.bytes = bytes,
             Err((file, message)) => faults.push((file, 0, 0, "C1", message)),
         }
+        drop(sender);
         for worker in running {
             let (objects, wrong) = worker.join().unwrap_or_default();
             all.objects.extend(objects);
@@ -114,7 +115,7 @@ pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
 /// A fault with file, offset, line, rule and message.
 type Located = (usize, u64, u64, &'static str, String);
 
-fn split(all: &Objects, sender: SyncSender<Task>) -> Result<u64, (usize, String)> {
+fn split(all: &Objects, sender: &SyncSender<Task>) -> Result<u64, (usize, String)> {
     let (mut bytes, mut count) = (0u64, 0usize);
     for (index, path) in all.files.iter().enumerate() {
         let failed = |error: &dyn std::error::Error| (index, with_causes(error));
@@ -236,7 +237,8 @@ impl Objects {
     /// Objects by package, in the order in which they are written: package, channels, bundles, others, deprecations. Objects of no package come last,
     /// under the empty name.
     pub fn in_order(&self) -> Vec<&Object> {
-        let mut by_package: BTreeMap<(bool, &str), Vec<(u8, &str, &Object)>> = BTreeMap::new();
+        type Ranked<'a> = Vec<(u8, &'a str, &'a Object)>;
+        let mut by_package: BTreeMap<(bool, &str), Ranked<'_>> = BTreeMap::new();
         for object in &self.objects {
             let (schema, package, name) = object.blob.meta();
             let rank = match schema {

@@ -268,7 +268,7 @@ impl Building {
         for (index, entry) in blob.entries.iter().enumerate() {
             let (schema, referred) = (&entry.reference.schema, &entry.reference.name);
             let mut wrong = |message: String| {
-                self.faults.add(place, "C14", format!("package {name:?}, entries[{index}] {message}"))
+                self.faults.add(place, "C14", format!("package {name:?}, entries[{index}] {message}"));
             };
             if !seen.insert((schema, referred)) {
                 wrong(format!("deprecates {schema} {referred:?} a second time"));

@@ -5,10 +5,8 @@ use std::io::{self, Read};
 
 use memchr::memmem;
 
-use super::form::Form;
+use super::form::{DOCUMENT_MAX, Form};
 
-/// Largest document, in bytes.
-pub const DOCUMENT_MAX: usize = 64 << 20;
 /// Bytes that are read at a time.
 const CHUNK: usize = 256 << 10;
 
@@ -123,6 +121,7 @@ impl<R: Read> Documents<R> {
     ///
     /// # Errors
     /// The stream cannot be read, a document is too large, or does not end.
+    #[allow(clippy::should_implement_trait)] // an iterator of results would go on after an error
     pub fn next(&mut self) -> Result<Option<Document>, SplitError> {
         match self.skip_space()? {
             None => Ok(None),
