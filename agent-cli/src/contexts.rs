@@ -244,7 +244,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// The variables that name a server, for a program; `None` unsets one.
-pub(crate) fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
+fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
     let Context { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = Context::of(server);
     let path = |path: Option<PathBuf>| path.map(PathBuf::into_os_string);
     let text = |text: Option<String>| text.as_deref().map(OsStr::new).map(OsStr::to_owned);
@@ -257,6 +257,16 @@ pub(crate) fn environment(server: &Server) -> Vec<(&'static str, Option<OsString
         (TLS_SERVER_NAME, text(tls_server_name)),
         (CONTEXT, None),
     ]
+}
+
+/// Names the executord in the environment of a program, and no other.
+pub(crate) fn name_server(command: &mut std::process::Command, server: &Server) {
+    for (name, value) in environment(server) {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
 }
 
 #[cfg(test)]

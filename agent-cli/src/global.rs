@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::Command;
 
 use clap::Args;
 
@@ -113,6 +114,14 @@ impl Global {
             Some(name) => contexts::of_context(&name).map(Some),
             None => contexts::current()?.map(|name| contexts::of_context(&name)).transpose(),
         }
+    }
+
+    /// Names the executord of these flags in the environment of a program, and no other; none where they name none.
+    ///
+    /// # Errors
+    /// As of [`Self::server`].
+    pub fn pass_on(&self, command: &mut Command) -> Result<(), Failure> {
+        self.named().map(|named| named.iter().for_each(|server| contexts::name_server(command, server)))
     }
 
     /// The executord that flags and variables name without a context.

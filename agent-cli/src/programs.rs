@@ -14,7 +14,7 @@ use std::process::{Command, ExitStatus};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
-use crate::contexts::{Server, environment};
+use crate::contexts::{Server, name_server};
 use crate::executables;
 use crate::exit;
 use crate::failure::Failure;
@@ -55,10 +55,8 @@ impl Call {
         global.check()?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
-        if !global.local
-            && let Some(server) = global.named()?
-        {
-            name_server(&mut command, &server);
+        if !global.local {
+            global.pass_on(&mut command)?;
         }
         if global.json {
             command.env(JSON, "1");
@@ -82,16 +80,6 @@ impl Call {
         });
         runtime.shutdown_background();
         result
-    }
-}
-
-/// Names the executord in the environment of a program, and no other.
-fn name_server(command: &mut Command, server: &Server) {
-    for (name, value) in environment(server) {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
     }
 }
 

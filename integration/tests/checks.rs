@@ -260,7 +260,7 @@ fn checks_go_on_when_executord_is_restarted() {
     let checks = Checks { liveness: vec![liveness], readiness: vec![http("/ready")], ..Checks::default() };
     let request = |id: &str| script(HTTPD, id, &rootfs).grace_ms(0);
     let container = daemon.api.started(with(checks, request("web")));
-    within(&container, "touch /tmp/www/live /tmp/www/ready /tmp/up");
+    within(&container, "until [ -d /tmp/www ]; do sleep 0.01; done; touch /tmp/www/live /tmp/www/ready /tmp/up");
     let before = until(&daemon, "web", "it is ready", |web| web.ready);
     // A start that runs out while no executord is there.
     let never = Checks { startup: vec![tcp(1)], start_timeout: millis(3000), ..Checks::default() };

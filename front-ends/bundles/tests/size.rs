@@ -49,10 +49,10 @@ fn bundle(package: &str, index: usize, yaml: bool) -> String {
         };
     }
     if yaml {
-        let lines =
-            format!("The operator manages clusters, their backups and upgrades: see the \"documentation\" for more.\n")
-                .replace('\n', "\n      ")
-                .repeat(75);
+        let lines = "The operator manages clusters, their backups and upgrades: see the \"documentation\" for more.\n"
+            .to_owned()
+            .replace('\n', "\n      ")
+            .repeat(75);
         format!(
             "---\nimage: registry.example.com/{package}/bundle@sha256:{digest}\nname: {package}.v1.{index}.0\npackage: {package}\nproperties:\n{objects}- type: olm.package\n  value:\n    packageName: {package}\n    version: 1.{index}.0\n- type: olm.csv.metadata\n  value:\n    annotations:\n{annotations}    description: |-\n      {lines}\n    displayName: {package}\n    keywords:\n    - database\nrelatedImages:\n{related}schema: olm.bundle\n"
         )

@@ -73,7 +73,7 @@ fn a_ca_that_cannot_sign_is_told_by_its_file() {
                 write(
                     &certificate,
                     &format!("{}{}", fs::read_to_string(&certificate).unwrap(), fs::read_to_string(&key).unwrap()),
-                )
+                );
             },
             &certificate,
             "only CERTIFICATE",

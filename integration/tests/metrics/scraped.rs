@@ -95,9 +95,10 @@ fn happenings(daemon: &Daemon) {
 fn every_metric_is_documented_and_tells_what_happened() {
     let daemon = daemon("containers = \"on\"\nlabels = [\"team\"]");
     happenings(&daemon);
-    let text = wait::until("the rotation is counted, and a call is timed", || {
+    let text = wait::until("the rotation is counted, and what has ended holds nothing", || {
         let text = scrape(&daemon, "text/plain");
-        (value(&text, "executor_secret_rotations_total") == Some(1.0)).then_some(text)
+        let is = |series: &str| value(&text, series) == Some(1.0);
+        (is("executor_secret_rotations_total") && is("executor_allocated_containers")).then_some(text)
     });
     let (documented, exported) = (documented(), exported(&text));
     for (name, described) in &exported {

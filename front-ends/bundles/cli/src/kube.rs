@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use agent_cli::global::{Global, JSON, SOCKET};
+use agent_cli::global::{Global, JSON};
 use agent_cli::interrupt::Interrupts;
 use agent_cli::text::plain;
 use executor_bundles::installation::Options;
@@ -94,9 +94,7 @@ impl Player<'_> {
         let own = std::env::current_exe().map_err(PlayError::Run)?;
         let mut command = tokio::process::Command::new(own);
         command.arg(BOUND).arg(rustix::process::getpid().as_raw_nonzero().to_string()).arg(program).args(args);
-        if let Some(socket) = &self.global.socket {
-            command.env(SOCKET, socket);
-        }
+        self.global.pass_on(command.as_std_mut()).map_err(|failure| PlayError::Failed(failure.describe()))?;
         command.env_remove(JSON);
         command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);

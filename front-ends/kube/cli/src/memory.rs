@@ -147,7 +147,7 @@ mod tests {
     use executor_kube::plan::Role;
 
     fn member(value: &str) -> Member {
-        let variable = EnvironmentVariable { name: "A".into(), value: value.into() };
+        let variable = EnvironmentVariable { name: "A".into(), value: value.into(), ..EnvironmentVariable::default() };
         let run = RunAction { secret_environment: vec![variable], ..RunAction::default() };
         let action = Some(Action { run: Some(run), ..Action::default() });
         let request = Wiped::new(RunRequest { id: "x".into(), action, ..RunRequest::default() });
