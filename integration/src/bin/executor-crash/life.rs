@@ -14,14 +14,12 @@ use integration::api::{Api, Rpc};
 use integration::request::{self, RequestBuilder, program};
 use tonic::{Code, Status, Streaming};
 
-use crate::shelf::Shelf;
+use crate::shelf::{LARGE, Shelf};
 
 /// Longest time for a call. It includes a supervisor's restart; only a fault reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The container's exit code.
 pub(crate) const CODE: i32 = 7;
-/// Size of the larger secret file.
-pub(crate) const LARGE: usize = 9000;
 
 /// The call that a client is in.
 #[derive(Clone, Default)]

@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::Context as _;
 use executor_proto::v1::SecretReference;
 
-use crate::life::LARGE;
+/// Size of the larger value, in bytes.
+pub(crate) const LARGE: usize = 9000;
 
 /// The directory. It lies outside of the node's, where no secret may be.
 #[derive(Debug)]
