@@ -35,7 +35,7 @@ const STATUSES: [(&str, &str); 4] = [
 
 /// Judge, show and install bundles of operators (registry+v1) and of Kubernetes objects (plain+v0)
 ///
-/// SOURCE is a directory, a tar archive (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH[:NAME], or the path alone), or a commit of git
+/// SOURCE is a directory, a tar archive (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH or oci:PATH:NAME, or the path alone), or a commit of git
 /// (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(

@@ -31,7 +31,7 @@ const STATUSES: [(&str, &str); 4] = [
 
 /// Judge and show file-based catalogs of operators (OLM)
 ///
-/// CATALOG is a file or a directory of YAML or JSON (with .indexignore), a tar archive of one (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH[:NAME], or the
+/// CATALOG is a file or a directory of YAML or JSON (with .indexignore), a tar archive of one (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH or oci:PATH:NAME, or the
 /// path alone), or a commit of git (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(
