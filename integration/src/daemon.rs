@@ -155,9 +155,12 @@ impl Setup {
             // A socket that an earlier daemon left behind refuses connections until the new one listens.
             Api::connect(&socket).ok()
         });
-        wait::until("executord is connected to its launcher", || {
-            api.try_info().ok().filter(|info| info.launcher_connected).map(drop)
+        let connected = wait::within(wait::PATIENCE, || match api.try_info() {
+            Ok(info) if info.launcher_connected => Ok(()),
+            Ok(_) => Err("executord is not connected to its launcher".to_owned()),
+            Err(status) => Err(status.to_string()),
         });
+        connected.unwrap_or_else(|why| panic!("{why}:\n{}", self.logged()));
         (child, api)
     }
 }

@@ -48,7 +48,12 @@ fn what_a_container_has_used_is_counted() {
     request.limits.get_or_insert_default().cpu_millis = 500;
     worked(&daemon, request);
     daemon.api.started(sleeper("idle"));
-    let [busy, idle] = &of(&daemon, &["idle", "busy"])[..] else { panic!("two containers") };
+    // The kernel counts a period when it is over.
+    let both = wait::until("a period is over", || {
+        let both = of(&daemon, &["idle", "busy"]);
+        both[0].usage.and_then(|used| used.cpu).is_some_and(|cpu| cpu.periods > 0).then_some(both)
+    });
+    let [busy, idle] = &both[..] else { panic!("two containers") };
     assert_eq!((&*busy.id, &*idle.id, busy.state()), ("busy", "idle", State::Running));
     let (used, spared) = (busy.usage.unwrap(), idle.usage.unwrap());
     let (cpu, other) = (used.cpu.unwrap(), spared.cpu.unwrap());
