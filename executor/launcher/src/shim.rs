@@ -50,6 +50,7 @@ mod usage;
 mod watch;
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -202,6 +203,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     let prepare = ready_at.since(ready.begun);
     // While init lives: what it had mounted is looked at when it has ended.
     let outputs = outputs::Source::of(&ready.record.plan, ready.container.pid());
+    let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
     let program = ready.steps.is_none().then(|| &ready.remains.inputs[0]);
     let mut outcome = match ready.container.start(program) {
@@ -282,11 +284,18 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     }
     // Nobody waits for this but a deletion, and a container that needs the room.
     control.pace().begin(REMOVAL);
+    drop(mounts);
     prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);
     if !told && matches!(recorded, Recorded::Yes) {
         control.reached(State::Completed);
     }
+}
+
+/// Holds the mount namespace of init, so that the kernel takes its mounts apart when the end has been told, and not before init
+/// has ended. Nothing else depends on it.
+fn hold_mounts(init: i32) -> Option<File> {
+    File::open(format!("/proc/{init}/ns/mnt")).ok()
 }
 
 /// Takes the process's message about its end, masked.

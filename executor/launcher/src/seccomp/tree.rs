@@ -1,25 +1,34 @@
-//! A program that finds a call's rules by halving, where seccompiler's asks for one call after the other.
+//! A program that finds a call's answer by halving, where seccompiler's asks for one call after the other.
 //!
-//! When a filter is installed, the kernel runs it for the number of every call there is, to know which are allowed whatever
-//! their arguments are. With some 350 calls one after the other that is most of what installing costs, and each call
-//! whose arguments count pays for it again.
+//! When a filter is installed, the kernel translates it, compiles it to machine code, and runs it for the number of every call
+//! there is, to know which are allowed whatever their arguments are. Each of the three costs as much as the program is long, and
+//! the last one as much as its longest way. Most calls stand beside calls of the same answer: ranges of them are asked for, and
+//! seccompiler's programs only for calls whose arguments count.
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_filter};
 
 use super::{FilterError, Rules};
 
-/// Calls that are asked for one after the other.
-const TOGETHER: usize = 6;
 /// Most instructions of a program (BPF_MAXINSNS).
 const INSTRUCTIONS_MAX: usize = 4096;
+/// Instructions by which each program of seccompiler's asks for the architecture.
+const ARCHITECTURE: usize = 3;
 /// `ld [0]`: the number of the call.
 const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 /// `jge #k`.
 const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 /// `ja #k`.
 const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+/// `ret #k`.
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Compiles rules. Each part of the tree is a whole program of seccompiler's, which asks for the architecture first.
+/// Calls of one answer, from the first of them to where the next ones begin.
+struct Range {
+    first: u32,
+    answer: BpfProgram,
+}
+
+/// Compiles rules.
 ///
 /// # Errors
 /// A mistake in the rules; more than a program may have.
@@ -31,30 +40,48 @@ pub(super) fn compile(
     let linear = |rules| -> Result<BpfProgram, FilterError> {
         Ok(SeccompFilter::new(rules, others.clone(), matching.clone(), arch)?.try_into()?)
     };
-    let all: Vec<_> = rules.clone().into_iter().collect();
-    let mut leaves = Vec::new();
-    for part in all.chunks(TOGETHER) {
-        let first = u32::try_from(part[0].0).unwrap_or(u32::MAX);
-        leaves.push((first, linear(part.iter().cloned().collect())?));
+    let alike = |action: &SeccompAction| vec![instruction(RETURN, (0, 0), action.clone().into())];
+    let mut ranges = vec![Range { first: 0, answer: alike(&others) }];
+    let mut begin = |first: u32, answer: BpfProgram| match ranges.last_mut() {
+        Some(last) if last.first == first => last.answer = answer,
+        _ => ranges.push(Range { first, answer }),
+    };
+    for (call, conditions) in &rules {
+        // A number of more than 32 bits is no call: seccompiler's own answer.
+        let Ok(number) = u32::try_from(*call) else { return linear(rules) };
+        let answer = if conditions.is_empty() {
+            alike(&matching)
+        } else {
+            linear(Rules::from([(*call, conditions.clone())]))?.split_off(ARCHITECTURE)
+        };
+        begin(number, answer);
+        if let Some(next) = number.checked_add(1) {
+            begin(next, alike(&others));
+        }
     }
-    if leaves.len() < 2 {
-        return linear(rules);
-    }
-    let mut program = vec![instruction(LOAD_NUMBER, (0, 0), 0)];
-    program.extend(tree(&leaves));
+    ranges.dedup_by(|next, last| next.answer == last.answer);
+    let mut program = linear(Rules::new())?;
+    program.truncate(ARCHITECTURE);
+    program.push(instruction(LOAD_NUMBER, (0, 0), 0));
+    program.extend(tree(&ranges));
     if program.len() > INSTRUCTIONS_MAX { linear(rules) } else { Ok(program) }
 }
 
-/// Leaves in the order of the first call that each is for, and what finds the right one.
-fn tree(leaves: &[(u32, BpfProgram)]) -> BpfProgram {
-    if let [(_, leaf)] = leaves {
-        return leaf.clone();
+/// Ranges in their order, and what finds the right one.
+fn tree(ranges: &[Range]) -> BpfProgram {
+    if let [only] = ranges {
+        return only.answer.clone();
     }
-    let (below, above) = leaves.split_at(leaves.len() / 2);
-    let first = above[0].0;
+    let (below, above) = ranges.split_at(ranges.len() / 2);
+    let first = above[0].first;
     let (below, above) = (tree(below), tree(above));
-    let over = u32::try_from(below.len()).unwrap_or(u32::MAX);
-    let mut all = vec![instruction(AT_LEAST, (0, 1), first), instruction(JUMP, (0, 0), over)];
+    let mut all = match u8::try_from(below.len()) {
+        Ok(over) => vec![instruction(AT_LEAST, (over, 0), first)],
+        Err(_) => {
+            let over = u32::try_from(below.len()).unwrap_or(u32::MAX);
+            vec![instruction(AT_LEAST, (0, 1), first), instruction(JUMP, (0, 0), over)]
+        }
+    };
     all.extend(below);
     all.extend(above);
     all
@@ -66,6 +93,8 @@ fn instruction(code: u16, (jt, jf): (u8, u8), k: u32) -> sock_filter {
 
 #[cfg(test)]
 mod tests {
+    use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
+
     use super::super::tests::run;
     use super::*;
 
@@ -74,14 +103,30 @@ mod tests {
     fn the_tree_answers_as_the_list_does() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         let actions = || (SeccompAction::Errno(1), SeccompAction::Allow);
-        for calls in [0..0, 0..1, 0..6, 0..7, 3..60, 0..400] {
-            let rules: Rules = calls.filter(|call| call % 3 != 1).map(|call| (call, Vec::new())).collect();
+        let of_zero = |call: i64| {
+            let zero = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 0).unwrap();
+            if call % 7 == 0 { vec![SeccompRule::new(vec![zero]).unwrap()] } else { Vec::new() }
+        };
+        let (alone, last) = (5..6, i64::from(u32::MAX)..i64::from(u32::MAX) + 1);
+        for calls in [0..0, 0..1, alone, 0..6, 0..7, 3..60, 0..400, 399..420, last] {
+            let rules: Rules = calls.filter(|call| call % 5 != 1).map(|call| (call, of_zero(call))).collect();
             let list: BpfProgram =
                 SeccompFilter::new(rules.clone(), actions().0, actions().1, arch).unwrap().try_into().unwrap();
             let tree = compile(rules, actions(), arch).unwrap();
-            for call in (0..420).chain([0x4000_0000, 0x7fff_ffff]) {
-                assert_eq!(run(&tree, call, [0; 6]), run(&list, call, [0; 6]), "{call}");
+            for call in (0..421).chain([0x4000_0000, 0x7fff_ffff, 0xffff_ffff]) {
+                for argument in [0, 1] {
+                    let args = [9, argument, 9, 9, 9, 9];
+                    assert_eq!(run(&tree, call, args), run(&list, call, args), "{call} {argument}");
+                }
             }
         }
+    }
+
+    /// What installing costs goes by its length.
+    #[test]
+    fn the_default_filter_is_short() {
+        let held = executor_core::spec::held(&executor_core::plan::Isolation::default(), 1000);
+        let length: usize = super::super::Filter::compile(&held).unwrap().programs.iter().map(Vec::len).sum();
+        assert!(length < 300, "{length} instructions");
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Created {
     pid: i32,
     pidfd: OwnedFd,
     socket: Seqpacket,
+    /// Set where its init waited for its part.
+    was_shell: bool,
 }
 
 /// Why a program did not start.
@@ -67,6 +69,7 @@ pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
         .and_then(|()| make_dir(&state, 0o700, None))
         .map_err(|error| failed("run directory", &error))?;
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
+    let was_shell = part.is_none();
     let init = Init { socket: Arc::new(theirs), filter, part: part.map(Arc::new) };
     let build = || {
         ContainerBuilder::new(NAME.into(), SyscallType::default())
@@ -82,7 +85,7 @@ pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
     let pid =
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
     let pidfd = process::pidfd(pid).map_err(|error| failed("init", &error))?;
-    Ok(Created { container: Some(container), pid, pidfd, socket })
+    Ok(Created { container: Some(container), pid, pidfd, socket, was_shell })
 }
 
 impl Created {
@@ -95,6 +98,11 @@ impl Created {
     /// Connection to init.
     pub(super) fn socket(&self) -> &Seqpacket {
         &self.socket
+    }
+
+    /// Tells whether it was a shell before it was a container.
+    pub(super) fn was_shell(&self) -> bool {
+        self.was_shell
     }
 
     /// Init, in the host's pid namespace.

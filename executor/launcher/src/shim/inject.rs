@@ -52,6 +52,8 @@ pub(super) struct Injection<'a> {
     pub(super) cgroup: &'a Path,
     /// Descriptor of init.
     pub(super) init: BorrowedFd<'a>,
+    /// Set where [`begin_network`] has been called: a shell's.
+    pub(super) network_begun: bool,
     /// User of the container and places of its files.
     pub(super) prepared: &'a Prepared,
     /// Map of its users and groups to the host's.
@@ -97,16 +99,21 @@ pub(super) fn with_contents(
     written.map_err(failed)?
 }
 
+/// Sets up what every network namespace of a container has. `init` is in it.
+pub(super) fn begin_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Refused> {
+    let begin = || {
+        executor_sys::netif::loopback_up()?;
+        sysctls::open_ports(host.proc.as_fd())
+    };
+    process::within_network(init, begin).map_err(|error| failed("network", &error))
+}
+
 impl Injection<'_> {
     /// Begins the network, and does the rest in a helper. Gives the digest of the runtime token, where there is one.
     pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
-        if plan.makes_network() {
-            let begin = || {
-                executor_sys::netif::loopback_up()?;
-                sysctls::open_ports(self.host.proc.as_fd(), plan)
-            };
-            process::within_network(self.init, begin).map_err(|error| failed("network", &error))?;
+        if plan.makes_network() && !self.network_begun {
+            begin_network(self.host, self.init)?;
         }
         let placed = !self.devices.is_empty() || self.message.is_some() || self.shm.is_some();
         let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty() && !placed;

@@ -465,6 +465,7 @@ impl Waiting {
             plan: &self.record.plan,
             cgroup: &self.record.cgroup,
             init: self.container.pidfd().as_fd(),
+            network_begun: self.container.was_shell(),
             prepared: &self.prepared,
             id_map: self.id_map,
             volume: site.remains.volumes.first(),

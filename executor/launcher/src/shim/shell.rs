@@ -34,7 +34,7 @@ use rustix::fs::{Mode, OFlags};
 use super::create::{self, Created, Creation};
 use super::part::Part;
 use super::takeover::{GROUPS_MAX, Takeover};
-use super::{Launch, isolate, settle};
+use super::{Launch, inject, isolate, settle};
 use crate::cgroup::Devices;
 use crate::errors::{failed, failed_by};
 use crate::host::Host;
@@ -206,6 +206,7 @@ impl Shell {
         };
         let mut created = create::create(host, creation)?;
         let released = created.release();
+        let released = released.and_then(|()| inject::begin_network(host, created.pidfd().as_fd()));
         let released = released.and_then(|()| place.empty().map_err(|error| failed("run directory", &error)));
         if let Err(refused) = released {
             created.kill();

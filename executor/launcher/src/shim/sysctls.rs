@@ -20,12 +20,9 @@ use super::helper::Failed;
 /// nobody else has these ports there.
 const PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
 
-/// Lets any user of a container listen on any port, unless the plan says otherwise. The calling process is in the container's network
+/// Lets any user of a container listen on any port; what a plan says is set later. The calling process is in the container's network
 /// namespace. `proc` is the launcher's proc file system.
-pub(super) fn open_ports(proc: BorrowedFd<'_>, plan: &Plan) -> io::Result<()> {
-    if plan.surroundings.sysctls.contains_key(PORTS.0) {
-        return Ok(());
-    }
+pub(super) fn open_ports(proc: BorrowedFd<'_>) -> io::Result<()> {
     match set(proc, PORTS.0, PORTS.1) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // a kernel without IPv4
         written => written,
