@@ -237,7 +237,7 @@ impl Lowering<'_> {
         // A value beyond executord's bound would refuse the pod for its own record.
         for value in labels.values_mut() {
             if value.len() > 256 {
-                value.truncate(256);
+                value.truncate(value.floor_char_boundary(256));
             }
         }
         labels

@@ -16,7 +16,9 @@ pub(crate) fn is_subdomain(text: &str) -> bool {
 fn is_spelled_as_label(text: &str) -> bool {
     let ends = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();
-    bytes.first().is_some_and(ends) && bytes.last().is_some_and(ends) && bytes.iter().all(|byte| ends(byte) || *byte == b'-')
+    bytes.first().is_some_and(ends)
+        && bytes.last().is_some_and(ends)
+        && bytes.iter().all(|byte| ends(byte) || *byte == b'-')
 }
 
 /// Tells whether a text is a key of a ConfigMap or Secret: 1 to 253 of `[-._a-zA-Z0-9]`, not `.`, not beginning with `..`.
