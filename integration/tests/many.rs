@@ -61,6 +61,38 @@ fn two_hundred_containers_leave_nothing() {
     assert_eq!(rootfs.listing(), untouched);
 }
 
+/// Removals that wait for their shims take no place from launches.
+#[test]
+fn a_burst_is_taken_while_others_are_removed() {
+    const BURST: usize = 100;
+    let rootfs = Rootfs::busybox();
+    let daemon = warmed_up(&rootfs);
+    let before = daemon.footprint();
+    let reference: &'static str = rootfs.reference().leak();
+    for_all(&daemon, CONTAINERS, move |mut rpc, id| async move { rpc.run(request(&id, reference)).await.map(drop) });
+    let old = daemon.api.ids();
+    let mut calls = Vec::new();
+    for id in &old {
+        let (mut rpc, id) = (daemon.api.rpc(), id.clone());
+        let delete = async move { rpc.delete(DeleteRequest { id, force: true }).await.map(drop) };
+        calls.push(daemon.api.spawn(delete));
+    }
+    for number in 0..BURST {
+        let mut rpc = daemon.api.rpc();
+        calls.push(
+            daemon.api.spawn(async move { rpc.run(request(&format!("burst-{number}"), reference)).await.map(drop) }),
+        );
+    }
+    for call in calls {
+        daemon.api.block_on(call).unwrap().unwrap();
+    }
+    assert_eq!(daemon.api.ids().len(), BURST);
+    for id in daemon.api.ids() {
+        daemon.api.delete(&id, true).unwrap();
+    }
+    daemon.wait_until_back_at(&before);
+}
+
 /// Containers that end at once while others do report their own exit code and their own output.
 #[test]
 fn quick_ones_do_not_mix() {

@@ -53,12 +53,27 @@ impl Server {
             .collect()
     }
 
+    /// Claims one more block where a launch would find no range of ids: it is to wait for one only where there are no others.
+    pub(super) fn claim_for_a_launch(&mut self) {
+        if !self.has_range()
+            && let Err(error) = self.claims.more(&self.pool)
+        {
+            log::line(Level::Error, "", format_args!("ids cannot be claimed: {error}"));
+        }
+    }
+
     /// No range of ids is free, no shell could give its own, and some shim removes what a container left that has ended.
     pub(super) fn ids_are_about_to_be_free(&self) -> bool {
         let leaving = |shim: &Shim| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
-        self.shells.ranges().next().is_none()
-            && self.shims.values().any(leaving)
-            && self.pool.clone().free(&self.ranges(|_| true), self.claims.blocks()).is_none()
+        !self.has_range() && self.shims.values().any(leaving)
+    }
+
+    /// Returns whether a launch would find a range of ids in the blocks that are claimed.
+    fn has_range(&self) -> bool {
+        let free = |held: BTreeSet<u32>| self.pool.clone().free(&held, self.claims.blocks()).is_some();
+        self.shells.ranges().next().is_some()
+            || free(self.ranges(|_| true))
+            || free(self.ranges(|shim| !self.has_removed(shim)))
     }
 
     /// Returns the ids of the pod that a container is to be a member of. They stay the pod's for as long as any of its members

@@ -37,8 +37,10 @@ const LAST_STEPS: Duration = Duration::from_secs(5);
 const REMOVAL: Duration = Duration::from_secs(30);
 /// And from its fork until it listens, before a daemon is welcomed all the same.
 const SHIM_PATIENCE: Duration = Duration::from_secs(20);
-/// Requests that wait, of all daemons: each may have brought descriptors.
-const DEFERRED_MAX: usize = 64;
+/// Requests that wait with descriptors, of all daemons.
+const LAUNCHES_MAX: usize = 64;
+/// Requests that wait without, most of them for the removal of a container that is to be deleted. They leave launches alone.
+const REMOVALS_MAX: usize = 2048;
 
 /// A request that waits for a shim.
 pub(super) struct Deferred {
@@ -82,10 +84,15 @@ impl Server {
             }
         };
         let unknown = || Refused::new(Reason::Invalid, "unknown request: this launcher is older than the daemon");
+        if let Some(LauncherCall::Launch(_)) = call {
+            self.claim_for_a_launch();
+        }
         let asked = call.ok_or_else(unknown).and_then(|call| {
             let Some(patience) = self.waits_for_a_shim(&call) else { return Ok(Some((call, fds))) };
-            if self.deferred.len() >= DEFERRED_MAX {
-                let why = format!("{DEFERRED_MAX} requests wait for shims that are about to begin or to end");
+            let bare = fds.is_empty();
+            let max = if bare { REMOVALS_MAX } else { LAUNCHES_MAX };
+            if self.deferred.iter().filter(|other| other.fds.is_empty() == bare).count() >= max {
+                let why = format!("{max} requests wait for shims that are about to begin or to end");
                 return Err(Refused::new(Reason::Busy, why));
             }
             let client = Client::new(&self.daemons[index], sequence);
