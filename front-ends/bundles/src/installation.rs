@@ -21,6 +21,8 @@ use crate::source::Source;
 
 /// Most revisions that a record keeps; older ones are forgotten.
 const REVISIONS_MAX: usize = 100;
+/// Most events that a record keeps; older ones are forgotten.
+const EVENTS_MAX: usize = 200;
 
 /// An installation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +42,9 @@ pub struct Installation {
     pub revisions: Vec<Revision>,
     /// What is true of it.
     pub conditions: Vec<Condition>,
+    /// What became true of it, the oldest first.
+    #[serde(default)]
+    pub events: Vec<Event>,
 }
 
 /// Work that is begun and not ended.
@@ -158,6 +163,56 @@ pub enum ConditionKind {
     Healthy,
 }
 
+/// Something that became true or false of an installation. It is written with what it tells of, so that there is never one without the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// Its number, from 1, in this installation.
+    pub sequence: u64,
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// What.
+    #[serde(rename = "type")]
+    pub kind: EventKind,
+    /// Whether it is so: `True` or `False`.
+    pub status: String,
+    /// One word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// The revision that it is about.
+    pub revision: u32,
+}
+
+/// Kind of an event: a condition, or that a command works on the installation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventKind {
+    /// A command works on it, or has ended.
+    Progressing,
+    /// [`ConditionKind::Unpacked`].
+    Unpacked,
+    /// [`ConditionKind::Installed`].
+    Installed,
+    /// [`ConditionKind::Healthy`].
+    Healthy,
+}
+
+impl std::fmt::Display for EventKind {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{self:?}")
+    }
+}
+
+impl From<ConditionKind> for EventKind {
+    fn from(kind: ConditionKind) -> Self {
+        match kind {
+            ConditionKind::Unpacked => Self::Unpacked,
+            ConditionKind::Installed => Self::Installed,
+            ConditionKind::Healthy => Self::Healthy,
+        }
+    }
+}
+
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -172,6 +227,7 @@ impl Installation {
             options,
             revisions: Vec::new(),
             conditions: Vec::new(),
+            events: Vec::new(),
         }
     }
 
@@ -203,6 +259,10 @@ impl Installation {
         let status = if status { "True" } else { "False" };
         let before = self.conditions.iter().find(|it| it.kind == kind && it.status == status);
         let since = before.map_or_else(now, |it| it.since);
+        let last = self.conditions.iter().find(|it| it.kind == kind);
+        if last.is_none_or(|last| (&*last.status, &*last.reason, last.revision) != (status, reason, revision)) {
+            self.tell(kind.into(), (status, reason, message), revision);
+        }
         let condition = Condition {
             kind,
             status: status.to_owned(),
@@ -215,6 +275,44 @@ impl Installation {
             Some(found) => *found = condition,
             None => self.conditions.push(condition),
         }
+    }
+
+    fn tell(&mut self, kind: EventKind, (status, reason, message): (&str, &str, &str), revision: u32) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.remove(0);
+        }
+        self.events.push(Event {
+            sequence: self.events.last().map_or(1, |last| last.sequence + 1),
+            at: now(),
+            kind,
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            revision,
+        });
+    }
+
+    /// Enters a phase.
+    fn enter(&mut self, phase: Phase) {
+        if self.phase == phase {
+            return;
+        }
+        self.phase = phase;
+        let last = self.revisions.last().map_or(0, |last| last.number);
+        let (told, revision) = match phase {
+            Phase::Settled => (("False", "Settled", "nothing is being done".to_owned()), last),
+            Phase::Installing { revision } => {
+                (("True", "Installing", format!("pods of revision {revision} are made")), revision)
+            }
+            Phase::Pivoting { from } => (("True", "Pivoting", format!("revision {from} is taken down")), from),
+            Phase::Uninstalling => (("True", "Uninstalling", "all is taken down".to_owned()), last),
+        };
+        self.tell(EventKind::Progressing, (told.0, told.1, &told.2), revision);
+    }
+
+    /// All of it is to go.
+    pub fn uninstall(&mut self) {
+        self.enter(Phase::Uninstalling);
     }
 
     /// Begins a revision. Returns its number.
@@ -242,7 +340,7 @@ impl Installation {
             let oldest = self.revisions.iter().position(|revision| revision.state != State::Current);
             oldest.map(|at| self.revisions.remove(at));
         }
-        self.phase = Phase::Installing { revision: number };
+        self.enter(Phase::Installing { revision: number });
         self.condition(ConditionKind::Unpacked, true, "UnpackSuccessful", &message, number);
         number
     }
@@ -254,15 +352,15 @@ impl Installation {
             self.set(before, State::Superseded);
         }
         self.set(number, State::Current);
-        self.phase = before.map_or(Phase::Settled, |from| Phase::Pivoting { from });
         let message = format!("revision {number} is the current one");
         self.condition(ConditionKind::Installed, true, "InstallationSucceeded", &message, number);
         self.condition(ConditionKind::Healthy, true, "Healthy", "its pods are ready", number);
+        self.enter(before.map_or(Phase::Settled, |from| Phase::Pivoting { from }));
     }
 
     /// What goes is gone.
     pub fn settle(&mut self) {
-        self.phase = Phase::Settled;
+        self.enter(Phase::Settled);
     }
 
     /// The revision failed: it goes, and the one before it stays. The phase stays until its pods are gone ([`Self::settle`]).
@@ -373,8 +471,34 @@ mod tests {
         it.repaired();
         assert_eq!((it.phase, it.current()), (Phase::Settled, None));
         assert_eq!(status(&it, ConditionKind::Installed), ("False", "Interrupted"));
-        it.phase = Phase::Uninstalling;
+        it.uninstall();
         assert_eq!(it.left_over(), ["demo-r1"]);
+    }
+
+    #[test]
+    fn i5_each_change_is_an_event_and_old_ones_are_forgotten() {
+        let mut it = begun();
+        it.pivot(1);
+        let told = |it: &Installation| -> Vec<String> {
+            it.events.iter().map(|it| format!("{} {} {} {}", it.sequence, it.kind, it.status, it.reason)).collect()
+        };
+        let first = [
+            "1 Progressing True Installing",
+            "2 Unpacked True UnpackSuccessful",
+            "3 Installed True InstallationSucceeded",
+            "4 Healthy True Healthy",
+            "5 Progressing False Settled",
+        ];
+        assert_eq!(told(&it), first);
+        it.settle();
+        it.condition(ConditionKind::Healthy, true, "Healthy", "its pods are ready", 1);
+        assert_eq!(told(&it), first, "what is so already is not told again");
+        for _ in 0..200 {
+            let number = again(&mut it);
+            it.fail(number, "InstallFailed", "x");
+            it.settle();
+        }
+        assert_eq!((it.events.len(), it.events.last().unwrap().sequence), (EVENTS_MAX, 5 + 200 * 4));
     }
 
     #[test]

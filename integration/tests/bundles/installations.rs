@@ -1,5 +1,7 @@
 //! Installations in real containers.
 
+use std::io::{BufRead as _, BufReader};
+
 use executor_proto::v1::event::Kind;
 use integration::images::{Endpoint, Image, Registry};
 
@@ -67,6 +69,51 @@ fn an_upgrade_that_is_killed_is_repaired_by_the_next_command() {
     }
     world.good(&["uninstall", "demo"]);
     assert!(world.namespaces().is_empty());
+}
+
+/// I5: what happens to installations is told to whoever follows, whichever program does it.
+#[test]
+fn what_becomes_of_installations_is_told() {
+    let world = World::new();
+    let (one, bad) = (world.plain("one", "first", true), world.plain("bad", "never", false));
+    let mut follower = world.command("bundle", &["events", "--follow", "--json"]).spawn().unwrap();
+    world.installs(&["install", "demo", &one]);
+    let failed = world.bundle(&["upgrade", "demo", &bad, "--wait", "2s", "--image-override", &world.image()]);
+    assert_eq!(failed.status, 125, "{failed:?}");
+    let told = world.good(&["events", "demo"]).stdout;
+    assert!(told.lines().count() == 9 && told.contains(" demo revision 2: Installed False InstallFailed: "), "{told}");
+    world.good(&["uninstall", "demo"]);
+    assert_eq!(world.bundle(&["events", "demo"]).status, 125, "it is gone");
+
+    let mut seen = Vec::new();
+    for line in BufReader::new(follower.stdout.take().unwrap()).lines() {
+        let event: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert_eq!(event["installation"], "demo");
+        let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+        assert!(!event.to_string().contains(SECRET), "{event}");
+        seen.push(format!("{} {} {}", text("type"), text("status"), text("reason")));
+        if event["type"] == "Uninstalled" {
+            break;
+        }
+    }
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    let expected = [
+        "Progressing True Installing",
+        "Unpacked True UnpackSuccessful",
+        "Installed True InstallationSucceeded",
+        "Healthy True Healthy",
+        "Progressing False Settled",
+        "Progressing True Installing",
+        "Unpacked True UnpackSuccessful",
+        "Installed False InstallFailed",
+        "Progressing False Settled",
+    ];
+    assert_eq!(seen[..expected.len()], expected);
+    // Between two looks the record may have gone with its last event.
+    let rest: Vec<&str> = seen[expected.len()..].iter().map(String::as_str).collect();
+    let uninstalled = "Uninstalled True Uninstalled";
+    assert!(rest == [uninstalled] || rest == ["Progressing True Uninstalling", uninstalled], "{rest:?}");
 }
 
 /// Bundles of a catalog, from a registry, along the graph.

@@ -18,6 +18,7 @@ use executor_bundles::source::{Files, Source};
 use serde_json::json;
 
 use crate::common::{BundleError, NOTES, files, print};
+use crate::events::{EventsArgs, events};
 use crate::install::{InstallArgs, NameArg, RollbackArgs, StoreArgs, UpgradeArgs, Work};
 use crate::kube;
 use crate::registry::RegistryArgs;
@@ -75,6 +76,8 @@ enum Command {
     Rollback(RollbackArgs),
     /// Show an installation: conditions and revisions
     Status(NameArg),
+    /// Show what became true of installations, and with --follow what becomes true of them
+    Events(EventsArgs),
     /// List installations
     List,
     /// Remove an installation with all that it runs
@@ -147,6 +150,7 @@ impl Cli {
             Command::Upgrade(args) => with(&global, &store)?.upgrade(&args),
             Command::Rollback(args) => with(&global, &store)?.rollback(&args),
             Command::Status(args) => with(&global, &store)?.status(&args),
+            Command::Events(args) => events(&global, &store, &args),
             Command::List => with(&global, &store)?.list(),
             Command::Uninstall(args) => with(&global, &store)?.uninstall(&args),
             Command::Generate(args) => args.generate(documented()).map(|()| 0),

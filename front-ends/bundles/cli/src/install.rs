@@ -66,7 +66,7 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
-    fn store(&self) -> Result<Store, Failure> {
+    pub(crate) fn store(&self) -> Result<Store, Failure> {
         if let Some(directory) = &self.installations_dir {
             return Ok(Store::new(directory));
         }
@@ -437,7 +437,7 @@ impl<'a> Work<'a> {
         let found = self.store.read(&args.name).map_err(InstallError::from)?;
         let mut it = found.ok_or_else(|| InstallError::from(StoreError::Missing(args.name.clone())))?;
         self.with_player(async |player| {
-            it.phase = Phase::Uninstalling;
+            it.uninstall();
             self.store.write(&locked, &it).map_err(InstallError::from)?;
             self.repair(player, &locked, &mut it).await?;
             self.store.forget(&locked).map_err(InstallError::from)?;
@@ -529,7 +529,9 @@ impl<'a> Work<'a> {
                     (_, []) => (true, "Healthy", "its pods are ready".to_owned()),
                     (_, unready) => (false, "Unhealthy", format!("not ready: {}", unready.join(", "))),
                 };
+                let told = it.events.len();
                 it.condition(ConditionKind::Healthy, healthy, reason, &message, current);
+                it.events.truncate(told); // what is only shown is no event
             }
             let document = json!({"installation": it, "pods": pods, "unfinished": it.phase != Phase::Settled});
             print(self.global, &document, || status_text(&it))?;

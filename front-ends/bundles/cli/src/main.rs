@@ -2,13 +2,14 @@
 //! `agent-cli catalog`.
 //!
 //! The library `executor_bundles` knows what bundles and catalogs are. Here is the rest: the command lines ([`bundle`], [`catalog`]), what both have in
-//! common ([`common`]), installations ([`install`]) by plays ([`kube`]), and images of registries ([`registry`]).
+//! common ([`common`]), installations ([`install`], [`events`]) by plays ([`kube`]), and images of registries ([`registry`]).
 
 #![forbid(unsafe_code)]
 
 mod bundle;
 mod catalog;
 mod common;
+mod events;
 mod install;
 mod kube;
 mod registry;

@@ -59,6 +59,11 @@ impl Store {
         self.root.join("installations").join(format!("{name}.json"))
     }
 
+    /// Name of a record while it is written: what a kill leaves is in the way of nobody, and goes with the record.
+    fn partial(&self, name: &str) -> PathBuf {
+        self.root.join("installations").join(format!(".partial-{name}"))
+    }
+
     /// Locks an installation, which need not be there.
     ///
     /// # Errors
@@ -129,12 +134,16 @@ impl Store {
         let path = self.path(&locked.name);
         let directory = self.root.join("installations");
         make_dir(&directory)?;
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|_| failed(&path, "written")(io::Error::other("no randomness")))?;
-        let partial = directory.join(format!(".partial-{}", hex::encode(random)));
+        let partial = self.partial(&locked.name);
         let content = serde_json::to_vec_pretty(installation).unwrap_or_default();
         let result = (|| {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .custom_flags(NO_FOLLOW)
+                .open(&partial)?;
             file.write_all(&content)?;
             file.sync_all()?;
             fs::rename(&partial, &path)
@@ -151,11 +160,14 @@ impl Store {
     /// # Errors
     /// The record cannot be removed.
     pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
-        let path = self.path(&locked.name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.map_err(failed(&path, "removed")).and_then(|()| sync(&self.root.join("installations"))),
+        for path in [self.partial(&locked.name), self.path(&locked.name)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(failed(&path, "removed"))?,
+            }
         }
+        let directory = self.root.join("installations");
+        if directory.is_dir() { sync(&directory) } else { Ok(()) }
     }
 }
 
@@ -199,7 +211,7 @@ mod tests {
         assert_eq!(store.names().unwrap(), ["demo"]);
         // What a crash leaves is no installation.
         let installations = dir.path().join("new/dir/installations");
-        fs::write(installations.join(".partial-00"), "x").unwrap();
+        fs::write(installations.join(".partial-demo"), "x").unwrap();
         assert_eq!(store.names().unwrap(), ["demo"]);
         fs::write(installations.join("other.json"), fs::read(installations.join("demo.json")).unwrap()).unwrap();
         assert!(matches!(store.read("other"), Err(StoreError::Broken { .. })));
@@ -207,6 +219,8 @@ mod tests {
         assert!(matches!(store.read("demo"), Err(StoreError::Broken { .. })));
         store.forget(&locked).unwrap();
         assert_eq!(store.read("demo").unwrap(), None);
+        fs::remove_file(installations.join("other.json")).unwrap();
+        assert_eq!(fs::read_dir(&installations).unwrap().count(), 0);
         drop(locked);
         assert!(store.lock("demo").is_ok() && matches!(store.lock("../x"), Err(StoreError::Name(_))));
     }

@@ -1,0 +1,105 @@
+//! `agent-cli bundle events`: what became true of installations, and what becomes true of them.
+//!
+//! Events are in the records that all programs write. A follower looks at the records, a few times a second.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use agent_cli::failure::Failure;
+use agent_cli::global::Global;
+use agent_cli::text::plain;
+use clap::Args;
+use executor_bundles::installation::{Event, Store, StoreError, check_name};
+use serde_json::{Value, json};
+
+use crate::common::write;
+use crate::install::{InstallError, StoreArgs};
+
+/// The last second that RFC 3339 can write.
+const END: u64 = 253_402_300_799;
+/// Time between two looks at the records.
+const LOOK: Duration = Duration::from_millis(250);
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Only of these installations
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Go on with what happens from now on, until interrupted; an installation that is named need not be there yet
+    #[arg(long, short)]
+    follow: bool,
+}
+
+/// Prints events, with `--json` one document a line.
+pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> Result<u8, Failure> {
+    args.names.iter().try_for_each(|name| check_name(name).map_err(Failure::Usage))?;
+    let store = store.store()?;
+    let mut seen = Seen::default();
+    loop {
+        let mut text = String::new();
+        for told in seen.look(&store, args).map_err(InstallError::from)? {
+            if global.json {
+                text += &format!("{told}\n");
+            } else {
+                text += &line(&told);
+            }
+        }
+        if !text.is_empty() {
+            write(text.as_bytes())?;
+        }
+        if !args.follow {
+            return Ok(0);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Number of the last event that was told, by installation.
+#[derive(Default)]
+struct Seen(BTreeMap<String, u64>);
+
+impl Seen {
+    /// What has not been told yet, in the order of time.
+    fn look(&mut self, store: &Store, args: &EventsArgs) -> Result<Vec<Value>, StoreError> {
+        let names = if args.names.is_empty() { store.names()? } else { args.names.clone() };
+        let mut told: Vec<(u64, Value)> = Vec::new();
+        for name in &names {
+            match store.read(name)? {
+                Some(it) => {
+                    let newest = it.events.last().map_or(0, |event| event.sequence);
+                    let seen = self.0.insert(name.clone(), newest).unwrap_or_default();
+                    // One that went and came back between two looks counts from 1 again.
+                    let seen = if newest < seen { 0 } else { seen };
+                    told.extend(it.events.iter().filter(|it| it.sequence > seen).map(|it| (it.at, document(name, it))));
+                }
+                None if args.follow => {}
+                None => return Err(StoreError::Missing(name.clone())),
+            }
+        }
+        let gone = |name: &String| !matches!(store.read(name), Ok(Some(_)));
+        let gone: Vec<String> = self.0.keys().filter(|name| gone(name)).cloned().collect();
+        for name in gone {
+            self.0.remove(&name);
+            let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            told.push((at, json!({"installation": name, "at": at, "type": "Uninstalled", "status": "True", "reason": "Uninstalled", "message": "all of it is gone"})));
+        }
+        told.sort_by_key(|(at, _)| *at);
+        Ok(told.into_iter().map(|(_, document)| document).collect())
+    }
+}
+
+fn document(name: &str, event: &Event) -> Value {
+    let mut document = json!(event);
+    document["installation"] = name.into();
+    document
+}
+
+/// An event for people.
+fn line(told: &Value) -> String {
+    let text = |field: &str| plain(told[field].as_str().unwrap_or_default());
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(told["at"].as_u64().unwrap_or_default().min(END));
+    let at = humantime::format_rfc3339_seconds(at);
+    let revision = told["revision"].as_u64().map_or_else(String::new, |revision| format!(" revision {revision}"));
+    let (name, kind, status, reason) = (text("installation"), text("type"), text("status"), text("reason"));
+    format!("{at} {name}{revision}: {kind} {status} {reason}: {}\n", text("message"))
+}
