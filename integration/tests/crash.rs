@@ -10,6 +10,8 @@ use integration::dist;
 const SAMPLE: &str = "90";
 /// Number of kills of executord where it fetches the secrets.
 const FETCHES: &str = "12";
+/// Number of kills of `agent-cli bundle`.
+const INSTALLATIONS: &str = "16";
 /// Environment variable with the offset of a sample, to repeat a failed one.
 const OFFSET: &str = "EXECUTOR_CRASH_OFFSET";
 
@@ -49,6 +51,23 @@ fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
     let of = |name: &str| figures["targets"][0][name].as_u64().unwrap();
     assert!(of("kills") > 0, "{figures}");
     assert_eq!(of("known") + of("refused"), of("kills"), "{figures}");
+}
+
+/// `agent-cli bundle` at calls that change something: the next command finishes or undoes.
+#[test]
+fn an_installation_is_repaired_wherever_its_command_is_killed() {
+    let operations = ["--operation", "install,upgrade,rollback,uninstall", "--sample", INSTALLATIONS, "--json"];
+    let mut command = executor_crash();
+    command.args(operations);
+    if let Ok(offset) = std::env::var(OFFSET) {
+        command.args(["--offset", &offset]);
+    }
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "again with {OFFSET} as told:\n{told}");
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kills: Vec<u64> = figures["targets"].as_array().unwrap().iter().filter_map(|it| it["kills"].as_u64()).collect();
+    assert!(kills.len() == 4 && kills.iter().all(|kills| *kills > 0), "{figures}");
 }
 
 /// Secrets that the control binaries leave, because they wipe nothing, are found.

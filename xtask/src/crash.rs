@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// With requests that refer to their secrets: executord fetches them, and fetches them again
     #[arg(long, conflicts_with = "tree")]
     references: bool,
+    /// Kill `agent-cli bundle` instead, at these commands: install, upgrade, rollback, uninstall
+    #[arg(long, value_name = "COMMAND", value_delimiter = ',', conflicts_with_all = ["target", "tree", "shells", "references"])]
+    operation: Vec<String>,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -47,6 +50,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     command.env("EXECUTOR_DIST", workspace.dist());
     if options.target.iter().all(|target| target != "all") {
         command.arg("--target").arg(options.target.join(","));
+    }
+    if !options.operation.is_empty() {
+        command.arg("--operation").arg(options.operation.join(","));
     }
     for (option, value) in [("--at", options.at), ("--every", options.every)] {
         if let Some(value) = value {

@@ -8,6 +8,69 @@ pub(crate) fn name(number: i64) -> String {
     known.map_or_else(|| format!("call {number}"), |(_, name)| (*name).to_owned())
 }
 
+/// Returns whether a call changes something that outlives its process: files, what others receive, other processes.
+pub(crate) fn changes(number: i64, arguments: [u64; 3]) -> bool {
+    let flags = match number {
+        libc::SYS_openat => arguments[2],
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => arguments[1],
+        _ => return CHANGES.contains(&name(number).as_str()),
+    };
+    flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0
+}
+
+/// Names of calls that change something whatever their arguments are.
+const CHANGES: &[&str] = &[
+    "bind",
+    "chmod",
+    "chown",
+    "clone",
+    "clone3",
+    "connect",
+    "copy_file_range",
+    "execve",
+    "execveat",
+    "exit_group",
+    "fallocate",
+    "fchmod",
+    "fchmodat",
+    "fchown",
+    "fchownat",
+    "fdatasync",
+    "flock",
+    "fork",
+    "fsync",
+    "ftruncate",
+    "kill",
+    "link",
+    "linkat",
+    "mkdir",
+    "mkdirat",
+    "mknodat",
+    "pidfd_send_signal",
+    "pwrite64",
+    "rename",
+    "renameat",
+    "renameat2",
+    "rmdir",
+    "sendfile",
+    "sendmsg",
+    "sendto",
+    "shutdown",
+    "symlink",
+    "symlinkat",
+    "tgkill",
+    "truncate",
+    "unlink",
+    "unlinkat",
+    "utimensat",
+    "vfork",
+    "wait4",
+    "waitid",
+    "write",
+    "writev",
+];
+
 /// System calls of every architecture.
 const NAMES: &[(i64, &str)] = &[
     (libc::SYS_accept, "accept"),
@@ -239,11 +302,18 @@ const OLD: &[(i64, &str)] = &[];
 
 #[cfg(test)]
 mod tests {
-    use super::name;
+    use super::*;
 
     #[test]
     fn names_and_numbers() {
-        assert_eq!(name(nix::libc::SYS_renameat), "renameat");
+        assert_eq!(name(libc::SYS_renameat), "renameat");
         assert_eq!(name(9999), "call 9999");
+    }
+
+    #[test]
+    fn calls_that_change_something() {
+        assert!(changes(libc::SYS_renameat, [0; 3]) && !changes(libc::SYS_read, [0; 3]));
+        assert!(changes(libc::SYS_openat, [0, 0, libc::O_CREAT as u64]) && !changes(libc::SYS_openat, [0; 3]));
+        assert!(CHANGES.iter().all(|call| NAMES.iter().chain(OLD).any(|(_, name)| name == call)));
     }
 }

@@ -11,10 +11,13 @@
 //! threads most of all), so that a replay (`--target shim --at 412`) hits the same call in a single-threaded process,
 //! and a nearby one in executord.
 //!
+//! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at those of its calls that change something.
+//!
 //! Limits: processes are killed at the beginning of calls, not between two instructions: nothing outside a process can
 //! tell the difference. The machine itself is not stopped, so unsynced data survives.
 
 mod calls;
+mod installations;
 mod judge;
 mod life;
 mod report;
@@ -29,8 +32,9 @@ use std::time::Instant;
 use anyhow::ensure;
 use clap::Parser;
 
+use crate::installations::{Installations, Operation};
 use crate::report::{Report, Row};
-use crate::sweep::{Lives, Target, TestNode};
+use crate::sweep::{Lives, Outcome, Target, TestNode};
 
 #[derive(Parser)]
 #[command(about = "Kill the executor's processes at every system call of a container's life")]
@@ -59,6 +63,9 @@ struct Options {
     /// Let the requests refer to their secrets, which executord fetches, and fetches again in place of UpdateFiles
     #[arg(long, conflicts_with = "tree")]
     references: bool,
+    /// Kill `agent-cli bundle` at these commands instead
+    #[arg(long, value_name = "COMMAND", value_delimiter = ',', value_enum, conflicts_with_all = ["target", "tree", "shells", "references"])]
+    operation: Vec<Operation>,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -84,42 +91,71 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     ensure!(nix::unistd::geteuid().is_root(), "containers and ptrace need root");
+    if !options.operation.is_empty() {
+        return Run::over(Installations::new()?).all(&options.operation, options);
+    }
     let lacking = options.target.contains(&Target::Shell) && !options.shells;
     ensure!(!lacking, "--target shell: there are shells with --shells only");
     let targets = if options.target.is_empty() { Target::all(options.shells) } else { options.target.clone() };
-    let mut run = Run {
-        node: TestNode::new(Lives { tree: options.tree, shells: options.shells, references: options.references })?,
-        report: Report::default(),
-        terminal: std::io::stderr().is_terminal(),
-    };
-    match (options.at, options.sample) {
-        (Some(at), _) => {
-            for target in targets {
-                run.row(target);
-                run.kill_at(target, at)?;
-                eprintln!("{}", run.node.logged());
-            }
-        }
-        (None, Some(sample)) => run.sample(&targets, sample, options.offset)?,
-        (None, None) => {
-            for target in targets {
-                run.sweep(target, options.every)?;
-            }
-        }
-    }
-    Ok(run.report)
+    let lives = Lives { tree: options.tree, shells: options.shells, references: options.references };
+    Run::over(TestNode::new(lives)?).all(&targets, options)
+}
+
+/// What lives are led on, one after the other.
+pub(crate) trait Node {
+    /// What is killed.
+    type Target: Copy;
+
+    /// Name of a target, as in the figures.
+    fn name(target: Self::Target) -> &'static str;
+
+    /// Options that repeat a life.
+    fn replay(target: Self::Target, at: u64) -> String;
+
+    /// Runs one life with a kill at call `at`.
+    fn kill_at(&mut self, target: Self::Target, at: u64) -> anyhow::Result<Outcome>;
+
+    /// Log of the processes.
+    fn logged(&self) -> String;
+
+    /// Begins afresh, so that the next life is not blamed for this one's leftovers.
+    fn renew(&mut self) -> anyhow::Result<()>;
 }
 
 /// A run of the program: a node, and the figures so far.
-struct Run {
-    node: TestNode,
+struct Run<N> {
+    node: N,
     report: Report,
     terminal: bool,
 }
 
-impl Run {
+impl<N: Node> Run<N> {
+    fn over(node: N) -> Self {
+        Self { node, report: Report::default(), terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// Runs what the options ask for.
+    fn all(mut self, targets: &[N::Target], options: &Options) -> anyhow::Result<Report> {
+        match (options.at, options.sample) {
+            (Some(at), _) => {
+                for target in targets {
+                    self.row(*target);
+                    self.kill_at(*target, at)?;
+                    eprintln!("{}", self.node.logged());
+                }
+            }
+            (None, Some(sample)) => self.sample(targets, sample, options.offset)?,
+            (None, None) => {
+                for target in targets {
+                    self.sweep(*target, options.every)?;
+                }
+            }
+        }
+        Ok(self.report)
+    }
+
     /// Kills at every K-th call of a target's life.
-    fn sweep(&mut self, target: Target, every: u64) -> anyhow::Result<()> {
+    fn sweep(&mut self, target: N::Target, every: u64) -> anyhow::Result<()> {
         self.row(target);
         let (mut at, mut silent) = (1, 0);
         while silent < 2 {
@@ -130,7 +166,7 @@ impl Run {
     }
 
     /// Kills at `sample` calls, spread over the lives of all targets.
-    fn sample(&mut self, targets: &[Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
+    fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
         let mut lives = Vec::new();
         for target in targets {
             self.row(*target);
@@ -152,31 +188,31 @@ impl Run {
         Ok(())
     }
 
-    fn row(&mut self, target: Target) -> &mut Row {
-        self.report.row(target.name())
+    fn row(&mut self, target: N::Target) -> &mut Row {
+        self.report.row(N::name(target))
     }
 
     /// Runs one life with a kill. Returns false if the life ended before call `at`.
-    fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<bool> {
+    fn kill_at(&mut self, target: N::Target, at: u64) -> anyhow::Result<bool> {
         let begun = Instant::now();
         let outcome = self.node.kill_at(target, at)?;
         let killed = outcome.kill.is_some();
+        let name = N::name(target);
         if !outcome.verdict.wrong.is_empty() {
-            // A fresh node, so that the next life is not blamed for this one's leftovers.
             let log = self.node.logged();
-            self.node = TestNode::new(self.node.kind())?;
+            self.node.renew()?;
             let place = outcome.kill.as_ref().map_or_else(
-                || format!("{}, without a kill", target.name()),
-                |kill| format!("{}, call {} ({}), {}", target.name(), kill.at, kill.call, kill.phase),
+                || format!("{name}, without a kill"),
+                |kill| format!("{name}, call {} ({}), {}", kill.at, kill.call, kill.phase),
             );
             let failure = format!("{place}: {}", outcome.verdict.wrong.join("; "));
             self.clear();
-            eprintln!("{failure}\n  replay: --target {} --at {at}\n{}", target.name(), report::tail(&log));
+            eprintln!("{failure}\n  replay: {}\n{}", N::replay(target, at), report::tail(&log));
             self.report.failures.push(failure);
         }
         let row = self.row(target);
         row.add(&outcome, begun.elapsed());
-        let line = format!("{} {at}: {} kills, {} leaks", target.name(), row.kills, row.wrong);
+        let line = format!("{name} {at}: {} kills, {} leaks", row.kills, row.wrong);
         if self.terminal {
             eprint!("\r\x1b[K{line}");
             if !killed {

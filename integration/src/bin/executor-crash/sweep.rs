@@ -14,11 +14,11 @@ use integration::footprint::Footprint;
 use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
 
-use crate::calls;
 use crate::judge::{Fate, KilledLife, Verdict};
 use crate::life::{self, Secrets, Step};
 use crate::shelf::Shelf;
-use crate::tracer::{Helper, StopAction, Trace, TraceTarget};
+use crate::tracer::{Counted, Helper, StopAction, Trace, TraceTarget};
+use crate::{Node, calls};
 
 /// Length of a secret in bytes.
 const CANARY: usize = 64;
@@ -62,7 +62,7 @@ impl Target {
         all.into_iter().chain(shells.then_some(Self::Shell)).collect()
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             Self::Executord => "executord",
             Self::Launcher => "launcher",
@@ -164,11 +164,6 @@ impl TestNode {
         Ok(test_node)
     }
 
-    /// Kind of its lives.
-    pub(crate) fn kind(&self) -> Lives {
-        self.kind
-    }
-
     fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
         let rootfs = if self.kind.shells { self.rootfs.reference() } else { "host".to_owned() };
         life::request(id, secrets, &rootfs, self.kind.tree)
@@ -200,13 +195,41 @@ impl TestNode {
         Ok((format!("life-{}", self.lives), secrets))
     }
 
-    /// Log of the processes.
-    pub(crate) fn logged(&self) -> String {
+    /// Waits until the killed processes are dead, as a supervisor learns it from the kernel.
+    fn await_deaths(&mut self, target: Target) {
+        let parts: &[Part] = match target {
+            Target::Executord => &[Part::Executord],
+            Target::Launcher | Target::Orphan => &[Part::Launcher],
+            Target::Everything => &[Part::Executord, Part::Launcher],
+            Target::Shim | Target::Inject | Target::Cloner | Target::Namespace | Target::Shell => &[],
+        };
+        for part in parts {
+            integration::wait::until("the killed process is dead", || self.node.is_dead(*part).then_some(()));
+        }
+    }
+}
+
+impl Node for TestNode {
+    type Target = Target;
+
+    fn name(target: Target) -> &'static str {
+        target.word()
+    }
+
+    fn replay(target: Target, at: u64) -> String {
+        format!("--target {} --at {at}", target.word())
+    }
+
+    fn logged(&self) -> String {
         self.node.logged()
     }
 
-    /// Runs one life with a kill at call `at`.
-    pub(crate) fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
+    fn renew(&mut self) -> anyhow::Result<()> {
+        *self = Self::new(self.kind)?;
+        Ok(())
+    }
+
+    fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
         let (id, secrets) = self.next_life()?;
         let request = self.request(&id, &secrets);
         let shell = self.shell();
@@ -229,7 +252,8 @@ impl TestNode {
                 if target == Target::Orphan { StopAction::LetGo } else { StopAction::Kill }
             }
         };
-        let trace = Trace::begin(target.trace_target(&self.node, shell), at, act).context("attaching")?;
+        let trace =
+            Trace::begin(target.trace_target(&self.node, shell), (Counted::All, at), act).context("attaching")?;
         let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
         // Either the process is killed, and the supervisor restarts dead processes while the client goes on, or the
         // life ends without a kill.
@@ -268,19 +292,6 @@ impl TestNode {
             verdict.wrong.push(format!("without a kill: {:?}", verdict.fate));
         }
         Ok(Outcome { kill, calls: seen.calls, verdict })
-    }
-
-    /// Waits until the killed processes are dead, as a supervisor learns it from the kernel.
-    fn await_deaths(&mut self, target: Target) {
-        let parts: &[Part] = match target {
-            Target::Executord => &[Part::Executord],
-            Target::Launcher | Target::Orphan => &[Part::Launcher],
-            Target::Everything => &[Part::Executord, Part::Launcher],
-            Target::Shim | Target::Inject | Target::Cloner | Target::Namespace | Target::Shell => &[],
-        };
-        for part in parts {
-            integration::wait::until("the killed process is dead", || self.node.is_dead(*part).then_some(()));
-        }
     }
 }
 

@@ -20,6 +20,8 @@ use nix::sys::signal::{self, Signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::calls;
+
 /// The process whose calls are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TraceTarget {
@@ -66,6 +68,15 @@ impl Helper {
     }
 }
 
+/// The calls that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Every call.
+    All,
+    /// Those by which a process changes something that outlives it: a kill before any other call leaves the same.
+    Changes,
+}
+
 /// Treatment of a process at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopAction {
@@ -109,7 +120,7 @@ impl Trace {
     /// continues.
     pub(crate) fn begin(
         target: TraceTarget,
-        at: u64,
+        (counted, at): (Counted, u64),
         act: impl FnOnce(&StoppedCall) -> StopAction + Send + 'static,
     ) -> Result<Self, Errno> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -117,6 +128,7 @@ impl Trace {
         let (ready, begun) = mpsc::channel();
         let mut tracer = Tracer {
             target,
+            counted,
             at,
             stop: Arc::clone(&stop),
             held: Arc::clone(&held),
@@ -163,6 +175,7 @@ enum TraceMode {
 
 struct Tracer {
     target: TraceTarget,
+    counted: Counted,
     at: u64,
     stop: Arc<AtomicBool>,
     held: Held,
@@ -229,7 +242,8 @@ impl Tracer {
                         if self.seen.calls == self.at
                             && let Some(act) = act.take()
                         {
-                            let shot = StoppedCall { call: self.at, number: number(pid).unwrap_or(-1) };
+                            let shot =
+                                StoppedCall { call: self.at, number: call(pid).map_or(-1, |(number, _)| number) };
                             let blow = act(&shot);
                             self.seen.shot = Some(shot);
                             if blow == StopAction::LetGo {
@@ -318,9 +332,11 @@ impl Tracer {
         }
     }
 
-    /// Returns whether this stop is at the beginning of a call, not at its end.
+    /// Returns whether this stop is at the beginning of a call that counts, not at its end.
     fn begins(&self, pid: Pid) -> bool {
-        ptrace::syscall_info(pid).is_ok_and(|info| info.op == libc::PTRACE_SYSCALL_INFO_ENTRY)
+        let begins = ptrace::syscall_info(pid).is_ok_and(|info| info.op == libc::PTRACE_SYSCALL_INFO_ENTRY);
+        let counts = || call(pid).is_ok_and(|(number, arguments)| calls::changes(number, arguments));
+        begins && (self.counted == Counted::All || counts())
     }
 
     fn go_on(&self, pid: Pid, signal: Option<Signal>) {
@@ -363,12 +379,14 @@ fn process_of(thread: i32) -> i32 {
     leader.filter(|_| Path::new(&format!("/proc/{thread}")).exists()).unwrap_or(thread)
 }
 
+/// Number and first three arguments of the call that a stopped thread is at.
 #[cfg(target_arch = "x86_64")]
-fn number(pid: Pid) -> Result<i64, Errno> {
-    ptrace::getregs(pid).map(|registers| registers.orig_rax as i64)
+fn call(pid: Pid) -> Result<(i64, [u64; 3]), Errno> {
+    ptrace::getregs(pid).map(|regs| (regs.orig_rax as i64, [regs.rdi, regs.rsi, regs.rdx]))
 }
 
+/// Number and first three arguments of the call that a stopped thread is at.
 #[cfg(target_arch = "aarch64")]
-fn number(pid: Pid) -> Result<i64, Errno> {
-    ptrace::getregs(pid).map(|registers| registers.regs[8] as i64)
+fn call(pid: Pid) -> Result<(i64, [u64; 3]), Errno> {
+    ptrace::getregs(pid).map(|regs| (regs.regs[8] as i64, [regs.regs[0], regs.regs[1], regs.regs[2]]))
 }
