@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// Also write the numbers to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these parts: latency, throughput, burst, memory, many, failures, images, redaction
+    /// Only these parts: latency, throughput, burst, memory, many, failures, images, redaction, strangers
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<String>,
     /// Only contestants whose name contains one of these: floor, bwrap, crun, runc, executor
@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// One more executord, whose configuration has these keys as well: 'NAME=launcher.watchdog_seconds = 0'
     #[arg(long, value_name = "NAME=TOML")]
     settings: Vec<String>,
+    /// Number of containers of each measurement of the part throughput
+    #[arg(long, value_name = "N", default_value_t = 160)]
+    lives: u32,
     /// Number of containers of a burst
     #[arg(long, value_name = "N", default_value_t = 100)]
     burst: u32,
@@ -74,6 +77,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     let mut command = Command::new(program);
     command.arg("--dist").arg(workspace.dist()).arg("--runs").arg(options.runs.to_string());
     command.arg("--burst").arg(options.burst.to_string()).arg("--many").arg(options.many.to_string());
+    command.arg("--lives").arg(options.lives.to_string());
     for (option, path) in [("--seccomp", &profile), ("--json", &options.json), ("--profile", &options.profile)] {
         if let Some(path) = path {
             command.arg(option).arg(path);

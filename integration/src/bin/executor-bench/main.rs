@@ -41,6 +41,7 @@ mod seccomp;
 mod settings;
 mod stage;
 mod stats;
+mod strangers;
 mod throughput;
 
 use std::path::PathBuf;
@@ -78,6 +79,9 @@ struct Options {
     /// One more executord, whose configuration has these keys as well; `cold` is always there and has no shells
     #[arg(long, value_name = "NAME=TOML")]
     settings: Vec<Settings>,
+    /// Number of containers of each measurement of the part `throughput`, in steps of 16
+    #[arg(long, value_name = "N", default_value_t = 160, value_parser = clap::value_parser!(u32).range(16..=100_000))]
+    lives: u32,
     /// Number of containers of a burst
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=250))]
     burst: u32,
@@ -107,6 +111,8 @@ enum Part {
     Images,
     /// Speed of masking output; runs no container
     Redaction,
+    /// Calls over TLS while strangers make 10,000 handshakes a minute
+    Strangers,
 }
 
 impl Options {
@@ -189,6 +195,7 @@ async fn one(options: &Options, stage: &Stage<'_>, part: Part, report: &mut Repo
         Part::Throughput => report.throughput(&throughput::measure(options, stage).await?),
         Part::Burst => report.burst(&burst::measure(options, stage).await?),
         Part::Redaction => report.redaction(&redaction::measure(stage.host).await?),
+        Part::Strangers => report.strangers(&strangers::measure().await?),
         Part::Memory => {
             for executor in &stage.executors {
                 report.memory(&memory::measure(stage.host, executor).await?);

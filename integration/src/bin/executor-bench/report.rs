@@ -13,6 +13,7 @@ use crate::processor::Rest;
 use crate::redaction::Speeds;
 use crate::stage::Stage;
 use crate::stats::Sample;
+use crate::strangers::Strangers;
 
 const METHOD: &str = "interleaved: every contestant once a round, in an order shuffled anew; medians and ratios of one \
                       run; same rootfs, static `true`, namespaces (executor: a user namespace besides), limits and \
@@ -77,6 +78,37 @@ impl Report {
             "build_us": micros(speeds.build),
             "bytes": speeds.bytes,
             "aho_corasick_bytes": speeds.peer_bytes,
+        });
+    }
+
+    pub(crate) fn strangers(&mut self, strangers: &Strangers) {
+        let Strangers { quiet, beset, handshakes, over, resident: (before, most) } = strangers;
+        let a_minute = *handshakes as f64 / over.as_secs_f64() * 60.0;
+        println!("\nCalls of own callers over TLS, in ms, and beside {a_minute:.0} handshakes of strangers a minute");
+        println!("{:<40} {:>9} {:>9}  {:>9} {:>9}", "", "p50", "p99", "p50", "p99");
+        let mut rows = Vec::new();
+        for (name, quiet, beset) in
+            [("on a kept connection", &quiet.kept, &beset.kept), ("with a new connection", &quiet.new, &beset.new)]
+        {
+            println!(
+                "{name:<40} {:>9} {:>9}  {:>9} {:>9}",
+                milliseconds(quiet.median()),
+                milliseconds(quiet.percentile(99)),
+                milliseconds(beset.median()),
+                milliseconds(beset.percentile(99)),
+            );
+            rows.push(json!({"name": name, "quiet_us": sample(quiet), "beset_us": sample(beset)}));
+        }
+        println!(
+            "executord, resident      {:.1} MB before, at most {:.1} MB",
+            megabytes(before >> 10),
+            megabytes(most >> 10)
+        );
+        self.json["strangers"] = json!({
+            "handshakes_per_minute": a_minute,
+            "calls": rows,
+            "executord_resident_before_bytes": before,
+            "executord_resident_most_bytes": most,
         });
     }
 

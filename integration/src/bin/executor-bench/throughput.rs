@@ -14,9 +14,6 @@ use crate::stage::{Ours, Stage};
 
 /// Numbers of concurrent containers.
 pub(crate) const LANES: [u32; 3] = [1, 4, 16];
-/// Number of containers of one measurement, a multiple of every number of lanes.
-const CONTAINERS: u32 = 160;
-
 /// Throughput of one contestant, in the order of [`LANES`].
 pub(crate) struct Throughput {
     pub(crate) name: String,
@@ -28,6 +25,8 @@ pub(crate) struct Throughput {
 /// Figures of all contestants, and what the machine used at rest.
 pub(crate) struct Throughputs {
     pub(crate) all: Vec<Throughput>,
+    /// Number of containers of each measurement, a multiple of every number of lanes.
+    pub(crate) containers: u32,
     pub(crate) rest: Rest,
 }
 
@@ -36,8 +35,8 @@ impl Throughput {
         Self { name: name.to_owned(), rates: Vec::new(), used: Vec::new() }
     }
 
-    fn add(&mut self, took: Duration, used: Used) {
-        self.rates.push(f64::from(CONTAINERS) / took.as_secs_f64());
+    fn add(&mut self, containers: u32, took: Duration, used: Used) {
+        self.rates.push(f64::from(containers) / took.as_secs_f64());
         self.used.push(used);
     }
 }
@@ -45,6 +44,7 @@ impl Throughput {
 /// Measures all contestants, one after the other, for each number of lanes.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Throughputs> {
     let rest = Rest::measure().await?;
+    let containers = options.lives / LANES[LANES.len() - 1] * LANES[LANES.len() - 1];
     let peers: Vec<_> = stage.peers.iter().filter(|peer| peer.is_program()).collect();
     let ours = stage.ours(options);
     let mut peer_figures: Vec<_> = peers.iter().map(|peer| Throughput::named(peer.name())).collect();
@@ -53,23 +53,23 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
         for (peer, figures) in peers.iter().zip(&mut peer_figures) {
             stage.host.go_on().await?;
             let meter = Meter::start(rest, Watched::Programs)?;
-            let ended = peer.run_at_once(lanes, CONTAINERS, &format!("rate-{lanes}"));
+            let ended = peer.run_at_once(lanes, containers, &format!("rate-{lanes}"));
             let (_, took) = ended.with_context(|| format!("{lanes} at once"))?;
-            figures.add(took, meter.stop(CONTAINERS).await?);
+            figures.add(containers, took, meter.stop(containers).await?);
         }
         for (index, (ours, figures)) in ours.iter().zip(&mut our_figures).enumerate() {
             stage.host.go_on().await?;
             warm_up(ours, &format!("rate-{index}-{lanes}-first")).await?;
             let meter = Meter::start(rest, Watched::Daemon(ours.daemon))?;
-            let run = of_executor(&ours.client, ours.shape, lanes, CONTAINERS, &format!("rate-{index}")).await;
+            let run = of_executor(&ours.client, ours.shape, lanes, containers, &format!("rate-{index}")).await;
             if let Some(failure) = run.failures.into_iter().next() {
                 return Err(failure.context(format!("{}, {lanes} at once", ours.name)));
             }
-            figures.add(run.took, meter.stop(CONTAINERS).await?);
+            figures.add(containers, run.took, meter.stop(containers).await?);
         }
     }
     peer_figures.extend(our_figures);
-    Ok(Throughputs { all: peer_figures, rest })
+    Ok(Throughputs { all: peer_figures, containers, rest })
 }
 
 /// Runs a container that does not count: the first one of an image fetches it.

@@ -89,7 +89,10 @@ impl Report {
     }
 
     pub(crate) fn throughput(&mut self, throughputs: &Throughputs) {
-        println!("\nContainers per second, from begin to delete, and ms of processor time for each");
+        println!(
+            "\nContainers per second, from begin to delete, {} each, and ms of processor time for each",
+            throughputs.containers
+        );
         let mut head = format!("{:<40}", "");
         for lanes in throughput::LANES {
             let _ = write!(head, " {:>10} {:>9} {:>9}", format!("{lanes} at once"), "machine", "processes");
@@ -109,6 +112,7 @@ impl Report {
         tell_rest(throughputs.rest);
         self.json["throughput"] = json!({
             "at_once": throughput::LANES,
+            "containers": throughputs.containers,
             "contestants": rows,
             "processor_at_rest_us_per_second": throughputs.rest.0 * 1e6,
         });

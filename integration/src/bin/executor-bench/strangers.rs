@@ -1,0 +1,172 @@
+//! Calls of a cell's own callers over TLS while strangers make handshakes: the time that a call takes, and executord's memory.
+//!
+//! Windows without and with strangers alternate. The strangers connect from an address of their own, 10,000 a minute; every
+//! second one has a certificate of another authority, the others have none. They run on the same machine: what they compute for
+//! their side of a handshake is in the figures as well.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use integration::tls::{Authority, TlsDaemon, identity};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpSocket;
+use tokio_rustls::TlsConnector;
+
+use crate::stats::Sample;
+
+/// Handshakes of strangers in a minute.
+pub(crate) const A_MINUTE: u32 = 10_000;
+/// Length of a window.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Windows of each kind.
+const WINDOWS: usize = 3;
+/// Time between two calls of the own caller.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Each so many calls, one is made on a new connection.
+const NEW: usize = 20;
+
+/// Figures without and with strangers.
+pub(crate) struct Strangers {
+    pub(crate) quiet: Calls,
+    pub(crate) beset: Calls,
+    /// Handshakes that strangers began.
+    pub(crate) handshakes: u64,
+    /// Length of the windows with strangers together.
+    pub(crate) over: Duration,
+    /// Memory of executord in bytes, before and at most.
+    pub(crate) resident: (u64, u64),
+}
+
+/// Times of calls.
+#[derive(Default)]
+pub(crate) struct Calls {
+    /// On a connection that is kept.
+    pub(crate) kept: Sample,
+    /// On a new one, handshake included.
+    pub(crate) new: Sample,
+}
+
+/// Measures.
+pub(crate) async fn measure() -> anyhow::Result<Strangers> {
+    tokio::task::spawn_blocking(measured).await?
+}
+
+fn measured() -> anyhow::Result<Strangers> {
+    let tls = TlsDaemon::start("", "");
+    let files = tls.operator();
+    let kept = tls.connect(&files)?;
+    let pid = tls.daemon.pid();
+    let kinds = Arc::new([stranger(&tls, None)?, stranger(&tls, Some(&Authority::new("another CA")))?]);
+    let address: SocketAddr = tls.address.parse()?;
+    let before = resident(pid)?;
+    let mut told = Strangers {
+        quiet: Calls::default(),
+        beset: Calls::default(),
+        handshakes: 0,
+        over: Duration::ZERO,
+        resident: (before, before),
+    };
+    for window in 0..2 * WINDOWS {
+        let beset = window % 2 == 1;
+        let begun = Instant::now();
+        let crowd = beset.then(|| Crowd::begin(address, Arc::clone(&kinds))).transpose()?;
+        let calls = if beset { &mut told.beset } else { &mut told.quiet };
+        let mut number = 0;
+        while begun.elapsed() < WINDOW {
+            number += 1;
+            let is_new = number % NEW == 0;
+            let at = Instant::now();
+            let client = if is_new { &tls.connect(&files)? } else { &kept };
+            tls.daemon.api.block_on(client.info())?;
+            let sample = if is_new { &mut calls.new } else { &mut calls.kept };
+            sample.add(at.elapsed());
+            told.resident.1 = told.resident.1.max(resident(pid)?);
+            std::thread::sleep(PAUSE);
+        }
+        if let Some(crowd) = crowd {
+            told.handshakes += crowd.end()?;
+            told.over += begun.elapsed();
+        }
+    }
+    Ok(told)
+}
+
+/// Strangers, in a thread of their own.
+struct Crowd {
+    stop: tokio::sync::oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+    begun: Arc<AtomicU64>,
+}
+
+impl Crowd {
+    fn begin(address: SocketAddr, kinds: Arc<[Arc<ClientConfig>; 2]>) -> anyhow::Result<Self> {
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let begun = Arc::new(AtomicU64::new(0));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let count = Arc::clone(&begun);
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = knock(address, &kinds, &count) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Ok(Self { stop, thread, begun })
+    }
+
+    fn end(self) -> anyhow::Result<u64> {
+        let _ = self.stop.send(()); // it goes on until then
+        self.thread.join().map_err(|_| anyhow::anyhow!("the strangers' thread failed"))?;
+        Ok(self.begun.load(Ordering::Relaxed))
+    }
+}
+
+/// Begins handshakes at an even pace, for ever.
+async fn knock(address: SocketAddr, kinds: &[Arc<ClientConfig>; 2], begun: &AtomicU64) {
+    let mut pace = tokio::time::interval(Duration::from_secs(60) / A_MINUTE);
+    let mut knocks = tokio::task::JoinSet::new();
+    loop {
+        pace.tick().await;
+        let number = begun.fetch_add(1, Ordering::Relaxed);
+        let config = Arc::clone(&kinds[usize::from(number % 2 == 1)]);
+        knocks.spawn(async move {
+            let socket = TcpSocket::new_v4()?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(SocketAddr::from(([127, 0, 0, 2], 0)))?;
+            let stream = socket.connect(address).await?;
+            let name = ServerName::IpAddress(address.ip().into());
+            let mut stream = TlsConnector::from(config).connect(name, stream).await?;
+            stream.read_to_end(&mut Vec::new()).await
+        });
+        while knocks.try_join_next().is_some() {}
+    }
+}
+
+/// A stranger's side: it trusts the node, and has no certificate, or one of another authority.
+fn stranger(tls: &TlsDaemon, authority: Option<&Authority>) -> anyhow::Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(tls.dir().join("ca.crt")).context("the node's CA")?)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13])?;
+    let config = config.with_root_certificates(roots);
+    Ok(Arc::new(match authority {
+        None => config.with_no_client_auth(),
+        Some(authority) => {
+            let issued = authority.issue(&identity("spiffe://elsewhere/stranger"));
+            let certificate = CertificateDer::from_pem_slice(issued.certificate.as_bytes())?;
+            config.with_client_auth_cert(vec![certificate], PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?)?
+        }
+    }))
+}
+
+fn resident(pid: i32) -> anyhow::Result<u64> {
+    let text = integration::host::status(pid, "VmRSS").context("executord has no memory")?;
+    Ok(text.trim_end_matches("kB").trim().parse::<u64>()? << 10)
+}
