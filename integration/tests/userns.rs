@@ -121,7 +121,10 @@ fn files_show_their_owners_and_nothing_is_chowned() {
     let container = daemon.api.started(sh(script).id("owners").rootfs(&rootfs.reference()));
     let upper = daemon.setup().state_dir().join("containers/owners/upper");
     wait::until("the container has changed its files", || upper.join("ready").exists().then_some(()));
-    let shown = daemon.api.logs_so_far("owners");
+    let shown = wait::until("its log has the last file", || {
+        let shown = daemon.api.logs_so_far("owners");
+        shown.contains(" /srv/roots\n").then_some(shown)
+    });
     for line in ["0:0 /\n", "0:0 /srv\n", "0:0 /srv/roots\n", "1234:80 /srv/apps\n", "65534:5 /srv/far\n"] {
         assert!(shown.contains(line), "{line} is not in {shown}");
     }
