@@ -91,12 +91,17 @@ impl Prepared {
 
     /// The number of the group of a file of this user.
     pub fn gid_for(&self, file: &PlannedFile, owner: &ResolvedUser) -> u32 {
-        match &file.group {
-            None => owner.gid,
-            Some(Principal::Id(gid)) => *gid,
-            // Each was resolved before the file was written.
-            Some(Principal::Name(name)) => self.file_groups.get(name).copied().unwrap_or(owner.gid),
-        }
+        gid_among(&self.file_groups, file, owner)
+    }
+}
+
+/// Returns the number of a file's group, by the groups that files name.
+pub fn gid_among(groups: &BTreeMap<String, u32>, file: &PlannedFile, owner: &ResolvedUser) -> u32 {
+    match &file.group {
+        None => owner.gid,
+        Some(Principal::Id(gid)) => *gid,
+        // Each was resolved before the file was written.
+        Some(Principal::Name(name)) => groups.get(name).copied().unwrap_or(owner.gid),
     }
 }
 

@@ -201,6 +201,24 @@ impl Hierarchies {
         self.enter(&self.memory_dir(path))
     }
 
+    /// Tells whether a process moves between cgroups without the kernel waiting: a thread does, and only version 1 has it move alone.
+    pub(crate) fn moves_at_once(&self) -> bool {
+        matches!(self, Self::V1 { .. })
+    }
+
+    /// Does something while what the calling process, which has one thread, touches is the memory of a container's cgroup.
+    ///
+    /// # Errors
+    /// A cgroup that cannot be joined or left; version 2.
+    pub(crate) fn within_memory<T>(&self, path: &Path, act: impl FnOnce() -> T) -> io::Result<T> {
+        let Self::V1 { all, memory, .. } = self else { return Err(io::ErrorKind::Unsupported.into()) };
+        let own = all.iter().find(|one| one.mount == *memory).ok_or(io::ErrorKind::NotFound)?;
+        hierarchy::enter(&memory.join(path))?;
+        let done = act();
+        own.leave()?;
+        Ok(done)
+    }
+
     /// Makes parts of a container's cgroup for sidecars with limits of their own.
     ///
     /// # Errors
@@ -386,7 +404,13 @@ impl Hierarchies {
 
     /// Makes the cgroup that containers' own are made below.
     pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
-        self.dirs(parent).try_for_each(fs::create_dir_all)
+        self.dirs(parent).try_for_each(fs::create_dir_all)?;
+        if self.socket_limit() {
+            // The kernel changes its own code when the first cgroup counts buffers of sockets, and back when the last one has gone:
+            // so one counts all the time, without a limit.
+            fs::write(self.memory_dir(parent).join("memory.kmem.tcp.limit_in_bytes"), "-1")?;
+        }
+        Ok(())
     }
 
     /// Removes the parent again, and its own parents as far as they are empty.

@@ -12,6 +12,7 @@
 //! sweep. A launcher that follows a shim kills the container's processes first.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,8 @@ pub(crate) struct Remains {
     pub inputs: Vec<MemFile>,
     /// Remains of updates of its files.
     pub rotated: Rotated,
+    /// Views of the layers below its root.
+    pub views: Vec<OwnedFd>,
 }
 
 /// Results of updates of a container's files that its end tells of.
@@ -200,6 +203,7 @@ impl Remains {
     /// Removes what a container that has ended has left. Where its exit record was not written, there may be room for it
     /// then; without it the run directory stays, and whoever follows tries again. Tells whether it is written.
     pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: Recorded) -> Recorded {
+        self.views.clear();
         if matches!(recorded, Recorded::Yes)
             && let Err(error) = self.dirs.give_back_room()
         {

@@ -52,12 +52,19 @@ pub(crate) struct Tree {
     ids: IdMap,
     /// Parts of the image that the root file system lacks.
     warnings: Vec<String>,
+    /// Views of the layers below it.
+    views: Vec<OwnedFd>,
 }
 
 impl Tree {
     /// Returns the parts of its image that were left out, as warnings.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// Takes the views of the layers below it, to be closed when nobody waits: the mounted root needs them no more.
+    pub(crate) fn take_views(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.views)
     }
 
     /// Puts it together at the shims' stage, an empty directory. A `dir:` must lie below one of the policy's `rootfs_dirs`,
@@ -67,15 +74,15 @@ impl Tree {
     /// The reference does not fit the host: a violation of `rootfs`. A full disk under the state directory.
     pub(crate) fn assemble(of: &Host, plan: &Plan, dirs: &Dirs, ids: &Ids) -> Result<Self, Refused> {
         let (rootfs, at) = (&plan.rootfs, &dirs.stage);
-        let mut warnings = Vec::new();
+        let (mut warnings, mut views) = (Vec::new(), Vec::new());
         match rootfs {
             Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
-            Rootfs::Dir(lower) => assemble_dir(lower, &of.policy.rootfs_dirs, dirs, ids)?,
+            Rootfs::Dir(lower) => views = assemble_dir(lower, &of.policy.rootfs_dirs, dirs, ids)?,
             Rootfs::Pod => pod::assemble(at, ids).map_err(|error| failed("root of the pod", &error))?,
-            Rootfs::Image(image) => warnings = image::assemble(image, &of.layers(), dirs, ids)?,
+            Rootfs::Image(image) => (warnings, views) = image::assemble(image, &of.layers(), dirs, ids)?,
         }
         let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
-        let mut tree = Self { root, real: Vec::new(), ids: ids.map(), warnings };
+        let mut tree = Self { root, real: Vec::new(), ids: ids.map(), warnings, views };
         tree.require_real_directories(rootfs)?;
         if let Rootfs::Image(image) = rootfs {
             tree.make_volumes(image, plan.isolation.read_only_rootfs)?;
@@ -409,7 +416,7 @@ impl RootfsView for Tree {
 
 /// Mounts the root of a `dir:/absolute/path`: an overlay of a prepared directory, which is never written to, where that is
 /// one that the operator allows.
-fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Result<(), Refused> {
+fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Result<Vec<OwnedFd>, Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
     // Where links lead is what the operator allowed, or not. From here on the directory is what was opened: whoever

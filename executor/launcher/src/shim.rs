@@ -24,6 +24,7 @@ mod checks;
 mod control;
 mod create;
 mod disclosure;
+mod early;
 mod egress;
 mod executor;
 mod helper;

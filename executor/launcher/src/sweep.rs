@@ -107,6 +107,7 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
         volumes: volume.into_iter().collect(),
         inputs,
         rotated: Rotated::default(),
+        views: Vec::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! An image: overlayfs over its layers, which it shares with every other container that has them.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::plan::PlannedImage;
@@ -16,8 +16,14 @@ use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::ids::Ids;
 
-/// Mounts the overlay of the image's layers, which must have been unpacked into the store. Tells what was left out of them.
-pub(super) fn assemble(image: &PlannedImage, store: &Path, dirs: &Dirs, ids: &Ids) -> Result<Vec<String>, Refused> {
+/// Mounts the overlay of the image's layers, which must have been unpacked into the store. Tells what was left out of them, and gives
+/// the views of them.
+pub(super) fn assemble(
+    image: &PlannedImage,
+    store: &Path,
+    dirs: &Dirs,
+    ids: &Ids,
+) -> Result<(Vec<String>, Vec<OwnedFd>), Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let layers: Result<Vec<DiffId>, _> = image.layers.iter().map(|layer| layer.parse()).collect();
     let layers = layers.map_err(|error| violation(format!("`{}`: {error}", image.reference)))?;
@@ -29,8 +35,8 @@ pub(super) fn assemble(image: &PlannedImage, store: &Path, dirs: &Dirs, ids: &Id
         other => Refused::new(Reason::Internal, other.to_string()),
     })?;
     let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
-    overlay::assemble(&image.reference, &lower, opened.root.as_ref(), dirs, ids)?;
-    Ok(opened.warnings.into_iter().map(|warning| format!("rootfs: {warning}")).collect())
+    let views = overlay::assemble(&image.reference, &lower, opened.root.as_ref(), dirs, ids)?;
+    Ok((opened.warnings.into_iter().map(|warning| format!("rootfs: {warning}")).collect(), views))
 }
 
 impl Tree {

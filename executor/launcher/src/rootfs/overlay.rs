@@ -5,7 +5,7 @@
 
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -20,7 +20,8 @@ use crate::ids::Ids;
 
 /// Mounts the overlay of `lower` at the container's stage. The root itself has the mode and the owner of `model`, as the
 /// container sees them, or is root's where there is none. The upper layer lies in the container's state directory, so
-/// that nothing of it needs to reach the disk.
+/// that nothing of it needs to reach the disk. Gives the views of `lower` that were made for the container's ids: the kernel waits
+/// where one is closed, so that is better done when nobody waits for this process.
 ///
 /// # Errors
 /// The kernel has no overlayfs, or does not take one of these directories; a full disk. `about` is what the root is
@@ -31,10 +32,10 @@ pub(super) fn assemble(
     model: Option<&Metadata>,
     dirs: &Dirs,
     ids: &Ids,
-) -> Result<(), Refused> {
+) -> Result<Vec<OwnedFd>, Refused> {
     let at = &dirs.stage;
-    let views = ids.views(about, lower)?;
-    let views: Option<Vec<_>> = views.as_ref().map(|views| views.iter().map(AsFd::as_fd).collect());
+    let made = ids.views(about, lower)?;
+    let views: Option<Vec<_>> = made.as_ref().map(|views| views.iter().map(AsFd::as_fd).collect());
     let (upper, work) = (dirs.layer.join("upper"), dirs.layer.join("work"));
     for layer in [&upper, &work] {
         dirs.private(layer).map_err(|error| failed("state directory", &error))?;
@@ -56,7 +57,7 @@ pub(super) fn assemble(
             mounted => mounted,
         },
     };
-    mounted.map_err(|error| {
+    mounted.map(|()| made.unwrap_or_default()).map_err(|error| {
         if error.raw_os_error() == Some(libc::ENODEV) {
             return Refused::new(
                 Reason::Internal,

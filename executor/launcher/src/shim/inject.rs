@@ -17,7 +17,7 @@ use std::path::Path;
 use executor_core::disclosure::Manifest;
 use executor_core::idmap::IdMap;
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::placement::{GENERATIONS_DIR, STEPS_DIR};
+use executor_core::placement::{GENERATIONS_DIR, MountPoint, STEPS_DIR};
 use executor_core::plan::{Layout, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{Prepared, PreparedStep};
@@ -193,20 +193,13 @@ impl Injection<'_> {
                 .and_then(|dev| devices::place(dev.as_fd(), node, view.as_fd()))
                 .map_err(|error| Failed(format!("device {}", node.path.display()), error))?;
         }
-        if let Some(generations) = &views.generations {
-            show_in_dev(GENERATIONS_DIR, [generations])?;
-        }
         if let Some(steps) = &views.steps {
             show_in_dev(STEPS_DIR, steps)?;
         }
-        for (mount, view) in self.prepared.mounts.iter().zip(&views.mounts) {
-            // By now the container's own ids are those that this process sees.
-            let owner = (self.prepared.user.uid, self.prepared.user.gid);
-            place_view(mount, view.as_fd(), owner)
-                .map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
-        }
+        // By now the container's own ids are those that this process sees.
+        let owner = (self.prepared.user.uid, self.prepared.user.gid);
+        show(&self.prepared.mounts, &views.mounts, views.generations.as_ref(), owner)?;
         if let (Some(view), Some(Placing { point, .. })) = (message, &self.message) {
-            let owner = (self.prepared.user.uid, self.prepared.user.gid);
             place_view(point, view.as_fd(), owner)
                 .map_err(|error| Failed(format!("mount at {}", point.target.display()), error))?;
         }
@@ -327,13 +320,8 @@ impl Injection<'_> {
                 steps: self.plan.has_hidden_secrets().then(|| volume.steps_views()).transpose()?,
             })
         };
-        let views = match views() {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                open_dir(self.staging).and_then(|staging| volume.attach(staging.as_fd())).and_then(|()| views())
-            }
-            views => views,
-        };
-        views.map_err(|error| Failed("views of the secret files".into(), error))
+        attached_if_need_be(volume, self.staging, views)
+            .map_err(|error| Failed("views of the secret files".into(), error))
     }
 }
 
@@ -348,6 +336,38 @@ struct Views {
     inputs: Option<OwnedFd>,
     /// Of the secrets of steps or the environment, and of what covers them, where there are any.
     steps: Option<[OwnedFd; 2]>,
+}
+
+/// Makes views of a volume; it is attached at `staging` first where the kernel cannot clone it detached.
+pub(super) fn attached_if_need_be<T>(
+    volume: &Volume,
+    staging: &Path,
+    views: impl Fn() -> io::Result<T>,
+) -> io::Result<T> {
+    match views() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            open_dir(staging).and_then(|staging| volume.attach(staging.as_fd())).and_then(|()| views())
+        }
+        views => views,
+    }
+}
+
+/// Mounts views of secret files, and of their generations, where the program sees them. The calling process is root of the
+/// container's user namespace, in its mount namespace; `owner` is the container's user.
+pub(super) fn show(
+    mounts: &[MountPoint],
+    views: &[OwnedFd],
+    generations: Option<&OwnedFd>,
+    owner: (u32, u32),
+) -> Result<(), Failed> {
+    if let Some(generations) = generations {
+        show_in_dev(GENERATIONS_DIR, [generations])?;
+    }
+    for (mount, view) in mounts.iter().zip(views) {
+        place_view(mount, view.as_fd(), owner)
+            .map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
+    }
+    Ok(())
 }
 
 /// Mounts views in a new directory of the container's /dev, one over the other.

@@ -39,6 +39,7 @@ use zeroize::Zeroizing;
 
 use super::control::Control;
 use super::create::Creation;
+use super::early::Files;
 use super::message::{MessageFile, Placing};
 use super::part::{InitRole, Part};
 use super::shell::{Shell, Takeon};
@@ -84,7 +85,8 @@ pub(super) fn prepare(
         Ok(admitted) => (admitted.dirs.clone(), admitted.record.cgroup.clone()),
         Err(_) => (Dirs::nowhere(), PathBuf::new()),
     };
-    let remains = Remains { by: SHIM, dirs, cgroup, volumes: Vec::new(), inputs, rotated: Rotated::default() };
+    let remains =
+        Remains { by: SHIM, dirs, cgroup, volumes: Vec::new(), inputs, rotated: Rotated::default(), views: Vec::new() };
     let mut site =
         Site { init: admitted.as_ref().ok().and_then(|admitted| admitted.shell.as_ref()).and(init), remains };
     let admitted = match admitted {
@@ -292,7 +294,7 @@ impl Admitted {
         site: &mut Site,
         control: &mut Control,
     ) -> Result<Built, Refused> {
-        let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site)?;
+        let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site, control)?;
         // Only now, with init cloned, is there a descriptor through which a secret can be reached.
         waiting.inject(host, site, control)?.finish(host, filter, site, control)
     }
@@ -349,9 +351,16 @@ impl Recorded {
 }
 
 impl Assembled {
-    fn create(self, host: &Host, filter: &Arc<Filter>, site: &mut Site) -> Result<Waiting, Refused> {
-        let Self { recorded, tree, user, extra_groups, file_groups, mounts, message, steps, unheld } = self;
+    fn create(
+        self,
+        host: &Host,
+        filter: &Arc<Filter>,
+        site: &mut Site,
+        control: &mut Control,
+    ) -> Result<Waiting, Refused> {
+        let Self { recorded, mut tree, user, extra_groups, file_groups, mounts, message, steps, unheld } = self;
         let Recorded { record, dirs, ids, pod, shell, mut log } = recorded;
+        site.remains.views = tree.take_views();
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
         let devices = host_options::check(host, &record.plan, &mut warnings)?;
@@ -382,9 +391,17 @@ impl Assembled {
         let container = match shell {
             Some(shell) => {
                 // Where some kernels need a place to attach the secret files.
-                dirs.private(&dirs.run.join("bundle")).map_err(|error| failed("run directory", &error))?;
-                let on = Takeon { plan: &record.plan, part, limits: &limits, held: &held, stdio, rootfs: &dirs.stage };
-                shell.become_container(host, on)?
+                let staging = &dirs.run.join("bundle");
+                dirs.private(staging).map_err(|error| failed("run directory", &error))?;
+                shell.limit(host, &limits)?;
+                let (plan, cgroup) = (&record.plan, &*record.cgroup);
+                let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
+                let files = Files { plan, cgroup, mounts, user, file_groups, id_map, staging };
+                // Init was cloned long ago: no secret that this process reads is in its memory.
+                let views = files.write(host, &mut site.remains, control)?;
+                let shown = views.map(|views| (mounts, views));
+                let nofile = limits.nofile;
+                shell.become_container(Takeon { plan, part, nofile, held: &held, stdio, rootfs: &dirs.stage, shown })?
             }
             None => {
                 let namespace = ids.namespace_path();
@@ -456,10 +473,11 @@ impl Assembled {
 
 impl Waiting {
     fn inject(mut self, host: &Host, site: &mut Site, control: &mut Control) -> Result<Injected, Refused> {
+        let is_filled = !site.remains.volumes.is_empty(); // by way of the shell
         let message = self.message_file(host)?;
-        let volume = self.volume(host, site, control)?;
-        self.prepared.volume = volume.as_ref().map(Volume::kind);
+        let volume = if is_filled { None } else { self.volume(host, site, control)? };
         site.remains.volumes.extend(volume);
+        self.prepared.volume = site.remains.volumes.first().map(Volume::kind);
         let injection = inject::Injection {
             host,
             plan: &self.record.plan,
@@ -476,7 +494,7 @@ impl Waiting {
             staging: &self.dirs.run.join("bundle"),
             devices: &self.devices,
         };
-        let token = injection.carry_out()?;
+        let token = if is_filled { None } else { injection.carry_out()? };
         if let (Some(WritableFiles { bytes_max }), Some(volume)) =
             (self.record.plan.writable_files, site.remains.volumes.first())
         {

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use executor_core::payload::BYTES_MAX;
+use executor_core::placement::MountPoint;
 use executor_core::plan::{Limits, Plan};
 use executor_core::protocol::{Launch as LaunchCall, PLAN_MAX, Refused};
 use executor_core::spec::{self, Held, Skeleton};
@@ -32,6 +33,7 @@ use prost::Message;
 use rustix::fs::{Mode, OFlags};
 
 use super::create::{self, Created, Creation};
+use super::early::Views;
 use super::part::Part;
 use super::takeover::{GROUPS_MAX, Takeover};
 use super::{Launch, inject, isolate, settle};
@@ -74,11 +76,14 @@ pub(super) struct Shell {
 pub(super) struct Takeon<'a> {
     pub(super) plan: &'a Plan,
     pub(super) part: Part,
-    pub(super) limits: &'a Limits,
+    /// Limit on open files.
+    pub(super) nofile: u64,
     pub(super) held: &'a Held,
     pub(super) stdio: [OwnedFd; 3],
     /// Path of its root file system in this mount namespace.
     pub(super) rootfs: &'a Path,
+    /// Mount points of its secret files, and the views of these, where init shows them.
+    pub(super) shown: Option<(&'a [MountPoint], Views)>,
 }
 
 /// Makes a shell, waits, and runs the container that it is given. Gives the exit status of the process.
@@ -242,13 +247,20 @@ impl Shell {
         self.created.pid()
     }
 
-    /// Makes it a container whose init waits to be started. Where there is no room for the order, it gives itself back.
+    /// Limits it as a container.
     ///
     /// # Errors
-    /// A limit that cannot be set; a step of init's.
-    pub(super) fn become_container(self, host: &Host, on: Takeon<'_>) -> Result<Created, Refused> {
-        let Takeon { plan, part, limits, held, stdio, rootfs } = on;
-        host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("limits", &error))?;
+    /// A limit that cannot be set.
+    pub(super) fn limit(&self, host: &Host, limits: &Limits) -> Result<(), Refused> {
+        host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("limits", &error))
+    }
+
+    /// Makes it a container whose init waits to be started.
+    ///
+    /// # Errors
+    /// A step of init's.
+    pub(super) fn become_container(self, on: Takeon<'_>) -> Result<Created, Refused> {
+        let Takeon { plan, part, nofile, held, stdio, rootfs, shown } = on;
         let root = open_dir(rootfs).and_then(|root| {
             let root = clone_tree(root.as_fd(), Path::new(""), true)?;
             if plan.isolation.read_only_rootfs {
@@ -257,8 +269,9 @@ impl Shell {
             Ok(root)
         });
         let root = root.map_err(|error| failed("rootfs", &error))?;
-        let order = Takeover::new(part, executor_core::names::hostname(plan), limits.nofile, held);
-        order.order(self.created.socket(), &root, &stdio)?;
+        let (mounts, views) = shown.map(|(mounts, views)| (mounts.to_vec(), views)).unzip();
+        let order = Takeover::new(part, executor_core::names::hostname(plan), nofile, held, mounts.unwrap_or_default());
+        order.order(self.created.socket(), &root, &stdio, views)?;
         Ok(self.created)
     }
 

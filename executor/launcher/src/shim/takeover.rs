@@ -1,9 +1,10 @@
 //! The moment when a shell becomes a container: what its shim tells its init, and what that does then.
 //!
 //! Init is root of its own user namespace and has every capability over its namespaces, on a skeleton of a root. It gets the
-//! container's root file system as a detached mount, and puts it in the place of the skeleton; it takes the host name, the limits
-//! and the standard descriptors, and then the container's user and capabilities, for good. From then on it is what libcontainer
-//! would have made for the same plan, and waits to be started. It reads no secret meanwhile, and nothing of the root file system.
+//! container's root file system as a detached mount, and puts it in the place of the skeleton; it mounts the views of secret files
+//! that come along, where a helper would otherwise ([`super::early`]); it takes the host name, the limits and the standard
+//! descriptors, and then the container's user and capabilities, for good. From then on it is what libcontainer would have made
+//! for the same plan, and waits to be started. It reads no secret meanwhile, and no file of the root file system.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,14 +12,18 @@ use std::path::Path;
 use std::time::Instant;
 
 use executor_core::limits::CORE_FILE_MAX;
+use executor_core::placement::MountPoint;
 use executor_core::protocol::Refused;
 use executor_core::spec::Held;
 use executor_sys::privileges::{Credentials, become_within};
-use executor_sys::seqpacket::Seqpacket;
+use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
 use executor_sys::{capabilities, pty, root};
 use nix::sys::resource::{Resource, setrlimit};
 use serde::{Deserialize, Serialize};
 
+use super::early::{VIEWS_MAX, Views};
+use super::helper::Failed;
+use super::inject;
 use super::part::Part;
 use crate::errors::{failed, failed_by};
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
@@ -44,24 +49,39 @@ pub(super) struct Takeover {
     pub(super) capabilities: Vec<String>,
     /// Set where they are inheritable and ambient, too.
     pub(super) ambient: bool,
+    /// Mount points of the secret files that come along.
+    pub(super) mounts: Vec<MountPoint>,
+    /// Set where a view of the generations comes before theirs.
+    pub(super) generations: bool,
 }
 
 impl Takeover {
     /// Returns the order of a container whose process has these capabilities.
-    pub(super) fn new(part: Part, host_name: String, nofile: u64, held: &Held) -> Self {
+    pub(super) fn new(part: Part, host_name: String, nofile: u64, held: &Held, mounts: Vec<MountPoint>) -> Self {
         let capabilities = held.names.iter().map(|name| (*name).to_owned()).collect();
-        Self { part, host_name, nofile, capabilities, ambient: held.ambient }
+        Self { part, host_name, nofile, capabilities, ambient: held.ambient, mounts, generations: false }
     }
 
-    /// Gives the order to the init at the other end of the socket, with the container's root file system and standard
-    /// descriptors, and waits until it is carried out.
+    /// Gives the order to the init at the other end of the socket, with the container's root file system, standard
+    /// descriptors and views of secret files, and waits until it is carried out.
     ///
     /// # Errors
     /// The step that init failed at; its end.
-    pub(super) fn order(&self, init: &Seqpacket, root: &OwnedFd, stdio: &[OwnedFd; 3]) -> Result<(), Refused> {
+    pub(super) fn order(
+        mut self,
+        init: &Seqpacket,
+        root: &OwnedFd,
+        stdio: &[OwnedFd; 3],
+        views: Option<Views>,
+    ) -> Result<(), Refused> {
         let error = |error: io::Error| failed("shell", &error);
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(root).chain(stdio).map(AsFd::as_fd).collect();
-        let order = serde_json::to_vec(self).map_err(|fault| error(fault.into()))?;
+        let (mounts, generations) = views.map(|views| (views.mounts, views.generations)).unzip();
+        let (mounts, generations) = (mounts.unwrap_or_default(), generations.flatten());
+        self.generations = generations.is_some();
+        let views = generations.iter().chain(&mounts);
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(root).chain(stdio).chain(views).map(AsFd::as_fd).collect();
+        const { assert!(1 + 3 + VIEWS_MAX <= FDS_MAX) };
+        let order = serde_json::to_vec(&self).map_err(|fault| error(fault.into()))?;
         init.send(&order, &fds).map_err(error)?;
         let mut told = vec![0; FAILURE_MAX];
         match init.recv_by(&mut told, Instant::now() + START_PATIENCE).map_err(error)? {
@@ -82,13 +102,20 @@ pub(super) fn carry_out(socket: &Seqpacket) -> Result<Part, StartFailure> {
     let received = socket.recv(&mut buffer).and_then(|received| received.ok_or(io::ErrorKind::UnexpectedEof.into()));
     let (length, fds) = received.map_err(step("wait for a container"))?;
     let read = serde_json::from_slice::<Takeover>(&buffer[..length]).map_err(io::Error::from);
-    let Takeover { part, host_name, nofile, capabilities, ambient } = read.map_err(step("read the order"))?;
+    let Takeover { part, host_name, nofile, capabilities, ambient, mounts, generations } =
+        read.map_err(step("read the order"))?;
     drop(buffer);
-    let Ok([root, stdin, stdout, stderr]) = <[OwnedFd; 4]>::try_from(fds) else {
+    let mut fds = fds.into_iter();
+    let (Some(root), Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
         return Err(step("read the order")(io::ErrorKind::InvalidData.into()));
     };
+    let generations = if generations { fds.next() } else { None };
+    let views: Vec<OwnedFd> = fds.collect();
     pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("standard descriptors"))?;
     root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("exchange the root"))?;
+    let owner = (part.user.uid, part.user.gid);
+    inject::show(&mounts, &views, generations.as_ref(), owner)
+        .map_err(|Failed(what, error)| StartFailure::new(what, error))?;
     root::set_host_name(&host_name).map_err(step("host name"))?;
     let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);
     nofile.map_err(|error| step("limit on open files")(error.into()))?;

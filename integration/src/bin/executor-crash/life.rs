@@ -76,18 +76,19 @@ impl Secrets {
 
 /// The request of a life: every kind of secret input, a captured file, an exit code. The process reports that it has
 /// read its secrets, waits for the second generation of its files, and ends.
-/// `is_tree`: it is the last of six steps of a tree of actions, which have two secrets or more each.
-pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, is_tree: bool) -> RunRequest {
+/// `is_tree`: it is the last of six steps of a tree of actions, which have two secrets or more each. `has_token`: it has a runtime
+/// token, so that a helper carries the files into it, also where it was a shell.
+pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, (is_tree, has_token): (bool, bool)) -> RunRequest {
     let secret = &secrets.first;
     let large: Vec<u8> = secret.bytes().cycle().take(LARGE).collect();
-    let mut request = program("/bin/sh", &["-c", SCRIPT, "sh", ""])
+    let request = program("/bin/sh", &["-c", SCRIPT, "sh", ""])
         .id(id)
         .rootfs(rootfs)
         .file("db/password", secret.as_bytes())
         .file("/etc/crash-canary", &large)
         .secret_env("TOKEN", secret)
-        .secret_arg(3, secret)
-        .runtime_token("/etc/crash-token");
+        .secret_arg(3, secret);
+    let mut request = if has_token { request.runtime_token("/etc/crash-token") } else { request };
     request.outputs = Some(Outputs { files: vec![CAPTURED.into()], ..Outputs::default() });
     let request = if is_tree { in_a_tree(request, secret) } else { request };
     if secrets.shelf.is_some() { by_reference(request) } else { request }

@@ -166,7 +166,8 @@ impl TestNode {
 
     fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
         let rootfs = if self.kind.shells { self.rootfs.reference() } else { "host".to_owned() };
-        life::request(id, secrets, &rootfs, self.kind.tree)
+        // What was a shell takes its files without a helper where nothing but files is carried in.
+        life::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.shells))
     }
 
     /// Waits until a shell waits, where there are to be any, and returns its pid.

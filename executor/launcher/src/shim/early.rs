@@ -1,0 +1,114 @@
+//! The secret files of a container that was a shell, where they are all that is to be carried into it: without a helper.
+//!
+//! The init of a shell may still mount in its own namespaces, so it shows the files when it takes the container's root
+//! ([`super::takeover`]). The shim writes them, before that, while it is in the container's memory accounting: their pages count
+//! against the container's limit, as those that a helper writes ([`super::inject`]). What needs more than files, a container
+//! with little memory, and a host on which moving between cgroups is slow, go the helper's way.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use executor_core::idmap::IdMap;
+use executor_core::placement::{self, MountPoint, VolumeSize};
+use executor_core::plan::Plan;
+use executor_core::protocol::Refused;
+use executor_core::record::gid_among;
+use executor_core::users::ResolvedUser;
+use executor_secrets::volume::{Access, Owner, Volume};
+use executor_sys::memfile::MemFile;
+
+use super::control::Control;
+use super::helper::Failed;
+use super::inject::{attached_if_need_be, with_contents};
+use super::limits;
+use crate::errors::failed;
+use crate::finish::Remains;
+use crate::host::Host;
+
+/// Most views that an order to an init carries, that of the generations among them.
+pub(super) const VIEWS_MAX: usize = 4;
+/// Memory that a container has room for besides its files, in bytes: where the limit is nearer, a helper meets it and not the shim.
+const ROOM: u64 = 16 << 20;
+
+/// Facts about the files.
+pub(super) struct Files<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) cgroup: &'a Path,
+    pub(super) mounts: &'a [MountPoint],
+    pub(super) user: &'a ResolvedUser,
+    pub(super) file_groups: &'a BTreeMap<String, u32>,
+    pub(super) id_map: IdMap,
+    /// A directory where the volume can be attached on kernels that need that.
+    pub(super) staging: &'a Path,
+}
+
+/// Views of files that are written, for init to show.
+pub(super) struct Views {
+    pub(super) mounts: Vec<OwnedFd>,
+    pub(super) generations: Option<OwnedFd>,
+}
+
+impl Files<'_> {
+    /// Writes them. `None` where a helper is to do it. The volume is among `remains` from its making on.
+    ///
+    /// # Errors
+    /// No room; a payload that does not fit the plan.
+    pub(super) fn write(
+        &self,
+        host: &Host,
+        remains: &mut Remains,
+        control: &mut Control,
+    ) -> Result<Option<Views>, Refused> {
+        let size = placement::volume_size(&self.plan.files, host.page);
+        if !self.are_all() || !self.have_room(size) || !host.hierarchies.moves_at_once() {
+            return Ok(None);
+        }
+        let system = |error| failed("secret file system", &error);
+        let volume = Volume::create(size).map_err(system)?;
+        limits::allow_descriptors(self.plan.files.len());
+        control.share_volume(&volume);
+        remains.volumes.push(volume);
+        let volume = &remains.volumes[0];
+        self.fill(host, volume, &remains.inputs[1]).map_err(|Failed(what, error)| failed(&what, &error))?;
+        let layout = self.plan.layout();
+        let views = || -> std::io::Result<Views> {
+            let mounts = volume.views(self.mounts, layout)?;
+            Ok(Views { mounts, generations: volume.generations_view(self.mounts, layout)? })
+        };
+        attached_if_need_be(volume, self.staging, views).map(Some).map_err(system)
+    }
+
+    /// Nothing but files is to be carried in, and their views are few.
+    fn are_all(&self) -> bool {
+        let plan = self.plan;
+        let views = self.mounts.len() + usize::from(placement::shows_generations_dir(self.mounts, plan.layout()));
+        let nothing_else = !plan.terminal
+            && plan.surroundings.sysctls.is_empty()
+            && plan.termination_message.is_none()
+            && plan.token_file().is_none()
+            && !plan.has_hidden_secrets();
+        nothing_else && !self.mounts.is_empty() && views <= VIEWS_MAX
+    }
+
+    fn have_room(&self, size: VolumeSize) -> bool {
+        let limit = self.plan.limits.memory_bytes;
+        limit == 0 || limit >= size.bytes.saturating_mul(2).saturating_add(ROOM)
+    }
+
+    fn fill(&self, host: &Host, volume: &Volume, contents: &MemFile) -> Result<(), Failed> {
+        let files = &self.plan.files;
+        let gid = |file| self.id_map.host(gid_among(self.file_groups, file, self.user));
+        let access: Vec<Access> = files.iter().map(|file| Access { mode: file.mode, gid: gid(file) }).collect();
+        let owner = Owner { uid: self.id_map.host(self.user.uid), gid: self.id_map.host(self.user.gid) };
+        with_contents(contents, files.iter().map(|file| file.size), |contents| {
+            let mut hold = |file: BorrowedFd<'_>| {
+                volume.hold(file.try_clone_to_owned()?);
+                Ok(())
+            };
+            let fill = || volume.fill(self.mounts, contents, &access, owner, self.plan.layout(), &mut hold);
+            let filled = host.hierarchies.within_memory(self.cgroup, fill);
+            filled.and_then(|filled| filled).map_err(|error| Failed("secret files".into(), error))
+        })
+    }
+}
