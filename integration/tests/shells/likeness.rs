@@ -26,7 +26,9 @@ const LOOK: &str = "
     cat /proc/net/dev | cut -d: -f1; cat /proc/self/oom_score_adj /proc/self/personality
     echo x >/proc/sys/kernel/panic; ls /proc/1/root >/dev/null; mount -t tmpfs none /tmp; unshare -U true
     kill -9 1; cat /proc/self/loginuid; tty; stat -c '%a %u %g %n' / /proc /sys /dev
-    touch /made && ls -ln /made | cut -c1-30; echo end
+    touch /made && ls -ln /made | cut -c1-30
+    ls -lanR /etc/cf-service-bindings /dev/executor-files 2>&1 | sed -E 's/ [A-Z][a-z]{2} +[0-9]+ [0-9:]+ / /'
+    cat /etc/cf-service-bindings/db/password /etc/single; rm /etc/single; echo x >>/etc/single; echo end
 ";
 
 /// Files of a cgroup that say what is limited.
@@ -88,6 +90,11 @@ fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
         ("a root that cannot be written to", RunRequest { read_only_rootfs: true, ..look() }),
         ("a host name", RunRequest { hostname: "other.example".into(), ..look() }),
         ("secret files", look().user("app").file("db/password", b"S")),
+        (
+            "secret files of root",
+            look().user("root").file("db/password", b"S").file("db/a/b", b"").file("/etc/single", b"S"),
+        ),
+        ("secret files in many places", (0..6).fold(look(), |all, at| all.file(&format!("/opt/{at}/file"), b"S"))),
         ("a terminal", RunRequest { terminal: true, ..look() }),
         ("an init", RunRequest { init: true, ..look() }),
     ]
@@ -169,4 +176,28 @@ fn a_request_that_does_not_fit_is_served_without() {
     assert!(daemon.api.output("unfit").text().contains("served"));
     let counts = daemon.api.info().shells.unwrap();
     assert_eq!((counts.ready, counts.used, counts.missed), (1, 0, 0));
+}
+
+/// Returns the bytes of files in memory that a container's cgroup accounts.
+fn in_memory(daemon: &Daemon, id: &str) -> u64 {
+    let cgroup = daemon.record(id).cgroup;
+    let all = ["memory", ""].map(|controller| Path::new("/sys/fs/cgroup").join(controller).join(&cgroup));
+    let text = all.iter().find_map(|dir| std::fs::read_to_string(dir.join("memory.stat")).ok()).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("shmem ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn secret_files_count_against_their_container_with_a_shell_and_without() {
+    const SIZE: usize = 200_000;
+    let rootfs = Rootfs::busybox();
+    for ready in [1, 0] {
+        let daemon = daemon(ready);
+        let files = ["a", "b", "c", "d"].into_iter().fold(sleeper("files"), |all, name| all.file(name, &[b'S'; SIZE]));
+        daemon.api.started(files.rootfs(&rootfs.reference()));
+        full(&daemon);
+        daemon.api.started(sleeper("control").rootfs(&rootfs.reference()));
+        let (counted, control) = (in_memory(&daemon, "files"), in_memory(&daemon, "control"));
+        assert!(counted >= 4 * SIZE as u64 && control < SIZE as u64, "{ready} shells: {counted}, {control}");
+        assert_eq!(daemon.api.info().shells.unwrap().used, u64::from(2 * ready), "the control: both found a shell");
+    }
 }
