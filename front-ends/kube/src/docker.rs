@@ -10,7 +10,7 @@ const HUB: &str = "docker.io";
 
 /// Rule for fetching an image: as it is asked for, else Always for `:latest` and for no tag, else IfNotPresent.
 pub fn policy(image: &str, asked: Option<&str>) -> Option<PullPolicy> {
-    Some(match asked {
+    Some(match asked.filter(|asked| !asked.is_empty()) {
         Some("Always") => PullPolicy::Always,
         Some("IfNotPresent") => PullPolicy::IfMissing,
         Some("Never") => PullPolicy::Never,
@@ -23,14 +23,39 @@ pub fn policy(image: &str, asked: Option<&str>) -> Option<PullPolicy> {
     })
 }
 
-/// Tells whether a text can be the name of an image: no scheme, no space, no upper case in the repository.
+/// Tells whether a text can be the name of an image: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`, PATH in lower case.
 pub fn is_image(image: &str) -> bool {
-    let (_, repository) = split(image);
-    !image.is_empty()
-        && image.len() <= 500
-        && !image.contains("://")
-        && image.bytes().all(|byte| byte.is_ascii_graphic())
-        && !repository.bytes().any(|byte| byte.is_ascii_uppercase())
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    let (name, tag) = match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
+        _ => (name, None),
+    };
+    let path = match name.split_once('/') {
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
+            if !host.bytes().all(plain) || host.starts_with(['.', ':', '-']) {
+                return false;
+            }
+            path
+        }
+        _ => name,
+    };
+    let ends = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let part = |part: &str| {
+        let bytes = part.as_bytes();
+        ends(bytes.first())
+            && ends(bytes.last())
+            && bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(byte))
+    };
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    let is_tag = |tag: &str| (1..=128).contains(&tag.len()) && !tag.starts_with(['.', '-']) && tag.bytes().all(word);
+    let is_digest = |digest: &str| {
+        let parts = digest.split_once(':');
+        parts.is_some_and(|(kind, hex)| {
+            !kind.is_empty() && hex.len() >= 32 && hex.bytes().all(|b| b.is_ascii_hexdigit())
+        })
+    };
+    image.len() <= 500 && path.split('/').all(part) && tag.is_none_or(is_tag) && digest.is_none_or(is_digest)
 }
 
 /// Registry and repository of an image.

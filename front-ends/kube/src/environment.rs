@@ -51,7 +51,8 @@ impl Environment {
         plain
     }
 
-    /// Replaces `$(NAME)` by the variable's value; an unknown one stays, and `$$` is `$` (P17).
+    /// Replaces `$(NAME)` by the variable's value; an unknown one stays, and `$$` is `$` (P17). It ends where the text is longer than any that is
+    /// taken ([`VALUE_MAX`]): a short text can name a long variable very often.
     pub(crate) fn expand(&self, text: &str) -> Expanded {
         let mut out = Expanded::default();
         out.text.reserve(text.len());
@@ -79,6 +80,9 @@ impl Environment {
             } else {
                 out.text.push('$');
                 rest = after;
+            }
+            if out.text.len() > VALUE_MAX {
+                return out;
             }
         }
         out.text.push_str(rest);
@@ -117,6 +121,9 @@ mod tests {
             assert_eq!((&**expanded.text, expanded.secret), (expected, secret), "{text}");
         }
         assert_eq!(environment.plain().expand("$(S)").unknown, ["S"]);
+        // A bomb: 100 KiB times 10,000.
+        environment.set("LONG", variable(&"x".repeat(100 << 10), false));
+        assert!(environment.expand(&"$(LONG)".repeat(10_000)).text.len() < 3 * VALUE_MAX);
         assert!(
             is_name("a.b-c") && is_name(" ") && !is_name("") && !is_name("a=b") && !is_name("ä") && !is_name("a\nb")
         );

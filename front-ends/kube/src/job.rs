@@ -65,6 +65,9 @@ impl Schedule {
             "@weekly" => "0 0 * * 0",
             "@daily" | "@midnight" => "0 0 * * *",
             "@hourly" => "0 * * * *",
+            other if other.starts_with("@every ") => {
+                return Err("`@every` is not carried out: use five fields, such as */10 * * * *".into());
+            }
             other if other.starts_with('@') => {
                 return Err("is not one of @hourly, @daily, @midnight, @weekly, @monthly, @yearly".into());
             }
@@ -179,6 +182,7 @@ mod tests {
             "5-1 * * * *",
             "*/0 * * * *",
             "@reboot",
+            "@every 1h",
             "TZ=UTC * * * * *",
             "a * * * *",
         ] {

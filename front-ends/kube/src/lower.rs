@@ -17,16 +17,20 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::Config;
 use crate::names::is_label;
-use crate::object::Objects;
+use crate::object::{Objects, check_annotations, check_labels};
 use crate::options::Options;
 use crate::plan::{self, CronPlan, Member, Plan, PodPlan, Role};
 use crate::report::{Report, Violation, Violations};
-use crate::workload::{Kind, Workload};
+use crate::workload::{Kind, Update, Workload};
 
 /// Longest id of a pod or a container.
 const ID_MAX: usize = 128;
 /// Most labels of a pod that are the user's own: executord takes 64.
 const LABELS_MAX: usize = 40;
+/// Most pods of all files together.
+const PODS_MAX: usize = 10_000;
+/// Most bytes of files, variables and arguments of all containers together.
+const BYTES_MAX: usize = 128 << 20;
 
 /// Lowers everything. `report` has what reading found.
 ///
@@ -34,8 +38,9 @@ const LABELS_MAX: usize = 40;
 /// Every violation of reading and of lowering.
 pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result<(Plan, Vec<Violation>), Violations> {
     let mut plan = Plan::default();
+    let mut room = Room { crowded: crowded(objects, &mut report), bytes: BYTES_MAX };
     for workload in &objects.workloads {
-        let pods = pods(workload, objects, options, &mut report);
+        let pods = pods(workload, objects, options, &mut room, &mut report);
         match &workload.cron {
             Some(cron) => plan.crons.push(CronPlan {
                 namespace: workload.namespace.clone(),
@@ -78,8 +83,35 @@ fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
     }
 }
 
+/// What may still be made: a few lines ask for as much memory as they like by repeating large objects.
+struct Room {
+    /// There are too many pods: one of each workload is looked at.
+    crowded: bool,
+    bytes: usize,
+}
+
+/// Checks that there are not too many pods, before any is made.
+fn crowded(objects: &Objects, report: &mut Report) -> bool {
+    let mut total = 0;
+    let beyond = objects.workloads.iter().find(|workload| {
+        total += workload.pod_names().len();
+        total > PODS_MAX
+    });
+    if let Some(workload) = beyond {
+        let message = format!("makes more than {PODS_MAX} pods, with those of the objects before it");
+        report.refuse(&workload.origin, "spec", "P5", message);
+    }
+    beyond.is_some()
+}
+
 /// The pods of a workload.
-fn pods(workload: &Workload, objects: &Objects, options: &Options, report: &mut Report) -> Vec<PodPlan> {
+fn pods(
+    workload: &Workload,
+    objects: &Objects,
+    options: &Options,
+    room: &mut Room,
+    report: &mut Report,
+) -> Vec<PodPlan> {
     let Some(spec) = &workload.template.spec else {
         report.refuse(&workload.origin, workload.path("spec"), "P3", "is missing");
         return Vec::new();
@@ -91,24 +123,37 @@ fn pods(workload: &Workload, objects: &Objects, options: &Options, report: &mut 
         // It is checked all the same.
         names.push(workload.name.clone());
     }
+    if room.crowded {
+        names.truncate(1);
+    }
+    let qos = resources::qos(spec);
     let mut pods = Vec::new();
     for (index, name) in names.into_iter().enumerate() {
-        let index = u32::try_from(index).unwrap_or(0);
+        let index = workload.first + u32::try_from(index).unwrap_or(0);
         let mut lowering = Lowering {
             workload,
             spec,
             metadata: &metadata,
             objects,
             options,
+            room,
+            qos,
             report,
             id: format!("{}_{name}", workload.namespace),
             name,
             index,
         };
-        let pod = lowering.pod();
-        pods.push(pod);
+        pods.push(lowering.pod());
     }
     if none { Vec::new() } else { pods }
+}
+
+/// Fields that are set of an object of which one must be: a source of a volume, a handler.
+fn kinds_of(value: &impl serde::Serialize) -> Vec<String> {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// What one pod is lowered with.
@@ -118,6 +163,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) metadata: &'a ObjectMeta,
     pub(crate) objects: &'a Objects,
     pub(crate) options: &'a Options,
+    room: &'a mut Room,
+    qos: resources::Qos,
     pub(crate) report: &'a mut Report,
     pub(crate) id: String,
     pub(crate) name: String,
@@ -125,7 +172,7 @@ pub(crate) struct Lowering<'a> {
     pub(crate) index: u32,
 }
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
     /// Refuses a field of the pod, by its path in the template.
     pub(crate) fn refuse(&mut self, path: &str, rule: &'static str, message: impl Into<String>) {
         self.report.refuse(&self.workload.origin, self.workload.path(path), rule, message);
@@ -137,19 +184,21 @@ impl Lowering<'_> {
     }
 
     /// The ConfigMap or Secret of a name in the pod's namespace.
-    pub(crate) fn config(&self, secret: bool, name: &str) -> Option<&Config> {
+    pub(crate) fn config(&self, secret: bool, name: &str) -> Option<&'a Config> {
         let key = (self.workload.namespace.clone(), name.to_owned());
-        if secret { self.objects.secrets.get(&key) } else { self.objects.config_maps.get(&key) }
+        let objects = self.objects;
+        if secret { objects.secrets.get(&key) } else { objects.config_maps.get(&key) }
     }
 
     /// Names of init containers with their roles, then of the others, with their paths.
-    pub(crate) fn containers(&self) -> Vec<(String, &Container, Role)> {
-        let inits = self.spec.init_containers.iter().flatten().enumerate();
+    pub(crate) fn containers(&self) -> Vec<(String, &'a Container, Role)> {
+        let spec = self.spec;
+        let inits = spec.init_containers.iter().flatten().enumerate();
         let inits = inits.map(|(index, one)| {
             let role = if one.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init };
             (format!("spec.initContainers[{index}]"), one, role)
         });
-        let mains = self.spec.containers.iter().enumerate();
+        let mains = spec.containers.iter().enumerate();
         inits.chain(mains.map(|(index, one)| (format!("spec.containers[{index}]"), one, Role::Main))).collect()
     }
 
@@ -160,7 +209,7 @@ impl Lowering<'_> {
         let volumes = self.volumes(&mut create);
         let mut members: Vec<Member> = Vec::new();
         let mut names = BTreeSet::new();
-        for (path, container, role) in self.containers_owned() {
+        for (path, container, role) in self.containers() {
             if !is_label(&container.name) {
                 let message = format!("`{}` is not a DNS label: use a-z, 0-9 and `-`, at most 63", container.name);
                 self.refuse(&format!("{path}.name"), "P6", message);
@@ -170,7 +219,17 @@ impl Lowering<'_> {
                 self.refuse(&format!("{path}.name"), "P6", message);
             }
             let index = members.len();
-            let member = self.container(&path, &container, role, index, &volumes, &create);
+            let member = self.container(&path, container, role, index, &volumes, &create);
+            match self.room.bytes.checked_sub(member.bytes()) {
+                Some(left) => self.room.bytes = left,
+                None => {
+                    let message = format!(
+                        "needs, with what is before it, more than {BYTES_MAX} bytes of files, variables and arguments"
+                    );
+                    self.refuse(&path, "P5", message);
+                    break;
+                }
+            }
             members.push(member);
         }
         if self.spec.containers.is_empty() {
@@ -188,9 +247,14 @@ impl Lowering<'_> {
             member.request.labels.insert(plan::PLAY.into(), self.options.play.clone());
         }
         let deadline = self.spec.active_deadline_seconds;
+        let runs_on = !matches!(self.workload.kind, Kind::Pod | Kind::Job | Kind::CronJob);
+        if deadline.is_some() && runs_on {
+            let message = format!("is not for pods of a {}, which run on", self.workload.kind.name());
+            self.refuse("spec.activeDeadlineSeconds", "P27", message);
+        }
         let job_deadline = self.workload.job.as_ref().and_then(|job| job.deadline_seconds);
-        if deadline.is_some_and(|seconds| seconds < 1) {
-            self.refuse("spec.activeDeadlineSeconds", "P27", "must be at least 1");
+        if deadline.is_some_and(|seconds| !(1..=i64::from(i32::MAX)).contains(&seconds)) {
+            self.refuse("spec.activeDeadlineSeconds", "P27", "must be 1 to 2147483647");
         }
         let deadline =
             [deadline.and_then(|seconds| u64::try_from(seconds).ok()), job_deadline].into_iter().flatten().min();
@@ -200,7 +264,7 @@ impl Lowering<'_> {
             name: self.name.clone(),
             kind: self.workload.kind,
             workload: self.workload.name.clone(),
-            update: self.workload.update,
+            update: if self.index < self.workload.partition { Update::OnDelete } else { self.workload.update },
             in_order: self.workload.in_order,
             create,
             members,
@@ -208,10 +272,6 @@ impl Lowering<'_> {
             job: self.workload.job.clone(),
             digest,
         }
-    }
-
-    fn containers_owned(&self) -> Vec<(String, Container, Role)> {
-        self.containers().into_iter().map(|(path, container, role)| (path, container.clone(), role)).collect()
     }
 
     /// Labels of the pod: ours, and the user's own where executord takes them.
@@ -252,6 +312,11 @@ impl Lowering<'_> {
     /// Fields of the pod that are refused, or warned about (P24, P40, P47, P48, P52, P63).
     fn check_spec(&mut self) {
         let spec = self.spec;
+        let (origin, metadata) = (&self.workload.origin, self.metadata);
+        let labels = metadata.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
+        check_labels(origin, &self.workload.path("metadata.labels"), labels, self.report);
+        let annotations = metadata.annotations.iter().flatten().map(|(key, _)| key.as_str());
+        check_annotations(origin, &self.workload.path("metadata.annotations"), annotations, self.report);
         let refused: [(&str, &'static str, bool, &str); 11] = [
             (
                 "ephemeralContainers",
@@ -331,11 +396,11 @@ impl Lowering<'_> {
             self.warn(&format!("spec.{field}"), rule, message);
         }
         match spec.restart_policy.as_deref() {
-            None | Some("Always" | "OnFailure" | "Never") => {}
+            None | Some("" | "Always" | "OnFailure" | "Never") => {}
             Some(_) => self.refuse("spec.restartPolicy", "P24", "must be Always, OnFailure or Never"),
         }
         let needs_always = !matches!(self.workload.kind, Kind::Pod | Kind::Job | Kind::CronJob);
-        if needs_always && !matches!(spec.restart_policy.as_deref(), None | Some("Always")) {
+        if needs_always && !matches!(spec.restart_policy.as_deref(), None | Some("" | "Always")) {
             let message = format!("must be Always in a {}", self.workload.kind.name());
             self.refuse("spec.restartPolicy", "P24", message);
         }

@@ -29,6 +29,36 @@ pub(crate) fn is_key(text: &str) -> bool {
         && !text.starts_with("..")
 }
 
+/// Tells whether a text is the key of a label or an annotation: a name of 1 to 63 of `[-._A-Za-z0-9]` with a letter or digit at both ends, and
+/// before it, if anything, a DNS subdomain and `/`.
+pub(crate) fn is_qualified(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
+}
+
+/// Tells whether a text is the value of a label: empty, or at most 63 of `[-._A-Za-z0-9]` with a letter or digit at both ends.
+pub(crate) fn is_label_value(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let ends = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
+    bytes.len() <= 63
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte))
+}
+
+/// Tells whether a text is the name of a port: 1 to 15 of `[a-z0-9-]`, with a letter, and no `-` at an end or beside another.
+pub(crate) fn is_port_name(text: &str) -> bool {
+    text.len() <= 15
+        && is_spelled_as_label(text)
+        && !text.contains("--")
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
+/// Tells whether a path is that of a file of a volume: below it, and not beginning with `..`, which is the volume's own.
+pub(crate) fn is_item_path(path: &str) -> bool {
+    is_below(path) && !path.starts_with("..")
+}
+
 /// Tells whether a path below a volume is relative and has no `..`.
 pub(crate) fn is_below(path: &str) -> bool {
     !path.is_empty() && !path.starts_with('/') && path.split('/').all(|part| part != "..") && !path.contains('\0')
@@ -58,6 +88,29 @@ mod tests {
             ("A", false, false),
         ] {
             assert_eq!((is_label(text), is_subdomain(text)), (label, subdomain), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn p6_keys_and_values_of_labels() {
+        let (longest, long) = ("a".repeat(63), "a".repeat(64));
+        for (text, key, value) in [
+            ("app", true, true),
+            ("a.b_C-1", true, true),
+            ("example.com/app", true, false),
+            (&longest, true, true),
+            (&long, false, false),
+            (&format!("{longest}.example.com/{longest}"), true, false),
+            ("", false, true),
+            ("Example.com/app", false, false),
+            ("/app", false, false),
+            ("a/b/c", false, false),
+            ("-a", false, false),
+            ("a.", false, false),
+            ("a b", false, false),
+            ("ä", false, false),
+        ] {
+            assert_eq!((is_qualified(text), is_label_value(text)), (key, value), "{text:?}");
         }
     }
 }

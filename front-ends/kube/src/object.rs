@@ -7,14 +7,17 @@ use executor_yaml::{Node, Value};
 use crate::config::{self, Config};
 use crate::located::shown;
 pub use crate::located::{Located, OBJECTS_MAX, locate};
-use crate::names::{is_label, is_subdomain};
-use crate::report::{Report, Strictness};
+use crate::names::{is_label, is_label_value, is_qualified, is_subdomain};
+use crate::report::{Origin, Report, Strictness};
 use crate::workload::{self, Workload};
 
 /// Most bytes of all files together.
 pub const INPUT_MAX: usize = 64 << 20;
 /// Largest annotations of one object, in bytes (P5).
 const ANNOTATIONS_MAX: usize = 262_144;
+/// What is wrong with a key of a label or an annotation.
+const NOT_QUALIFIED: &str =
+    "is not a key of a label or annotation: [DNS subdomain/]NAME, NAME of 1 to 63 of A-Z, a-z, 0-9, `-`, `_` and `.`";
 /// Kinds that have no meaning on one host, or whose meaning is not carried out here (P63).
 const NOT_RUN: [&str; 27] = [
     "ClusterRole",
@@ -170,7 +173,20 @@ fn check_metadata(object: &Located, report: &mut Report) {
     if text("namespace").is_some_and(|namespace| !namespace.is_empty() && !is_label(namespace)) {
         report.refuse(origin, "metadata.namespace", "P6", "is not a DNS label: use a-z, 0-9 and `-`, at most 63");
     }
-    if let Some(Value::Map(annotations)) = metadata.and_then(|all| all.get("annotations")).map(|node| &node.value) {
+    let map = |name: &str| match metadata.and_then(|all| all.get(name)).map(|node| &node.value) {
+        Some(Value::Map(entries)) => Some(entries),
+        _ => None,
+    };
+    let labels = map("labels").into_iter().flatten();
+    check_labels(
+        origin,
+        "metadata.labels",
+        labels.filter_map(|(key, value)| Some((&*key.name, value.text()?))),
+        report,
+    );
+    if let Some(annotations) = map("annotations") {
+        let keys = annotations.iter().map(|(key, _)| &*key.name);
+        check_annotations(origin, "metadata.annotations", keys, report);
         let size: usize =
             annotations.iter().map(|(key, value)| key.name.len() + value.text().map_or(0, str::len)).sum();
         if size > ANNOTATIONS_MAX {
@@ -181,6 +197,36 @@ fn check_metadata(object: &Located, report: &mut Report) {
                 format!("have {size} bytes; at most {ANNOTATIONS_MAX}"),
             );
         }
+    }
+}
+
+/// Checks keys and values of labels.
+pub(crate) fn check_labels<'a>(
+    origin: &Origin,
+    at: &str,
+    labels: impl Iterator<Item = (&'a str, &'a str)>,
+    report: &mut Report,
+) {
+    for (key, value) in labels {
+        if !is_qualified(key) {
+            report.refuse(origin, format!("{at}['{}']", shown(key)), "P6", NOT_QUALIFIED);
+        }
+        if !is_label_value(value) {
+            let message = "is not the value of a label: use at most 63 of A-Z, a-z, 0-9, `-`, `_` and `.`, a letter or digit at both ends";
+            report.refuse(origin, format!("{at}['{}']", shown(key)), "P6", message);
+        }
+    }
+}
+
+/// Checks keys of annotations, in which upper case counts as lower case.
+pub(crate) fn check_annotations<'a>(
+    origin: &Origin,
+    at: &str,
+    keys: impl Iterator<Item = &'a str>,
+    report: &mut Report,
+) {
+    for key in keys.filter(|key| !is_qualified(&key.to_ascii_lowercase())) {
+        report.refuse(origin, format!("{at}['{}']", shown(key)), "P6", NOT_QUALIFIED);
     }
 }
 

@@ -180,6 +180,17 @@ impl Member {
         files
     }
 
+    /// Bytes of its files, variables and arguments.
+    pub(crate) fn bytes(&self) -> usize {
+        let run = self.request.action.iter().filter_map(|action| action.run.as_ref());
+        let words = run.map(|run| {
+            let variables = run.env.iter().chain(&run.secret_environment).map(|one| one.name.len() + one.value.len());
+            let secret = run.secret_arguments.iter().map(|one| one.value.len());
+            variables.chain(secret).chain(run.args.iter().map(String::len)).sum::<usize>()
+        });
+        words.sum::<usize>() + self.files().map(|file| file.path.len() + file.content.len()).sum::<usize>()
+    }
+
     fn files(&self) -> impl Iterator<Item = &File> {
         let run = self.request.action.iter().filter_map(|action| action.run.as_ref());
         run.flat_map(|run| &run.volume_mounted_files)

@@ -1,6 +1,8 @@
 //! Violations and warnings, each with the place that it is about.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use executor_yaml::{Node, Place};
@@ -94,6 +96,8 @@ pub enum Strictness {
 pub struct Report {
     violations: Vec<Violation>,
     warnings: Vec<Violation>,
+    /// Violations that were told, by their hashes: those of a workload's second pod are those of its first.
+    told: HashSet<u64>,
     beyond: usize,
     strictness: Strictness,
 }
@@ -106,14 +110,30 @@ impl Report {
 
     /// Adds a violation.
     pub fn refuse(&mut self, origin: &Origin, path: impl Into<String>, rule: &'static str, message: impl Into<String>) {
-        self.add(origin.violation(path.into(), rule, message.into()));
+        let (path, message) = (path.into(), message.into());
+        let mut hash = DefaultHasher::new();
+        (&origin.file, origin.document, &origin.base, &path, &message).hash(&mut hash);
+        if !self.told.insert(hash.finish()) {
+            return;
+        }
+        match self.violations.len() < KEPT_MAX {
+            true => self.violations.push(origin.violation(path, rule, message)),
+            false => self.beyond += 1,
+        }
+    }
+
+    /// Number of violations.
+    pub fn count(&self) -> usize {
+        self.violations.len() + self.beyond
     }
 
     /// Adds a warning.
     pub fn warn(&mut self, origin: &Origin, path: impl Into<String>, rule: &'static str, message: impl Into<String>) {
-        let warning = origin.violation(path.into(), rule, message.into());
-        if self.warnings.len() < KEPT_MAX && !self.warnings.contains(&warning) {
-            self.warnings.push(warning);
+        if self.warnings.len() < KEPT_MAX {
+            let warning = origin.violation(path.into(), rule, message.into());
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
         }
     }
 
@@ -129,16 +149,6 @@ impl Report {
             Strictness::Strict => self.refuse(origin, path, rule, message),
             Strictness::Warn => self.warn(origin, path, rule, message),
             Strictness::Ignore => {}
-        }
-    }
-
-    fn add(&mut self, violation: Violation) {
-        if self.violations.contains(&violation) {
-            return;
-        }
-        match self.violations.len() < KEPT_MAX {
-            true => self.violations.push(violation),
-            false => self.beyond += 1,
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentStrategy, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job, JobSpec};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::job::{CronSpec, JobRun, Schedule};
 use crate::located::Located;
@@ -13,6 +14,9 @@ use crate::report::{Origin, Report};
 
 /// Most pods of one workload.
 pub const REPLICAS_MAX: i32 = 1000;
+
+/// Longest name of a CronJob.
+const CRON_NAME_MAX: usize = 52;
 
 /// Kind of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,6 +121,10 @@ pub struct Workload {
     pub update: Update,
     /// One is started when the one before it is ready (StatefulSet).
     pub in_order: bool,
+    /// Number of the first pod (StatefulSet).
+    pub first: u32,
+    /// Pods with a lower number are not replaced (StatefulSet).
+    pub partition: u32,
     /// Rules of a Job, also of a CronJob's.
     pub job: Option<JobRun>,
     /// Rules of a CronJob.
@@ -136,13 +144,13 @@ impl Workload {
     pub fn pod_names(&self) -> Vec<String> {
         match self.kind {
             Kind::Pod | Kind::DaemonSet => vec![self.name.clone()],
-            _ => (0..self.replicas).map(|index| format!("{}-{index}", self.name)).collect(),
+            _ => (self.first..self.first + self.replicas).map(|index| format!("{}-{index}", self.name)).collect(),
         }
     }
 }
 
 pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<Workload> {
-    let found = report.violations().len();
+    let found = report.count();
     let workload = match kind {
         Kind::Pod => {
             let pod: Pod = object.decode(report)?;
@@ -157,14 +165,8 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             let spec = spec.unwrap_or_default();
             let replicas = replicas(object, spec.replicas, report);
             let mut workload = workload(kind, object, metadata, spec.template, replicas);
-            workload.update = match spec.strategy.as_ref().and_then(|strategy| strategy.type_.as_deref()) {
-                None | Some("RollingUpdate") => Update::Rolling,
-                Some("Recreate") => Update::Recreate,
-                Some(_) => {
-                    report.refuse(&object.origin, "spec.strategy.type", "P61", "must be RollingUpdate or Recreate");
-                    Update::Rolling
-                }
-            };
+            workload.update = strategy(object, spec.strategy.as_ref(), report);
+            unready(object, spec.min_ready_seconds, report);
             if spec.paused == Some(true) {
                 report.warn(&object.origin, "spec.paused", "P61", "is not heeded: the pods are played");
             }
@@ -175,6 +177,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             let spec = spec.unwrap_or_default();
             let replicas = replicas(object, spec.replicas, report);
             let template = spec.template.unwrap_or_default();
+            unready(object, spec.min_ready_seconds, report);
             let mut workload = workload(kind, object, metadata, template, replicas);
             workload.update = Update::OnDelete;
             selected(workload, &spec.selector, report)
@@ -191,24 +194,40 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             let mut template = spec.template;
             // So that their mounts are not told, too.
             let claims = spec.volume_claim_templates.into_iter().flatten().filter_map(|claim| claim.metadata.name);
-            let claimed = claims.map(|name| Volume { name, ..Volume::default() });
             if let Some(spec) = &mut template.spec {
-                spec.volumes.get_or_insert_default().extend(claimed);
+                let volumes = spec.volumes.get_or_insert_default();
+                for name in claims {
+                    if volumes.iter().all(|volume| volume.name != name) {
+                        volumes.push(Volume { name, ..Volume::default() });
+                    }
+                }
             }
             let mut workload = workload(kind, object, metadata, template, replicas);
-            workload.in_order = spec.pod_management_policy.as_deref() != Some("Parallel");
-            if spec.update_strategy.as_ref().and_then(|update| update.type_.as_deref()) == Some("OnDelete") {
-                workload.update = Update::OnDelete;
-            }
+            workload.in_order = match spec.pod_management_policy.as_deref() {
+                None | Some("" | "OrderedReady") => true,
+                Some("Parallel") => false,
+                Some(_) => {
+                    let message = "must be OrderedReady or Parallel";
+                    report.refuse(&object.origin, "spec.podManagementPolicy", "P61", message);
+                    true
+                }
+            };
+            unready(object, spec.min_ready_seconds, report);
+            let update = spec.update_strategy.unwrap_or_default();
+            workload.update = on_delete(object, update.type_.as_deref(), report);
+            workload.first =
+                ordinal(object, "spec.ordinals.start", spec.ordinals.and_then(|ordinals| ordinals.start), report);
+            let partition = update.rolling_update.and_then(|rolling| rolling.partition);
+            workload.partition = ordinal(object, "spec.updateStrategy.rollingUpdate.partition", partition, report);
             selected(workload, &spec.selector, report)
         }
         Kind::DaemonSet => {
             let DaemonSet { metadata, spec, .. } = object.decode(report)?;
             let spec = spec.unwrap_or_default();
             let mut workload = workload(kind, object, metadata, spec.template, 1);
-            if spec.update_strategy.as_ref().and_then(|update| update.type_.as_deref()) == Some("OnDelete") {
-                workload.update = Update::OnDelete;
-            }
+            unready(object, spec.min_ready_seconds, report);
+            workload.update =
+                on_delete(object, spec.update_strategy.as_ref().and_then(|update| update.type_.as_deref()), report);
             selected(workload, &spec.selector, report)
         }
         Kind::Job => {
@@ -221,21 +240,46 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             if let Err(message) = &schedule {
                 report.refuse(&object.origin, "spec.schedule", "P62", message.clone());
             }
-            let concurrency = spec.concurrency_policy.as_deref().unwrap_or("Allow");
+            let asked = spec.concurrency_policy.as_deref().filter(|policy| !policy.is_empty());
+            let concurrency = asked.unwrap_or("Allow");
+            let origin = &object.origin;
             if !["Allow", "Forbid", "Replace"].contains(&concurrency) {
-                report.refuse(&object.origin, "spec.concurrencyPolicy", "P62", "must be Allow, Forbid or Replace");
+                report.refuse(origin, "spec.concurrencyPolicy", "P62", "must be Allow, Forbid or Replace");
+            } else if asked.is_some() && concurrency != "Forbid" {
+                let message =
+                    format!("{concurrency} acts as Forbid: a run that is due while another one runs is left out");
+                report.warn(origin, "spec.concurrencyPolicy", "P62", message);
             }
-            if spec
-                .time_zone
-                .as_ref()
-                .is_some_and(|zone| zone.is_empty() || zone.eq_ignore_ascii_case("local") || zone.contains(".."))
-            {
-                report.refuse(
-                    &object.origin,
-                    "spec.timeZone",
-                    "P62",
-                    "is not the name of a time zone, such as Europe/Berlin",
-                );
+            if spec.time_zone.as_ref().is_some_and(|zone| !is_time_zone(zone)) {
+                let message = "is not the name of a time zone, such as Europe/Berlin";
+                report.refuse(origin, "spec.timeZone", "P62", message);
+            }
+            for (field, value, message) in [
+                (
+                    "startingDeadlineSeconds",
+                    spec.starting_deadline_seconds,
+                    "is not heeded: a run that was missed is made up for once, however late",
+                ),
+                (
+                    "successfulJobsHistoryLimit",
+                    spec.successful_jobs_history_limit.map(i64::from),
+                    "is not heeded: the last run is kept until the next one",
+                ),
+                (
+                    "failedJobsHistoryLimit",
+                    spec.failed_jobs_history_limit.map(i64::from),
+                    "is not heeded: the last run is kept until the next one",
+                ),
+            ] {
+                match value {
+                    Some(..=-1) => report.refuse(origin, format!("spec.{field}"), "P62", "is below 0"),
+                    Some(_) => report.warn(origin, format!("spec.{field}"), "P62", message),
+                    None => {}
+                }
+            }
+            if object.names(&metadata).1.len() > CRON_NAME_MAX {
+                let message = format!("is longer than {CRON_NAME_MAX}, and the names of jobs are made of it");
+                report.refuse(origin, "metadata.name", "P62", message);
             }
             let path = "spec.jobTemplate.spec";
             let mut workload = job(kind, object, metadata, spec.job_template.spec.unwrap_or_default(), path, report);
@@ -249,7 +293,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
         }
     };
     // A kind that is broken is not lowered: its paths would be told twice.
-    (report.violations().len() == found || workload.template.spec.is_some()).then_some(workload)
+    (report.count() == found || workload.template.spec.is_some()).then_some(workload)
 }
 
 fn workload(kind: Kind, object: &Located, metadata: ObjectMeta, template: PodTemplateSpec, replicas: u32) -> Workload {
@@ -266,6 +310,8 @@ fn workload(kind: Kind, object: &Located, metadata: ObjectMeta, template: PodTem
         replicas,
         update: Update::default(),
         in_order: false,
+        first: 0,
+        partition: 0,
         job: None,
         cron: None,
     }
@@ -277,6 +323,91 @@ fn replicas(object: &Located, replicas: Option<i32>, report: &mut Report) -> u32
         report.refuse(&object.origin, "spec.replicas", "P61", format!("is {replicas}; it must be 0 to {REPLICAS_MAX}"));
     }
     u32::try_from(replicas.clamp(0, REPLICAS_MAX)).unwrap_or(0)
+}
+
+/// How a Deployment's pods are replaced. The numbers are checked and not heeded: one is replaced after the other (P61).
+fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mut Report) -> Update {
+    let Some(strategy) = strategy else { return Update::Rolling };
+    let update = match strategy.type_.as_deref() {
+        None | Some("" | "RollingUpdate") => Update::Rolling,
+        Some("Recreate") => Update::Recreate,
+        Some(_) => {
+            report.refuse(&object.origin, "spec.strategy.type", "P61", "must be RollingUpdate or Recreate");
+            return Update::Rolling;
+        }
+    };
+    let Some(rolling) = &strategy.rolling_update else { return update };
+    let at = "spec.strategy.rollingUpdate";
+    if update == Update::Recreate {
+        report.refuse(&object.origin, at, "P61", "stands beside the type Recreate");
+        return update;
+    }
+    // A number, or a share of the pods.
+    let amount = |value: Option<&IntOrString>| match value {
+        None => Some(25),
+        Some(IntOrString::Int(number)) => u32::try_from(*number).ok(),
+        Some(IntOrString::String(text)) => {
+            text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
+        }
+    };
+    let amounts = [
+        ("maxUnavailable", amount(rolling.max_unavailable.as_ref())),
+        ("maxSurge", amount(rolling.max_surge.as_ref())),
+    ];
+    for (field, _) in amounts.iter().filter(|(_, amount)| amount.is_none()) {
+        let message = "is neither a whole number from 0 nor a share such as 25%";
+        report.refuse(&object.origin, format!("{at}.{field}"), "P61", message);
+    }
+    if amounts.iter().all(|(_, amount)| *amount == Some(0)) {
+        report.refuse(&object.origin, at, "P61", "has 0 for both: no pod could ever be replaced");
+    }
+    update
+}
+
+/// The strategy of kinds whose pods are replaced in order, or when they are removed by hand.
+fn on_delete(object: &Located, kind: Option<&str>, report: &mut Report) -> Update {
+    match kind {
+        None | Some("" | "RollingUpdate") => Update::Rolling,
+        Some("OnDelete") => Update::OnDelete,
+        Some(_) => {
+            report.refuse(&object.origin, "spec.updateStrategy.type", "P61", "must be RollingUpdate or OnDelete");
+            Update::Rolling
+        }
+    }
+}
+
+fn ordinal(object: &Located, path: &str, value: Option<i32>, report: &mut Report) -> u32 {
+    let value = value.unwrap_or(0);
+    if value < 0 {
+        report.refuse(&object.origin, path, "P61", format!("is {value}; it must not be below 0"));
+    }
+    u32::try_from(value).unwrap_or(0)
+}
+
+fn unready(object: &Located, seconds: Option<i32>, report: &mut Report) {
+    match seconds {
+        Some(..=-1) => report.refuse(&object.origin, "spec.minReadySeconds", "P61", "is below 0"),
+        Some(1..) => {
+            report.warn(
+                &object.origin,
+                "spec.minReadySeconds",
+                "P61",
+                "is not heeded: a pod that is ready counts at once",
+            );
+        }
+        _ => {}
+    }
+}
+
+/// Tells whether a text can be the name of a time zone: it becomes a word of a unit.
+fn is_time_zone(text: &str) -> bool {
+    let plain = |part: &str| {
+        (1..=14).contains(&part.len())
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_+.".contains(&byte))
+            && part != "."
+            && part != ".."
+    };
+    !text.eq_ignore_ascii_case("local") && text.split('/').all(plain)
 }
 
 /// Checks that the template's labels match the selector (P61).
@@ -345,9 +476,14 @@ fn job(kind: Kind, object: &Located, metadata: ObjectMeta, spec: JobSpec, path: 
             report.refuse(origin, format!("{path}.{field}"), "P62", "is not carried out here");
         }
     }
-    if spec.ttl_seconds_after_finished.is_some() {
-        let message = "is not heeded: the pods stay until `down`";
-        report.warn(origin, format!("{path}.ttlSecondsAfterFinished"), "P62", message);
+    let ttl = format!("{path}.ttlSecondsAfterFinished");
+    match spec.ttl_seconds_after_finished {
+        Some(..=-1) => report.refuse(origin, ttl, "P62", "is below 0"),
+        Some(_) => report.warn(origin, ttl, "P62", "is not heeded: the pods stay until `down`"),
+        None => {}
+    }
+    if spec.active_deadline_seconds.is_some_and(|seconds| seconds < 0) {
+        report.refuse(origin, format!("{path}.activeDeadlineSeconds"), "P62", "is below 0");
     }
     let policy = spec.template.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
     if !matches!(policy, Some("OnFailure" | "Never")) {

@@ -6,7 +6,7 @@ use executor_client::v1::{Check, Checks, ExecCheck, HttpCheck, HttpHeader, TcpCh
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::Lowering;
+use super::{Lowering, kinds_of};
 use crate::environment::Environment;
 use crate::plan::{Hook, Role};
 
@@ -89,9 +89,14 @@ impl Lowering<'_> {
         let failures = number("failureThreshold", probe.failure_threshold, 3, 1, most, self);
         let most = if field == "readinessProbe" { THRESHOLD_MAX } else { 1 };
         let successes = number("successThreshold", probe.success_threshold, 1, 1, most, self);
-        if probe.termination_grace_period_seconds.is_some() {
-            let message = "is not heeded: the pod's own grace period holds";
-            self.warn(&format!("{at}.terminationGracePeriodSeconds"), "P36", message);
+        let own = format!("{at}.terminationGracePeriodSeconds");
+        match probe.termination_grace_period_seconds {
+            Some(_) if field == "readinessProbe" => {
+                self.refuse(&own, "P36", "is not for a readiness probe, which ends nothing");
+            }
+            Some(..=0) => self.refuse(&own, "P36", "must be at least 1"),
+            Some(_) => self.warn(&own, "P36", "is not heeded: the pod's own grace period holds"),
+            None => {}
         }
         let kinds = [probe.exec.is_some(), probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.grpc.is_some()];
         if kinds.iter().filter(|set| **set).count() != 1 {
@@ -104,13 +109,19 @@ impl Lowering<'_> {
             let path = command.remove(0);
             check::Kind::Exec(ExecCheck { path, args: command, container_environment: true, ..ExecCheck::default() })
         } else if let Some(http) = &probe.http_get {
-            if http.scheme.as_deref().is_some_and(|scheme| !scheme.eq_ignore_ascii_case("HTTP")) {
+            if http.scheme.as_deref().is_some_and(|scheme| !matches!(scheme, "" | "HTTP")) {
                 self.refuse(&format!("{at}.httpGet.scheme"), "P38", "must be HTTP: checks do not speak TLS");
             }
             self.own_host(&format!("{at}.httpGet.host"), http.host.as_deref());
             let port = self.port(&format!("{at}.httpGet.port"), container, &http.port)?;
             let path = http.path.clone().unwrap_or_default();
             let path = if path.is_empty() || path.starts_with('/') { path } else { format!("/{path}") };
+            let is_header =
+                |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+            for (index, _) in http.http_headers.iter().flatten().enumerate().filter(|(_, one)| !is_header(&one.name)) {
+                let message = "is not the name of a header: use A-Z, a-z, 0-9 and `-`";
+                self.refuse(&format!("{at}.httpGet.httpHeaders[{index}].name"), "P38", message);
+            }
             let headers = http.http_headers.iter().flatten();
             let headers = headers.map(|one| HttpHeader { name: one.name.clone(), value: one.value.clone() }).collect();
             check::Kind::Http(HttpCheck { port, path, headers, statuses: Vec::new() })
@@ -183,6 +194,11 @@ impl Lowering<'_> {
     /// A hook; commands are taken as they are, because Kubernetes expands nothing in them.
     pub(super) fn hook(&mut self, at: &str, handler: Option<&LifecycleHandler>) -> Option<Hook> {
         let handler = handler?;
+        let kinds = kinds_of(handler);
+        if kinds.len() > 1 {
+            self.refuse(at, "P32", format!("has {}; it must have one of them", kinds.join(" and ")));
+            return None;
+        }
         if let Some(exec) = &handler.exec {
             let command = exec.command.clone().unwrap_or_default();
             if command.first().is_none_or(String::is_empty) {
@@ -192,13 +208,17 @@ impl Lowering<'_> {
             return Some(Hook::Exec(command));
         }
         if let Some(sleep) = &handler.sleep {
-            let seconds = u64::try_from(sleep.seconds).ok().filter(|seconds| *seconds <= 3600);
-            if seconds.is_none() {
-                self.refuse(&format!("{at}.sleep.seconds"), "P32", "must be 0 to 3600");
+            let grace = self.grace_seconds();
+            if !(0..=grace).contains(&sleep.seconds) {
+                let message = format!("is {}; it must be 0 to the {grace} s of the grace period", sleep.seconds);
+                self.refuse(&format!("{at}.sleep.seconds"), "P32", message);
             }
-            return seconds.map(Duration::from_secs).map(Hook::Sleep);
+            return u64::try_from(sleep.seconds).ok().map(Duration::from_secs).map(Hook::Sleep);
         }
-        let field = if handler.http_get.is_some() { "httpGet" } else { "tcpSocket" };
+        let Some(field) = kinds.first() else {
+            self.refuse(at, "P32", "is empty: it must have exec or sleep");
+            return None;
+        };
         self.refuse(&format!("{at}.{field}"), "P32", "is not carried out as a hook: use exec or sleep");
         None
     }

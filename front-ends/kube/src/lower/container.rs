@@ -8,18 +8,25 @@ use executor_client::v1::{
     Action, CreatePodRequest, EnvironmentVariable, Network, RestartPolicy, RunAction, RunRequest, SecretArgument,
     TerminationMessage,
 };
-use k8s_openapi::api::core::v1::{Container, ObjectFieldSelector, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::{Container, EnvVar, ObjectFieldSelector, ResourceFieldSelector};
 use zeroize::Zeroizing;
 
 use super::volumes::Volumes;
-use super::{Lowering, checks};
+use super::{Lowering, checks, kinds_of};
 use crate::config::Config;
 use crate::docker;
 use crate::environment::{Environment, VALUE_MAX, Variable, is_name};
 use crate::plan::{self, Hook, Member, PIECES_MAX, Role};
 use crate::quantity::Quantity;
 
-impl Lowering<'_> {
+/// Variable with the number of a pod of an Indexed job.
+const JOB_INDEX: &str = "JOB_COMPLETION_INDEX";
+/// Divisors of amounts of bytes.
+const BYTES: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+/// Most bytes of variables and arguments together: the kernel's.
+const WORDS_MAX: usize = 6 << 20;
+
+impl<'a> Lowering<'a> {
     pub(super) fn container(
         &mut self,
         at: &str,
@@ -48,18 +55,20 @@ impl Lowering<'_> {
         let post_start =
             self.hook(&format!("{at}.lifecycle.postStart"), handler(|lifecycle| lifecycle.post_start.as_ref()));
         let pre_stop = self.hook(&format!("{at}.lifecycle.preStop"), handler(|lifecycle| lifecycle.pre_stop.as_ref()));
-        if lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.stop_signal.is_some()) {
-            self.warn(&format!("{at}.lifecycle.stopSignal"), "P31", "is not heeded: the image's own signal is sent");
+        if let Some(signal) = lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref()) {
+            let path = format!("{at}.lifecycle.stopSignal");
+            match is_signal(signal) {
+                true => self.warn(&path, "P31", "is not heeded: the image's own signal is sent"),
+                false => self.refuse(&path, "P31", "is not the name of a signal, such as SIGTERM"),
+            }
         }
         let hooks_execute = [&post_start, &pre_stop].into_iter().any(|hook| matches!(hook, Some(Hook::Exec(_))));
-        let (checks_any, executed) = (checks.is_some(), executes || hooks_execute);
         request.checks = checks;
-        request.keep_environment = executed;
-        let _ = checks_any;
+        request.keep_environment = executes || hooks_execute;
         self.restart(at, container, role, &mut request);
         self.rootfs(at, container, &mut request);
         let expand = |text: &str| environment.expand(text);
-        let mounted = self.mounts(at, container, role, volumes, &expand, identity.fs_group.as_deref());
+        let mounted = self.mounts(at, container, volumes, &expand, identity.fs_group.as_deref());
         request.volumes = mounted.volumes;
         request.file_directories = mounted.directories;
         let mut run = self.program(at, container, &environment);
@@ -100,13 +109,18 @@ impl Lowering<'_> {
         }
     }
 
+    /// Seconds between the signal to stop and the end; a negative number is 1 (P31).
+    pub(super) fn grace_seconds(&self) -> i64 {
+        let seconds = self.spec.termination_grace_period_seconds.unwrap_or(30);
+        if seconds < 0 { 1 } else { seconds.min(3600) }
+    }
+
     fn grace(&mut self) -> prost_types::Duration {
         let seconds = self.spec.termination_grace_period_seconds.unwrap_or(30);
         if seconds > 3600 {
             self.refuse("spec.terminationGracePeriodSeconds", "P31", format!("is {seconds}; at most 3600"));
         }
-        // A negative one is 1 (P31).
-        checks::time(if seconds < 0 { 1 } else { seconds.min(3600) })
+        checks::time(self.grace_seconds())
     }
 
     fn restart(&mut self, at: &str, container: &Container, role: Role, request: &mut RunRequest) {
@@ -128,7 +142,7 @@ impl Lowering<'_> {
                 "is the pod's: only Always of an init container, which makes it a sidecar, is carried out",
             ),
         }
-        let pod = self.spec.restart_policy.as_deref().unwrap_or("Always");
+        let pod = self.spec.restart_policy.as_deref().filter(|policy| !policy.is_empty()).unwrap_or("Always");
         let mode = match (role, pod) {
             (Role::Sidecar, _) => Mode::Always,
             (Role::Init, "Always" | "OnFailure") => Mode::OnFailure,
@@ -175,10 +189,10 @@ impl Lowering<'_> {
         request.rootfs = format!("docker://{image}");
         request.pull_policy = policy.into();
         let names: Vec<String> = self.spec.image_pull_secrets.iter().flatten().map(|one| one.name.clone()).collect();
-        let mut secrets: Vec<Config> = Vec::new();
+        let mut secrets: Vec<&Config> = Vec::new();
         for (index, name) in names.iter().enumerate() {
             match self.config(true, name) {
-                Some(secret) => secrets.push(secret.clone()),
+                Some(secret) => secrets.push(secret),
                 // The kubelet pulls without it, too.
                 None => {
                     let message = format!("there is no Secret `{name}` among the files: it is pulled without");
@@ -186,7 +200,6 @@ impl Lowering<'_> {
                 }
             }
         }
-        let secrets: Vec<&Config> = secrets.iter().collect();
         match docker::credentials(&image, &secrets) {
             Ok(credentials) => request.registry_credentials = credentials,
             Err((name, message)) => {
@@ -243,6 +256,14 @@ impl Lowering<'_> {
             }
             secret.sort_by_key(|(index, _)| *index);
         }
+        let values = environment.variables.iter().map(|(name, variable)| name.len() + variable.value.len() + 2);
+        let arguments =
+            public.iter().map(String::len).chain(secret.iter().map(|(_, value)| value.len())).map(|len| len + 1);
+        let words: usize = values.chain(arguments).sum();
+        if words > WORDS_MAX {
+            let message = format!("has {words} bytes of variables and arguments; the kernel takes {WORDS_MAX}");
+            self.refuse(&format!("{at}.env"), "P21", message);
+        }
         run.args = public;
         run.secret_arguments = secret
             .into_iter()
@@ -263,7 +284,7 @@ impl Lowering<'_> {
             self.refuse(&format!("{at}.terminationMessagePath"), "P33", "must be absolute");
         }
         let fallback = match container.termination_message_policy.as_deref() {
-            None | Some("File") => false,
+            None | Some("" | "File") => false,
             Some("FallbackToLogsOnError") => true,
             Some(_) => {
                 self.refuse(&format!("{at}.terminationMessagePolicy"), "P33", "must be File or FallbackToLogsOnError");
@@ -288,7 +309,7 @@ impl Lowering<'_> {
             };
             let (secret, name, optional) = source;
             let what = if secret { "Secret" } else { "ConfigMap" };
-            let Some(config) = self.config(secret, &name).cloned() else {
+            let Some(config) = self.config(secret, &name) else {
                 if optional != Some(true) {
                     let message = format!(
                         "there is no {what} `{name}` in the namespace {} among the files",
@@ -311,11 +332,6 @@ impl Lowering<'_> {
                 }
             }
         }
-        if let Some(job) = self.workload.job.as_ref().filter(|job| job.indexed) {
-            let _ = job;
-            let value = Zeroizing::new(self.index.to_string());
-            environment.set("JOB_COMPLETION_INDEX", Variable { value, secret: false, plain: false });
-        }
         for (index, variable) in container.env.iter().flatten().enumerate() {
             let at = format!("{at}.env[{index}]");
             if !is_name(&variable.name) {
@@ -335,6 +351,11 @@ impl Lowering<'_> {
                 continue;
             }
             let at = format!("{at}.valueFrom");
+            let kinds = kinds_of(source);
+            if kinds.len() > 1 {
+                self.refuse(&at, "P17", format!("has {}; it must have one of them", kinds.join(" and ")));
+                continue;
+            }
             let (value, secret) = if let Some(key) = &source.config_map_key_ref {
                 (self.key(&format!("{at}.configMapKeyRef"), false, &key.name, &key.key, key.optional), false)
             } else if let Some(key) = &source.secret_key_ref {
@@ -342,7 +363,16 @@ impl Lowering<'_> {
             } else if let Some(field) = &source.field_ref {
                 (self.env_field(&format!("{at}.fieldRef"), field, create).map(Zeroizing::new), false)
             } else if let Some(resource) = &source.resource_field_ref {
-                (self.resource_field(&format!("{at}.resourceFieldRef"), resource, container).map(Zeroizing::new), false)
+                let at = format!("{at}.resourceFieldRef");
+                let named = resource.container_name.as_deref().filter(|name| !name.is_empty());
+                let value = match named.map_or(Some(container), |name| self.container_of(name)) {
+                    Some(container) => self.resource_field(&at, resource, container),
+                    None => {
+                        self.refuse(&format!("{at}.containerName"), "P21", "is not a container of the pod");
+                        None
+                    }
+                };
+                (value.map(Zeroizing::new), false)
             } else {
                 let message = if source.file_key_ref.is_some() { "fileKeyRef is not carried out" } else { "is empty" };
                 self.refuse(&at, "P21", message);
@@ -351,6 +381,12 @@ impl Lowering<'_> {
             if let Some(value) = value {
                 environment.set(&variable.name, Variable { value, secret, plain: false });
             }
+        }
+        // As the controller of Jobs does it: behind the others, and not where the container has one of its own.
+        let own = |variable: &EnvVar| variable.name == JOB_INDEX;
+        if self.workload.job.as_ref().is_some_and(|job| job.indexed) && !container.env.iter().flatten().any(own) {
+            let value = Zeroizing::new(self.index.to_string());
+            environment.set(JOB_INDEX, Variable { value, secret: false, plain: false });
         }
         environment
     }
@@ -365,7 +401,7 @@ impl Lowering<'_> {
     ) -> Option<Zeroizing<String>> {
         let what = if secret { "Secret" } else { "ConfigMap" };
         let optional = optional == Some(true);
-        let Some(config) = self.config(secret, name).cloned() else {
+        let Some(config) = self.config(secret, name) else {
             if !optional {
                 let message =
                     format!("there is no {what} `{name}` in the namespace {} among the files", self.workload.namespace);
@@ -381,6 +417,11 @@ impl Lowering<'_> {
                 None
             }
         }
+    }
+
+    /// A container of the pod by its name.
+    pub(super) fn container_of(&self, name: &str) -> Option<&'a Container> {
+        self.containers().into_iter().map(|(_, container, _)| container).find(|container| container.name == name)
     }
 
     /// A value of a variable: text without NUL, below the kernel's bound.
@@ -487,6 +528,11 @@ impl Lowering<'_> {
         };
         let divisor =
             field.divisor.as_ref().map(|divisor| &*divisor.0).filter(|divisor| !divisor.is_empty() && *divisor != "0");
+        let divisors: &[&str] = if name == "cpu" { &["1", "1m"] } else { &BYTES };
+        if divisor.is_some_and(|divisor| known && !divisors.contains(&divisor)) {
+            self.refuse(&format!("{at}.divisor"), "P21", format!("must be one of {}", divisors.join(", ")));
+            return None;
+        }
         let divisor = divisor.map_or(Some(Quantity::of(1)), Quantity::parse);
         match amount.zip(divisor).and_then(|(amount, divisor)| amount.divided_by(divisor)) {
             Some(quotient) => Some(quotient.to_string()),
@@ -496,4 +542,19 @@ impl Lowering<'_> {
             }
         }
     }
+}
+
+/// Tells whether a text is the name of a signal of Linux: `SIGUSR1`, `SIGRTMIN+3`.
+fn is_signal(text: &str) -> bool {
+    const NAMES: [&str; 35] = [
+        "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL", "PIPE", "POLL",
+        "PROF", "PWR", "QUIT", "SEGV", "STKFLT", "STOP", "SYS", "TERM", "TRAP", "TSTP", "TTIN", "TTOU", "URG", "USR1",
+        "USR2", "VTALRM", "WINCH", "XCPU", "XFSZ", "RTMIN",
+    ];
+    let Some(name) = text.strip_prefix("SIG") else { return false };
+    let real_time = |prefix: &str, most: u8| {
+        let number = name.strip_prefix(prefix).and_then(|number| number.parse::<u8>().ok());
+        number.is_some_and(|number| (1..=most).contains(&number))
+    };
+    NAMES.contains(&name) || name == "RTMAX" || real_time("RTMIN+", 15) || real_time("RTMAX-", 14)
 }

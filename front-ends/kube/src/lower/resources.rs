@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use executor_client::v1::Limits;
-use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::Lowering;
@@ -19,8 +19,8 @@ impl Lowering<'_> {
         if resources.claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
             self.refuse(&format!("{path}.resources.claims"), "P52", "is not carried out");
         }
-        let limits = self.quantities(&format!("{path}.resources.limits"), resources.limits.as_ref(), true);
-        let mut requests = self.quantities(&format!("{path}.resources.requests"), resources.requests.as_ref(), false);
+        let limits = self.quantities(&format!("{path}.resources.limits"), resources.limits.as_ref());
+        let mut requests = self.quantities(&format!("{path}.resources.requests"), resources.requests.as_ref());
         for (name, limit) in &limits {
             let request = *requests.entry(name.clone()).or_insert(*limit);
             if request > *limit {
@@ -31,7 +31,7 @@ impl Lowering<'_> {
         (limits, requests)
     }
 
-    fn quantities(&mut self, path: &str, written: Option<&BTreeMap<String, Written>>, limits: bool) -> Amounts {
+    fn quantities(&mut self, path: &str, written: Option<&BTreeMap<String, Written>>) -> Amounts {
         let mut amounts = Amounts::new();
         for (name, Written(text)) in written.into_iter().flatten() {
             let below = format!("{path}['{name}']");
@@ -41,7 +41,7 @@ impl Lowering<'_> {
                 }
                 _ => self.refuse(&below, "P50", "is not a quantity such as 500m, 1.5 or 128Mi"),
             }
-            if !matches!(&**name, "cpu" | "memory" | "ephemeral-storage") && (limits || name.contains('/')) {
+            if !matches!(&**name, "cpu" | "memory" | "ephemeral-storage") {
                 let message = "is not a resource that is given here: cpu, memory and ephemeral-storage are";
                 self.refuse(&below, "P52", message);
             }
@@ -70,31 +70,47 @@ impl Lowering<'_> {
 
     /// Score by which the kernel kills when memory runs out (P51). None for Guaranteed, which would be below the host's own.
     pub(super) fn oom_score(&mut self, requests: &Amounts) -> Option<i32> {
-        let all: Vec<Container> = self.containers().into_iter().map(|(_, container, _)| container.clone()).collect();
-        let has = |container: &Container, which: fn(&ResourceRequirements) -> Option<&BTreeMap<String, Written>>| {
-            container.resources.as_ref().and_then(which).cloned().unwrap_or_default()
-        };
-        let (mut best_effort, mut guaranteed) = (true, true);
-        for container in &all {
-            let limits = has(container, |resources| resources.limits.as_ref());
-            let requests = has(container, |resources| resources.requests.as_ref());
-            for name in ["cpu", "memory"] {
-                let parse =
-                    |amounts: &BTreeMap<String, Written>| amounts.get(name).and_then(|one| Quantity::parse(&one.0));
-                let (limit, request) = (parse(&limits), parse(&requests));
-                best_effort &= limit.is_none() && request.is_none();
-                guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
-            }
-        }
-        if best_effort {
-            return Some(1000);
-        }
-        if guaranteed {
-            return None;
+        match self.qos {
+            Qos::BestEffort => return Some(1000),
+            Qos::Guaranteed => return None,
+            Qos::Burstable => {}
         }
         let request = u128::from(requests.get("memory").map_or(0, |memory| memory.units()));
         let capacity = u128::from(self.options.memory_bytes.max(1));
         let score = 1000i64.saturating_sub(i64::try_from(request * 1000 / capacity).unwrap_or(1000));
         Some(i32::try_from(score.clamp(3, 999)).unwrap_or(999))
+    }
+}
+
+/// Class of a pod, over its mains and init containers (P51).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Qos {
+    /// Nothing is limited or requested.
+    BestEffort,
+    /// Some is.
+    Burstable,
+    /// Each container has limits of both, which are its requests.
+    Guaranteed,
+}
+
+pub(super) fn qos(spec: &PodSpec) -> Qos {
+    let (mut best_effort, mut guaranteed) = (true, true);
+    for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
+        let amount = |which: fn(&ResourceRequirements) -> Option<&BTreeMap<String, Written>>, name: &str| {
+            let amounts = container.resources.as_ref().and_then(which)?;
+            amounts.get(name).and_then(|one| Quantity::parse(&one.0))
+        };
+        for name in ["cpu", "memory"] {
+            let none = Quantity::of(0);
+            let limit = amount(|resources| resources.limits.as_ref(), name).filter(|limit| *limit > none);
+            let request = amount(|resources| resources.requests.as_ref(), name);
+            best_effort &= limit.is_none() && request.is_none_or(|request| request == none);
+            guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
+        }
+    }
+    match (best_effort, guaranteed) {
+        (true, _) => Qos::BestEffort,
+        (false, true) => Qos::Guaranteed,
+        (false, false) => Qos::Burstable,
     }
 }

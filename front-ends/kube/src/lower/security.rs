@@ -1,7 +1,7 @@
 //! Who a container runs as, and what it may (P44 to P48).
 
 use executor_client::v1::{Capabilities, RunRequest};
-use k8s_openapi::api::core::v1::{Container, SeccompProfile};
+use k8s_openapi::api::core::v1::{Container, SELinuxOptions, SeccompProfile};
 
 use super::Lowering;
 
@@ -25,10 +25,10 @@ impl Lowering<'_> {
         let pod = self.spec.security_context.clone().unwrap_or_default();
         let own = container.security_context.clone().unwrap_or_default();
         let at = |field: &str| format!("{path}.securityContext.{field}");
-        let id = |value: Option<i64>| value.map(|value| u32::try_from(value).map_err(|_| value));
+        let id = |value: Option<i64>| value.map(|value| i32::try_from(value).ok().filter(|id| *id >= 0).ok_or(value));
         let number = |field: &str, value: Option<i64>, lowering: &mut Self| match id(value) {
             Some(Err(value)) => {
-                lowering.refuse(&at(field), "P44", format!("is {value}; it must be 0 to 4294967295"));
+                lowering.refuse(&at(field), "P44", format!("is {value}; it must be 0 to 2147483647"));
                 None
             }
             other => other.and_then(Result::ok),
@@ -67,7 +67,10 @@ impl Lowering<'_> {
         let refused = [
             (
                 "seLinuxOptions",
-                own.se_linux_options.is_some() || pod.se_linux_options.is_some(),
+                [&own.se_linux_options, &pod.se_linux_options]
+                    .into_iter()
+                    .flatten()
+                    .any(|options| *options != SELinuxOptions::default()),
                 "is not carried out: there is no SELinux here",
             ),
             (
@@ -83,6 +86,14 @@ impl Lowering<'_> {
         let privileged = own.privileged == Some(true);
         if privileged && own.allow_privilege_escalation == Some(false) {
             self.refuse(&at("allowPrivilegeEscalation"), "P46", "is false in a privileged container");
+        }
+        let adds = |name: &str| {
+            let added = own.capabilities.as_ref().and_then(|capabilities| capabilities.add.as_ref());
+            added.is_some_and(|added| added.iter().any(|one| one == name))
+        };
+        if own.allow_privilege_escalation == Some(false) && adds("CAP_SYS_ADMIN") {
+            let message = "is false, and the capability CAP_SYS_ADMIN is added";
+            self.refuse(&at("allowPrivilegeEscalation"), "P46", message);
         }
         request.privileged = privileged;
         request.read_only_rootfs = own.read_only_root_filesystem == Some(true);

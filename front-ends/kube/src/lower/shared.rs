@@ -1,12 +1,15 @@
 //! What the containers of a pod share: network, names, processes, ids (P40 to P43, P48).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use executor_client::v1::port_mapping::Protocol;
 use executor_client::v1::{CreatePodRequest, Dns, ExtraHost, Network, PortMapping, UserNamespace};
 
+use k8s_openapi::api::core::v1::PodDNSConfig;
+
 use super::Lowering;
-use crate::names::is_label;
+use crate::names::{is_label, is_port_name, is_subdomain};
 use crate::options::PodNetwork;
 use crate::plan::Role;
 
@@ -34,6 +37,17 @@ impl Lowering<'_> {
             None => self.name.chars().take(63).collect::<String>().trim_end_matches(['-', '.']).to_owned(),
         };
         let sysctls = spec.security_context.as_ref().and_then(|context| context.sysctls.clone()).unwrap_or_default();
+        let mut named = BTreeSet::new();
+        for (index, sysctl) in sysctls.iter().enumerate() {
+            if !named.insert(sysctl.name.replace('/', ".")) {
+                let message = "is the name of another sysctl of the pod";
+                self.refuse(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
+            }
+            if network == Network::Host && sysctl.name.replace('/', ".").starts_with("net.") {
+                let message = "is of the network, which is the host's";
+                self.refuse(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
+            }
+        }
         CreatePodRequest {
             network: network.into(),
             network_name,
@@ -59,7 +73,11 @@ impl Lowering<'_> {
             if alias.ip.parse::<IpAddr>().is_err() {
                 self.refuse(&format!("spec.hostAliases[{index}].ip"), "P41", "is not an IP address");
             }
-            for name in alias.hostnames.iter().flatten() {
+            for (at, name) in alias.hostnames.iter().flatten().enumerate() {
+                if !is_subdomain(name) {
+                    let message = "is not a DNS subdomain: use a-z, 0-9, `-` and `.`, at most 253";
+                    self.refuse(&format!("spec.hostAliases[{index}].hostnames[{at}]"), "P41", message);
+                }
                 hosts.push(ExtraHost { name: name.clone(), address: alias.ip.clone() });
             }
         }
@@ -69,7 +87,7 @@ impl Lowering<'_> {
     fn dns(&mut self) -> Option<Dns> {
         let policy = self.spec.dns_policy.as_deref();
         match policy {
-            None | Some("Default" | "None") => {}
+            None | Some("" | "Default" | "None") => {}
             Some("ClusterFirst" | "ClusterFirstWithHostNet") => {
                 let message = "acts as Default: there is no cluster DNS (MissingClusterDNS)";
                 self.warn("spec.dnsPolicy", "P42", message);
@@ -78,7 +96,8 @@ impl Lowering<'_> {
                 self.refuse("spec.dnsPolicy", "P42", "must be ClusterFirst, ClusterFirstWithHostNet, Default or None");
             }
         }
-        let Some(config) = &self.spec.dns_config else {
+        let is_set = |config: &&PodDNSConfig| **config != PodDNSConfig::default();
+        let Some(config) = self.spec.dns_config.as_ref().filter(is_set) else {
             if policy == Some("None") {
                 self.refuse("spec.dnsConfig", "P42", "is missing: dnsPolicy None needs its nameservers");
             }
@@ -120,13 +139,26 @@ impl Lowering<'_> {
         let declared: Vec<_> = self
             .containers()
             .into_iter()
-            .filter(|(_, _, role)| *role != Role::Init)
-            .flat_map(|(path, container, _)| {
-                let all = container.ports.clone().unwrap_or_default().into_iter().enumerate();
-                all.map(move |(index, port)| (format!("{path}.ports[{index}]"), port))
+            .flat_map(|(path, container, role)| {
+                let all = container.ports.iter().flatten().enumerate();
+                all.map(move |(index, port)| (format!("{path}.ports[{index}]"), port, role, &*container.name))
             })
             .collect();
-        for (path, port) in declared {
+        let (mut names, mut published) = (BTreeSet::new(), BTreeSet::new());
+        for (path, port, role, container) in declared {
+            if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
+                let at = format!("{path}.name");
+                if !is_port_name(name) {
+                    let message = "is not the name of a port: use 1 to 15 of a-z, 0-9 and `-`, with a letter";
+                    self.refuse(&at, "P43", message);
+                } else if !names.insert((container, name)) {
+                    self.refuse(&at, "P43", format!("`{name}` is the name of another port of the container"));
+                }
+            }
+            let host_ip = port.host_ip.clone().unwrap_or_default();
+            if !host_ip.is_empty() && host_ip.parse::<IpAddr>().is_err() {
+                self.refuse(&format!("{path}.hostIP"), "P43", "is not an IP address");
+            }
             let valid = |number: i32| u32::try_from(number).ok().filter(|number| (1..=65535).contains(number));
             let Some(container_port) = valid(port.container_port) else {
                 let message = format!("is {}; it must be 1 to 65535", port.container_port);
@@ -134,7 +166,7 @@ impl Lowering<'_> {
                 continue;
             };
             let protocol = match port.protocol.as_deref() {
-                None | Some("TCP") => Protocol::Tcp,
+                None | Some("" | "TCP") => Protocol::Tcp,
                 Some("UDP") => Protocol::Udp,
                 Some("SCTP") => Protocol::Sctp,
                 Some(_) => {
@@ -142,7 +174,8 @@ impl Lowering<'_> {
                     continue;
                 }
             };
-            let Some(asked) = port.host_port.filter(|number| *number != 0) else { continue };
+            let asked = port.host_port.filter(|number| *number != 0 && role != Role::Init);
+            let Some(asked) = asked else { continue };
             let Some(host_port) = valid(asked) else {
                 self.refuse(&format!("{path}.hostPort"), "P43", format!("is {asked}; it must be 1 to 65535"));
                 continue;
@@ -161,11 +194,7 @@ impl Lowering<'_> {
                     continue;
                 }
             }
-            let host_ip = port.host_ip.clone().unwrap_or_default();
-            let same = |other: &&PortMapping| {
-                (other.host_port, other.protocol(), &other.host_ip) == (host_port, protocol, &host_ip)
-            };
-            if ports.iter().find(same).is_some() {
+            if !published.insert((host_port, i32::from(protocol), host_ip.clone())) {
                 self.refuse(&format!("{path}.hostPort"), "P43", format!("{host_port} is published twice"));
                 continue;
             }

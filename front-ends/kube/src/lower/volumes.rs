@@ -1,6 +1,6 @@
 //! Volumes of a pod, and their mounts (P53 to P59).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{
@@ -11,16 +11,18 @@ use k8s_openapi::api::core::v1::{
 };
 use zeroize::Zeroizing;
 
-use super::Lowering;
+use super::{Lowering, kinds_of};
 use crate::docker;
-use crate::names::{is_below, is_label};
-use crate::plan::Role;
+use crate::names::{is_below, is_item_path, is_label};
 use crate::quantity::Quantity;
 
 /// Size of a volume in memory where nothing else gives one.
 const MEMORY_DEFAULT: u64 = 64 << 20;
 /// Mode of files where nobody says another one.
 const MODE: i32 = 0o644;
+
+/// What is wrong with the path of a file of a volume.
+const NOT_ITEM: &str = "must be relative, without `..`, and not begin with `..`";
 
 /// A file of a volume.
 #[derive(Clone)]
@@ -76,9 +78,14 @@ impl Lowering<'_> {
     }
 
     fn volume(&mut self, at: &str, volume: &Volume, create: &mut CreatePodRequest) -> Kind {
+        let kinds: Vec<String> = kinds_of(volume).into_iter().filter(|kind| kind != "name").collect();
+        if kinds.len() > 1 {
+            self.refuse(at, "P59", format!("is {}; a volume is one of them", kinds.join(" and ")));
+            return Kind::Refused;
+        }
         if let Some(empty) = &volume.empty_dir {
             let size = empty.size_limit.as_ref().map(|limit| Quantity::parse(&limit.0));
-            if let Some(None) = size {
+            if size.is_some_and(|size| size.is_none_or(Quantity::is_negative)) {
                 self.refuse(&format!("{at}.emptyDir.sizeLimit"), "P50", "is not a quantity such as 64Mi");
             }
             let mut size = size.flatten().map_or(0, Quantity::units);
@@ -149,6 +156,10 @@ impl Lowering<'_> {
             return self.host_path(&format!("{at}.hostPath"), &source.path, source.type_.as_deref());
         }
         if let Some(source) = &volume.image {
+            if source.pull_policy.is_some() {
+                let message = "is not heeded: the image is fetched if it is missing";
+                self.warn(&format!("{at}.image.pullPolicy"), "P59", message);
+            }
             let reference = source.reference.clone().unwrap_or_default();
             if !docker::is_image(&reference) {
                 self.refuse(&format!("{at}.image.reference"), "P59", "is not the name of an image");
@@ -158,33 +169,8 @@ impl Lowering<'_> {
                 self.options.images.get(&reference).cloned().unwrap_or(format!("docker://{reference}")),
             );
         }
-        let kinds = [
-            ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
-            ("ephemeral", volume.ephemeral.is_some()),
-            ("csi", volume.csi.is_some()),
-            ("awsElasticBlockStore", volume.aws_elastic_block_store.is_some()),
-            ("azureDisk", volume.azure_disk.is_some()),
-            ("azureFile", volume.azure_file.is_some()),
-            ("cephfs", volume.cephfs.is_some()),
-            ("cinder", volume.cinder.is_some()),
-            ("fc", volume.fc.is_some()),
-            ("flexVolume", volume.flex_volume.is_some()),
-            ("flocker", volume.flocker.is_some()),
-            ("gcePersistentDisk", volume.gce_persistent_disk.is_some()),
-            ("gitRepo", volume.git_repo.is_some()),
-            ("glusterfs", volume.glusterfs.is_some()),
-            ("iscsi", volume.iscsi.is_some()),
-            ("nfs", volume.nfs.is_some()),
-            ("photonPersistentDisk", volume.photon_persistent_disk.is_some()),
-            ("portworxVolume", volume.portworx_volume.is_some()),
-            ("quobyte", volume.quobyte.is_some()),
-            ("rbd", volume.rbd.is_some()),
-            ("scaleIO", volume.scale_io.is_some()),
-            ("storageos", volume.storageos.is_some()),
-            ("vsphereVolume", volume.vsphere_volume.is_some()),
-        ];
-        match kinds.into_iter().find(|(_, set)| *set) {
-            Some((kind, _)) => {
+        match kinds.first() {
+            Some(kind) => {
                 let message = "is not carried out: use an emptyDir, or a hostPath that the operator lends";
                 self.refuse(&format!("{at}.{kind}"), "P59", message);
             }
@@ -218,7 +204,7 @@ impl Lowering<'_> {
     ) -> BTreeMap<String, Projected> {
         let what = if secret { "Secret" } else { "ConfigMap" };
         let optional = optional == Some(true);
-        let Some(config) = self.config(secret, name).cloned() else {
+        let Some(config) = self.config(secret, name) else {
             if !optional {
                 let message =
                     format!("there is no {what} `{name}` in the namespace {} among the files", self.workload.namespace);
@@ -236,8 +222,8 @@ impl Lowering<'_> {
         };
         for (index, item) in items.iter().enumerate() {
             let at = format!("{at}.items[{index}]");
-            if !is_below(&item.path) {
-                self.refuse(&format!("{at}.path"), "P53", "must be relative, without `..`");
+            if !is_item_path(&item.path) {
+                self.refuse(&format!("{at}.path"), "P53", NOT_ITEM);
                 continue;
             }
             let mode = self.mode(&format!("{at}.mode"), item.mode, i32::try_from(mode).unwrap_or(MODE));
@@ -259,18 +245,15 @@ impl Lowering<'_> {
         let mut files = BTreeMap::new();
         for (index, item) in items.iter().enumerate() {
             let at = format!("{at}.items[{index}]");
-            if !is_below(&item.path) {
-                self.refuse(&format!("{at}.path"), "P53", "must be relative, without `..`");
+            if !is_item_path(&item.path) {
+                self.refuse(&format!("{at}.path"), "P53", NOT_ITEM);
                 continue;
             }
             let mode = self.mode(&format!("{at}.mode"), item.mode, i32::try_from(mode).unwrap_or(MODE));
             let value = if let Some(field) = &item.field_ref {
                 self.volume_field(&format!("{at}.fieldRef"), field)
             } else if let Some(resource) = &item.resource_field_ref {
-                let all: Vec<Container> =
-                    self.containers().into_iter().map(|(_, container, _)| container.clone()).collect();
-                let name = resource.container_name.clone().unwrap_or_default();
-                match all.iter().find(|container| container.name == name) {
+                match self.container_of(resource.container_name.as_deref().unwrap_or_default()) {
                     Some(container) => self.resource_field(&format!("{at}.resourceFieldRef"), resource, container),
                     None => {
                         self.refuse(
@@ -295,7 +278,7 @@ impl Lowering<'_> {
 
     fn volume_field(&mut self, at: &str, field: &ObjectFieldSelector) -> Option<String> {
         let lines = |all: &BTreeMap<String, String>| {
-            all.iter().map(|(key, value)| format!("{key}={value:?}\n")).collect::<String>()
+            all.iter().map(|(key, value)| format!("{key}={}", quoted(value))).collect::<Vec<_>>().join("\n")
         };
         match &*field.field_path {
             "metadata.labels" => Some(lines(&self.metadata.labels.clone().unwrap_or_default())),
@@ -311,8 +294,25 @@ impl Lowering<'_> {
     fn projected(&mut self, at: &str, source: &k8s_openapi::api::core::v1::ProjectedVolumeSource) -> Kind {
         let mode = self.mode(&format!("{at}.defaultMode"), source.default_mode, MODE);
         let mut files = BTreeMap::new();
+        let mut paths = BTreeSet::new();
         for (index, source) in source.sources.iter().flatten().enumerate() {
             let at = format!("{at}.sources[{index}]");
+            let kinds = kinds_of(source);
+            if kinds.len() > 1 {
+                self.refuse(&at, "P54", format!("is {}; a source is one of them", kinds.join(" and ")));
+                continue;
+            }
+            let items = [
+                &source.config_map.as_ref().and_then(|one| one.items.as_ref()),
+                &source.secret.as_ref().and_then(|one| one.items.as_ref()),
+            ];
+            let items = items.into_iter().copied().flatten().flatten().map(|item| &item.path);
+            let downward = source.downward_api.iter().flat_map(|one| one.items.iter().flatten()).map(|item| &item.path);
+            for path in items.chain(downward) {
+                if !paths.insert(clean(path)) {
+                    self.refuse(&at, "P54", format!("has the path `{path}`, which another item has, too"));
+                }
+            }
             // Later sources overwrite (P54).
             if let Some(source) = &source.config_map {
                 files.extend(self.configured(
@@ -397,14 +397,12 @@ impl Lowering<'_> {
         &mut self,
         at: &str,
         container: &Container,
-        role: Role,
         volumes: &Volumes,
         expand: &dyn Fn(&str) -> crate::environment::Expanded,
         fs_group: Option<&str>,
     ) -> Mounted {
-        let _ = role;
         let mut mounted = Mounted::default();
-        let mut paths: Vec<String> = Vec::new();
+        let mut paths = BTreeSet::new();
         if container.volume_devices.as_ref().is_some_and(|devices| !devices.is_empty()) {
             self.refuse(&format!("{at}.volumeDevices"), "P59", "is not carried out: there are no block devices");
         }
@@ -418,11 +416,21 @@ impl Lowering<'_> {
                 self.refuse(&format!("{at}.mountPath"), "P58", "must be absolute, without `..` and `:`");
                 continue;
             }
-            if paths.contains(&path) {
+            if !paths.insert(path.clone()) {
                 self.refuse(&format!("{at}.mountPath"), "P58", format!("`{path}` is that of another mount"));
                 continue;
             }
-            paths.push(path.clone());
+            let recursive = format!("{at}.recursiveReadOnly");
+            match mount.recursive_read_only.as_deref() {
+                None | Some("" | "Disabled") => {}
+                Some("Enabled" | "IfPossible") if mount.read_only != Some(true) => {
+                    self.refuse(&recursive, "P58", "is for a mount with readOnly: true");
+                }
+                // What is mounted below a volume stays writable.
+                Some("IfPossible") => {}
+                Some("Enabled") => self.refuse(&recursive, "P58", "is not carried out: use IfPossible"),
+                Some(_) => self.refuse(&recursive, "P58", "must be Disabled, IfPossible or Enabled"),
+            }
             let Some(sub_path) = self.sub_path(&at, mount, expand) else { continue };
             if mount.mount_propagation.as_deref().is_some_and(|propagation| propagation != "None") {
                 self.refuse(&format!("{at}.mountPropagation"), "P58", "must be None: mounts are not passed on");
@@ -542,6 +550,28 @@ impl Lowering<'_> {
 /// A relative path without empty parts and `.`.
 fn clean(path: &str) -> String {
     path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+}
+
+/// A text as Go's `%q` has it, in which the downward API writes values (P20).
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{b}' => quoted.push_str("\\v"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\0'..='\u{1f}' | '\u{7f}' => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
+            '\u{80}'..='\u{a0}' | '\u{ad}' => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 fn clean_absolute(path: &str) -> String {

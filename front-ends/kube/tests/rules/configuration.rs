@@ -138,7 +138,16 @@ fn p20_fields_of_the_pod() {
         .iter()
         .map(|file| (file.path.as_str(), std::str::from_utf8(&file.content).unwrap(), file.public))
         .collect();
-    assert_eq!(contents, [("/v/a", "note=\"a\\nb\"\n", true), ("/v/l", "app=\"web\"\n", true)]);
+    assert_eq!(contents, [("/v/a", "note=\"a\\nb\"", true), ("/v/l", "app=\"web\"", true)]);
+    // As Go quotes, a line for each key, in their order.
+    let odd = pod("volumeMounts: [{name: v, mountPath: /v}]", volume)
+        .replace("note: \"a\\nb\"", "note: \"\\a\\x01\\x7f'\\\"\\\\ ä\", before: x");
+    let content = run(&plan(&odd)).volume_mounted_files[0].content.clone();
+    assert_eq!(
+        String::from_utf8(content).unwrap(),
+        r#"before="x"
+note="\a\x01\x7f'\"\\ ä""#
+    );
 }
 
 #[test]
@@ -151,7 +160,23 @@ fn p21_resources_and_bounds() {
     let value = |container: String| run(&plan(&pod(&container, ""))).env[0].value.clone();
     assert_eq!(value(resource("limits.cpu", "'0'")), "2");
     assert_eq!(value(resource("limits.cpu", "1m")), "1500");
-    assert_eq!(value(resource("requests.memory", "2Mi")), "65");
+    assert_eq!(value(resource("requests.memory", "1M")), "136");
+    for (resource_name, divisor) in [("limits.memory", "2Mi"), ("limits.cpu", "2"), ("limits.cpu", "1Mi")] {
+        refuses(
+            &pod(&resource(resource_name, divisor), ""),
+            "P21 spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor",
+        );
+    }
+    let of_other = |name: &str| {
+        pod(
+            &format!(
+                "env: [{{name: V, valueFrom: {{resourceFieldRef: {{containerName: {name}, resource: limits.cpu}}}}}}]"
+            ),
+            "initContainers: [{name: other, image: i:1, resources: {limits: {cpu: 3}}}]",
+        )
+    };
+    assert_eq!(run(&plan(&of_other("other"))).env[0].value, "3");
+    refuses(&of_other("nil"), "P21 spec.containers[0].env[0].valueFrom.resourceFieldRef.containerName");
     assert_eq!(value("env: [{name: V, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}]".into()), "4");
     refuses(&pod(&resource("limits.gpu", "1"), ""), "P21");
     refuses(&pod("env: [{name: A, value: \"a\\0b\"}]", ""), "P21 spec.containers[0].env[0].value");
@@ -161,4 +186,27 @@ fn p21_resources_and_bounds() {
         "P21 spec.containers[0].env[0].valueFrom: fileKeyRef is not carried out",
     );
     assert!(plan_with(&pod(&format!("env: [{{name: A, value: {}}}]", "x".repeat(131_071)), ""), &cni()).1.is_empty());
+}
+
+/// A few bytes that name a long variable often do not become gigabytes.
+#[test]
+fn p21_expansion_is_bounded() {
+    let bomb =
+        format!("env: [{{name: A, value: {}}}, {{name: B, value: '{}'}}]", "x".repeat(131_000), "$(A)".repeat(200_000));
+    refuses(&pod(&bomb, ""), "P21 spec.containers[0].env[1].value");
+    let many: String = (0..60).map(|index| format!(", {{name: B{index}, value: '$(A)'}}")).collect();
+    let many = format!("env: [{{name: A, value: {}}}{many}]", "x".repeat(131_000));
+    refuses(&pod(&many, ""), "P21 spec.containers[0].env: has 7991");
+}
+
+#[test]
+fn p17_a_variable_has_one_source() {
+    let text =
+        "env: [{name: A, valueFrom: {configMapKeyRef: {name: c, key: A}, fieldRef: {fieldPath: metadata.name}}}]";
+    refuses(&(pod(text, "") + MAP), "P17 spec.containers[0].env[0].valueFrom: has configMapKeyRef and fieldRef");
+    refuses(&pod("env: [{name: A, valueFrom: {}}]", ""), "P21 spec.containers[0].env[0].valueFrom");
+    let both = "env: [{name: A, value: b, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]";
+    refuses(&pod(both, ""), "P17 spec.containers[0].env[0]: has both");
+    let from = "envFrom: [{configMapRef: {name: c}, secretRef: {name: s}}]";
+    refuses(&(pod(from, "") + MAP + SECRET), "P15 spec.containers[0].envFrom[0]");
 }

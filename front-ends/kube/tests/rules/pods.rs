@@ -78,6 +78,24 @@ fn p31_p32_grace_and_hooks() {
 }
 
 #[test]
+fn p32_a_hook_has_one_handler_and_ends_within_the_grace() {
+    for (hook, begins) in [
+        ("{exec: {command: [a]}, sleep: {seconds: 1}}", "P32 spec.containers[0].lifecycle.preStop: has exec and sleep"),
+        ("{}", "P32 spec.containers[0].lifecycle.preStop: is empty"),
+        (
+            "{sleep: {seconds: 31}}",
+            "P32 spec.containers[0].lifecycle.preStop.sleep.seconds: is 31; it must be 0 to the 30 s",
+        ),
+        ("{sleep: {seconds: -1}}", "P32 spec.containers[0].lifecycle.preStop.sleep.seconds"),
+        ("{exec: {}}", "P32 spec.containers[0].lifecycle.preStop.exec.command"),
+    ] {
+        refuses(&pod(&format!("lifecycle: {{preStop: {hook}}}"), ""), begins);
+    }
+    plan(&pod("lifecycle: {preStop: {sleep: {seconds: 0}}, postStart: {sleep: {seconds: 30}}}", ""));
+    plan(&pod("lifecycle: {preStop: {sleep: {seconds: 31}}}", "terminationGracePeriodSeconds: 31"));
+}
+
+#[test]
 fn p33_termination_message() {
     let message =
         request(&plan(&pod("terminationMessagePath: /tmp/end\nterminationMessagePolicy: FallbackToLogsOnError", "")))
@@ -126,9 +144,50 @@ fn p34_to_p36_probes() {
     }
 }
 
+/// A text that is empty asks for the default, as at the API server.
+#[test]
+fn p24_p42_p43_p60_empty_is_the_default() {
+    let container = "imagePullPolicy: ''\nterminationMessagePolicy: ''\nports: [{containerPort: 1, protocol: ''}]";
+    let whole = plan(&pod(container, "restartPolicy: ''\ndnsPolicy: ''"));
+    assert_eq!(request(&whole).restart_policy.map(|policy| policy.mode()), Some(Mode::Always));
+}
+
+#[test]
+fn p31_stop_signals() {
+    let with = |signal: &str| pod(&format!("lifecycle: {{stopSignal: {signal}}}"), "");
+    for signal in ["SIGUSR1", "SIGRTMIN", "SIGRTMIN+15", "SIGRTMAX-14"] {
+        assert!(warnings(&with(signal))[0].starts_with("P31"), "{signal}");
+    }
+    for signal in ["USR1", "noSuchSignal", "SIGRTMIN+16", "'9'"] {
+        refuses(&with(signal), "P31 spec.containers[0].lifecycle.stopSignal");
+    }
+}
+
+#[test]
+fn p36_a_probe_s_own_grace() {
+    let with = |probe: &str, grace: i32| {
+        pod(&format!("{probe}: {{tcpSocket: {{port: 1}}, terminationGracePeriodSeconds: {grace}}}"), "")
+    };
+    assert!(warnings(&with("livenessProbe", 5))[0].starts_with("P36"));
+    refuses(&with("livenessProbe", 0), "P36 spec.containers[0].livenessProbe.terminationGracePeriodSeconds: must be");
+    refuses(
+        &with("readinessProbe", 5),
+        "P36 spec.containers[0].readinessProbe.terminationGracePeriodSeconds: is not for",
+    );
+}
+
 #[test]
 fn p38_p39_what_probes_cannot_be() {
     for (probe, begins) in [
+        ("livenessProbe: {httpGet: {port: 1, scheme: http}}", "P38 spec.containers[0].livenessProbe.httpGet.scheme"),
+        (
+            "livenessProbe: {httpGet: {port: 1, httpHeaders: [{name: A, value: ''}, {name: 'a b', value: c}]}}",
+            "P38 spec.containers[0].livenessProbe.httpGet.httpHeaders[1].name",
+        ),
+        (
+            "livenessProbe: {httpGet: {port: 1}, tcpSocket: {port: 1}}",
+            "P34 spec.containers[0].livenessProbe: must have exactly one",
+        ),
         ("livenessProbe: {httpGet: {port: 1, scheme: HTTPS}}", "P38 spec.containers[0].livenessProbe.httpGet.scheme"),
         ("livenessProbe: {httpGet: {port: 1, host: example.com}}", "P38 spec.containers[0].livenessProbe.httpGet.host"),
         ("livenessProbe: {httpGet: {port: web}}", "P38 spec.containers[0].livenessProbe.httpGet.port"),
@@ -148,10 +207,12 @@ fn p40_p41_names_and_hosts() {
     refuses(&pod("", "hostname: A"), "P40 spec.hostname");
     refuses(&pod("", "hostnameOverride: a"), "P40 spec.hostnameOverride");
     refuses(&pod("", "hostAliases: [{ip: x}]"), "P41 spec.hostAliases[0].ip");
+    refuses(&pod("", "hostAliases: [{ip: 1.1.1.1, hostnames: [a, A_b]}]"), "P41 spec.hostAliases[0].hostnames[1]");
 }
 
 #[test]
 fn p42_dns() {
+    let create = |spec: &str| plan(&pod("", spec)).pods[0].create.clone();
     assert!(warnings(&pod("", "dnsPolicy: ClusterFirst"))[0].contains("MissingClusterDNS"));
     let spec = "dnsPolicy: None\ndnsConfig: {nameservers: [1.1.1.1], searches: [a.b], options: [{name: ndots, value: '2'}, {name: edns0}]}";
     let dns = plan(&pod("", spec)).pods[0].create.dns.clone().unwrap();
@@ -159,7 +220,9 @@ fn p42_dns() {
         (dns.servers, dns.searches, dns.options),
         (vec!["1.1.1.1".into()], vec!["a.b".into()], vec!["ndots:2".into(), "edns0".into()])
     );
+    assert_eq!((create("dnsConfig: {}").dns, warnings(&pod("", "dnsConfig: {}")).len()), (None, 0));
     refuses(&pod("", "dnsPolicy: None"), "P42 spec.dnsConfig");
+    refuses(&pod("", "dnsPolicy: None\ndnsConfig: {}"), "P42 spec.dnsConfig");
     refuses(&pod("", "dnsPolicy: None\ndnsConfig: {nameservers: [a]}"), "P42");
     refuses(&pod("", "dnsPolicy: None\ndnsConfig: {nameservers: [1.1.1.1, 1.1.1.2, 1.1.1.3, 1.1.1.4]}"), "P42");
 }
@@ -181,6 +244,20 @@ fn p43_ports() {
         &pod("ports: [{containerPort: 80, hostPort: 8080}]", "hostNetwork: true"),
         "P43 spec.containers[0].ports[0].hostPort: is not the containerPort",
     );
+    for (ports, begins) in [
+        ("{name: Web, containerPort: 80}", "P43 spec.containers[0].ports[0].name: is not the name of a port"),
+        ("{name: '8080', containerPort: 80}", "P43 spec.containers[0].ports[0].name"),
+        ("{name: a-port-with-a-long-name, containerPort: 80}", "P43 spec.containers[0].ports[0].name"),
+        (
+            "{name: web, containerPort: 80}, {name: web, containerPort: 81}",
+            "P43 spec.containers[0].ports[1].name: `web` is the name of another",
+        ),
+        ("{containerPort: 80, hostIP: here}", "P43 spec.containers[0].ports[0].hostIP"),
+        ("{containerPort: 0}", "P43 spec.containers[0].ports[0].containerPort"),
+        ("{containerPort: 80, protocol: tcp}", "P43 spec.containers[0].ports[0].protocol"),
+    ] {
+        refuses(&pod(&format!("ports: [{ports}]"), ""), begins);
+    }
     let twice = pod("ports: [{containerPort: 80, hostPort: 1}, {containerPort: 81, hostPort: 1}]", "");
     assert_eq!(refused_with(&twice, &cni()), ["P43 spec.containers[0].ports[1].hostPort: 1 is published twice"]);
     let two = format!(
@@ -201,6 +278,7 @@ fn p44_users() {
     refuses(&pod("securityContext: {runAsGroup: 7}", ""), "P44");
     refuses(&pod("securityContext: {runAsUser: 0, runAsNonRoot: true}", ""), "P44");
     refuses(&pod("securityContext: {runAsUser: -1}", ""), "P44");
+    refuses(&pod("securityContext: {runAsUser: 2147483648}", ""), "P44 spec.containers[0].securityContext.runAsUser");
     assert!(member(&plan(&pod("securityContext: {runAsNonRoot: true}", ""))).non_root);
     assert!(!member(&plan(&pod("securityContext: {runAsNonRoot: true, runAsUser: 1}", ""))).non_root);
 }
@@ -229,11 +307,16 @@ fn p46_capabilities() {
     );
     assert!(of("{privileged: true}").privileged && of("{readOnlyRootFilesystem: true}").read_only_rootfs);
     refuses(&pod("securityContext: {privileged: true, allowPrivilegeEscalation: false}", ""), "P46");
+    let added = "securityContext: {allowPrivilegeEscalation: false, capabilities: {add: [CAP_SYS_ADMIN]}}";
+    refuses(&pod(added, ""), "P46 spec.containers[0].securityContext.allowPrivilegeEscalation");
 }
 
 #[test]
 fn p47_profiles() {
-    for context in ["{seccompProfile: {type: RuntimeDefault}}", "{appArmorProfile: {type: Unconfined}}"] {
+    // An empty label asks for nothing.
+    for context in
+        ["{seccompProfile: {type: RuntimeDefault}}", "{appArmorProfile: {type: Unconfined}}", "{seLinuxOptions: {}}"]
+    {
         plan(&pod(&format!("securityContext: {context}"), ""));
     }
     let profile =
@@ -250,6 +333,19 @@ fn p47_profiles() {
     ] {
         refuses(&pod(&format!("securityContext: {context}"), ""), "P47");
     }
+}
+
+#[test]
+fn p47_sysctls() {
+    let sysctls = |all: &str| pod("", &format!("securityContext: {{sysctls: [{all}]}}"));
+    let one = plan(&sysctls("{name: net.core.somaxconn, value: '1024'}")).pods[0].create.sysctls.clone();
+    assert_eq!(one.get("net.core.somaxconn").map(String::as_str), Some("1024"));
+    refuses(
+        &sysctls("{name: net.core.somaxconn, value: '1'}, {name: net/core/somaxconn, value: '2'}"),
+        "P47 spec.securityContext.sysctls[1].name",
+    );
+    let on_host = sysctls("{name: net.core.somaxconn, value: '1'}").replace("spec:\n", "spec:\n  hostNetwork: true\n");
+    refuses(&on_host, "P47 spec.securityContext.sysctls[0].name: is of the network");
 }
 
 #[test]
@@ -293,12 +389,19 @@ fn p51_scores() {
     assert_eq!(score("{requests: {memory: 2Gi}}"), Some(750));
     assert_eq!(score("{requests: {cpu: 1}}"), Some(999));
     assert_eq!(score("{requests: {memory: 80Gi}}"), Some(3));
+    // 0 is nothing, and a request of it is not the limit.
+    assert_eq!(score("{limits: {cpu: 0}, requests: {cpu: 0}}"), Some(1000));
+    assert_eq!(score("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 0}}"), Some(875));
+    // Over mains and init containers.
+    let both = pod("resources: {limits: {cpu: 1, memory: 1Gi}}", "initContainers: [{name: i, image: i:1}]");
+    assert_eq!(request(&plan(&both)).oom_score_adj, Some(875));
 }
 
 #[test]
 fn p52_what_is_not_given() {
     for (container, spec, begins) in [
         ("resources: {limits: {nvidia.com/gpu: 1}}", "", "P52 spec.containers[0].resources.limits['nvidia.com/gpu']"),
+        ("resources: {requests: {cpus: 1}}", "", "P52 spec.containers[0].resources.requests['cpus']"),
         ("resources: {claims: [{name: a}]}", "", "P52 spec.containers[0].resources.claims"),
         ("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]", "", "P52"),
         ("", "resources: {limits: {cpu: 1}}", "P52 spec.resources"),

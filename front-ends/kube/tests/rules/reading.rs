@@ -192,3 +192,40 @@ fn p9_no_message_has_a_value() {
     let text = pod("env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: no}}}]", "") + SECRET;
     assert!(!refused(&text).concat().contains("canary"));
 }
+
+/// A few lines cannot ask for as many pods, or as much memory, as they like.
+#[test]
+fn p5_what_is_made_is_bounded() {
+    let deployment = |name: &str, replicas: u32, pod: &str| {
+        format!(
+            "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{a: b}}}}\n  template: {{metadata: {{labels: {{a: b}}}}, spec: {{{pod}}}}}\n"
+        )
+    };
+    let small = "containers: [{name: a, image: 'i:1'}]";
+    let many: String = (0..11).map(|number| deployment(&format!("d{number}"), 1000, small)).collect();
+    refuses(&many, "P5 spec: makes more than 10000 pods");
+    let large = "containers: [{name: a, image: 'i:1', volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, configMap: {name: c}}]";
+    let map = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {}}}\n", "x".repeat(1 << 20));
+    let told = refused(&(map + &deployment("d", 200, large)));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("P5 spec.template.spec.containers[0]: needs, with what is before it"), "{told:?}");
+}
+
+#[test]
+fn p6_labels_and_annotations() {
+    let with = |labels: &str| pod("", "").replace("{app: web}", labels);
+    for (labels, begins) in [
+        ("{'a b': c}", "P6 metadata.labels['a b']: is not a key"),
+        ("{app: 'a b'}", "P6 metadata.labels['app']: is not the value"),
+        ("{app: -a}", "P6 metadata.labels['app']"),
+        ("{Example.com/a: b}", "P6 metadata.labels['Example.com/a']"),
+    ] {
+        refuses(&with(labels), begins);
+    }
+    refuses(&pod("", "").replace("{note:", "{'a b':"), "P6 metadata.annotations['a b']");
+    plan(&with("{app: '', example.com/A_b.c: D-1}"));
+    plan(&pod("", "").replace("{note:", "{Example.com/Note:"));
+    let template = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {metadata: {labels: {a: 'b c'}}, spec: {restartPolicy: Never, containers: [{name: a, image: 'i:1'}]}}}\n";
+    refuses(template, "P6 spec.template.metadata.labels['a']");
+    refuses("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, labels: {a: 'b c'}}\n", "P6 metadata.labels['a']");
+}

@@ -32,7 +32,7 @@ fn p53_files() {
         &(mounted("", "configMap: {name: c, items: [{key: nil, path: a}]}") + MAP),
         "P53 spec.volumes[0].configMap.items[0].key",
     );
-    for path in ["../a", "/a", "a/../b", "''"] {
+    for path in ["../a", "/a", "a/../b", "''", "..data", "..a/b"] {
         refuses(
             &(mounted("", &format!("configMap: {{name: c, items: [{{key: A, path: {path}}}]}}")) + MAP),
             "P53 spec.volumes[0].configMap.items[0].path",
@@ -43,17 +43,34 @@ fn p53_files() {
 
 #[test]
 fn p54_projected() {
-    let sources = "projected: {defaultMode: 0440, sources: [{configMap: {name: c, items: [{key: A, path: x}]}}, {secret: {name: s, items: [{key: key, path: x}]}}, {downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}";
+    let sources = "projected: {defaultMode: 0440, sources: [{configMap: {name: c, items: [{key: A, path: word}]}}, {secret: {name: s}}, {downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}";
     let run = run(&plan(&(mounted("", sources) + MAP + SECRET)));
     assert_eq!(
-        (&*file(&run, "/v/x").content, file(&run, "/v/x").public, file(&run, "/v/x").mode),
-        (&b"hunter2"[..], false, Some(0o440))
+        (&*file(&run, "/v/word").content, file(&run, "/v/word").public, file(&run, "/v/word").mode),
+        (&b"canary"[..], false, Some(0o440))
     );
     assert_eq!(&*file(&run, "/v/name").content, b"web");
     refuses(
         &mounted("", "projected: {sources: [{serviceAccountToken: {path: token}}]}"),
         "P54 spec.volumes[0].projected.sources[0].serviceAccountToken",
     );
+}
+
+#[test]
+fn p54_a_source_is_one_thing_and_a_path_is_there_once() {
+    let projected = |sources: &str| mounted("", &format!("projected: {{sources: [{sources}]}}")) + MAP + SECRET;
+    refuses(
+        &projected("{configMap: {name: c}, secret: {name: s}}"),
+        "P54 spec.volumes[0].projected.sources[0]: is configMap and secret",
+    );
+    refuses(
+        &projected(
+            "{configMap: {name: c, items: [{key: A, path: x}]}}, {secret: {name: s, items: [{key: key, path: ./x}]}}",
+        ),
+        "P54 spec.volumes[0].projected.sources[1]: has the path `./x`",
+    );
+    // Whole objects overwrite one another.
+    plan(&projected("{configMap: {name: c}}, {configMap: {name: c}}"));
 }
 
 /// A changed Secret is another set of files and not another pod; a changed variable is another pod.
@@ -102,6 +119,7 @@ fn p56_empty_directories() {
     assert_eq!(memory("", ", sizeLimit: 8Mi"), 8 << 20);
     assert!(warnings(&mounted("", "emptyDir: {medium: Memory}"))[0].starts_with("P56"));
     refuses(&mounted("", "emptyDir: {medium: HugePages}"), "P56");
+    refuses(&mounted("", "emptyDir: {sizeLimit: -1}"), "P50 spec.volumes[0].emptyDir.sizeLimit");
     let request = request(&plan(&mounted("", "emptyDir: {}")));
     assert!(matches!(&request.volumes[0].source, Some(Source::Pod(pod)) if pod.name == "v"));
 }
@@ -132,9 +150,13 @@ fn p58_mounts() {
         ", subPath: a, subPathExpr: b",
         ", subPathExpr: $(NO)",
         ", mountPropagation: Bidirectional",
+        ", recursiveReadOnly: IfPossible",
+        ", readOnly: true, recursiveReadOnly: Enabled",
+        ", readOnly: true, recursiveReadOnly: Sometimes",
     ] {
         refuses(&mounted(mount, volume), "P58 spec.containers[0].volumeMounts[0].");
     }
+    plan(&mounted(", readOnly: true, recursiveReadOnly: IfPossible", volume));
     refuses(&mounted("a:b", volume), "P58 spec.containers[0].volumeMounts[0].mountPath");
     refuses(&pod("volumeMounts: [{name: nil, mountPath: /v}]", ""), "P58 spec.containers[0].volumeMounts[0].name");
     refuses(&pod("volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /v/}]", "volumes: [{name: v}]"), "P58");
@@ -166,6 +188,8 @@ fn p59_volumes_of_images_and_those_that_are_refused() {
         let name = kind.split(':').next().unwrap();
         refuses(&mounted("", kind), &format!("P59 spec.volumes[0].{name}: is not carried out"));
     }
+    refuses(&mounted("", "emptyDir: {}, hostPath: {path: /srv/data}"), "P59 spec.volumes[0]: is emptyDir and hostPath");
+    assert!(warnings(&mounted("", "image: {reference: 'i:1', pullPolicy: Always}"))[0].starts_with("P59"));
     for source in ["clusterTrustBundle: {path: a}", "podCertificate: {keyType: a, signerName: b}"] {
         refuses(&mounted("", &format!("projected: {{sources: [{{{source}}}]}}")), "P54");
     }
@@ -201,6 +225,28 @@ fn p60_images() {
     assert!(
         refused(&broken)[0].starts_with("P60 spec.imagePullSecrets") && !refused(&broken).concat().contains("canary\"")
     );
+    let digest = format!("r.io/a@sha256:{}", "a".repeat(64));
+    for image in ["nginx", "a/b-c.d__e:T_1.2-3", "localhost:5000/x", "r.io:5/a/b:1", "[::1]:5000/a", &digest] {
+        assert!(docker::is_image(image), "{image}");
+    }
+    for image in [
+        "",
+        "./a",
+        "a//b",
+        "/a",
+        "a/",
+        "A",
+        "a:",
+        "a:b:c",
+        "a b",
+        "a:-1",
+        "docker://a",
+        "a@sha256:x",
+        "r.io/_a",
+        "-r.io/a",
+    ] {
+        assert!(!docker::is_image(image), "{image}");
+    }
     for (image, expected) in [
         ("nginx", ("docker.io", "library/nginx")),
         ("a/b:1", ("docker.io", "a/b")),

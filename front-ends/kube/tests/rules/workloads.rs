@@ -48,6 +48,50 @@ fn p61_workloads_of_pods() {
 }
 
 #[test]
+fn p61_strategies() {
+    for (kind, spec, begins) in [
+        ("Deployment", "strategy: {type: Sometimes}", "P61 spec.strategy.type"),
+        ("Deployment", "strategy: {type: Recreate, rollingUpdate: {}}", "P61 spec.strategy.rollingUpdate"),
+        (
+            "Deployment",
+            "strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 0%}}",
+            "P61 spec.strategy.rollingUpdate",
+        ),
+        ("Deployment", "strategy: {rollingUpdate: {maxSurge: -1}}", "P61 spec.strategy.rollingUpdate.maxSurge"),
+        ("Deployment", "strategy: {rollingUpdate: {maxSurge: half}}", "P61 spec.strategy.rollingUpdate.maxSurge"),
+        ("Deployment", "minReadySeconds: -1", "P61 spec.minReadySeconds"),
+        ("StatefulSet", "podManagementPolicy: Backwards", "P61 spec.podManagementPolicy"),
+        ("StatefulSet", "updateStrategy: {type: Recreate}", "P61 spec.updateStrategy.type"),
+        ("StatefulSet", "ordinals: {start: -1}", "P61 spec.ordinals.start"),
+        ("DaemonSet", "updateStrategy: {type: Recreate}", "P61 spec.updateStrategy.type"),
+    ] {
+        refuses(&of_kind(kind, &format!("{spec}, {SELECTOR}"), ""), begins);
+    }
+    plan(&of_kind(
+        "Deployment",
+        &format!("strategy: {{rollingUpdate: {{maxSurge: 0, maxUnavailable: 1}}}}, {SELECTOR}"),
+        "",
+    ));
+    assert!(warnings(&of_kind("Deployment", &format!("minReadySeconds: 5, {SELECTOR}"), ""))[0].starts_with("P61"));
+    let spec =
+        format!("replicas: 3, ordinals: {{start: 5}}, updateStrategy: {{rollingUpdate: {{partition: 7}}}}, {SELECTOR}");
+    let pods: Vec<_> =
+        plan(&of_kind("StatefulSet", &spec, "")).pods.into_iter().map(|pod| (pod.name, pod.update)).collect();
+    assert_eq!(
+        pods,
+        [("web-5".to_owned(), Update::OnDelete), ("web-6".into(), Update::OnDelete), ("web-7".into(), Update::Rolling)]
+    );
+}
+
+#[test]
+fn p27_pods_that_run_on_have_no_deadline() {
+    for kind in ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"] {
+        let text = of_kind(kind, SELECTOR, "activeDeadlineSeconds: 5, ");
+        refuses(&text, "P27 spec.template.spec.activeDeadlineSeconds");
+    }
+}
+
+#[test]
 fn p62_jobs() {
     let text = of_kind(
         "Job",
@@ -66,6 +110,8 @@ fn p62_jobs() {
         ("completionMode: Indexed", "P62 spec.completions"),
         ("podFailurePolicy: {rules: []}", "P62 spec.podFailurePolicy"),
         ("backoffLimit: -1", "P62 spec.backoffLimit"),
+        ("activeDeadlineSeconds: -1", "P62 spec.activeDeadlineSeconds"),
+        ("ttlSecondsAfterFinished: -1", "P62 spec.ttlSecondsAfterFinished"),
     ] {
         refuses(&of_kind("Job", spec, "restartPolicy: Never, "), begins);
     }
@@ -87,6 +133,45 @@ fn p62_cron_jobs() {
         &of_kind("CronJob", "schedule: '@daily', concurrencyPolicy: Never", "restartPolicy: Never, "),
         "P62 spec.concurrencyPolicy",
     );
+}
+
+/// The index comes behind the container's variables, and not where the container has one of its own.
+#[test]
+fn p62_the_index_of_a_job() {
+    let text = |env: &str| {
+        of_kind("Job", "completions: 1, completionMode: Indexed", "restartPolicy: Never, ")
+            .replace("image: 'i:1'", &format!("image: 'i:1', args: ['$(JOB_COMPLETION_INDEX)'], env: [{env}]"))
+    };
+    let ran = run(&plan(&text("{name: A, value: '$(JOB_COMPLETION_INDEX)'}")));
+    let all = [("A".to_owned(), "$(JOB_COMPLETION_INDEX)".to_owned()), ("JOB_COMPLETION_INDEX".into(), "0".into())];
+    assert_eq!((variables(&ran.env), ran.args), (all.to_vec(), vec!["0".to_owned()]));
+    let own = run(&plan(&text("{name: JOB_COMPLETION_INDEX, value: mine}")));
+    assert_eq!(variables(&own.env), [("JOB_COMPLETION_INDEX".to_owned(), "mine".to_owned())]);
+}
+
+#[test]
+fn p62_what_a_timer_cannot_do_is_said() {
+    let cron = |spec: &str| of_kind("CronJob", &format!("schedule: '@daily', {spec}"), "restartPolicy: Never, ");
+    for (spec, begins) in [
+        ("concurrencyPolicy: Allow", "P62 spec.concurrencyPolicy: Allow acts as Forbid"),
+        ("concurrencyPolicy: Replace", "P62 spec.concurrencyPolicy: Replace acts as Forbid"),
+        ("startingDeadlineSeconds: 9", "P62 spec.startingDeadlineSeconds: is not heeded"),
+        ("successfulJobsHistoryLimit: 3", "P62 spec.successfulJobsHistoryLimit: is not heeded"),
+        ("failedJobsHistoryLimit: 1", "P62 spec.failedJobsHistoryLimit: is not heeded"),
+    ] {
+        let told = warnings(&cron(spec));
+        assert!(told.len() == 1 && told[0].starts_with(begins), "{told:?}");
+    }
+    assert!(warnings(&cron("concurrencyPolicy: Forbid")).is_empty());
+    // The zone becomes a word of a unit.
+    for zone in ["Mars", "America/Argentina/Buenos_Aires", "Etc/GMT+3", "UTC"] {
+        plan(&cron(&format!("timeZone: {zone}")));
+    }
+    for zone in ["''", "Local", "../UTC", "Europe/", "\"UTC\\nExec=x\"", "'U T'", "UTC;x"] {
+        refuses(&cron(&format!("timeZone: {zone}")), "P62 spec.timeZone");
+    }
+    refuses(&cron("startingDeadlineSeconds: -9"), "P62 spec.startingDeadlineSeconds");
+    refuses(&cron("suspend: false").replace("name: web", &format!("name: {}", "x".repeat(53))), "P62 metadata.name");
 }
 
 #[test]
