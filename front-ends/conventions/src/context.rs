@@ -89,9 +89,19 @@ pub(crate) fn request(convention: &str, template: &Value, images: &[ImageConfig]
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Response {
-    api_version: String,
-    kind: String,
+    /// As for Kubernetes' own clients, what is absent here is as it was asked for.
+    #[serde(default)]
+    api_version: Option<String>,
+    #[serde(default)]
+    kind: Option<String>,
+    #[serde(default)]
+    metadata: Option<ResponseMetadata>,
     status: ResponseStatus,
+}
+
+#[derive(Deserialize)]
+struct ResponseMetadata {
+    name: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -135,8 +145,13 @@ pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violatio
         return Err(no_context());
     }
     let response = Response::deserialize(document).map_err(|_| no_context())?;
-    for (field, is, must) in [("apiVersion", &response.api_version, API_VERSION), ("kind", &response.kind, KIND)] {
-        if is != must {
+    let name = response.metadata.and_then(|metadata| metadata.name);
+    for (field, is, must) in [
+        ("apiVersion", &response.api_version, API_VERSION),
+        ("kind", &response.kind, KIND),
+        ("metadata.name", &name, convention),
+    ] {
+        if let Some(is) = is.as_deref().filter(|is| !is.is_empty() && *is != must) {
             return Err(wrong(field, format!("is {}; {must} is required", shown(is))));
         }
     }
