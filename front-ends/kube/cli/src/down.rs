@@ -16,14 +16,15 @@ use crate::{pod, view};
 
 pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failure> {
     let context = Context { client: session.client.clone(), output: session.output.clone(), json: session.json };
-    let known = known::pods(&session.client, None).await?;
     let mut done = Vec::new();
     for what in &args.what {
-        let play = named(what, &known)?;
-        let mut memory = Memory::open(&play)?;
+        let play = named(what, &known::pods(&session.client, None).await?)?;
+        let mut memory = Memory::open(&play, || context.waits(&play)).await?;
+        // A play that was waited for may have made more.
+        let known = known::pods(&session.client, Some(&play)).await?;
         // Pods of a workload go in reverse, one after the other; workloads at the same time.
         let mut workloads: BTreeMap<(&str, &str), Vec<&KnownPod>> = BTreeMap::new();
-        for pod in known.values().filter(|pod| pod.play() == play) {
+        for pod in known.values() {
             workloads.entry((pod.namespace(), pod.workload())).or_default().push(pod);
         }
         let mut tasks = Vec::new();
@@ -52,7 +53,7 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
         if let Some(failure) = failure {
             return Err(failure);
         }
-        for pod in known.values().filter(|pod| pod.play() == play) {
+        for pod in known.values() {
             let ids: Vec<String> = pod.members.iter().map(|member| member.id.clone()).collect();
             memory.forget(&ids)?;
             done.push(view::Removed { id: pod.pod.id.clone(), play: play.clone() });

@@ -125,11 +125,15 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>, KubeError> {
     }
     let failed = |source| KubeError::Read { path: path.to_owned(), source };
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(failed)?.take(FILES_MAX) {
+    for entry in std::fs::read_dir(path).map_err(failed)? {
         let file = entry.map_err(failed)?.path();
         let ends = file.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
         if ends && file.is_file() {
             files.push(file);
+        }
+        if files.len() > FILES_MAX {
+            let message = format!("has more than {FILES_MAX} files");
+            return Err(KubeError::Input { path: path.to_owned(), message });
         }
     }
     files.sort();

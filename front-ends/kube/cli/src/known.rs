@@ -25,6 +25,11 @@ impl Context {
             self.output.note(text);
         }
     }
+
+    /// Says that another command of the play is waited for.
+    pub(crate) fn waits(&self, play: &str) {
+        self.output.note(format!("waiting for another command of the play {play}"));
+    }
 }
 
 /// A pod with its members in the order of their start.

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use executor_kube::plan::{Member, Tag};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::KubeError;
@@ -39,7 +40,8 @@ pub(crate) struct Memory {
     path: PathBuf,
     kept: Kept,
     key: Tag,
-    _lock: File,
+    /// None of one that is only looked at.
+    _lock: Option<File>,
 }
 
 /// What changed of a container's secrets.
@@ -50,41 +52,65 @@ pub(crate) struct Changed {
 }
 
 impl Memory {
-    /// Opens the memory of a play of this user: `$XDG_RUNTIME_DIR/executor-kube/NAME.json`, else below /run.
-    pub(crate) fn open(play: &str) -> Result<Self, KubeError> {
-        Self::open_in(&directory(), play)
+    /// Opens the memory of a play of this user: `$XDG_RUNTIME_DIR/executor-kube/NAME.json`, else below /run. `waits` is called where
+    /// another command of the play is under way, which is waited for.
+    pub(crate) async fn open(play: &str, waits: impl FnOnce()) -> Result<Self, KubeError> {
+        Self::open_in(&directory(), play, waits).await
+    }
+
+    /// Reads the memory of a play without waiting for others.
+    pub(crate) fn look(play: &str) -> Result<Self, KubeError> {
+        Self::read(path_of(&directory(), play), None)
     }
 
     /// Tells whether there is one for a play.
     pub(crate) fn exists(play: &str) -> bool {
-        directory().join(format!("{play}.json")).exists()
+        path_of(&directory(), play).exists()
     }
 
-    fn open_in(directory: &Path, play: &str) -> Result<Self, KubeError> {
+    async fn open_in(directory: &Path, play: &str, waits: impl FnOnce()) -> Result<Self, KubeError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| KubeError::Write { path, source }
         };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed(directory))?;
         let lock = directory.join(format!("{play}.lock"));
-        let file = OpenOptions::new()
+        let mut file = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .mode(0o600)
             .open(&lock)
             .map_err(failed(&lock))?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|errno| failed(&lock)(errno.into()))?;
-        let path = directory.join(format!("{play}.json"));
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                waits();
+                // On a thread of its own, so that signals are heard meanwhile.
+                let locked = tokio::task::spawn_blocking(move || {
+                    rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map(|()| file)
+                });
+                let locked = locked.await.map_err(|error| failed(&lock)(io::Error::other(error)))?;
+                file = locked.map_err(|errno| failed(&lock)(errno.into()))?;
+            }
+            Err(errno) => return Err(failed(&lock)(errno.into())),
+        }
+        Self::read(path_of(directory, play), Some(file))
+    }
+
+    fn read(path: PathBuf, lock: Option<File>) -> Result<Self, KubeError> {
         let small = fs::metadata(&path).is_ok_and(|metadata| metadata.len() <= BYTES_MAX);
         let text = if small { fs::read_to_string(&path).unwrap_or_default() } else { String::new() };
         let mut kept: Kept = serde_json::from_str(&text).unwrap_or_default();
         let mut key = Tag::default();
         if hex::decode_to_slice(&kept.key, &mut key).is_err() {
-            getrandom::fill(&mut key).map_err(|error| failed(&path)(std::io::Error::other(error.to_string())))?;
+            getrandom::fill(&mut key).map_err(|error| KubeError::Write {
+                path: path.clone(),
+                source: io::Error::other(error.to_string()),
+            })?;
             kept = Kept { key: hex::encode(key), containers: BTreeMap::new() };
         }
-        Ok(Self { path, kept, key, _lock: file })
+        Ok(Self { path, kept, key, _lock: lock })
     }
 
     /// Compares a container with what it was started or rotated with; `None` of one that is not known.
@@ -127,6 +153,10 @@ impl Memory {
     }
 }
 
+fn path_of(directory: &Path, play: &str) -> PathBuf {
+    directory.join(format!("{play}.json"))
+}
+
 fn directory() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
     let shared = || if rustix::process::geteuid().is_root() { "/run".into() } else { std::env::temp_dir() };
@@ -156,18 +186,35 @@ mod tests {
     }
 
     /// No value is on disk, and what is kept tells a change from none.
-    #[test]
-    fn p13_digests_are_kept_and_no_values() {
+    #[tokio::test]
+    async fn p13_digests_are_kept_and_no_values() {
         let dir = tempfile::tempdir().unwrap();
-        let mut memory = Memory::open_in(dir.path(), "p").unwrap();
+        let never = || panic!("nobody has it");
+        let mut memory = Memory::open_in(dir.path(), "p", never).await.unwrap();
         memory.remember("then", &member("canary-of-a-variable")).unwrap();
         drop(memory);
         let text = fs::read_to_string(dir.path().join("p.json")).unwrap();
         assert!(!text.contains("canary"));
-        let memory = Memory::open_in(dir.path(), "p").unwrap();
+        let memory = Memory::open_in(dir.path(), "p", never).await.unwrap();
         let same = Changed { environment: false, files: false };
         assert_eq!(memory.compare("then", &member("canary-of-a-variable")), Some(same));
         assert_eq!(memory.compare("then", &member("other")), Some(Changed { environment: true, files: false }));
         assert_eq!(memory.compare("now", &member("canary-of-a-variable")), None);
+    }
+
+    /// P64: a second command of a play waits for the first one, and says so.
+    #[tokio::test]
+    async fn p64_commands_of_one_play_wait_for_one_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
+        Memory::open_in(dir.path(), "other", || panic!("nobody has that one")).await.unwrap();
+        let (told, waits) = tokio::sync::oneshot::channel();
+        let path = dir.path().to_owned();
+        let second =
+            tokio::spawn(async move { Memory::open_in(&path, "p", || told.send(()).unwrap()).await.map(drop) });
+        waits.await.unwrap();
+        assert!(!second.is_finished());
+        drop(first);
+        second.await.unwrap().unwrap();
     }
 }

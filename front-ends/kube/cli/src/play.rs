@@ -32,8 +32,9 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
         }
     }
     let context = Context { client: session.client.clone(), output: session.output.clone(), json: session.json };
-    let mut playing =
-        Playing { memory: Memory::open(&input.play)?, context, args, known: known::pods(&session.client, None).await? };
+    let memory = Memory::open(&input.play, || context.waits(&input.play)).await?;
+    let known = known::pods(&session.client, None).await?;
+    let mut playing = Playing { memory, context, args, known };
     if args.cron_job.is_none() {
         playing.prune(&input.play, &plan).await?;
     } else {
@@ -86,7 +87,7 @@ pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure
     let (plan, warnings) = read(session, input).await?;
     warn(session, &warnings);
     let known = known::pods(&session.client, None).await?;
-    let memory = Memory::open(&input.play)?;
+    let memory = Memory::look(&input.play)?;
     let changes = decide(&plan, &input.play, &known, &memory, false)?;
     let mut done: Vec<view::Played> =
         plan.pods.iter().zip(&changes).map(|(plan, change)| view::Played::new(plan, change)).collect();

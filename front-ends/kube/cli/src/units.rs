@@ -22,6 +22,10 @@ pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
     let options = options(&args.files, &input.play)?;
     let mut units = vec![(format!("executor-kube-{}.service", input.play), service(&input.play, &options))];
     for cron in plan.crons.iter().filter(|cron| !cron.cron.suspended) {
+        if let Some(zone) = cron.cron.time_zone.as_deref().filter(|zone| !is_known(zone)) {
+            let message = format!("CronJob {}: the time zone {zone} is not known on this machine", cron.name);
+            return Err(KubeError::NoPod(message).into());
+        }
         let name = format!("executor-kube-{}-{}-{}", input.play, cron.namespace, cron.name);
         units.push((format!("{name}.service"), run_of(cron, &options)));
         units.push((format!("{name}.timer"), timer(cron)));
@@ -43,6 +47,12 @@ pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
         println!("{}", path.display());
     }
     Ok(0)
+}
+
+/// Tells whether this machine has a time zone, as far as it has a directory of them.
+fn is_known(zone: &str) -> bool {
+    let zones = Path::new("/usr/share/zoneinfo");
+    !zones.is_dir() || zones.join(zone).is_file()
 }
 
 /// The options and files of the command line, as a unit has them.
@@ -119,7 +129,7 @@ fn service(play: &str, options: &str) -> String {
 
 fn run_of(cron: &CronPlan, options: &str) -> String {
     let name = format!("{}/{}", cron.namespace, cron.name);
-    // A service that runs is not started again: that is Forbid. Replace ends the run before.
+    // A service that runs is not started again: every policy acts as Forbid.
     let concurrency = &cron.cron.concurrency;
     format!(
         "[Unit]\n\
