@@ -60,24 +60,20 @@ pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result
 fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
     let mut ids: BTreeMap<&str, &PodPlan> = BTreeMap::new();
     let mut ports: BTreeMap<(i32, u32, &str), &str> = BTreeMap::new();
-    let origin = |pod: &PodPlan| {
-        let of = |workload: &&Workload| {
-            (workload.kind, &workload.namespace, &workload.name) == (pod.kind, &pod.namespace, &pod.workload)
-        };
-        objects.workloads.iter().find(of).map(|workload| workload.origin.clone())
-    };
+    let workloads = objects.workloads.iter();
+    let origins: BTreeMap<_, _> = workloads.map(|one| ((one.kind, &*one.namespace, &*one.name), &one.origin)).collect();
     let crons = plan.crons.iter().flat_map(|cron| &cron.pods);
     for pod in plan.pods.iter().chain(crons) {
-        let Some(origin) = origin(pod) else { continue };
+        let Some(origin) = origins.get(&(pod.kind, &*pod.namespace, &*pod.workload)) else { continue };
         if let Some(first) = ids.insert(&pod.id, pod) {
             let message =
                 format!("makes the pod `{}`, which the {} {} makes, too", pod.name, first.kind.name(), first.workload);
-            report.refuse(&origin, "metadata.name", "P6", message);
+            report.refuse(origin, "metadata.name", "P6", message);
         }
         for port in &pod.create.ports {
             if let Some(other) = ports.insert((port.protocol, port.host_port, &port.host_ip), &pod.id) {
                 let message = format!("publishes the host's port {}, which `{other}` publishes, too", port.host_port);
-                report.refuse(&origin, "spec", "P43", message);
+                report.refuse(origin, "spec", "P43", message);
             }
         }
     }

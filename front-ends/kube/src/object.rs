@@ -75,14 +75,17 @@ pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mu
 
 /// Takes objects that were located.
 pub fn of(located: &[Located], report: &mut Report) -> Objects {
-    let mut objects = Objects::default();
+    let (mut objects, mut names) = (Objects::default(), Names::new());
     for object in located {
-        take(object, &mut objects, report);
+        take(object, &mut objects, &mut names, report);
     }
     objects
 }
 
-fn take(object: &Located, objects: &mut Objects, report: &mut Report) {
+/// Workloads by kind, namespace and name, with their places.
+type Names = BTreeMap<(workload::Kind, String, String), Origin>;
+
+fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut Report) {
     let origin = &object.origin;
     let version = |expected: &str, report: &mut Report| {
         let fits = object.api_version == expected;
@@ -117,11 +120,9 @@ fn take(object: &Located, objects: &mut Objects, report: &mut Report) {
                 }
                 check_metadata(object, report);
                 let Some(workload) = workload::read(kind, object, report) else { return };
-                let same = |other: &&Workload| {
-                    (other.kind, &other.namespace, &other.name) == (workload.kind, &workload.namespace, &workload.name)
-                };
-                if let Some(first) = objects.workloads.iter().find(same) {
-                    let (file, line) = (&first.origin.file, first.origin.place("").line);
+                let key = (workload.kind, workload.namespace.clone(), workload.name.clone());
+                if let Some(first) = names.get(&key) {
+                    let (file, line) = (&first.file, first.place("").line);
                     report.refuse(
                         origin,
                         "metadata.name",
@@ -130,6 +131,7 @@ fn take(object: &Located, objects: &mut Objects, report: &mut Report) {
                     );
                     return;
                 }
+                names.insert(key, origin.clone());
                 objects.workloads.push(workload);
             }
             None if NOT_RUN.contains(&kind) => {
