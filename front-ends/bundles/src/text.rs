@@ -138,6 +138,40 @@ impl<'de> Deserialize<'de> for AnyText {
     }
 }
 
+/// Declares a value that is there and not kept; a text in quotes is not one.
+macro_rules! any_value {
+    ($(#[$meta:meta])* $name:ident, $expected:literal, $($visit:ident $type:ty),*) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(crate) struct $name;
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Value;
+                impl Visitor<'_> for Value {
+                    type Value = $name;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+                    $(fn $visit<E>(self, _: $type) -> Result<$name, E> {
+                        Ok($name)
+                    })*
+                }
+                deserializer.deserialize_any(Value)
+            }
+        }
+    };
+}
+
+any_value!(
+    /// True or false.
+    AnyBool, "true or false", visit_bool bool
+);
+any_value!(
+    /// A whole number.
+    AnyWhole, "a whole number", visit_i64 i64, visit_u64 u64
+);
+
 /// A map from texts to texts that is not kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AnyTexts;
