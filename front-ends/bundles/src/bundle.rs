@@ -4,6 +4,7 @@
 //! operator-framework/api does). `plain+v0` is a directory of objects (rules P1 to P3).
 
 mod csv;
+mod definition;
 mod metadata;
 mod names;
 mod object;

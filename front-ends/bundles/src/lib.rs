@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod fault;
 pub mod installation;
 pub mod manifest;
+mod quoted;
 pub mod range;
 pub mod reference;
 pub mod resolve;

@@ -19,11 +19,7 @@ pub fn check(reference: &str) -> Result<(), &'static str> {
     };
     // Without a registry a repository has Docker's; with one, the first component is a host.
     let (host, rest) = match rest.split_once('/') {
-        Some((host, path))
-            if host.contains(['.', ':']) || host == "localhost" || host.bytes().any(|b| b.is_ascii_uppercase()) =>
-        {
-            (Some(host), path)
-        }
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (Some(host), path),
         _ => (None, rest),
     };
     let (path, tag) = match rest.rsplit_once(':') {
@@ -149,6 +145,7 @@ mod tests {
         for bad in [
             "",
             "A/b:",
+            "A/b",
             "Debian",
             "a//b",
             "a/b:",

@@ -1,8 +1,8 @@
 //! Which bundle is installed, and what it is upgraded to: decisions as data, each with the reasons.
 //!
 //! A bundle follows another by `replaces`, by `skips`, by `skipRange`, or because it has the same version (R1). `force` passes the edges (R2). Of several,
-//! one that is not deprecated is taken before one that is, then the highest version (R3). A bundle that needs other packages or
-//! APIs is refused, because nothing here provides them (R5).
+//! one that is not deprecated is taken before one that is, then the highest version (R3). Where that bundle needs other packages or APIs, it is refused, because nothing here
+//! provides them (R5): a lower one is taken only where its version is asked for.
 
 use std::cmp::Ordering;
 
@@ -46,7 +46,7 @@ pub enum Edge {
     Skips,
     /// Its `skipRange` has the installed version.
     SkipRange,
-    /// It has the installed version.
+    /// It has the installed version, with what comes after `+`.
     SameVersion,
     /// None: the edges were passed by force.
     Forced,
@@ -101,8 +101,22 @@ pub struct Step {
     pub to: Bundle,
     /// The channel.
     pub channel: String,
+    /// What of it is deprecated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deprecations: Vec<Deprecation>,
     /// Bundles that were looked at.
     pub candidates: Vec<Candidate>,
+}
+
+/// A deprecated package, channel or bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Deprecation {
+    /// `package`, `channel` or `bundle`.
+    pub of: &'static str,
+    /// Its name.
+    pub name: String,
+    /// What users are told.
+    pub message: String,
 }
 
 /// Reason why there is no step.
@@ -115,7 +129,7 @@ pub enum ResolveError {
     NoChannel { package: String, channel: String, known: Vec<String> },
     #[error("package {package:?}, channel {channel:?}: no bundle has a version in {range:?}")]
     NoVersion { package: String, channel: String, range: String },
-    #[error("{bundle} needs what is not provided here: {}", .requires.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("{bundle} needs what is not provided here: {}; --version chooses another", .requires.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Requires { bundle: String, requires: Vec<Requirement> },
     #[error("{installed} is the newest of channel {channel:?}")]
     UpToDate { installed: String, channel: String },
@@ -156,7 +170,7 @@ pub fn edge(entry: &Entry, bundle: &Bundle, installed: &Installed) -> Option<Edg
         Some(Edge::Skips)
     } else if entry.skip_range.as_ref().is_some_and(|range| range.has(&installed.version)) {
         Some(Edge::SkipRange)
-    } else if bundle.version.cmp_precedence(&installed.version).is_eq() {
+    } else if bundle.version == installed.version {
         Some(Edge::SameVersion)
     } else {
         None
@@ -173,7 +187,7 @@ pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
         let wanted = query.range.as_ref().is_none_or(|range| range.has(&bundle.version));
         Found { bundle, edge: None, verdict: if wanted { Verdict::Lower } else { Verdict::NotInRange } }
     });
-    choose(None, channel, found.collect(), || ResolveError::NoVersion {
+    choose(None, (package, channel), found.collect(), || ResolveError::NoVersion {
         package: package.name.clone(),
         channel: channel.name.clone(),
         range: query.range.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -200,7 +214,7 @@ pub fn upgrade(catalog: &Catalog, query: &Query, installed: &Installed, force: b
         })
         .collect();
     let is_head = channel.head == installed.name;
-    choose(Some(installed), channel, found, || {
+    choose(Some(installed), (package, channel), found, || {
         let (installed, channel) = (installed.name.clone(), channel.name.clone());
         if is_head {
             ResolveError::UpToDate { installed, channel }
@@ -264,7 +278,7 @@ fn entries<'a>(package: &'a Package, channel: &'a Channel) -> impl Iterator<Item
 
 fn choose(
     installed: Option<&Installed>,
-    channel: &Channel,
+    (package, channel): (&Package, &Channel),
     mut found: Vec<Found<'_>>,
     none: impl FnOnce() -> ResolveError,
 ) -> Result<Step, ResolveError> {
@@ -274,17 +288,22 @@ fn choose(
             it.verdict = Verdict::Requires { requires: it.bundle.requires.clone() };
         }
     }
-    let Some(best) = found.iter_mut().find(|it| it.verdict == Verdict::Lower) else {
-        let refused = found.iter().find_map(|it| match &it.verdict {
-            Verdict::Requires { requires } => {
-                Some(ResolveError::Requires { bundle: it.bundle.name.clone(), requires: requires.clone() })
-            }
-            _ => None,
-        });
-        return Err(refused.unwrap_or_else(none));
-    };
+    let best = found.iter_mut().find(|it| matches!(it.verdict, Verdict::Lower | Verdict::Requires { .. }));
+    let best = best.ok_or_else(none)?;
+    if let Verdict::Requires { requires } = &best.verdict {
+        return Err(ResolveError::Requires { bundle: best.bundle.name.clone(), requires: requires.clone() });
+    }
     best.verdict = Verdict::Chosen;
     let to = best.bundle.clone();
+    let deprecated = [
+        ("package", &package.name, &package.deprecation),
+        ("channel", &channel.name, &channel.deprecation),
+        ("bundle", &to.name, &to.deprecation),
+    ];
+    let deprecations = deprecated
+        .into_iter()
+        .filter_map(|(of, name, message)| Some(Deprecation { of, name: name.clone(), message: message.clone()? }));
+    let deprecations = deprecations.collect();
     let candidates = found
         .into_iter()
         .map(|Found { bundle, edge, verdict }| Candidate {
@@ -295,5 +314,5 @@ fn choose(
             verdict,
         })
         .collect();
-    Ok(Step { from: installed.map(|it| it.name.clone()), to, channel: channel.name.clone(), candidates })
+    Ok(Step { from: installed.map(|it| it.name.clone()), to, channel: channel.name.clone(), deprecations, candidates })
 }

@@ -138,6 +138,40 @@ impl<'de> Deserialize<'de> for AnyText {
     }
 }
 
+/// Declares a value that is there and not kept; a text in quotes is not one.
+macro_rules! any_value {
+    ($(#[$meta:meta])* $name:ident, $expected:literal, $($visit:ident $type:ty),*) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(crate) struct $name;
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Value;
+                impl Visitor<'_> for Value {
+                    type Value = $name;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+                    $(fn $visit<E>(self, _: $type) -> Result<$name, E> {
+                        Ok($name)
+                    })*
+                }
+                deserializer.deserialize_any(Value)
+            }
+        }
+    };
+}
+
+any_value!(
+    /// True or false.
+    AnyBool, "true or false", visit_bool bool
+);
+any_value!(
+    /// A whole number.
+    AnyWhole, "a whole number", visit_i64 i64, visit_u64 u64
+);
+
 /// A map from texts to texts that is not kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AnyTexts;
@@ -228,39 +262,4 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
         return ENGINE.decode(text.replace(['\r', '\n'], "")).ok();
     }
     ENGINE.decode(text).ok()
-}
-
-/// End of the message about a text in quotes whose next line is not indented enough.
-pub(crate) const QUOTED_INDENT: &str = "invalid indentation in multiline quoted scalar";
-/// Most lines that are indented.
-const INDENTED_MAX: usize = 1000;
-/// Largest text with such lines: it is parsed once more for each of them.
-const INDENTED_TEXT_MAX: usize = 1 << 20;
-
-/// Parses a text whose quoted texts go on in lines that are not indented enough, which programs in Go take: such a line is indented, which does not
-/// change the text, because spaces at the beginning of a line of it do not count. `fault` tells the line of such an error, from 1.
-pub(crate) fn tolerant<T, E>(
-    text: &str,
-    parse: impl Fn(&str) -> Result<T, E>,
-    fault: impl Fn(&E) -> Option<usize>,
-) -> Result<T, E> {
-    let mut error = match parse(text) {
-        Ok(read) => return Ok(read),
-        Err(error) => error,
-    };
-    let mut lines: Option<Vec<String>> = None;
-    let mut before = 0;
-    for _ in 0..INDENTED_MAX {
-        // Each line once, and always onwards: else nothing is gained.
-        let Some(line) = fault(&error).filter(|line| *line > before && text.len() <= INDENTED_TEXT_MAX) else { break };
-        before = line;
-        let lines = lines.get_or_insert_with(|| text.split_inclusive('\n').map(str::to_owned).collect());
-        let Some(found) = line.checked_sub(1).and_then(|at| lines.get_mut(at)) else { break };
-        found.insert_str(0, &" ".repeat(100));
-        match parse(&lines.concat()) {
-            Ok(read) => return Ok(read),
-            Err(next) => error = next,
-        }
-    }
-    Err(error)
 }

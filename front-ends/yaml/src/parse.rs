@@ -158,8 +158,11 @@ impl Builder<'_> {
             Event::UnresolvedAlias(_) => Err("an alias without an anchor".into()),
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(1)?;
-                let merges = &*text == "<<" && style == ScalarStyle::Plain && tag.is_none();
-                if merges && self.takes_key() {
+                let merges = match core(tag.as_deref())?.as_deref() {
+                    None => style == ScalarStyle::Plain,
+                    Some(name) => name == "merge",
+                };
+                if merges && &*text == "<<" && self.takes_key() {
                     return self.pending(Pending::Merge);
                 }
                 let value = scalar_value(&text, style, tag.as_deref())?;

@@ -132,6 +132,16 @@ fn p3_faults_of_values_and_unknown_fields() {
     assert_eq!((value.name, value.size, value.run), (None, None, None));
 }
 
+/// P1: a mapping is merged with the tag of it, too.
+#[test]
+fn p1_merges_may_have_their_tag() {
+    let node = tree("a: &a {c: 1, d: 2}\nb:\n  !!merge <<: *a\n  d: 3\n");
+    let at = |key: &str| node.get("b").unwrap().get(key).map(|node| node.value.kind());
+    assert!(at("c").is_some() && at("<<").is_none());
+    assert!(matches!(node.get("b").unwrap().get("d").unwrap().value, Value::Int(3)));
+    assert!(refused("a: !!merge x").contains("another kind"));
+}
+
 /// P2: a mode is what it says in each of the three ways that people write it.
 #[test]
 fn p2_modes() {

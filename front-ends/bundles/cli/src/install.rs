@@ -18,11 +18,11 @@ use executor_bundles::installation::{
 };
 use executor_bundles::manifest::{self, ManifestError};
 use executor_bundles::range::{Range, version};
-use executor_bundles::resolve::{self, Candidate, Edge, Installed, Query, Step, Verdict};
+use executor_bundles::resolve::{self, Candidate, Deprecation, Edge, Installed, Query, Step, Verdict};
 use executor_bundles::source::{Files, Source};
 use serde_json::json;
 
-use crate::common::{BundleError, catalog, files, print};
+use crate::common::{BundleError, NOTES, catalog, files, print};
 use crate::kube::{PlayError, Player};
 use crate::registry::RegistryArgs;
 
@@ -329,6 +329,7 @@ impl<'a> Work<'a> {
             }
             _ => return Err(Failure::Usage("name a SOURCE, or --catalog and --package".to_owned())),
         };
+        warn(&steps);
         if args.dry_run {
             return self.explain(&args.name, &steps, &[source], &args.registry, args.run.partial);
         }
@@ -384,6 +385,7 @@ impl<'a> Work<'a> {
                 (sources, Some(Follows { channel, ..follows }), steps)
             }
         };
+        warn(&steps);
         if args.dry_run {
             return self.explain(&args.name, &steps, &sources, &args.registry, args.run.partial || it.options.partial);
         }
@@ -629,6 +631,13 @@ fn decision(candidate: &Candidate) -> (String, Role) {
         }
     };
     (text + &deprecated, role)
+}
+
+/// Tells what of the last step is deprecated.
+fn warn(steps: &[Step]) {
+    for Deprecation { of, name, message } in steps.last().map_or(&[][..], |step| &step.deprecations) {
+        eprintln!("{NOTES}: {of} {} is deprecated: {}", plain(name), plain(message));
+    }
 }
 
 /// Source of a resolved bundle's image.

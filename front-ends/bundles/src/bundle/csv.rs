@@ -104,7 +104,8 @@ impl Csv {
         let deployments = list(node, &["spec", "install", "spec", "deployments"]);
         if at(node, &["spec", "install", "spec"])
             .is_some_and(|spec| matches!(&spec.value, Value::Map(map) if !map.is_empty()))
-            && deployments.is_empty()
+            && at(node, &["spec", "install", "spec", "deployments"])
+                .is_none_or(|deployments| matches!(deployments.value, Value::Null))
         {
             wrong("CSV", "has no spec.install.spec.deployments".to_owned());
         }

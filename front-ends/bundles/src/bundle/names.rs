@@ -24,3 +24,12 @@ pub(super) fn is_subdomain(name: &str) -> bool {
         |label: &str| !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-');
     name.len() <= 253 && name.split('.').all(label)
 }
+
+/// A label of a name in DNS that begins with a letter (RFC 1035).
+pub(super) fn is_word(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    name.len() <= 63
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && !name.ends_with('-')
+        && name.bytes().all(inner)
+}

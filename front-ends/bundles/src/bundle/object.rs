@@ -3,7 +3,7 @@
 use executor_yaml::{Limits, Node, Value, parse, parts};
 
 use crate::fault::Faults;
-use crate::text::{QUOTED_INDENT, tolerant};
+use crate::quoted::{INDENT_FAULT, tolerant};
 
 /// Most objects of a bundle.
 const OBJECTS_MAX: usize = 10_000;
@@ -70,11 +70,8 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
     let mut objects = Vec::new();
     for part in parts(text) {
         let place = format!("{file}:{}", part.line);
-        let read = tolerant(
-            part.text,
-            |text| parse(text, part.line, &LIMITS),
-            |error| error.message.ends_with(QUOTED_INDENT).then(|| error.place.line + 1 - part.line),
-        );
+        let read =
+            tolerant(part.text, |text| parse(text, part.line, &LIMITS), |error| error.message.ends_with(INDENT_FAULT));
         let root = match read {
             Ok(parsed) => parsed.root,
             Err(error) => {

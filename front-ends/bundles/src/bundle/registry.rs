@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::csv::Csv;
 use super::names::{is_label_value, is_qualified};
-use super::object::{self, Object, list, map, text};
-use super::{Bundle, Format, MANIFESTS, METADATA, metadata};
+use super::object::{self, Object, map, text};
+use super::{Bundle, Format, MANIFESTS, METADATA, definition, metadata};
 use crate::fault::{Fault, Faults};
 use crate::source::Files;
 
@@ -101,9 +101,12 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     for object in &objects {
         if !bare && !KINDS.contains(&&*object.kind) {
             faults.add(object.place(), "B10", format!("{} is no kind that a registry+v1 bundle may have", object.kind));
-        } else if object.kind == CRD {
-            definition(object, &mut faults);
-        } else if object.kind != CSV {
+            continue;
+        }
+        if object.kind == CRD {
+            definition::judge(object, &mut faults, &mut warnings);
+        }
+        if object.kind != CSV {
             object_meta(object, &mut faults, &mut warnings);
         }
     }
@@ -157,59 +160,6 @@ fn service_accounts(csv: &Csv, objects: &[Object], faults: &mut Faults) {
     }
 }
 
-/// Names, versions and kinds of a definition.
-fn versions(object: &Object) -> Vec<&str> {
-    let spec = |path: &[&str]| text(&object.node, path);
-    let listed: Vec<&str> =
-        list(&object.node, &["spec", "versions"]).iter().map(|version| text(version, &["name"])).collect();
-    match spec(&["spec", "version"]) {
-        single if !single.is_empty() && object.api_version.ends_with("v1beta1") => vec![single],
-        _ => listed,
-    }
-}
-
-/// B9, and what an API server asks of every definition.
-fn definition(object: &Object, faults: &mut Faults) {
-    let mut wrong = |message: String| faults.add(object.place(), "B9", format!("{}: {message}", object.name));
-    if !matches!(&*object.api_version, "apiextensions.k8s.io/v1" | "apiextensions.k8s.io/v1beta1") {
-        return wrong(format!(
-            "has the apiVersion {:?}; apiextensions.k8s.io/v1 or v1beta1 is needed",
-            object.api_version
-        ));
-    }
-    let field = |path: &[&str]| text(&object.node, path);
-    let (group, plural, kind) =
-        (field(&["spec", "group"]), field(&["spec", "names", "plural"]), field(&["spec", "names", "kind"]));
-    for (name, value) in [("spec.group", group), ("spec.names.plural", plural), ("spec.names.kind", kind)] {
-        if value.is_empty() {
-            wrong(format!("has no {name}"));
-        }
-    }
-    if !group.is_empty() && !plural.is_empty() && object.name != format!("{plural}.{group}") {
-        wrong(format!("must be called {plural}.{group}"));
-    }
-    if !matches!(field(&["spec", "scope"]), "Namespaced" | "Cluster") && object.api_version.ends_with("/v1") {
-        wrong("spec.scope must be Namespaced or Cluster".to_owned());
-    }
-    let names = versions(object);
-    if names.is_empty() {
-        wrong("has no version".to_owned());
-    }
-    let mut seen = BTreeSet::new();
-    for name in &names {
-        if !seen.insert(name) {
-            wrong(format!("has the version {name} twice"));
-        }
-    }
-    let stored = list(&object.node, &["spec", "versions"])
-        .iter()
-        .filter(|it| matches!(it.get("storage").map(|node| &node.value), Some(executor_yaml::Value::Bool(true))));
-    let count = stored.count();
-    if count != 1 && object.api_version.ends_with("/v1") && !names.is_empty() {
-        wrong(format!("has {count} versions with storage: true; one is needed"));
-    }
-}
-
 /// B7, B8 and B9: the definitions that the CSV owns, and those that are there.
 fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut there = BTreeSet::new();
@@ -218,7 +168,7 @@ fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mu
         if !names.insert(&*object.name) {
             faults.add(object.place(), "B9", format!("the definition {} is there twice", object.name));
         }
-        for version in versions(object) {
+        for version in definition::versions(object) {
             there.insert((&*object.name, version, text(&object.node, &["spec", "names", "kind"])));
         }
     }

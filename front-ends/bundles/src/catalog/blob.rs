@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::form::Form;
 use crate::range;
 use crate::reference;
-use crate::text::{AnyList, AnyText, AnyTexts, Base64, Key, object};
+use crate::text::{AnyBool, AnyList, AnyText, AnyTexts, AnyWhole, Base64, Key, object};
 
 /// Schema of packages.
 pub const PACKAGE: &str = "olm.package";
@@ -384,6 +384,7 @@ object! {
 object! {
     struct ChannelProperty {
         _name("channelName"): AnyText,
+        _priority("priority"): AnyWhole,
     }
 }
 
@@ -391,6 +392,8 @@ object! {
     /// What is shown of a CSV. The types are checked, the values are not kept.
     struct CsvProperty {
         _annotations("annotations"): AnyTexts,
+        _services("apiServiceDefinitions"): Described,
+        _definitions("crdDescriptions"): Described,
         _description("description"): AnyText,
         _display_name("displayName"): AnyText,
         _modes("installModes"): AnyList<InstallMode>,
@@ -400,14 +403,49 @@ object! {
         _maintainers("maintainers"): AnyList<Maintainer>,
         _maturity("maturity"): AnyText,
         _minimum("minKubeVersion"): AnyText,
+        _native("nativeAPIs"): AnyList<ApiProperty>,
         _provider("provider"): Link,
+    }
+}
+
+object! {
+    struct Described {
+        _owned("owned"): AnyList<Description>,
+        _required("required"): AnyList<Description>,
+    }
+}
+
+object! {
+    /// A definition of custom resources, or a service of an API.
+    struct Description {
+        _name("name"): AnyText,
+        _group("group"): AnyText,
+        _version("version"): AnyText,
+        _kind("kind"): AnyText,
+        _deployment("deploymentName"): AnyText,
+        _port("containerPort"): AnyWhole,
+        _display_name("displayName"): AnyText,
+        _description("description"): AnyText,
+        _resources("resources"): AnyList<ApiProperty>,
+        _status("statusDescriptors"): AnyList<Descriptor>,
+        _spec("specDescriptors"): AnyList<Descriptor>,
+        _actions("actionDescriptors"): AnyList<Descriptor>,
+    }
+}
+
+object! {
+    struct Descriptor {
+        _path("path"): AnyText,
+        _display_name("displayName"): AnyText,
+        _description("description"): AnyText,
+        _x("x-descriptors"): AnyList<AnyText>,
     }
 }
 
 object! {
     struct InstallMode {
         _type("type"): AnyText,
-        _supported("supported"): bool,
+        _supported("supported"): AnyBool,
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_saphyr::DuplicateKeyPolicy;
 
-use crate::text::{QUOTED_INDENT, tolerant};
+use crate::quoted::{INDENT_FAULT, tolerant};
 
 /// Largest document, in bytes.
 pub const DOCUMENT_MAX: usize = 64 << 20;
@@ -54,10 +54,7 @@ fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         with_snippet: false,
     };
     let read = |text: &str| serde_saphyr::from_str_with_options(text, options.clone());
-    let quoted = |error: &serde_saphyr::Error| {
-        let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
-        line.filter(|_| error.to_string().contains(QUOTED_INDENT))
-    };
+    let quoted = |error: &serde_saphyr::Error| error.to_string().contains(INDENT_FAULT);
     tolerant(text, read, quoted).map_err(|error| {
         let whole = error.to_string();
         let line = whole.lines().next().unwrap_or("cannot be read").to_owned();

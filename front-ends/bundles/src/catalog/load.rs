@@ -23,7 +23,7 @@ const BATCH: usize = 512 << 10;
 /// Batches that wait for a worker.
 const WAITING: usize = 8;
 /// Most documents of a catalog.
-const DOCUMENTS_MAX: usize = 2_000_000;
+const DOCUMENTS_MAX: usize = 500_000;
 
 /// Place of an object: a file, and where it is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -89,10 +89,13 @@ fn as_text<S: serde::Serializer>(version: &Version, serializer: S) -> Result<S::
 }
 
 impl Bundle {
-    /// Order of bundles: by version, then by release. A bundle with a release is behind one without.
+    /// Order of bundles: by version, then by release. A bundle with a release is behind one without. Where there is no release, what comes after `+` is
+    /// taken for one, as operator-controller takes it.
     pub fn precedes(&self, other: &Self) -> std::cmp::Ordering {
-        let release =
-            |it: &Self| (!it.release.is_empty()).then(|| Version::parse(&format!("0.0.0-{}", it.release)).ok());
+        let release = |it: &Self| {
+            let text = if it.release.is_empty() { it.version.build.as_str() } else { &it.release };
+            Version::parse(&format!("0.0.0-{text}")).ok()
+        };
         self.version.cmp_precedence(&other.version).then_with(|| release(self).cmp(&release(other)))
     }
 

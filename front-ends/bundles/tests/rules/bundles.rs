@@ -172,6 +172,91 @@ fn b9_definitions_are_unique_and_of_a_known_version() {
     good(&[("manifests/backups.crd.yaml", &beta)]);
 }
 
+/// All but the schemas of a definition is judged as an API server judges it.
+#[test]
+fn b9_definitions_are_whole() {
+    let with = |from: &str, to: &str| {
+        assert!(CRD.contains(from), "{from}");
+        CRD.replacen(from, to, 1)
+    };
+    let names = "names: {plural: backups, kind: Backup";
+    let version = "served: true, storage: true";
+    let old = |text: String| {
+        text.replace("k8s.io/v1", "k8s.io/v1beta1")
+            .replace("versions: [{name: v1, served: true, storage: true}]", "version: v1")
+    };
+    for (bad, told) in [
+        (with("group: example.com", "group: ''"), "has no spec.group"),
+        (with("scope: Namespaced", "scope: namespaced"), "spec.scope"),
+        (with(names, "names: {plural: backups, kind: Backup, listKind: Backup"), "must differ"),
+        (with(names, "names: {plural: backups, kind: Backup, shortNames: [B]"), "spec.names.shortNames \"B\""),
+        (with(names, "names: {plural: backups, kind: Backup, categories: [all, a_b]"), "spec.names.categories \"a_b\""),
+        (with(names, "names: {plural: backups, kind: Back_up"), "spec.names.kind"),
+        (with(names, "names: {plural: backups, kind: Backup, singular: 1st"), "spec.names.singular"),
+        (with(version, "served: true, storage: true, deprecationWarning: old"), "not deprecated"),
+        (
+            with(
+                version,
+                "served: true, storage: true, additionalPrinterColumns: [{name: a, type: int, jsonPath: .a}]",
+            ),
+            "type must be one of",
+        ),
+        (
+            with(
+                version,
+                "served: true, storage: true, additionalPrinterColumns: [{name: a, type: date, jsonPath: a}]",
+            ),
+            "jsonPath must begin",
+        ),
+        (
+            with(version, "served: true, storage: true, subresources: {scale: {specReplicasPath: .replicas}}"),
+            "specReplicasPath",
+        ),
+        (with("scope:", "preserveUnknownFields: true\n  scope:"), "preserveUnknownFields"),
+        (with("scope:", "conversion: {strategy: Other}\n  scope:"), "None or Webhook"),
+        (with("scope:", "conversion: {strategy: Webhook}\n  scope:"), "no clientConfig"),
+        (
+            with(
+                "scope:",
+                "conversion: {strategy: Webhook, webhook: {clientConfig: {service: {name: a, namespace: b}}}}\n  scope:",
+            ),
+            "conversionReviewVersions",
+        ),
+        (
+            with("scope:", "conversion: {strategy: None, webhook: {conversionReviewVersions: [v1]}}\n  scope:"),
+            "besides the strategy None",
+        ),
+        (
+            old(with("scope:", "validation: {}\n  scope:"))
+                .replace("version: v1\n", "versions: [{name: v1, storage: true, schema: {}}]\n"),
+            "has both",
+        ),
+        (
+            old(CRD.into()).replace("version: v1\n", "version: v2\n  versions: [{name: v1, storage: true}]\n"),
+            "not the first",
+        ),
+    ] {
+        let Err(faults) = bundle(&[("manifests/backups.crd.yaml", &bad)]) else { panic!("taken: {bad}") };
+        assert!(faults.breaks("B9") && faults.to_string().contains(told), "{told}: {faults}");
+    }
+    let column = "served: true, storage: true, additionalPrinterColumns: [{name: a, type: date, JSONPath: .a}]";
+    good(&[("manifests/backups.crd.yaml", &with(version, column))]);
+    let webhook = "conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {service: {name: a, namespace: b}}}}";
+    good(&[("manifests/backups.crd.yaml", &with("scope:", &format!("{webhook}\n  scope:")))]);
+    let warned = good(&[("manifests/backups.crd.yaml", &old(CRD.into()))]).warnings;
+    assert!(warned.iter().any(|warning| warning.rule == "B9"), "{warned:?}");
+    // A group of Kubernetes needs an approval.
+    let of = |group: &str, annotations: &str| {
+        let crd =
+            CRD.replace("example.com", group).replace("{name:", &format!("{{annotations: {{{annotations}}}, name:"));
+        let csv = CSV.replace("example.com", group);
+        bundle(&[("manifests/backups.crd.yaml", &crd), ("manifests/demo.csv.yaml", &csv)]).map(|_| ())
+    };
+    assert!(of("x.k8s.io", "").unwrap_err().breaks("B9"));
+    assert!(of("x.k8s.io", "api-approved.kubernetes.io: https://example.com/1").is_ok());
+    assert!(of("xk8s.io", "").is_ok());
+}
+
 #[test]
 fn b10_kinds_are_known_and_their_case_counts() {
     for kind in ["ConfigMap", "PodMonitor", "NetworkPolicy", "ConsolePlugin", "Secret", "ServiceAccount"] {
@@ -269,6 +354,21 @@ fn the_csv_is_judged() {
     );
     let loose = csv("displayName: Demo", "description: 'one\n  two'\n  displayName: Demo");
     good(&[("manifests/demo.csv.yaml", &loose)]);
+}
+
+/// Where the list is there, it may be empty.
+#[test]
+fn a_csv_may_deploy_nothing() {
+    let deployments = &CSV[CSV.find("      deployments:").unwrap()..];
+    assert!(
+        good(&[("manifests/demo.csv.yaml", &csv(deployments, "      deployments: []\n"))])
+            .csv
+            .unwrap()
+            .deployments
+            .is_empty()
+    );
+    breaks("CSV", &[("manifests/demo.csv.yaml", &csv(deployments, "      deployments: null\n"))]);
+    breaks("CSV", &[("manifests/demo.csv.yaml", &csv(deployments, ""))]);
 }
 
 #[test]

@@ -167,6 +167,24 @@ fn c13_properties_have_a_type_and_a_value() {
     breaks("C1", &property("{type: olm.bundle.object, value: {data: '*'}}"));
     breaks("C1", &property("{type: olm.bundle.object, value: {data: eyA=}}"));
     breaks("C1", &property("{type: olm.csv.metadata, value: {annotations: {a: 1}}}"));
+    for bad in [
+        "{type: olm.channel, value: {channelName: a, priority: '1'}}",
+        "{type: olm.channel, value: {channelName: a, priority: 1.5}}",
+        "{type: olm.csv.metadata, value: {installModes: [{type: AllNamespaces, supported: 'true'}]}}",
+        "{type: olm.csv.metadata, value: {crdDescriptions: {owned: 5}}}",
+        "{type: olm.csv.metadata, value: {crdDescriptions: {owned: [{specDescriptors: [{x-descriptors: [1]}]}]}}}",
+        "{type: olm.csv.metadata, value: {apiServiceDefinitions: {required: [{containerPort: a}]}}}",
+        "{type: olm.csv.metadata, value: {nativeAPIs: [5]}}",
+    ] {
+        breaks("C1", &property(bad));
+    }
+    good(&property("{type: olm.channel, value: {channelName: a, priority: 1}}"));
+    good(&property(
+        "{type: olm.csv.metadata, value: {installModes: [{type: AllNamespaces, supported: true}], apiServiceDefinitions: {}}}",
+    ));
+    good(&property(
+        "{type: olm.csv.metadata, value: {crdDescriptions: {owned: [{name: a.b, version: v1, kind: A}], required: null}}}",
+    ));
     good(&property("{type: olm.csv.metadata, value: {annotations: {a: b}, keywords: [x], provider: {name: z}}}"));
 }
 

@@ -30,6 +30,8 @@ fn r1_a_successor_is_by_replaces_skips_skip_range_or_the_same_version() {
     assert_eq!(one(&range, v1()).unwrap(), ("demo.v3".into(), Some(Edge::SkipRange)));
     assert_eq!(one(GOOD, installed("old.v2", "2.0.0")).unwrap(), ("demo.v2".into(), Some(Edge::SameVersion)));
     assert!(matches!(one(GOOD, installed("demo.v0", "0.1.0")), Err(ResolveError::NoEdge { .. })));
+    // What comes after `+` is a release: another one is another version.
+    assert!(matches!(one(GOOD, installed("old.v2", "2.0.0+1")), Err(ResolveError::NoEdge { .. })));
     assert!(matches!(one(GOOD, installed("demo.v3", "3.0.0")), Err(ResolveError::UpToDate { .. })));
 }
 
@@ -61,6 +63,34 @@ fn r3_what_is_not_deprecated_comes_first_then_the_highest_version() {
     assert_eq!(verdicts, [("demo.v2", Verdict::Chosen), ("demo.v1", Verdict::Lower), ("demo.v3", Verdict::Lower)]);
 }
 
+/// What comes after `+` counts as a release.
+#[test]
+fn r3_of_equal_versions_the_highest_release_comes_first() {
+    let build = |one: &str, two: &str| {
+        with("version: 1.0.0", &format!("version: 3.0.0{one}"))
+            .replace("version: 2.0.0", &format!("version: 3.0.0{two}"))
+    };
+    assert_eq!(install(&good(&build("+1", "+2")), &query("")).unwrap().to.name, "demo.v2");
+    assert_eq!(install(&good(&build("+10", "+9")), &query("")).unwrap().to.name, "demo.v1");
+    assert_eq!(install(&good(&build("-rc.1", "-rc.2")), &query("")).unwrap().to.name, "demo.v3");
+}
+
+#[test]
+fn what_is_deprecated_of_a_step_is_told() {
+    let entry = |schema: &str, name: &str| {
+        format!("  - {{reference: {{schema: {schema}, name: '{name}'}}, message: old {schema}}}\n")
+    };
+    let entries = entry("olm.package", "") + &entry("olm.channel", "stable") + &entry("olm.bundle", "demo.v1");
+    let catalog = good(&and(&format!("schema: olm.deprecations\npackage: demo\nentries:\n{entries}")));
+    let told = |range: &str| -> Vec<String> {
+        let step = install(&catalog, &query(range)).unwrap();
+        step.deprecations.iter().map(|it| format!("{} {}: {}", it.of, it.name, it.message)).collect()
+    };
+    let both = ["package demo: old olm.package", "channel stable: old olm.channel"];
+    assert_eq!(told(""), both);
+    assert_eq!(told("1.0.0"), [&both[..], &["bundle demo.v1: old olm.bundle"]].concat());
+}
+
 #[test]
 fn r4_a_package_has_its_own_channel_where_none_is_named() {
     let text = and("schema: olm.channel\npackage: demo\nname: beta\nentries: [{name: demo.v1}]");
@@ -86,12 +116,15 @@ fn r5_bundles_that_need_others_are_refused_and_told_why() {
         ("{type: olm.constraint, value: {failureMessage: x}}", "a constraint"),
     ] {
         let text = needs(property);
-        // Another one is taken where there is one, and the reason is among the candidates.
-        let step = install(&good(&text), &query("")).unwrap();
-        assert_eq!(step.to.name, "demo.v2");
-        assert!(matches!(step.candidates[0].verdict, Verdict::Requires { .. }));
-        let error = install(&good(&text), &query("3.0.0")).unwrap_err().to_string();
+        // No other one is taken instead, unless it is asked for.
+        let error = install(&good(&text), &query("")).unwrap_err().to_string();
         assert!(error.starts_with("demo.v3 needs what is not provided here: ") && error.contains(told), "{error}");
+        assert_eq!(install(&good(&text), &query("<3.0.0")).unwrap().to.name, "demo.v2");
+        // An upgrade ends before it.
+        let steps = path(&good(&text), &query(""), &installed("demo.v1", "1.0.0"), false).unwrap();
+        assert_eq!(steps.iter().map(|step| &*step.to.name).collect::<Vec<_>>(), ["demo.v2"]);
+        let error = path(&good(&text), &query(""), &installed("demo.v2", "2.0.0"), false).unwrap_err();
+        assert!(matches!(error, ResolveError::Requires { .. }), "{error}");
     }
 }
 
