@@ -1,6 +1,6 @@
 """A client in another language: everything it knows of executor.v1 it learns by reflection.
 
-Usage: client.py SOCKET. Runs a RunAction with volume mounted files, waits for its end, reads its log, and prints
+Usage: client.py SOCKET, or client.py HOST:PORT CERTIFICATE KEY CA. Runs a RunAction with volume mounted files, waits for its end, reads its log, and prints
 what it saw as one JSON document.
 """
 
@@ -45,13 +45,16 @@ def base64_of(text):
     return base64.b64encode(text.encode()).decode()
 
 
-def connect(socket):
-    """A channel to a unix socket."""
-    return grpc.insecure_channel(f"unix://{socket}")
+def connect(address, files=()):
+    """A channel to a unix socket, or with the files of a certificate, its key and a CA to a port."""
+    if not files:
+        return grpc.insecure_channel(f"unix://{address}")
+    certificate, key, ca = (open(file, "rb").read() for file in files)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate))
 
 
-def main(socket):
-    with connect(socket) as channel:
+def main(address, files):
+    with connect(address, files) as channel:
         executor = Executor(channel)
         run = {
             "path": "/bin/sh",
@@ -80,4 +83,4 @@ def main(socket):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

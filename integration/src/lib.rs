@@ -17,6 +17,7 @@ pub mod lanes;
 pub mod launcher;
 pub mod layers;
 pub mod loop_devices;
+pub mod metrics;
 pub mod mount;
 pub mod network;
 pub mod outputs;

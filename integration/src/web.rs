@@ -4,6 +4,14 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
+/// Returns a port of loopback that nobody listens on.
+///
+/// # Panics
+/// There is none.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+}
+
 /// A request as it came.
 #[derive(Clone, Debug, Default)]
 pub struct WebRequest {

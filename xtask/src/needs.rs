@@ -108,6 +108,11 @@ pub(crate) const ROOT_TEST: &[Need] = &[
             "/usr/lib/x86_64-linux-gnu/rsyslog/lmnsd_gtls.so"
         }),
     },
+    Need {
+        package: "redis-tools",
+        reason: "has the database that OpenBao makes users of",
+        sign: Sign::Program("redis-check-rdb"),
+    },
     Need { package: "prometheus", reason: "scrapes metrics, and judges them", sign: Sign::Program("promtool") },
 ];
 

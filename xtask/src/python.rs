@@ -1,4 +1,5 @@
-//! A Python environment under `target/python` for the test that drives the daemon from another language.
+//! A Python environment under `target/python` for the tests that drive the daemon from another language, and that have its metrics
+//! and traces read there.
 //!
 //! The environment is made once: a stamp with the versions shows that it is up to date.
 
@@ -8,7 +9,14 @@ use std::process::Command;
 use crate::workspace::{Workspace, run, step};
 
 /// Packages from PyPI, pinned so that a new release breaks nothing here.
-const PACKAGES: [&str; 4] = ["grpcio==1.85.1", "grpcio-tools==1.85.1", "grpcio-reflection==1.85.1", "protobuf==7.36.2"];
+const PACKAGES: [&str; 6] = [
+    "grpcio==1.85.1",
+    "grpcio-tools==1.85.1",
+    "grpcio-reflection==1.85.1",
+    "protobuf==7.36.2",
+    "opentelemetry-proto==1.45.2",
+    "prometheus-client==0.26.0",
+];
 
 /// Makes the environment if it is missing, and returns its interpreter.
 pub(crate) fn environment(workspace: &Workspace) -> anyhow::Result<PathBuf> {
@@ -19,7 +27,7 @@ pub(crate) fn environment(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     if python.exists() && std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
         return Ok(python);
     }
-    step("Making a Python environment with grpcio");
+    step("Making a Python environment with grpcio and readers of metrics and traces");
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&directory))?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"];
     run(Command::new(&python).args(pip).args(PACKAGES))?;

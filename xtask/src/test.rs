@@ -2,8 +2,8 @@
 //!
 //! The tests that need root start the real binaries out of `target/dist/`. They are handed over by the
 //! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (the same, so that they wipe nothing),
-//! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_CLIENTS (service binding clients). One cargo run builds and
-//! runs everything: two with different packages would unify features differently and build the large dependencies twice.
+//! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_CLIENTS (service binding clients, OpenBao). One cargo run
+//! builds and runs everything: two with different packages would unify features differently and build the large dependencies twice.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -50,6 +50,7 @@ pub struct Metrics {
     connections: Family<One, Gauge>,
     accepted: Family<One, Counter>,
     refused: Family<One, Counter>,
+    strangers: Counter,
     in_progress: Gauge,
     calls: Family<Two, Counter>,
     call_times: Family<One, Histogram>,
@@ -139,6 +140,7 @@ impl Default for Metrics {
             connections: family("socket", sockets),
             accepted: family("socket", sockets),
             refused: family("socket", sockets),
+            strangers: Counter::default(),
             in_progress: Gauge::default(),
             calls: Family::default(),
             call_times: Family::new_with_constructor(times),
@@ -219,6 +221,11 @@ impl Metrics {
             "executor_connections_refused",
             "Connections that were closed at once because no slot was left, by socket",
             self.refused.clone(),
+        );
+        registry.register(
+            "executor_strangers_refused",
+            "Clients over TCP that were refused before they were callers",
+            self.strangers.clone(),
         );
         registry.register("executor_calls_in_progress", "Calls that are under way", self.in_progress.clone());
         registry.register("executor_calls", "Calls that ended, by method and gRPC code", self.calls.clone());
@@ -323,6 +330,11 @@ impl Metrics {
     /// Counts a connection that found no slot.
     pub(crate) fn connection_refused(&self, socket: &'static str) {
         self.refused.get_or_create(&[("socket", socket)]).inc();
+    }
+
+    /// Counts a client over TCP that did not become a caller.
+    pub(crate) fn stranger_refused(&self) {
+        self.strangers.inc();
     }
 
     /// Counts a connection, which is open for as long as the result lives.

@@ -44,6 +44,9 @@ pub struct PhaseLimits {
 }
 
 impl Phase {
+    /// All parts.
+    pub(crate) const ALL: [Self; 4] = [Self::Create, Self::Stop, Self::Wipe, Self::Removal];
+
     /// Returns the part of its life that a container in this state is in; none where it runs.
     pub fn of(state: State) -> Option<Self> {
         match state {

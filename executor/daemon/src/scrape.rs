@@ -21,9 +21,12 @@ use prometheus_client::encoding::text::encode_registry;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::cell::CellState;
 use crate::locked;
 use crate::node::Node;
+use crate::quarantine::Phase;
 use crate::registry::CapacityUse;
+use crate::sources::any_stale;
 use families::{Families, Kind};
 pub(crate) use form::Form;
 
@@ -67,6 +70,7 @@ async fn read(node: &Arc<Node>) -> String {
     own::put(&mut families, node);
     capacity(&mut families, node);
     states(&mut families, node);
+    health(&mut families, node);
     shells(&mut families, node, deadline).await;
     images(&mut families, node).await;
     containers::put(&mut families, node, deadline).await;
@@ -93,7 +97,7 @@ async fn read(node: &Arc<Node>) -> String {
 }
 
 fn capacity(families: &mut Families, node: &Node) {
-    let CapacityUse { total, remaining: left, allocated: held, .. } = node.registry.capacity();
+    let CapacityUse { total, remaining: left, allocated: held, reservations, .. } = node.registry.capacity();
     let amounts = [
         ("executor_capacity_memory_bytes", "Memory that containers may have together", total.memory_bytes),
         ("executor_allocated_memory_bytes", "Memory that containers hold, by their limits", held.memory_bytes),
@@ -107,6 +111,7 @@ fn capacity(families: &mut Families, node: &Node) {
         ("executor_capacity_containers", "Containers that there may be at once", total.containers),
         ("executor_allocated_containers", "Containers that hold capacity", held.containers),
         ("executor_remaining_containers", "Containers that can still be admitted", left.containers),
+        ("executor_reservations", "Reservations, whose amounts are among what is allocated", reservations as u64),
     ];
     amounts.into_iter().for_each(|(name, help, value)| families.put(Kind::Gauge, name, help, value));
 }
@@ -122,12 +127,18 @@ fn states(families: &mut Families, node: &Node) {
         State::Completed,
     ];
     let (mut containers, mut pods) = (STATES.map(|state| (state.name(), 0)), STATES.map(|state| (state.name(), 0)));
-    let mut not_ready = 0_u64;
+    let mut quarantined = Phase::ALL.map(|phase| (phase.name(), 0));
+    let (mut not_ready, mut stale, mut old_certificate) = (0_u64, 0_u64, 0_u64);
     node.registry.visit(None, |handle| {
         let counts = if handle.is_pod() { &mut pods } else { &mut containers };
         if let Some(facts) = handle.facts() {
             counts.iter_mut().filter(|(name, _)| *name == facts.state.name()).for_each(|(_, count)| *count += 1);
-            not_ready += u64::from(facts.state == State::Running && !facts.is_ready());
+            let runs = facts.state == State::Running;
+            not_ready += u64::from(runs && !facts.is_ready());
+            stale += u64::from(runs && any_stale(&facts.sources));
+            old_certificate += u64::from(runs && facts.identity.as_ref().is_some_and(|one| one.stale.is_some()));
+            let phase = facts.quarantine.map(|quarantine| quarantine.phase.name());
+            quarantined.iter_mut().filter(|(name, _)| phase == Some(*name)).for_each(|(_, count)| *count += 1);
         }
         true
     });
@@ -135,6 +146,23 @@ fn states(families: &mut Families, node: &Node) {
     families.labelled(Kind::Gauge, "executor_pods", "Pods, by state", "state", pods);
     let help = "Containers that run and cannot serve, as their checks say";
     families.put(Kind::Gauge, "executor_containers_not_ready", help, not_ready);
+    let help = "Containers that run with secrets by reference that could not be fetched again";
+    families.put(Kind::Gauge, "executor_containers_stale_secrets", help, stale);
+    let help = "Containers that run with a certificate that could not be replaced";
+    families.put(Kind::Gauge, "executor_containers_old_certificate", help, old_certificate);
+    let help = "Containers and pods in quarantine, by the part of their life that does not end";
+    families.labelled(Kind::Gauge, "executor_quarantined", help, "phase", quarantined);
+}
+
+fn health(families: &mut Families, node: &Node) {
+    let CellState { drain, unhealthy, self_test } = node.cell.state();
+    let drained = u64::from(drain.is_some());
+    let help = "1 while nothing new is taken, because the cell is being drained or is drained";
+    families.put(Kind::Gauge, "executor_drained", help, drained);
+    let help = "1 while an operator says that the cell is not healthy";
+    families.put(Kind::Gauge, "executor_set_unhealthy", help, u64::from(unhealthy.is_some()));
+    let failed = u64::from(self_test.is_some_and(|test| test.failure.is_some()));
+    families.put(Kind::Gauge, "executor_self_test_failed", "1 while the last test of itself has failed", failed);
 }
 
 async fn shells(families: &mut Families, node: &Node, deadline: Instant) {

@@ -267,7 +267,7 @@ pub(crate) fn serve_tcp(
     metrics: Arc<Metrics>,
     stopping: watch::Receiver<bool>,
 ) -> std::io::Result<impl Future<Output = ()> + use<>> {
-    let mut guests = tls::open(listener, settings, certificates, stopping.clone())?;
+    let mut guests = tls::open(listener, settings, certificates, Arc::clone(&metrics), stopping.clone())?;
     let routes = routes.prepare();
     Ok(async move {
         let limits = limits_of_operators(bounds);

@@ -202,10 +202,18 @@ impl Vault {
         };
         let answer = client.ask(request).await.map_err(|error| self.told(error))?;
         let status = answer.status;
-        if !status.is_success() {
-            return Err(self.refused(status));
+        match status {
+            status if status.is_success() => document(&self.body(answer).await?),
+            // For a version that is gone the answer has what is known about it, without a secret.
+            StatusCode::NOT_FOUND => {
+                let gone = self.body(answer).await.ok().and_then(|body| document(&body).ok()?.gone());
+                Err(gone.map_or_else(
+                    || self.refused(status),
+                    |gone| FetchError::new(ErrorKind::NotFound, format!("{}: {gone} (404)", self.origin)),
+                ))
+            }
+            status => Err(self.refused(status)),
         }
-        document(&self.body(answer).await?)
     }
 
     async fn body(&self, mut answer: Answer) -> Result<Zeroizing<Vec<u8>>, FetchError> {

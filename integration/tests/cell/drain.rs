@@ -9,7 +9,7 @@ use integration::api::exit;
 use integration::cli;
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder, sh, sleeper};
-use integration::wait;
+use integration::{metrics, wait};
 
 /// A process that ends in order at SIGTERM.
 const ENDS: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
@@ -40,7 +40,9 @@ fn serves(daemon: &Daemon) -> bool {
 
 #[test]
 fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
-    let daemon = Setup::default().config("[policy]\ndefault_memory_bytes = \"16M\"\n").start();
+    let setup = Setup::default();
+    let config = format!("{}[policy]\ndefault_memory_bytes = \"16M\"\n", metrics::table(&setup));
+    let daemon = setup.config(&config).start();
     let before = daemon.footprint();
     let (all, stubborn) = (containers(), containers() / 10);
     let mut expected = BTreeSet::new();
@@ -57,6 +59,8 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     let resources = Resources { memory_bytes: 16 << 20, ..Resources::default() };
     daemon.api.block_on(daemon.api.client().cell().reserve("later", resources, None)).unwrap();
     assert!(serves(&daemon), "the control");
+    let told = || ["executor_reservations", "executor_drained"].map(|series| metrics::value(&daemon, series));
+    assert_eq!(told(), [1.0, 0.0]);
 
     // Those that end in order do so long before; the deadline is the time of those that do not.
     let deadline = Duration::from_secs(5 + all as u64 / 10);
@@ -87,6 +91,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     assert!(refused.message().contains("it is drained (maintenance)"), "{refused}");
     let refused = daemon.api.block_on(daemon.api.client().cell().reserve("y", resources, None)).unwrap_err();
     assert_eq!(refused.code(), Some(Code::Unavailable), "{refused}");
+    wait::until("a scrape tells", || (told() == [0.0, 1.0]).then_some(()));
     assert_eq!((daemon.api.info().reservations, daemon.api.ids().len()), (0, 0));
     wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
     let health = daemon.api.info().health.unwrap();

@@ -4,7 +4,7 @@ use executor_proto::v1::{CreatePodRequest, Health};
 use integration::cli;
 use integration::daemon::{Daemon, Setup, kill};
 use integration::request::{RequestBuilder, sleeper};
-use integration::wait;
+use integration::{metrics, wait};
 
 const STOP: i32 = 19;
 const CONTINUE: i32 = 18;
@@ -45,8 +45,15 @@ fn an_operator_calls_the_cell_unhealthy() {
 /// The self-test fails while the launcher does not answer, passes again when it does, and nobody ever sees its container.
 #[test]
 fn the_self_test_fails_and_recovers() {
+    let setup = Setup::default();
     let config = "[self_test]\ninterval_seconds = 1\ntimeout_seconds = 3\n[capacity]\nmemory_bytes = \"64M\"\n";
-    let daemon = Setup::default().config(config).start();
+    let config = metrics::table(&setup) + config;
+    let daemon = setup.config(&config).start();
+    let counted = |value: f64| {
+        let is_told = || (metrics::value(&daemon, "executor_self_test_failed") == value).then_some(());
+        wait::until("metrics tell it", is_told);
+    };
+    counted(0.0);
     // A full node is tested, too.
     daemon.api.started(sleeper("full").memory(64 << 20));
     let unseen = || {
@@ -73,6 +80,7 @@ fn the_self_test_fails_and_recovers() {
     kill(launcher, STOP);
     let sick = wait::until("the test fails", || Some(health(&daemon)).filter(|health| !health.healthy));
     assert!(sick.reasons[0].starts_with("self-test: cannot"), "{sick:?}");
+    counted(1.0);
     wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
     kill(launcher, CONTINUE);
     wait::until("the test passes", || health(&daemon).healthy.then_some(()));

@@ -14,7 +14,7 @@ use integration::cli;
 use integration::daemon::{Daemon, Setup};
 use integration::fuse::{Fuse, Held};
 use integration::request::{RequestBuilder, sh};
-use integration::{host, wait};
+use integration::{host, metrics, wait};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -34,12 +34,14 @@ impl Stage {
         let at = home.path().join("mount");
         fs::create_dir(&at).unwrap();
         let fuse = Fuse::mount(&at);
+        let setup = Setup::default();
         let config = format!(
-            "[policy]\nallow_host_userns = true\n[capacity]\nmemory_bytes = \"256M\"\n[quarantine]\ncreate_seconds = 2\n\
+            "{}[policy]\nallow_host_userns = true\n[capacity]\nmemory_bytes = \"256M\"\n[quarantine]\ncreate_seconds = 2\n\
              stop_seconds = 1\n[[volumes]]\nname = 'lent'\npath = '{}'\n",
+            metrics::table(&setup),
             at.display()
         );
-        Self { daemon: Setup::default().config(&config).start(), fuse, _home: home }
+        Self { daemon: setup.config(&config).start(), fuse, _home: home }
     }
 
     fn reader(id: &str) -> RunRequest {
@@ -55,6 +57,11 @@ impl Stage {
 
     fn allocated(&self) -> u64 {
         self.daemon.api.info().allocated.unwrap().memory_bytes >> 20
+    }
+
+    /// Number in quarantine of this phase, as metrics tell it.
+    fn counted(&self, phase: &str) -> f64 {
+        metrics::value(&self.daemon, &format!("executor_quarantined{{phase=\"{phase}\"}}"))
     }
 
     /// The rest of the cell works on.
@@ -99,6 +106,7 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     assert!(shown(&["ps"]).contains("stopping (quarantine: stop)"), "{}", shown(&["ps"]));
     assert!(shown(&["inspect", "stuck"]).contains("its stop does not end"), "{}", shown(&["inspect", "stuck"]));
     assert_eq!((stage.allocated(), stage.daemon.api.info().quarantined), (64, 1), "its capacity is kept");
+    assert_eq!((stage.counted("stop"), stage.counted("create")), (1.0, 0.0));
     let refused = stage.daemon.api.delete("stuck", true).unwrap_err();
     assert!(refused.code() == Code::Unavailable && refused.message().contains("in quarantine since"), "{refused}");
     stage.works_on();
@@ -140,6 +148,7 @@ fn a_container_that_cannot_be_made_holds_nobody_up() {
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("its create does not end in time"), "{refused}");
     assert_eq!((stage.phase("stuck"), stage.allocated()), (Some(Phase::Create), 64));
+    assert_eq!(stage.counted("create"), 1.0);
     stage.works_on();
     stage.fuse.hold(Held::Nothing);
     wait::until("it has ended", || {

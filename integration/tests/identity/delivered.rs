@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 
 use executor_proto::v1::{File, UpdateFilesRequest};
 use integration::cli;
-use integration::request::{RequestBuilder as _, program};
+use integration::daemon::Setup;
+use integration::request::{RequestBuilder as _, program, sh};
 use tonic_types::StatusExt as _;
 
 use crate::{Ca, DIR, file, openssl, with_identity};
@@ -103,6 +104,19 @@ fn openssl_verifies_the_pair_with_its_names() {
     let found = refused.get_details_bad_request().unwrap().field_violations;
     let fields: Vec<&str> = found.iter().map(|violation| &*violation.field).collect();
     assert_eq!(fields, ["files[0].path", "removed_paths[0]"], "{refused}");
+}
+
+/// Directory and names of the three files are the operator's to choose.
+#[test]
+fn files_have_the_names_of_the_configuration() {
+    let ca = Ca::new("cell CA");
+    let names =
+        "directory = '/run/identity'\ncertificate_name = 'tls.crt'\nkey_name = 'tls.key'\nchain_name = 'chain.pem'\n";
+    let daemon = Setup::default().config(&(ca.table() + names)).start();
+    let request = sh("cd /run/identity && ls && echo $CF_INSTANCE_CERT $CF_INSTANCE_KEY").id("named");
+    daemon.api.run_to_end(with_identity(request, None));
+    let expected = "chain.pem\ntls.crt\ntls.key\n/run/identity/tls.crt /run/identity/tls.key\n";
+    assert_eq!(daemon.api.output("named").text(), expected);
 }
 
 /// A client that shows the certificate to `openssl s_server -Verify`, and gets an answer: the server has verified it, too.

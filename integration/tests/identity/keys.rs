@@ -43,7 +43,7 @@ fn search(needles: &Needles, pids: impl IntoIterator<Item = i32>) -> Report {
 }
 
 /// Searches executord, the launcher, every shim and container, and every file of the daemon.
-fn everywhere(daemon: &Daemon, needles: &Needles, but: &[i32]) -> Report {
+pub(crate) fn everywhere(daemon: &Daemon, needles: &Needles, but: &[i32]) -> Report {
     let ours = footprint::processes(&daemon.setup().run_dir(), daemon.launcher());
     let launcher = daemon.launcher().into_iter();
     let below = launcher.clone().flat_map(integration::host::descendants);

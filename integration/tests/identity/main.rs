@@ -7,6 +7,7 @@ mod authority;
 mod delivered;
 mod guide;
 mod keys;
+mod killed;
 mod replaced;
 
 use std::fs;
@@ -17,7 +18,7 @@ use std::process::Command;
 use executor_proto::v1::{Container, Identity, RunRequest};
 use integration::api::pid;
 use integration::daemon::{Daemon, Setup};
-use integration::host;
+use integration::{host, metrics};
 
 /// Directory of the files in a container.
 const DIR: &str = "/etc/cf-instance-credentials";
@@ -60,7 +61,9 @@ impl Ca {
     }
 
     fn daemon(&self) -> Daemon {
-        Setup::default().config(&self.table()).start()
+        let setup = Setup::default();
+        let config = metrics::table(&setup) + &self.table();
+        setup.config(&config).start()
     }
 }
 

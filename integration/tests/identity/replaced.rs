@@ -6,7 +6,7 @@ use executor_proto::v1::WatchEventsRequest;
 use executor_proto::v1::event::Kind;
 use integration::daemon::Daemon;
 use integration::request::{RequestBuilder as _, program, sleeper};
-use integration::{cli, wait};
+use integration::{cli, metrics, wait};
 
 use crate::{Ca, DIR, file, openssl, with_identity};
 
@@ -110,8 +110,14 @@ fn a_failure_is_told_and_tried_again() {
     assert_eq!(fs::read(&certificate).unwrap(), before);
     let shown = cli::run(&daemon.socket(), &["inspect", "f"]).stdout;
     assert!(shown.contains("NOT REPLACED"), "{shown}");
+    let counted = |value: f64| {
+        let is_told = || (metrics::value(&daemon, "executor_containers_old_certificate") == value).then_some(());
+        wait::until("metrics tell it", is_told);
+    };
+    counted(1.0);
     fs::rename(ca.path("away"), ca.path("ca.key")).unwrap();
     wait_for_event(&daemon, "f", Kind::IdentityReplaced);
     assert!(daemon.api.get("f").unwrap().identity.unwrap().problem.is_empty());
+    counted(0.0);
     assert_ne!(fs::read(&certificate).unwrap(), before);
 }

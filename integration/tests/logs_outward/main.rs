@@ -9,7 +9,7 @@ mod restart;
 mod syslog;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use executor_proto::v1::{Redaction, RunRequest};
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, sh};
-use integration::wait;
+use integration::{metrics, wait};
 
 /// A directory of a daemon's home that its user can enter.
 fn directory(setup: &Setup) -> PathBuf {
@@ -29,23 +29,15 @@ fn directory(setup: &Setup) -> PathBuf {
 
 /// Configuration of metrics and of this receiver of syslog.
 fn configuration(setup: &Setup, address: &str, more: &str) -> String {
-    let metrics = setup.run_dir().join("metrics.sock");
     format!(
-        "[metrics]\nlisten = 'unix:{}'\n[logs]\ntargets = ['file', 'syslog']\nlabels = ['app']\n\
-         [logs.syslog]\naddress = '{address}'\n{more}\n",
-        metrics.display()
+        "{}[logs]\ntargets = ['file', 'syslog']\nlabels = ['app']\n[logs.syslog]\naddress = '{address}'\n{more}\n",
+        metrics::table(setup)
     )
 }
 
 /// Value of a metric of a target.
 fn metric(daemon: &Daemon, name: &str, target: &str) -> u64 {
-    let mut stream = UnixStream::connect(daemon.setup().run_dir().join("metrics.sock")).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    let mut text = String::new();
-    let _ = stream.read_to_string(&mut text);
-    let series = format!("{name}{{target=\"{target}\"}} ");
-    let value = text.lines().find_map(|line| line.strip_prefix(&series)).unwrap_or_else(|| panic!("{series}: {text}"));
-    value.trim().parse().unwrap()
+    metrics::value(daemon, &format!("{name}{{target=\"{target}\"}}")) as u64
 }
 
 /// A request whose secret is printed on both streams, once in two writes.

@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, program, sh, sleeper, update};
 use integration::wait;
+use integration::web::free_port;
 use serde_json::Value;
 
-use super::{free_port, get};
+use super::get;
 
 const DASHBOARD: &str = include_str!("../../../docs/grafana/executor.json");
 

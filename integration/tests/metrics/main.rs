@@ -8,9 +8,10 @@ mod scraped;
 mod traces;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use integration::daemon::{Daemon, Setup};
 
@@ -70,9 +71,12 @@ fn value(text: &str, series: &str) -> Option<f64> {
     rest.split(' ').next()?.parse().ok()
 }
 
-/// Returns a port of loopback that nobody listens on.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// Python with the packages that `cargo xtask test` installs.
+fn python(arguments: &[&str]) -> Command {
+    let named = std::env::var_os("EXECUTOR_PYTHON").expect("EXECUTOR_PYTHON is not set: run `cargo xtask test`");
+    let mut command = Command::new(named);
+    command.args(arguments).stdin(Stdio::null());
+    command
 }
 
 /// Asks a server on a port of loopback.

@@ -10,7 +10,7 @@ use integration::daemon::Daemon;
 use integration::request::{RequestBuilder as _, program, sh, sleeper, update};
 use integration::wait;
 
-use super::{OPEN, daemon, scrape, socket, value};
+use super::{OPEN, daemon, python, scrape, socket, value};
 
 const TABLE: &str = include_str!("../../../docs/metrics.md");
 const CANARY: &str = "c4nary-0f-a-secret-that-no-metric-may-have";
@@ -59,19 +59,27 @@ fn exported(text: &str) -> BTreeMap<String, Described> {
     all
 }
 
-/// Has Prometheus' own tool judge a scrape.
-fn promtool(text: &str) -> Result<(), String> {
-    let mut tool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool is installed");
-    tool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    let output = tool.wait_with_output().unwrap();
+/// Has a program judge a scrape, which it gets on standard input.
+fn judged(mut judge: Command, text: &str) -> Result<(), String> {
+    let mut child = judge.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
     let told = [output.stdout, output.stderr].concat();
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&told).into_owned()) }
+}
+
+/// Prometheus' own tool, for the text form.
+fn promtool(text: &str) -> Result<(), String> {
+    let mut tool = Command::new("promtool");
+    tool.args(["check", "metrics"]);
+    judged(tool, text)
+}
+
+/// The parser of Prometheus' library for Python, for OpenMetrics.
+fn open_metrics(text: &str) -> Result<(), String> {
+    const READ: &str = "import sys; from prometheus_client.openmetrics import parser\n\
+                        for family in parser.text_string_to_metric_families(sys.stdin.read()): print(family)";
+    judged(python(&["-c", READ]), text)
 }
 
 /// Containers with every fate: success, failure, a program that is not there, one that runs and was given new files, one whose log
@@ -121,6 +129,10 @@ fn every_metric_is_documented_and_tells_what_happened() {
     assert!(missing.is_empty(), "documented and not exported: {missing:?}");
     promtool(&text).unwrap();
     assert!(promtool("# TYPE a counter\na 1\n").is_err(), "the control: promtool tells what is not well formed");
+    let open = scrape(&daemon, OPEN);
+    open_metrics(&open).unwrap();
+    let broken = open.replace("executor_wipes_total{", "executor_wipes{");
+    assert!(open_metrics(&broken).is_err(), "the control: a counter without its ending is told");
 
     for (series, expected) in [
         ("executor_containers{state=\"running\"}", 1.0),

@@ -1,15 +1,16 @@
 //! Traces, as a collector receives them that speaks the protocol and is not ours.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use executor_proto::v1::RunRequest;
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, program, sh, sleeper};
 use integration::wait;
-use integration::web::{WebAnswer, WebServer};
+use integration::web::{WebAnswer, WebServer, free_port};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -17,7 +18,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use super::{free_port, scrape, value};
+use super::{python, scrape, value};
 
 const CANARY: &str = "c4nary-0f-a-secret-that-no-trace-may-have";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -178,6 +179,34 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     let text = scrape(&daemon, "text/plain");
     assert!(value(&text, "executor_spans_exported_total").unwrap() >= 3.0, "{text}");
     daemon.api.delete("traced-long", true).unwrap();
+}
+
+/// A collector in another language, with another library for gRPC and for messages.
+#[test]
+fn a_python_collector_reads_the_spans() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/collector.py");
+    let mut collector = python(&[script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(collector.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let daemon = traced(&format!("http://127.0.0.1:{}", lines.next().unwrap()), "");
+    run(&daemon, secret(sh("exit 3").id("traced-python")), "01");
+    let mut spans: BTreeMap<String, serde_json::Value> = BTreeMap::new();
+    while !spans.contains_key("container") {
+        let line = lines.next().expect("the collector goes on");
+        assert!(!line.contains(CANARY), "{line}");
+        let span: serde_json::Value = serde_json::from_str(&line).unwrap();
+        spans.insert(span["name"].as_str().unwrap().to_owned(), span);
+    }
+    let (_, _) = (collector.kill(), collector.wait());
+    let names: Vec<&str> = spans.keys().map(String::as_str).collect();
+    assert_eq!(names, ["admit", "container", "finish", "launch", "prepare", "run", "start"]);
+    let root = &spans["container"];
+    assert_eq!((&root["trace"], &root["parent"]), (&TRACE.into(), &PARENT.into()));
+    assert_eq!(root["attributes"]["executor.exit_code"], "3", "a number of 64 bits is a text in JSON");
+    assert_eq!(root["resource"]["service.name"], "executord");
+    let children = spans.values().filter(|span| span["name"] != "container");
+    assert!(children.clone().all(|span| span["parent"] == root["span"] && span["trace"] == TRACE), "{spans:?}");
+    let sum: u64 = children.map(|span| span["nanoseconds"].as_u64().unwrap()).sum();
+    assert_eq!(root["nanoseconds"], sum, "phases follow one another without a gap");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod command;
 mod directory;
 mod guide;
+mod openbao;
 mod refused;
 mod residue;
 mod vault;

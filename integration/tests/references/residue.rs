@@ -1,6 +1,8 @@
 //! What is left of values that came by reference: after a rotation of the old one, and after the end of all.
 
 use executor_proto::v1::{EnvironmentVariable, SecretArgument};
+use std::collections::BTreeMap;
+
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Report, Search};
 use integration::daemon::{Daemon, Setup};
@@ -9,11 +11,11 @@ use integration::request::{RequestBuilder as _, program, sleeper};
 use integration::residue::wait_until_settled;
 use integration::wait;
 
-use crate::vault::Server;
+use crate::openbao::Bao;
 use crate::{Shelf, from, reference};
 
 /// Searches executord, the launcher and every file of the daemon.
-fn search_daemon(daemon: &Daemon, needles: &Needles) -> Report {
+pub(crate) fn search_daemon(daemon: &Daemon, needles: &Needles) -> Report {
     search_processes(daemon, needles, daemon.launcher().into_iter().collect())
 }
 
@@ -31,7 +33,7 @@ fn search_processes(daemon: &Daemon, needles: &Needles, ours: Vec<i32>) -> Repor
     search.report()
 }
 
-fn needles(label: &str, canaries: &[&Canary]) -> Needles {
+pub(crate) fn needles(label: &str, canaries: &[&Canary]) -> Needles {
     let mut needles = Needles::new().unwrap();
     canaries
         .iter()
@@ -46,7 +48,7 @@ fn from_program() -> executor_proto::v1::File {
 /// The controls are the searches while a value is in force: the shim has it, which masks old values, too, until the end.
 #[test]
 fn nothing_is_left_of_a_value() {
-    let (shelf, server) = (Shelf::new(), Server::start(None));
+    let (shelf, server) = (Shelf::new(), Bao::start("http", ""));
     let sizes = [64, 4096, 65_536, 400_000];
     let make = || sizes.map(|size| Canary::random(size).unwrap());
     let (old, new, other) = (make(), make(), make());
@@ -56,17 +58,17 @@ fn nothing_is_left_of_a_value() {
         }
     };
     put(&old);
-    let entries: Vec<(String, &str)> =
+    let entries: BTreeMap<String, &str> =
         other.iter().map(|one| (format!("k{}", one.as_bytes().len()), one.as_str())).collect();
-    let entries: Vec<(&str, &str)> = entries.iter().map(|(key, value)| (key.as_str(), *value)).collect();
-    server.set(&[&entries], "");
+    let document = server.shelf.put("document", serde_json::to_vec(&entries).unwrap());
+    server.run(&["kv", "put", "-mount=kv", "app/db", &format!("@{}", document.display())]);
     let printed = Canary::random(9000).unwrap();
     let config = format!(
         "[[secret_providers]]\nname = \"program\"\ntype = \"command\"\ncommand = [\"/bin/cat\", \"{}\"]\n\
          allow = [{{ uid = 0, paths = [\"any\"] }}]\n",
         shelf.put("printed", printed.as_bytes()).display()
     );
-    let config = [shelf.provider(), server.provider("token_file", ""), config].concat();
+    let config = [shelf.provider(), server.root_token(), config].concat();
     let daemon = Setup::default().config(&config).start();
     let mut request = sleeper("r");
     request.limits.as_mut().unwrap().memory_bytes = 128 << 20;

@@ -1,182 +1,247 @@
-//! Vault: logins, versions, renewal of tokens and leases, and two entries of one secret that change at once.
+//! Vault's interface, as OpenBao serves it: logins by AppRole and by certificate, namespaces, versions, rotation, renewal of tokens and of
+//! leases of a real database, a sealed server. Answers that such a server does not give on demand come from one of the test's own.
 
-use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{File, SecretReference};
-use integration::cli;
-use integration::daemon::Setup;
+use executor_residue::Canary;
+use integration::daemon::{Daemon, Setup};
 use integration::request::sleeper;
-use integration::wait;
-use serde_json::{Map, Value, json};
+use integration::web::{WebAnswer, WebServer, free_port};
+use integration::{cli, metrics, wait};
 use tonic::Code;
 
+use crate::openbao::{Bao, Running};
+use crate::residue::{needles, search_daemon};
 use crate::{Shelf, content, events_until, from, reference, wait_for_content};
 
-/// A server of secrets, written from the documentation of Vault's interface (vault.py).
-pub(crate) struct Server {
-    shelf: Shelf,
-    child: Child,
-    port: String,
-    secure: bool,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Server {
-    /// Starts it; with TLS where the certificate and key of the server, and the client's certificate, are given.
-    pub(crate) fn start(tls: Option<[String; 3]>) -> Self {
-        let shelf = Shelf::new();
-        shelf.put("token", "root-token\n");
-        shelf.put("role_id", "role-1\n");
-        shelf.put("secret_id", "secret-1\n");
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/references/vault.py");
-        let mut command = Command::new("python3");
-        command.arg(script).arg(shelf.path()).stdin(Stdio::null());
-        let secure = tls.is_some();
-        for (name, text) in ["server.crt", "server.key", "client.crt"].into_iter().zip(tls.into_iter().flatten()) {
-            command.arg(shelf.put(name, text));
-        }
-        let child = command.spawn().expect("python3");
-        let port = wait::until("the server listens", || fs::read_to_string(shelf.path().join("port")).ok());
-        let server = Self { shelf, child, port, secure };
-        server.set(&[], "");
-        server
-    }
-
-    /// Sets the versions of `kv/app/db`, and further state as JSON.
-    pub(crate) fn set(&self, versions: &[&[(&str, &str)]], more: &str) {
-        let version = |entries: &&[(&str, &str)]| {
-            Value::Object(entries.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<Map<_, _>>())
-        };
-        let versions: Vec<Value> = versions.iter().map(version).collect();
-        let mut state = json!({
-            "root": "root-token", "approle": ["role-1", "secret-1"], "database": "dynamic", "kv": { "app/db": versions },
-        });
-        if !more.is_empty() {
-            let more: Map<String, Value> = serde_json::from_str(more).unwrap();
-            state.as_object_mut().unwrap().extend(more);
-        }
-        self.shelf.put("state.json", state.to_string());
-    }
-
-    /// A table of the configuration with one way to log in.
-    pub(crate) fn provider(&self, auth: &str, more: &str) -> String {
-        let file = |name: &str| self.shelf.path().join(name).display().to_string();
-        let login = match auth {
-            "token_file" => format!("token_file = \"{}\"", file("token")),
-            "approle" => format!(
-                "auth = \"approle\"\nrole_id_file = \"{}\"\nsecret_id_file = \"{}\"",
-                file("role_id"),
-                file("secret_id")
-            ),
-            _ => format!(
-                "auth = \"cert\"\nca_file = \"{}\"\ncertificate_file = \"{}\"\nkey_file = \"{}\"",
-                file("server.crt"),
-                file("client.crt"),
-                file("client.key")
-            ),
-        };
-        let scheme = if self.secure { "https://localhost" } else { "http://127.0.0.1" };
-        format!(
-            "[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"{scheme}:{}\"\npoll_seconds = 1\n\
-             timeout_seconds = 5\nallow = [{{ uid = 0, paths = [\"kv/app/\", \"database/creds/app\"] }}]\n{login}\n{more}\n",
-            self.port
-        )
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.shelf.path().join("log")).unwrap_or_default()
-    }
-}
-
+/// Two entries of one secret arrive as one update; of the old values nothing is left in executord, the launcher and their files.
 #[test]
-fn two_entries_of_a_secret_change_at_once() {
-    let server = Server::start(None);
-    server.set(&[&[("user", "u1"), ("password", "p1")]], r#"{"namespace": "team"}"#);
-    let daemon = Setup::default().config(&server.provider("token_file", "namespace = \"team\"")).start();
+fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
+    let bao = Bao::start("http", "");
+    let (old, new) = (Canary::random(4096).unwrap(), Canary::random(4096).unwrap());
+    bao.put("u1", old.as_str());
+    let daemon = Setup::default().config(&bao.app_role()).start();
     let mut request = sleeper("v");
-    request.volume_mounted_files =
-        vec![from("db/user", "vault", "kv/app/db", "user"), from("db/password", "vault", "kv/app/db", "password")];
     let first = SecretReference { version: "1".into(), ..reference("vault", "kv/app/db", "user") };
-    request.volume_mounted_files.push(File { path: "first".into(), from: Some(first), ..File::default() });
+    request.volume_mounted_files = vec![
+        from("db/user", "vault", "kv/app/db", "user"),
+        from("db/password", "vault", "kv/app/db", "password"),
+        File { path: "first".into(), from: Some(first), ..File::default() },
+    ];
     let container = daemon.api.started(request);
-    assert_eq!((content(&container, "db/user").as_str(), content(&container, "first").as_str()), ("u1", "u1"));
-    let told: Vec<_> = container.secret_sources.iter().map(|one| (one.version.as_str(), one.followed)).collect();
-    assert_eq!(told, [("1", true), ("1", true), ("1", false)]);
-    server.set(
-        &[&[("user", "u1"), ("password", "p1")], &[("user", "u2"), ("password", "p2")]],
-        r#"{"namespace": "team"}"#,
-    );
-    wait_for_content(&container, "db/password", "p2");
-    assert_eq!((content(&container, "db/user").as_str(), content(&container, "first").as_str()), ("u2", "u1"));
-    let now = wait::until("the version is told", || {
+    assert_eq!((&*content(&container, "db/user"), &*content(&container, "db/password")), ("u1", old.as_str()));
+    bao.put("u2", new.as_str());
+    wait_for_content(&container, "db/password", new.as_str());
+    assert_eq!((&*content(&container, "db/user"), &*content(&container, "first")), ("u2", "u1"));
+    let told = wait::until("the version is told", || {
         Some(daemon.api.get("v").unwrap()).filter(|one| one.secret_sources[0].version == "2")
     });
-    assert_eq!((now.files_generation, now.secret_sources[1].version.as_str()), (2, "2"), "one update for both");
-    // The server is away and comes back.
-    server.set(&[&[("user", "u3"), ("password", "p3")]], r#"{"namespace": "team", "down": true}"#);
-    events_until(&daemon, "v", Kind::SecretsStale);
-    let problem = daemon.api.get("v").unwrap().secret_sources[0].problem.clone();
-    assert!(problem.contains("503") && problem.contains("127.0.0.1"), "{problem}");
-    assert!(daemon.api.info().secret_providers[0].problem.contains("503"));
-    server.set(&[&[("user", "u3"), ("password", "p3")]], r#"{"namespace": "team"}"#);
+    assert_eq!((told.files_generation, &*told.secret_sources[1].version), (2, "2"), "one update for both");
+    let old = needles("old", &[&old]);
+    wait::until_ok("executord, the launcher and their files have nothing of the old value", || {
+        let report = search_daemon(&daemon, &old);
+        if report.hits.is_empty() { Ok(()) } else { Err(report) }
+    });
+    // Tokens of 12 seconds, of 25 at most: they are renewed, and then there is a new login.
+    wait::until("a renewal", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
+    wait::until("a second login", || (bao.served("auth/approle/login") >= 2).then_some(()));
+    bao.put("u3", "p3");
     wait_for_content(&container, "db/password", "p3");
-    events_until(&daemon, "v", Kind::SecretsFresh);
-    // A redirect is not followed: the token would go there.
-    server.set(&[], r#"{"namespace": "team", "redirect": "http://127.0.0.1:1"}"#);
-    let mut request = sleeper("redirected");
-    request.volume_mounted_files.push(from("x", "vault", "kv/app/db", "user"));
-    let refused = daemon.api.run(request).unwrap_err();
-    assert!(refused.code() == Code::Unavailable && refused.message().contains("redirects"), "{refused}");
 }
 
-/// Tokens live for a few seconds: they are renewed once, and then a new login is needed.
+/// What is deleted, destroyed, denied or too large is told by its place; a sealed server makes values stale, and an unsealed one fresh.
 #[test]
-fn an_approle_logs_in_renews_and_logs_in_again() {
-    let server = Server::start(None);
-    server.set(&[&[("password", "p1")]], r#"{"ttl": 12}"#);
-    let daemon = Setup::default().config(&server.provider("approle", "")).start();
-    let file = "db/password=vault:kv/app/db#password";
-    let lease = "db/dynamic=vault:database/creds/app#password";
-    let line = ["run", "--detach", "--name", "a", "--file", file, "--file", lease, "--", "/bin/sleep", "100000"];
-    assert_eq!(cli::run(&daemon.socket(), &line).status, 0);
-    let container = daemon.api.get("a").unwrap();
-    assert_eq!(content(&container, "db/password"), "p1");
-    let dynamic = content(&container, "db/dynamic");
-    assert!(dynamic.starts_with("dynamic-"), "{dynamic}");
-    // The lease is renewed once; then there is a new secret.
-    let logged = |line: &str| server.log().lines().filter(|one| *one == line).count();
-    wait::until("a new dynamic secret", || (content(&container, "db/dynamic") != dynamic).then_some(()));
-    assert!(logged("POST /v1/sys/leases/renew 200") >= 1, "{}", server.log());
-    assert_eq!(content(&container, "db/password"), "p1");
-    wait::until("the token was renewed", || (logged("POST /v1/auth/token/renew-self 200") >= 1).then_some(()));
-    wait::until("a second login", || (logged("POST /v1/auth/approle/login 200") >= 2).then_some(()));
-    server.set(&[&[("password", "p1")], &[("password", "p2")]], r#"{"ttl": 12}"#);
-    wait_for_content(&container, "db/password", "p2");
-    let refused = cli::run(&daemon.socket(), &["run", "--file", "x=vault:kv/app/none#a", "--", "/bin/true"]);
-    assert!(refused.status != 0 && refused.stderr.contains("vault:kv/app/none#a"), "{}", refused.stderr);
-    let denied = cli::run(&daemon.socket(), &["run", "--file", "x=vault:kv/apple#a", "--", "/bin/true"]);
-    assert!(denied.status != 0 && denied.stderr.contains("may not use"), "{}", denied.stderr);
+fn what_a_real_server_does_not_give_is_told() {
+    let bao = Bao::start("http", "");
+    bao.put("canary-1", "p1");
+    bao.put("canary-2", "p2");
+    bao.put("canary-3", "p3");
+    bao.run(&["kv", "delete", "-mount=kv", "-versions=1", "app/db"]);
+    bao.run(&["kv", "destroy", "-mount=kv", "-versions=2", "app/db"]);
+    bao.run(&["kv", "put", "-mount=kv", "other", "user=canary-4"]);
+    let large = bao.shelf.put("large", "canary-5".repeat(250_000)).display().to_string();
+    bao.run(&["kv", "put", "-mount=kv", "app/large", &format!("user=@{large}")]);
+    bao.run(&["secrets", "enable", "-path=plain", "-version=1", "kv"]);
+    bao.run(&["kv", "put", "-mount=plain", "app", "user=version one"]);
+    let setup = Setup::default();
+    let config = metrics::table(&setup) + &bao.app_role();
+    let daemon = setup.config(&config).start();
+    let stale_ones = |count: f64| {
+        let is_told = || (metrics::value(&daemon, "executor_containers_stale_secrets") == count).then_some(());
+        wait::until("metrics tell it", is_told);
+    };
+    let run = |path: &str, key: &str, version: &str| {
+        let mut request = sleeper("s");
+        let from = Some(SecretReference { version: version.into(), ..reference("vault", path, key) });
+        request.volume_mounted_files = vec![File { path: "x".into(), from, ..File::default() }];
+        daemon.api.run(request)
+    };
+    for (path, key, version, code, expected) in [
+        ("kv/app/db", "user", "1", Code::NotFound, "version 1 of the secret was deleted (404)"),
+        ("kv/app/db", "user", "2", Code::NotFound, "version 2 of the secret was destroyed (404)"),
+        ("kv/app/db", "user", "9", Code::NotFound, "has no such secret (404)"),
+        ("kv/app/none", "user", "", Code::NotFound, "has no such secret (404)"),
+        ("kv/app/db", "none", "", Code::NotFound, "the secret has no entry \"none\""),
+        ("none/app", "user", "", Code::PermissionDenied, "denies access (403)"),
+        ("kv/other", "user", "", Code::PermissionDenied, "denies access (403)"),
+        ("kv/app/large", "user", "", Code::FailedPrecondition, "more than 1048576 bytes"),
+    ] {
+        let refused = run(path, key, version).unwrap_err();
+        let told = refused.message();
+        assert!(refused.code() == code && told.contains(expected), "{path}#{key}@{version}: {refused}");
+        assert!(
+            told.contains(&format!("vault:{path}#{key}")) && !format!("{refused:?}").contains("canary"),
+            "{refused:?}"
+        );
+    }
+    assert!(run("plain/app", "user", "").unwrap().created, "the control, of version 1 of the engine");
+    daemon.api.delete("s", true).unwrap();
+    assert!(run("kv/app/db", "user", "").unwrap().created, "the control");
+    let container = daemon.api.get("s").unwrap();
+    let stale = |why: &str| {
+        events_until(&daemon, "s", Kind::SecretsStale);
+        wait::until(&format!("it is told: {why}"), || {
+            let source = daemon.api.get("s").unwrap().secret_sources.remove(0);
+            (source.stale && source.problem.contains(why)).then_some(())
+        });
+        assert_eq!(content(&container, "x"), "canary-3", "the container keeps what it has");
+    };
+    let fresh = |daemon: &Daemon| {
+        wait::until("it is fresh again", || (!daemon.api.get("s").unwrap().secret_sources[0].stale).then_some(()));
+    };
+    bao.run(&["kv", "delete", "-mount=kv", "app/db"]);
+    stale("version 3 of the secret was deleted");
+    bao.run(&["kv", "undelete", "-mount=kv", "-versions=3", "app/db"]);
+    fresh(&daemon);
+    bao.run(&["operator", "seal"]);
+    stale("503");
+    stale_ones(1.0);
+    bao.unseal();
+    fresh(&daemon);
+    stale_ones(0.0);
 }
 
+/// A certificate logs in, in a namespace. User and password are of one lease of a database, which takes them, before and after.
 #[test]
-fn a_certificate_logs_in() {
-    let make = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-    let (own, client) = (make("localhost"), make("client"));
-    let server = Server::start(Some([own.cert.pem(), own.signing_key.serialize_pem(), client.cert.pem()]));
-    server.shelf.put("client.key", client.signing_key.serialize_pem());
-    server.set(&[&[("password", "p1")]], "");
-    let daemon = Setup::default().config(&server.provider("cert", "")).start();
-    let mut request = sleeper("t");
-    request.volume_mounted_files.push(from("x", "vault", "kv/app/db", "password"));
-    let container = daemon.api.started(request);
-    assert_eq!(content(&container, "x"), "p1");
-    assert!(server.log().contains("POST /v1/auth/cert/login 200"), "{}", server.log());
+fn a_certificate_gets_leases_of_a_real_database() {
+    let bao = Bao::start("https", "team");
+    let port = free_port();
+    let mut database = Command::new("redis-check-rdb");
+    database.arg0("redis-server").args(["--bind", "127.0.0.1", "--save", "", "--requirepass", "root", "--port"]);
+    database.arg(port.to_string()).current_dir(bao.shelf.path());
+    let _database = Running::start(database, bao.shelf.path().join("database.log"), port);
+    let accepts = |user: &str, password: &str| {
+        let mut command = Command::new("redis-cli");
+        command.args(["--no-auth-warning", "--user", user, "--pass", password, "-p"]).arg(port.to_string());
+        let done = command.args(["get", "nothing"]).output().unwrap();
+        String::from_utf8(done.stdout).unwrap().trim().is_empty()
+    };
+    bao.run(&["secrets", "enable", "database"]);
+    bao.run(&[
+        "write",
+        "database/config/real",
+        "plugin_name=redis-database-plugin",
+        "host=127.0.0.1",
+        &format!("port={port}"),
+        "username=default",
+        "password=root",
+        "allowed_roles=app",
+    ]);
+    let statements = "creation_statements=[\"~*\",\"+@read\"]";
+    bao.run(&["write", "database/roles/app", "db_name=real", statements, "default_ttl=6s", "max_ttl=15s"]);
+    bao.run(&["auth", "enable", "cert"]);
+    let certificate = format!("certificate=@{}", bao.shelf.path().join("client.crt").display());
+    bao.run(&["write", "auth/cert/certs/node", &certificate, "token_policies=app", "token_ttl=1h"]);
+    let path = |name: &str| bao.shelf.path().join(name).display().to_string();
+    let login = format!(
+        "namespace = \"team\"\nauth = \"cert\"\nauth_role = \"node\"\nca_file = \"{}\"\ncertificate_file = \"{}\"\n\
+         key_file = \"{}\"\n",
+        path("server.crt"),
+        path("client.crt"),
+        path("client.key")
+    );
+    let daemon = Setup::default().config(&bao.table(&login)).start();
+    let reference = |file: &str, key: &str| format!("db/{file}=vault:database/creds/app#{key}");
+    let files = [reference("user", "username"), reference("password", "password")];
+    let line = ["run", "-d", "--name", "d", "--file", &files[0], "--file", &files[1], "--", "/bin/sleep", "100000"];
+    let ran = cli::run(&daemon.socket(), &line);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let container = daemon.api.get("d").unwrap();
+    let pair = || (content(&container, "db/user"), content(&container, "db/password"));
+    let (user, password) = pair();
+    assert!(accepts(&user, &password) && !accepts(&user, "wrong"), "the database takes the pair, and no other");
+    wait::until("a renewal of the lease", || (bao.served("sys/leases/renew") >= 1).then_some(()));
+    events_until(&daemon, "d", Kind::FilesUpdated);
+    let (new, other) = pair();
+    assert!(new != user && accepts(&new, &other), "a new pair when the lease can be renewed no longer");
+    wait::until("the old user is gone from the database", || (!accepts(&user, &password)).then_some(()));
+    assert_eq!(bao.served("auth/cert/login"), 1);
+}
+
+/// A server that is a standby, is overloaded, is not a Vault at all or does not end: each is told with its address and its status, and
+/// nothing of its words. A redirect is not followed: the token would go there.
+#[test]
+fn answers_that_are_no_secret_are_told() {
+    const WORDS: &str = "canary-of-the-answer";
+    let elsewhere = WebServer::start(|_, _| WebAnswer::ok(b"{}"));
+    let location = elsewhere.url("/v1/kv/data/redirect");
+    let server = WebServer::start(move |_, request| {
+        let status = match &*request.target {
+            "/v1/auth/token/lookup-self" => return WebAnswer::ok(br#"{"data":{"ttl":0,"renewable":false}}"#),
+            "/v1/kv/data/redirect" => {
+                return WebAnswer::Full("307 Temporary Redirect", vec![("location", location.clone())], Vec::new());
+            }
+            "/v1/kv/data/hangs" => return WebAnswer::Never,
+            "/v1/kv/data/page" => return WebAnswer::ok(WORDS.as_bytes()),
+            "/v1/kv/data/one" => return WebAnswer::ok(format!(r#"{{"data":{{"k":"{WORDS}"}}}}"#).as_bytes()),
+            "/v1/kv/data/400" => "400 Bad Request",
+            "/v1/kv/data/412" => "412 Precondition Failed",
+            "/v1/kv/data/429" => "429 Too Many Requests",
+            "/v1/kv/data/473" => "473 Standby",
+            "/v1/kv/data/500" => "500 Internal Server Error",
+            "/v1/kv/data/502" => "502 Bad Gateway",
+            "/v1/kv/data/503" => "503 Service Unavailable",
+            "/v1/kv/data/good" => {
+                return WebAnswer::ok(br#"{"data":{"data":{"k":"v"},"metadata":{"version":1}}}"#);
+            }
+            other => panic!("{other}"),
+        };
+        assert_eq!((request.header("x-vault-token"), request.header("x-vault-request")), (Some("t"), Some("true")));
+        WebAnswer::Full(status, Vec::new(), format!(r#"{{"errors":["{WORDS}"]}}"#).into_bytes())
+    });
+    let (shelf, address) = (Shelf::new(), server.url(""));
+    let config = format!(
+        "[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"{address}\"\ntimeout_seconds = 2\n\
+         token_file = \"{}\"\nallow = [{{ uid = 0, paths = [\"kv\"] }}]\n",
+        shelf.put("token", "t\n").display()
+    );
+    let daemon = Setup::default().config(&config).start();
+    let run = |name: &str| {
+        let mut request = sleeper(name);
+        request.volume_mounted_files.push(from("x", "vault", &format!("kv/{name}"), "k"));
+        daemon.api.run(request)
+    };
+    for (name, code, expected) in [
+        ("redirect", Code::Unavailable, "redirects to another address (307); give that of the active server"),
+        ("hangs", Code::Unavailable, "within 2 s"),
+        ("page", Code::Unavailable, "not of Vault's form"),
+        ("one", Code::FailedPrecondition, "is the mount in kv_mounts of that version?"),
+        ("400", Code::FailedPrecondition, "does not take the request (400)"),
+        ("412", Code::Unavailable, "answered 412"),
+        ("429", Code::Unavailable, "answered 429"),
+        ("473", Code::Unavailable, "answered 473"),
+        ("500", Code::Unavailable, "answered 500"),
+        ("502", Code::Unavailable, "answered 502"),
+        ("503", Code::Unavailable, "answered 503"),
+    ] {
+        let refused = run(name).unwrap_err();
+        let told = refused.message();
+        assert!(refused.code() == code && told.contains(expected), "{name}: {refused}");
+        assert!(told.contains(&format!("vault:kv/{name}#k")) && !format!("{refused:?}").contains(WORDS), "{refused:?}");
+    }
+    assert!(elsewhere.requests().is_empty(), "nothing went to the other address");
+    run("good").expect("the control");
 }

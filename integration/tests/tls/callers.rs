@@ -1,18 +1,19 @@
 //! Which certificates get in, and what their callers may call.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use executor_client::{Code, ListFilter, Run, ServerAddress};
+use executor_client::{Code, ListFilter, Run, ServerAddress, Tls};
 use executor_proto::v1;
 use integration::daemon::Setup;
 use integration::request::{RequestBuilder as _, sh};
 use integration::tls::{Authority, OPERATOR, TlsDaemon, identity, nobody};
 use integration::wait;
 use prost::Message as _;
-use rcgen::{DnType, date_time_ymd};
+use rcgen::{DnType, SanType, date_time_ymd};
 
 const CALLERS: &str = "\
     [[callers]]\nuri = 'spiffe://test/reader'\nmethods = ['read']\n\
@@ -30,6 +31,8 @@ fn strangers_are_refused_with_the_reason() {
     let mut half = nobody();
     half.distinguished_name.push(DnType::CommonName, "rep");
     half.distinguished_name.push(DnType::OrganizationalUnitName, "organization:b\u{1b}[31m");
+    let mut two = identity(OPERATOR);
+    two.subject_alt_names.push(SanType::URI("spiffe://test/x".try_into().unwrap()));
     let own = &tls.authority;
     let table = [
         ("other", other.caller(OPERATOR), "does not trust the CA", "not signed by a CA of listen.tcp.client_ca"),
@@ -37,6 +40,7 @@ fn strangers_are_refused_with_the_reason() {
         ("future", own.issue(&future), "is expired or not valid yet", "its certificate is not valid yet"),
         ("nobody", own.issue(&nobody()), "has an identity of", "matches its certificate (no identity)"),
         ("stranger", own.caller("spiffe://test/x"), "has an identity of", "(uri \"spiffe://test/x\")"),
+        ("two", own.issue(&two), "has an identity of", "uri \"spiffe://test/operator\", uri \"spiffe://test/x\""),
         ("half", own.issue(&half), "has an identity of", "cn \"rep\", ou \"organization:b\\u{1b}[31m\""),
     ];
     for (number, (name, issued, client, server)) in table.iter().enumerate() {
@@ -92,6 +96,30 @@ fn a_caller_calls_what_its_entries_allow() {
     assert!(api.run(sh("exit 0").id("b")).unwrap().created);
 }
 
+/// Python's grpcio over TLS, which learns the interface by reflection and leads a container's whole life.
+#[test]
+fn a_python_client_learns_the_interface_over_tls() {
+    let tls = TlsDaemon::start(CALLERS, "");
+    let python = std::env::var_os("EXECUTOR_PYTHON").expect("EXECUTOR_PYTHON is not set: run `cargo xtask test`");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/client.py");
+    let client = |files: &Tls| {
+        let mut command = Command::new(&python);
+        command.arg(&script).arg(&tls.address).args([&files.certificate, &files.key, &files.ca]).output().unwrap()
+    };
+    let lived = client(&tls.operator());
+    assert!(lived.status.success(), "{}", String::from_utf8_lossy(&lived.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&lived.stdout).unwrap();
+    assert_eq!(told["log"]["LOG_STREAM_STDOUT"], "vcap\nfrom python\nand one more\n");
+    assert_eq!(
+        (&told["container"]["result"]["exit"]["code"], &told["refused"]["code"]),
+        (&7.into(), &"INVALID_ARGUMENT".into())
+    );
+    // Who may read learns the interface, and runs nothing.
+    let read = client(&tls.files("reader", &tls.authority.caller("spiffe://test/reader")));
+    let why = String::from_utf8_lossy(&read.stderr).into_owned();
+    assert!(!read.status.success() && why.contains("PERMISSION_DENIED") && why.contains("Executor/Run"), "{why}");
+}
+
 /// Python's grpcio over TLS, with and without a permitted certificate.
 #[test]
 fn a_python_client_calls_over_tls() {
@@ -120,6 +148,41 @@ fn a_python_client_calls_over_tls() {
     assert!(denied.starts_with("PERMISSION_DENIED") && denied.contains(of_run), "{denied}");
     let stranger = call("stranger", "spiffe://test/x", info, &[]);
     assert!(stranger.starts_with("UNAVAILABLE"), "{stranger}");
+}
+
+/// A rule of a provider names a caller's certificate: that caller may refer to its paths, and no other caller, nor root on this machine.
+#[test]
+fn a_rule_of_a_provider_names_a_certificate() {
+    let setup = Setup::default();
+    let secrets = setup.home().join("secrets");
+    std::fs::create_dir(&secrets).unwrap();
+    std::fs::set_permissions(&secrets, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(secrets.join("password"), "right").unwrap();
+    let more = format!(
+        "[[callers]]\nuri = 'spiffe://test/other'\nmethods = ['read', 'run']\n[[secret_providers]]\nname = 'shelf'\n\
+         type = 'directory'\npath = '{}'\nallow = [{{ uri = '{OPERATOR}', paths = ['password'] }}]\n",
+        secrets.display()
+    );
+    let tls = TlsDaemon::of(setup, &more, "");
+    let from = v1::SecretReference { provider: "shelf".into(), path: "password".into(), ..Default::default() };
+    let file = v1::File { path: "password".into(), from: Some(from), ..Default::default() };
+    let request = |id: &str| {
+        let mut request = sh("[ \"$(cat /etc/cf-service-bindings/password)\" = right ]").id(id);
+        request.volume_mounted_files.push(file.clone());
+        request
+    };
+    let api = &tls.daemon.api;
+    let other = tls.connect(&tls.files("other", &tls.authority.caller("spiffe://test/other"))).unwrap();
+    let by_other = api.block_on(other.rpc().run(request("other"))).map(drop);
+    let by_root = api.run(request("root")).map(drop);
+    for (refused, who) in [(by_other, "spiffe://test/other"), (by_root, "uid 0")] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+        assert!(refused.message().contains(who) && refused.message().contains("secret_providers.allow"), "{refused}");
+    }
+    let operator = tls.connect(&tls.operator()).unwrap();
+    api.block_on(operator.rpc().run(request("operator"))).unwrap();
+    assert_eq!(integration::api::exit(&api.wait("operator").unwrap()), Ok(0));
 }
 
 /// openssl: TLS 1.2 is refused, TLS 1.3 without a certificate gets nothing, and with one it gets HTTP/2.
@@ -174,7 +237,6 @@ fn unusable_files_end_the_start() {
         setup.logged()
     };
     let readable = started(&|dir| {
-        use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(dir.join("tls.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
     });
     assert!(readable.contains("tls.key: has mode 0644: other users must have no access"), "{readable}");

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_client::Client;
+use integration::daemon::Setup;
 use integration::host;
+use integration::metrics;
 use integration::tls::TlsDaemon;
 use integration::wait::{self, PATIENCE};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -56,7 +58,9 @@ async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientCon
 
 #[test]
 fn strangers_hold_up_nobody() {
-    let tls = TlsDaemon::start("", "handshakes = 32\nhandshake_seconds = 5\n");
+    let setup = Setup::default();
+    let metrics = metrics::table(&setup);
+    let tls = TlsDaemon::of(setup, &metrics, "handshakes = 32\nhandshake_seconds = 5\n");
     let (files, address) = (tls.operator(), tls.address.parse::<SocketAddr>().unwrap());
     let api = &tls.daemon.api;
     let mut roots = rustls::RootCertStore::empty();
@@ -94,6 +98,9 @@ fn strangers_hold_up_nobody() {
     api.block_on(knocking).unwrap();
     assert!(calls >= 10, "the control: {calls} calls meanwhile");
     assert!(most.saturating_sub(before) < MORE, "{before} bytes before, at most {most} meanwhile");
+    let counted = || metrics::value(&tls.daemon, "executor_strangers_refused_total");
+    wait::until("nearly all are counted", || (counted() >= strangers as f64 * 0.9).then_some(()));
+    assert!(counted() <= strangers as f64, "and no caller");
     let told = tls.refusals().len();
     assert!(told >= 10 && told < strangers / 2, "some are logged one by one: {told} of {strangers}");
 }

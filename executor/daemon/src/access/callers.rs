@@ -78,7 +78,7 @@ impl fmt::Display for Identity {
 /// Identities that a rule names: all of them must be in the certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// URI.
+    /// URI. A SPIFFE ID is that of a certificate with no other URI (X509-SVID, section 2).
     pub uri: Option<String>,
     /// DNS name, compared without regard to case.
     pub dns: Option<String>,
@@ -104,8 +104,10 @@ impl Named {
         let named = [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|wanted| wanted.is_some());
         let dns =
             self.dns.as_ref().is_none_or(|wanted| identity.dns.iter().any(|name| name.eq_ignore_ascii_case(wanted)));
+        let is_spiffe = self.uri.as_ref().is_some_and(|uri| uri.starts_with("spiffe://"));
         named
             && dns
+            && (!is_spiffe || identity.uris.len() == 1)
             && has(&self.uri, &identity.uris)
             && has(&self.cn, &identity.common_names)
             && has(&self.ou, &identity.units)
@@ -194,6 +196,20 @@ mod tests {
         none.distinguished_name = rcgen::DistinguishedName::new();
         assert_eq!(identity(&none).to_string(), "no identity");
         assert!(Identity::of(b"no certificate").is_err());
+    }
+
+    /// Who is two workloads is none: X509-SVID has such a certificate rejected. Other URIs have no such rule.
+    #[test]
+    fn a_spiffe_id_is_the_only_uri_of_its_certificate() {
+        let of = |uris: &[&str]| Identity {
+            uris: uris.iter().map(|uri| (*uri).to_owned()).collect(),
+            ..Identity::default()
+        };
+        let is = |uri: &str, uris: &[&str]| Named { uri: Some(uri.to_owned()), ..Named::default() }.matches(&of(uris));
+        assert!(is("spiffe://cell/rep", &["spiffe://cell/rep"]));
+        assert!(!is("spiffe://cell/rep", &["spiffe://cell/rep", "spiffe://cell/other"]));
+        assert!(!is("spiffe://cell/rep", &["https://cell/rep", "spiffe://cell/rep"]));
+        assert!(is("https://cell/rep", &["https://cell/rep", "https://cell/other"]));
     }
 
     #[test]

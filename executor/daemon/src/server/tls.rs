@@ -31,6 +31,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::access::callers::Caller;
 use crate::config::TcpSettings;
 use crate::locked;
+use crate::metrics::Metrics;
 
 pub use certificates::{CertificateError, Certificates};
 use crowd::{Crowd, Place};
@@ -70,6 +71,7 @@ pub(super) fn open(
     listener: StdTcpListener,
     settings: &TcpSettings,
     certificates: Arc<Certificates>,
+    metrics: Arc<Metrics>,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<mpsc::Receiver<Guest>> {
     let (sender, receiver) = mpsc::channel(QUEUE);
@@ -79,6 +81,7 @@ pub(super) fn open(
         time: settings.handshake_time,
         certificates,
         guests: sender,
+        metrics,
     };
     std::thread::Builder::new().name("tls".to_owned()).stack_size(STACK).spawn(move || {
         let tasks = tokio::task::LocalSet::new();
@@ -92,6 +95,7 @@ struct Door {
     time: Duration,
     certificates: Arc<Certificates>,
     guests: mpsc::Sender<Guest>,
+    metrics: Arc<Metrics>,
 }
 
 impl Door {
@@ -116,12 +120,14 @@ impl Door {
                 }
             };
             let Some(place) = door.crowd.enter(address.ip()) else {
+                door.metrics.stranger_refused();
                 log.borrow_mut().refused(Some(address), "too many connections of this address");
                 continue;
             };
             let (door, log) = (std::rc::Rc::clone(&door), std::rc::Rc::clone(&log));
             tokio::task::spawn_local(async move {
                 if let Err(why) = door.welcome(stream, place).await {
+                    door.metrics.stranger_refused();
                     log.borrow_mut().refused(Some(address), &why);
                 }
             });

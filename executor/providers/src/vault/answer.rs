@@ -82,6 +82,13 @@ impl Document {
         has_one.then(|| Lease::new(self.lease_id.clone(), self.lease_duration, self.renewable))
     }
 
+    /// Says what became of a version of KV, in an answer without the secret.
+    pub(super) fn gone(&self) -> Option<String> {
+        let version = self.data.pointer("/metadata/version")?.as_u64()?;
+        let destroyed = self.data.pointer("/metadata/destroyed")?.as_bool()?;
+        Some(format!("version {version} of the secret was {}", if destroyed { "destroyed" } else { "deleted" }))
+    }
+
     /// Takes an answer of version 2 of KV apart: the secret stays, its version is returned.
     pub(super) fn unwrap_version(&mut self) -> Result<String, FetchError> {
         let version = self.data.pointer("/metadata/version").and_then(Json::as_u64);
@@ -129,6 +136,15 @@ mod tests {
         assert!(lease.renewable && lease.renew_at < lease.ends_at);
         assert_eq!(&document.entry("password").unwrap()[..], b"canary");
         assert_eq!(document.unwrap_version().unwrap_err().kind, ErrorKind::Unsuitable);
+        assert_eq!(document.gone(), None);
+        let gone =
+            |destroyed| format!(r#"{{"data":{{"data":null,"metadata":{{"version":3,"destroyed":{destroyed}}}}}}}"#);
+        for (destroyed, told) in
+            [(true, "version 3 of the secret was destroyed"), (false, "version 3 of the secret was deleted")]
+        {
+            assert_eq!(super::document(gone(destroyed).as_bytes()).unwrap().gone().unwrap(), told);
+        }
+        assert_eq!(super::document(br#"{"errors":[]}"#).unwrap().gone(), None);
         let broken = super::document(b"{\"data\": canary").err().unwrap().to_string();
         assert!(!broken.contains("canary"), "{broken}");
     }

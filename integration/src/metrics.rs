@@ -1,0 +1,29 @@
+//! Metrics of a daemon, as curl gets them from the unix socket of a daemon that serves them there.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::daemon::{Daemon, Setup};
+
+fn socket(setup: &Setup) -> PathBuf {
+    setup.run_dir().join("metrics.sock")
+}
+
+/// Returns the configuration's table.
+pub fn table(setup: &Setup) -> String {
+    format!("[metrics]\nlisten = \"unix:{}\"\n", socket(setup).display())
+}
+
+/// Returns the value of a series, which is named with its labels.
+///
+/// # Panics
+/// There is no such series.
+pub fn value(daemon: &Daemon, series: &str) -> f64 {
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--fail", "--unix-socket"]).arg(socket(daemon.setup()));
+    let output = curl.arg("http://localhost/metrics").output().expect("curl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("a text");
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {series}: {text}"))
+}
