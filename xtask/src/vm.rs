@@ -86,7 +86,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             None => machine::Changes::Forgotten,
             Some(_) => machine::Changes::Kept(power_cut::disk(&root)?),
         },
-        shown: if options.memory { Some(memory::files(&root)?) } else { None },
+        shown: options.memory.then(|| memory::files(&root)),
         root,
     };
     if options.memory {
