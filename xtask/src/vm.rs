@@ -4,12 +4,13 @@
 //! from its units, is restarted and killed under load and removed again, and the most important tests run once more.
 //! The checks are in `integration/vm/`, one per file; this module makes the machine ([`root`]), copies the package and
 //! the programs into it ([`payload`]), boots it ([`machine`]) and prints the results ([`report`]). With `--power-cut` the
-//! machine is killed again and again instead ([`power_cut`]).
+//! machine is killed again and again instead ([`power_cut`]), with `--memory` once, and all its memory is searched ([`memory`]).
 //!
 //! It needs root, to make the root file system, and once Debian's archive. Nothing is mounted on this machine and no
 //! port is opened; the virtual machine has no network. All files are below `target/vm/`.
 
 mod machine;
+mod memory;
 mod payload;
 mod power_cut;
 mod report;
@@ -49,6 +50,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", conflicts_with_all = ["filter", "shell"],
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     power_cut: Option<u32>,
+    /// Run no check: end containers with secrets of every kind, through every door, and search all of the machine's memory one
+    /// second later, with the kernel as it is and with init_on_free=1
+    #[arg(long, conflicts_with_all = ["filter", "shell", "power_cut"])]
+    memory: bool,
     /// Use the binaries and the package as they are in target/
     #[arg(long)]
     no_build: bool,
@@ -70,7 +75,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         dist::build(workspace)?;
         deb::build(workspace)?;
     }
-    let with_tests = !options.no_tests && !options.shell && options.power_cut.is_none();
+    let with_tests = !options.no_tests && !options.shell && !options.memory && options.power_cut.is_none();
     let payload = payload::image(workspace, &options.filter, with_tests)?;
     let machine = machine::Machine {
         directory: workspace.target.join("vm"),
@@ -81,8 +86,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             None => machine::Changes::Forgotten,
             Some(_) => machine::Changes::Kept(power_cut::disk(&root)?),
         },
+        shown: options.memory.then(|| memory::files(&root)),
         root,
     };
+    if options.memory {
+        return memory::run(&machine, options.json);
+    }
     if let Some(cuts) = options.power_cut {
         return power_cut::run(&machine, cuts, options.json);
     }

@@ -1,4 +1,5 @@
-//! Search of all memory of the machine through /proc/kcore, including memory that no process owns any more.
+//! Search of all memory of the machine through /proc/kcore, including memory that no process owns any more; and of a virtual
+//! machine's, from outside.
 //!
 //! Of kcore's segments those are read that stand for memory of the machine; the others (modules, vmalloc) show the same
 //! pages once more. Pages of the searching process are left out: it has just read what it searches for, and an auditor
@@ -54,11 +55,24 @@ impl Search<'_> {
             }
         };
         for segment in &segments {
-            self.segment(&file, segment);
+            self.segment(&file, segment, None);
         }
     }
 
-    fn segment(&mut self, file: &File, segment: &Segment) {
+    /// Searches all memory of another machine: a file that begins with its first byte. `flags` is a copy of that machine's
+    /// /proc/kpageflags, of the same moment.
+    ///
+    /// # Errors
+    /// A file cannot be opened.
+    pub fn memory_image(&mut self, image: &Path, flags: &Path) -> io::Result<()> {
+        let (image, flags) = (File::open(image)?, File::open(flags)?);
+        let all = Segment { offset: 0, size: image.metadata()?.len(), physical: 0 };
+        self.segment(&image, &all, Some(&flags));
+        Ok(())
+    }
+
+    /// `flags` are those of another machine's pages.
+    fn segment(&mut self, file: &File, segment: &Segment, flags: Option<&File>) {
         let page = rustix::param::page_size() as u64;
         let mut at = 0;
         while at < segment.size {
@@ -72,7 +86,14 @@ impl Search<'_> {
             let mut found = Vec::new();
             self.needles.find(&self.buffer[..count], |label, offset| found.push((label, offset as u64)));
             if !found.is_empty() {
-                tell(&mut self.report, &found, segment.physical + at, page);
+                let from = segment.physical + at;
+                match flags {
+                    Some(flags) => tell(&mut self.report, &found, from, page, Some(flags), &HashSet::new()),
+                    None => {
+                        let (flags, own) = (File::open("/proc/kpageflags").ok(), own_pages(page).unwrap_or_default());
+                        tell(&mut self.report, &found, from, page, flags.as_ref(), &own);
+                    }
+                }
             }
             self.report.bytes += count as u64;
             // Over the seam, but for the end.
@@ -82,13 +103,18 @@ impl Search<'_> {
     }
 }
 
-fn tell(report: &mut Report, found: &[(&str, u64)], physical: u64, page: u64) {
-    let own = own_pages(page).unwrap_or_default();
-    let flags = File::open("/proc/kpageflags").ok();
+fn tell(
+    report: &mut Report,
+    found: &[(&str, u64)],
+    physical: u64,
+    page: u64,
+    flags: Option<&File>,
+    own: &HashSet<u64>,
+) {
     for (label, offset) in found {
         let number = (physical + offset) / page;
         if !own.contains(&number) {
-            let word = flags.as_ref().and_then(|flags| word(flags, number).ok());
+            let word = flags.and_then(|flags| word(flags, number).ok());
             report.hit(label, physical + offset, Place::Kernel { page: owner(word) });
         }
     }
@@ -205,6 +231,24 @@ mod tests {
         let found: Vec<_> = report.hits.iter().map(|hit| (hit.label.as_str(), hit.at, hit.windows)).collect();
         assert_eq!(found, [("seam", (1 << 50) + CHUNK as u64 - 20, 4), ("end", (1 << 51) + 8192, 2)], "{report}");
         assert!(report.unsearched.is_empty());
+    }
+
+    #[test]
+    fn another_machines_memory_is_searched_and_its_pages_are_told() {
+        let canary = Canary::random(64).unwrap();
+        let mut needles = Needles::new().unwrap();
+        needles.add("it", canary.as_bytes());
+        let dir = tempfile::tempdir().unwrap();
+        let (image, flags) = (dir.path().join("image"), dir.path().join("flags"));
+        let page = rustix::param::page_size();
+        fs::write(&image, [&vec![0; 2 * page + 8], canary.as_bytes(), &vec![0; page]].concat()).unwrap();
+        fs::write(&flags, [0, 0, 1_u64 << 10, 0].map(u64::to_ne_bytes).concat()).unwrap();
+        let mut search = Search::new(&needles);
+        search.memory_image(&image, &flags).unwrap();
+        let hits = search.report().hits;
+        assert_eq!(hits.len(), 1);
+        assert_eq!((&hits[0].place, hits[0].at), (&Place::Kernel { page: "free" }, 2 * page as u64 + 8));
+        assert_eq!(hits[0].windows, 4);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::root::Root;
 use crate::workspace::{run, step};
 
 /// Memory of the machine: enough for the checks, and for a container that fills its limit.
-const MEMORY_MB: &str = "2048";
+const MEMORY_MB: u32 = 2048;
 const PROCESSORS: &str = "2";
 /// The guest's last line.
 const DONE: &str = "@done";
@@ -31,6 +31,16 @@ pub(super) struct Machine {
     pub(super) accel: String,
     pub(super) deadline: Duration,
     pub(super) changes: Changes,
+    pub(super) shown: Option<Shown>,
+}
+
+/// Files in which all of the machine's memory lies, before and after its end.
+pub(super) struct Shown {
+    /// Its memory, from the first byte on.
+    pub(super) memory: PathBuf,
+    pub(super) memory_mb: u32,
+    /// A third disk, for what the machine tells of its pages.
+    pub(super) pages: PathBuf,
 }
 
 /// What becomes of changes to the machine's disk.
@@ -127,7 +137,14 @@ impl Machine {
 
     fn command(&self, words: &str, ports: &[&str]) -> Command {
         let mut command = Command::new("qemu-system-x86_64");
-        command.args(["-M", "q35", "-smp", PROCESSORS, "-m", MEMORY_MB, "-accel", self.accelerator()]);
+        command.args(["-M", "q35", "-smp", PROCESSORS, "-accel", self.accelerator()]);
+        let memory_mb = self.shown.as_ref().map_or(MEMORY_MB, |shown| shown.memory_mb);
+        command.args(["-m", &memory_mb.to_string()]);
+        if let Some(shown) = &self.shown {
+            let memory = format!("size={memory_mb}M,share=on,mem-path={}", escaped(&shown.memory));
+            command.args(["-object", &format!("memory-backend-file,id=memory,{memory}")]);
+            command.args(["-machine", "memory-backend=memory"]);
+        }
         // A nested KVM may refuse the flags by which this processor describes its vulnerabilities.
         command.args([
             "-cpu",
@@ -141,7 +158,9 @@ impl Machine {
             Changes::Forgotten => (&self.root.disk, "format=raw,snapshot=on"),
             Changes::Kept(file) => (file, "format=qcow2,cache=writeback"),
         };
-        for (name, image, mode) in [("root", root, mode), ("payload", &self.payload, "format=raw,readonly=on")] {
+        let pages = self.shown.as_ref().map(|shown| ("pages", &shown.pages, "format=raw"));
+        let disks = [("root", root, mode), ("payload", &self.payload, "format=raw,readonly=on")];
+        for (name, image, mode) in disks.into_iter().chain(pages) {
             command.args(["-drive", &format!("file={},if=none,id={name},{mode}", escaped(image))]);
             command.args(["-device", &format!("nvme,drive={name},serial={name}")]);
         }

@@ -1,0 +1,247 @@
+//! All of the machine's memory is searched one second after containers have ended, free pages and the kernel's buffers included.
+//!
+//! The guest (`integration/vm/memory`) runs containers with secrets of every kind, through every door, and ends half of them. Its
+//! memory is a file on this machine, which is searched when the machine has been killed. Lines of a boot:
+//!
+//! - `@secret STATE DOOR KIND DIGITS`: a secret, in hexadecimal, with the highest bit of each digit changed, so that the guest
+//!   holds it only where it went. `gone` when its container has ended, `kept` where one that goes on holds it.
+//! - `@settled RELEASE`: a second has passed since the last end, and /proc/kpageflags is on the third disk.
+//! - `@failed TEXT`: the guest cannot go on.
+//!
+//! The control is every secret that is kept: it must be found, by the same search. Those that are gone are told with their places;
+//! with `init_on_free=1` none may be found.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::process::ExitCode;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail, ensure};
+use executor_residue::{Needles, Place, Search, WINDOW};
+use serde_json::json;
+
+use super::machine::{Machine, Shown};
+use super::root::Root;
+use crate::workspace::step;
+
+/// Enough for the containers. The less there is, the sooner it is searched.
+const MEMORY_MB: u32 = 1024;
+/// /proc/kpageflags has 8 bytes for each page of 4 KiB.
+const PAGES_BYTES: u64 = MEMORY_MB as u64 * 256 * 8;
+const PAGE: u64 = 4096;
+
+/// Name of a secret: its door and its kind.
+type Name = (String, String);
+/// Bytes of a secret that were found, by the owner of their pages.
+type Places = BTreeMap<&'static str, u64>;
+
+/// Secrets of one boot.
+#[derive(Default)]
+struct Secrets {
+    gone: BTreeMap<Name, Vec<u8>>,
+    kept: BTreeMap<Name, Vec<u8>>,
+    /// Release of the kernel, when all have been told.
+    settled: Option<String>,
+}
+
+/// Places of each secret.
+#[derive(Default)]
+struct Found {
+    gone: BTreeMap<Name, Places>,
+    kept: BTreeMap<Name, Places>,
+}
+
+/// Returns the files in which the machine's memory will lie.
+pub(super) fn files(root: &Root) -> Shown {
+    let at = |name: &str| root.disk.with_file_name(name);
+    Shown { memory: at("memory"), memory_mb: MEMORY_MB, pages: at("memory.pages") }
+}
+
+/// Searches with the kernel as it is, and with `init_on_free=1`.
+pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> {
+    let mut told = Vec::new();
+    let mut passed = true;
+    for parameter in ["", "init_on_free=1"] {
+        let name = if parameter.is_empty() { "the kernel as it is" } else { parameter };
+        step(&format!("Booting the virtual machine: {name}"));
+        let ended = round(machine, parameter);
+        let (release, found) =
+            ended.inspect_err(|_| eprintln!("--- the end of the machine's console\n{}\n---", machine.console()))?;
+        let faults = found.faults(!parameter.is_empty());
+        eprintln!("Linux {release}, {name}: {MEMORY_MB} MB searched");
+        found.lines().iter().for_each(|line| eprintln!("  {line}"));
+        faults.iter().for_each(|fault| eprintln!("✘ {fault}"));
+        passed &= faults.is_empty();
+        let rows = |names: &BTreeMap<Name, Places>| {
+            let of = |((door, kind), places): (&Name, &Places)| json!({"door": door, "kind": kind, "bytes": places});
+            names.iter().map(of).collect::<Vec<_>>()
+        };
+        let (gone, control) = (rows(&found.gone), rows(&found.kept));
+        told.push(
+            json!({"parameter": parameter, "release": release, "gone": gone, "control": control, "faults": faults}),
+        );
+    }
+    if as_json {
+        println!("{:#}", json!({"passed": passed, "kernels": told}));
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One boot, and the search.
+fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> {
+    let shown = machine.shown.as_ref().context("a machine whose memory is no file")?;
+    for (file, bytes) in [(&shown.memory, u64::from(MEMORY_MB) << 20), (&shown.pages, PAGES_BYTES)] {
+        let made = File::create(file).and_then(|file| file.set_len(bytes));
+        made.with_context(|| file.display().to_string())?;
+    }
+    let running = machine.boot(&format!("vm.memory {parameter}"))?;
+    let deadline = Instant::now() + machine.deadline;
+    let mut secrets = Secrets::default();
+    let release = loop {
+        match running.line(deadline) {
+            Ok(line) => secrets.take(&line)?,
+            Err(RecvTimeoutError::Timeout) => bail!("no end after {} minutes", machine.deadline.as_secs() / 60),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine ended by itself"),
+        }
+        if let Some(release) = secrets.settled.take() {
+            break release;
+        }
+    };
+    running.cut()?;
+    let mut needles = Needles::new()?;
+    for (state, names) in [("gone", &secrets.gone), ("kept", &secrets.kept)] {
+        for ((door, kind), secret) in names {
+            needles.add(&format!("{state} {door} {kind}"), secret);
+        }
+    }
+    let mut search = Search::new(&needles);
+    search.memory_image(&shown.memory, &shown.pages)?;
+    let report = search.report();
+    ensure!(report.bytes >= u64::from(MEMORY_MB) << 20, "only {} bytes were searched", report.bytes);
+    let mut found = Found {
+        gone: secrets.gone.into_keys().map(|name| (name, BTreeMap::new())).collect(),
+        kept: secrets.kept.into_keys().map(|name| (name, BTreeMap::new())).collect(),
+    };
+    for hit in report.hits {
+        let Place::Kernel { page } = hit.place else { continue };
+        let words: Vec<&str> = hit.label.split(' ').collect();
+        let [state, door, kind] = words[..] else { continue };
+        let names = if state == "gone" { &mut found.gone } else { &mut found.kept };
+        names.entry((door.into(), kind.into())).or_default().insert(page, hit.windows * WINDOW as u64);
+        if state == "gone" && page != "free" {
+            eprintln!("  {door} {kind}: {page} page {}, address {:#x}", hit.at / PAGE, hit.at);
+        }
+    }
+    Ok((release, found))
+}
+
+impl Secrets {
+    fn take(&mut self, line: &str) -> anyhow::Result<()> {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["@secret", state, door, kind, digits] => {
+                let names = match state {
+                    "gone" => &mut self.gone,
+                    "kept" => &mut self.kept,
+                    _ => bail!("the guest: {line}"),
+                };
+                let secret = unmasked(digits).with_context(|| line.to_owned())?;
+                ensure!(secret.len() >= 2 * WINDOW, "the guest told {} bytes: {line}", secret.len());
+                names.insert((door.to_owned(), kind.to_owned()), secret);
+            }
+            ["@settled", release] => self.settled = Some(release.to_owned()),
+            ["@failed", ..] => bail!("the guest: {line}"),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Reads hexadecimal digits with the highest bit of each changed.
+fn unmasked(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2));
+    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok().map(|byte| byte ^ 0x88)).collect()
+}
+
+impl Found {
+    /// What must not be: a control that was not found, and, where the kernel overwrites what is freed, anything that is gone.
+    fn faults(&self, frees_clean: bool) -> Vec<String> {
+        let mut faults = Vec::new();
+        for ((door, kind), places) in &self.kept {
+            if places.is_empty() {
+                faults.push(format!("the control: {kind} through {door}, which a container holds, was not found"));
+            }
+        }
+        for ((door, kind), places) in &self.gone {
+            if frees_clean && !places.is_empty() {
+                faults.push(format!("{kind} through {door} was found: {}", line(places)));
+            }
+        }
+        if self.kept.is_empty() || self.gone.is_empty() {
+            faults.push("the guest told no secrets".to_owned());
+        }
+        faults
+    }
+
+    /// A line for each door and kind: what is left of those that are gone, and the control.
+    fn lines(&self) -> Vec<String> {
+        let mut names: Vec<&Name> = self.gone.keys().chain(self.kept.keys()).collect();
+        names.sort();
+        names.dedup();
+        let of = |name: &&Name| {
+            let [gone, kept] =
+                [&self.gone, &self.kept].map(|names| names.get(*name).map_or_else(|| "-".to_owned(), line));
+            format!("{:<8} {:<20} {gone:<44} control: {kept}", name.0, name.1)
+        };
+        names.iter().map(of).collect()
+    }
+}
+
+/// `64000 free, 64 slab`, in bytes.
+fn line(places: &Places) -> String {
+    let texts: Vec<String> = places.iter().map(|(page, bytes)| format!("{bytes} {page}")).collect();
+    if texts.is_empty() { "0".to_owned() } else { texts.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(lines: &[&str], left: &[&str], frees_clean: bool) -> usize {
+        let mut secrets = Secrets::default();
+        let digits = "00".repeat(32);
+        lines.iter().for_each(|line| secrets.take(&format!("@secret {line} {digits}")).unwrap());
+        let places = |state: &str, names: BTreeMap<Name, Vec<u8>>| {
+            let of = |name: Name| {
+                let is_left = left.contains(&&*format!("{state} {} {}", name.0, name.1));
+                (name, if is_left { [("free", 64)].into() } else { Places::new() })
+            };
+            names.into_keys().map(of).collect()
+        };
+        Found { gone: places("gone", secrets.gone), kept: places("kept", secrets.kept) }.faults(frees_clean).len()
+    }
+
+    #[test]
+    fn what_is_gone_may_be_left_where_the_kernel_keeps_it_and_the_control_must_be_found() {
+        let lines = ["gone unix file", "kept unix file"];
+        assert_eq!(faults(&lines, &["kept unix file"], true), 0);
+        assert_eq!(faults(&lines, &["kept unix file", "gone unix file"], false), 0);
+        assert_eq!(faults(&lines, &["kept unix file", "gone unix file"], true), 1);
+        assert_eq!(faults(&lines, &[], false), 1);
+        assert_eq!(faults(&lines[..1], &[], true), 1, "no control");
+        assert_eq!(faults(&lines[1..], &["kept unix file"], true), 1, "nothing that is gone");
+    }
+
+    #[test]
+    fn secrets_are_told_in_other_digits() {
+        assert_eq!(unmasked("c9ba").unwrap(), b"A2");
+        for wrong in ["c9b", "xx"] {
+            assert_eq!(unmasked(wrong), None);
+        }
+        let mut secrets = Secrets::default();
+        for wrong in ["@secret gone unix file c9ba", "@secret lost unix file c9ba", "@failed at the end"] {
+            secrets.take(wrong).unwrap_err();
+        }
+    }
+}
