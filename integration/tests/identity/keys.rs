@@ -14,7 +14,7 @@ use crate::{Ca, file, openssl, signers, with_identity};
 
 /// Adds a key of P-256 in every form in which a process can have it: the text of its file, the number in both orders of bytes, and
 /// as ring computes with it (Montgomery's form).
-fn add(needles: &mut Needles, label: &str, pem: &str) {
+pub(crate) fn add(needles: &mut Needles, label: &str, pem: &str) {
     // Before the number every such file has the same 36 bytes, and behind it is the public key.
     let (_, text) = pem.split_once('\n').unwrap();
     needles.add(&format!("{label}, its text"), &text.as_bytes()[48..91]);

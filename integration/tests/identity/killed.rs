@@ -1,5 +1,6 @@
 //! Processes that are killed while certificates are replaced.
 
+use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use executor_proto::v1::Container;
@@ -9,13 +10,11 @@ use integration::request::sleeper;
 use integration::residue::wait_until_settled;
 use integration::wait;
 
-use crate::keys::everywhere;
+use crate::keys::{add, everywhere};
 use crate::{Ca, file, openssl, signers, with_identity};
 
 /// Containers of a round, whose certificates are due at different times.
 const CONTAINERS: usize = 6;
-/// How the text of every private key of P-256 begins.
-const BEGINNING: &[u8] = b"MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg";
 
 fn due(container: &Container) -> SystemTime {
     let at = container.identity.as_ref().unwrap().renew_at.unwrap();
@@ -49,13 +48,17 @@ fn a_kill_while_certificates_are_replaced_leaves_pairs_that_fit() {
     let ca = Ca::new("cell CA");
     let mut daemon = ca.daemon();
     let mut needles = Needles::new().unwrap();
-    needles.add("a private key", BEGINNING);
+    let key_of = |needles: &mut Needles, container: &Container| {
+        let pem = fs::read_to_string(file(container, "instance.key")).unwrap();
+        add(needles, &format!("a key of {}", container.id), &pem);
+    };
     for round in 0..6_u64 {
         let start = |number| {
             let id = format!("r{round}-{number}");
             daemon.api.started(with_identity(sleeper(&id), Some(10)))
         };
         let containers: Vec<Container> = (0..CONTAINERS).map(start).collect();
+        containers.iter().for_each(|container| key_of(&mut needles, container));
         assert!(everywhere(&daemon, &needles, &signers(&daemon)).found(), "the control: shims have keys in force");
         let mut times: Vec<SystemTime> = containers.iter().map(due).collect();
         times.sort();
@@ -74,6 +77,7 @@ fn a_kill_while_certificates_are_replaced_leaves_pairs_that_fit() {
                 (identity.replaced > 0 && identity.problem.is_empty()).then_some(())
             });
             fits(container);
+            key_of(&mut needles, container);
         }
         for container in &containers {
             daemon.api.stop(&container.id, Some(0)).unwrap();

@@ -198,7 +198,7 @@ mod tests {
         assert!(Identity::of(b"no certificate").is_err());
     }
 
-    /// Who is two workloads is none: X509-SVID has such a certificate rejected. Other URIs have no such rule.
+    /// A certificate that names two workloads is rejected (X509-SVID, section 2). Other URIs have no such rule.
     #[test]
     fn a_spiffe_id_is_the_only_uri_of_its_certificate() {
         let of = |uris: &[&str]| Identity {
