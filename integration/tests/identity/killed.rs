@@ -21,11 +21,17 @@ fn due(container: &Container) -> SystemTime {
     UNIX_EPOCH + Duration::new(at.seconds as u64, at.nanos as u32)
 }
 
-/// Public keys of certificate and key, which are equal where they are a pair.
+/// Checks that certificate and key have one public key. They are read one after the other, between two readings of the certificate
+/// that are alike: so no new pair came meanwhile.
 fn fits(container: &Container) {
     let path = |name: &str| file(container, name).display().to_string();
-    let certified = openssl(&["x509", "-in", &path("instance.crt"), "-noout", "-pubkey"]);
-    assert_eq!(certified, openssl(&["pkey", "-in", &path("instance.key"), "-pubout"]), "{}", container.id);
+    let certified = || openssl(&["x509", "-in", &path("instance.crt"), "-noout", "-pubkey"]);
+    let (certified, of_key) = wait::until("no new pair comes meanwhile", || {
+        let before = certified();
+        let of_key = openssl(&["pkey", "-in", &path("instance.key"), "-pubout"]);
+        (before == certified()).then_some((before, of_key))
+    });
+    assert_eq!(certified, of_key, "{}", container.id);
 }
 
 /// Kills processes, and starts what a supervisor would start.
