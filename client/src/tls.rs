@@ -160,7 +160,10 @@ fn reason(error: &rustls::Error, tls: &Tls, name: &str) -> String {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 format!("its certificate is not for {name:?}; give the name that it has as the server name")
             }
-            other => format!("its certificate is not accepted: {other:?}"),
+            CertificateError::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
+                "its certificate is one of a CA (CA:TRUE); executord needs one of its own".to_owned()
+            }
+            other => format!("its certificate is not accepted: {other}"),
         },
         other => format!("the TLS handshake failed: {other}"),
     }

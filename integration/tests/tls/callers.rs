@@ -13,7 +13,7 @@ use integration::request::{RequestBuilder as _, sh};
 use integration::tls::{Authority, OPERATOR, TlsDaemon, identity, nobody};
 use integration::wait;
 use prost::Message as _;
-use rcgen::{DnType, SanType, date_time_ymd};
+use rcgen::{BasicConstraints, DnType, IsCa, SanType, date_time_ymd};
 
 const CALLERS: &str = "\
     [[callers]]\nuri = 'spiffe://test/reader'\nmethods = ['read']\n\
@@ -33,6 +33,8 @@ fn strangers_are_refused_with_the_reason() {
     half.distinguished_name.push(DnType::OrganizationalUnitName, "organization:b\u{1b}[31m");
     let mut two = identity(OPERATOR);
     two.subject_alt_names.push(SanType::URI("spiffe://test/x".try_into().unwrap()));
+    let mut authority = identity(OPERATOR);
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let own = &tls.authority;
     let table = [
         ("other", other.caller(OPERATOR), "does not trust the CA", "not signed by a CA of listen.tcp.client_ca"),
@@ -40,6 +42,7 @@ fn strangers_are_refused_with_the_reason() {
         ("future", own.issue(&future), "is expired or not valid yet", "its certificate is not valid yet"),
         ("nobody", own.issue(&nobody()), "has an identity of", "matches its certificate (no identity)"),
         ("stranger", own.caller("spiffe://test/x"), "has an identity of", "(uri \"spiffe://test/x\")"),
+        ("authority", own.issue(&authority), "executord refused", "its certificate is one of a CA (CA:TRUE)"),
         ("two", own.issue(&two), "has an identity of", "uri \"spiffe://test/operator\", uri \"spiffe://test/x\""),
         ("half", own.issue(&half), "has an identity of", "cn \"rep\", ou \"organization:b\\u{1b}[31m\""),
     ];

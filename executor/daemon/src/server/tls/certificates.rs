@@ -240,7 +240,10 @@ impl Certificates {
                 Refused::NotValidYet | Refused::NotValidYetContext { .. } => {
                     "its certificate is not valid yet".to_owned()
                 }
-                other => format!("its certificate is not accepted: {other:?}"),
+                Refused::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
+                    "its certificate is one of a CA (CA:TRUE), which no caller has".to_owned()
+                }
+                other => format!("its certificate is not accepted: {other}"),
             },
             (rustls::Error::NoCertificatesPresented, None) => "it has no certificate".to_owned(),
             (other, None) => format!("the handshake failed: {other}"),
