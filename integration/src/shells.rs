@@ -8,6 +8,11 @@ use std::path::{Path, PathBuf};
 
 use crate::host;
 
+/// Returns whether containers begin as shells.
+pub fn are_on() -> bool {
+    std::env::var("EXECUTOR_SHELLS").map_or(true, |ready| ready != "0")
+}
+
 /// Returns a configuration with the number of shells that the tests are run with, where it does not say one.
 pub fn configured(toml: &str) -> String {
     match std::env::var("EXECUTOR_SHELLS") {

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use integration::dist;
+use integration::{dist, shells};
 
 /// Number of kills, over all lives.
 const SAMPLE: &str = "90";
@@ -22,7 +22,7 @@ fn executor_crash() -> Command {
 #[test]
 fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
     let mut command = executor_crash();
-    command.args(["--sample", SAMPLE, "--json"]);
+    command.args(["--sample", SAMPLE, "--json"]).args(shells::are_on().then_some("--shells"));
     if let Ok(offset) = std::env::var(OFFSET) {
         command.args(["--offset", &offset]);
     }
