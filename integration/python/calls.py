@@ -8,12 +8,7 @@ import sys
 
 import grpc
 
-
-def connect(address, files):
-    if not files:
-        return grpc.insecure_channel(f"unix://{address}")
-    certificate, key, ca = (open(file, "rb").read() for file in files)
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate))
+from client import connect
 
 
 def main(address, files):

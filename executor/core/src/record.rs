@@ -86,12 +86,7 @@ pub struct PreparedStep {
 impl Prepared {
     /// The number of a file's group, where its owner has this one.
     pub fn gid_of(&self, file: &PlannedFile) -> u32 {
-        self.gid_for(file, &self.user)
-    }
-
-    /// The number of the group of a file of this user.
-    pub fn gid_for(&self, file: &PlannedFile, owner: &ResolvedUser) -> u32 {
-        gid_among(&self.file_groups, file, owner)
+        gid_among(&self.file_groups, file, &self.user)
     }
 }
 

@@ -10,42 +10,41 @@
 //! Reports may come twice, late or not at all: `lifecycle::advance` alone decides which of them are new, and only an
 //! exit record completes a container, unless no process is left that could write one.
 
+mod changes;
+mod deadline;
+
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::backoff::Backoff;
-use executor_core::checks::Change;
 use executor_core::lifecycle::{State, advance};
-use executor_core::protocol::{self, EndUnhealthy, LauncherAnswer, LauncherCall, ShimCall, ShimNews};
-use executor_core::record::{Exit, FailureKind, RestartRecord, StepRecord};
+use executor_core::protocol::{self, LauncherAnswer, LauncherCall, ShimCall, ShimNews};
+use executor_core::record::{Exit, FailureKind};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::deadline::Deadline;
 use crate::certify::Renewing;
-use crate::checks::{CheckReport, Checking};
+use crate::checks::Checking;
 use crate::container::link::ShimLink;
 use crate::container::{Handle, Presence, records};
 use crate::deletion::forget;
 use crate::events::EventKind;
 use crate::facts::Facts;
 use crate::following::Following;
-use crate::identity::IdentityRecord;
 use crate::launcher::{CallError, Session};
 use crate::members;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::quarantine::{Phase, Quarantine};
-use crate::sources::{SourceChange, SourceNews, any_stale};
+use crate::sources::SourceNews;
 use crate::transfers::Transferring;
 
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-
-/// Time between two looks at the end of a grace period, which another stop can bring forward.
-const STOP_LOOK: Duration = Duration::from_secs(1);
 
 /// Longest wait for the ledger's disk. Without it the container goes on: the ledger writes as soon as it can.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
@@ -109,35 +108,6 @@ enum FollowEnd {
     Lost,
     /// The launcher reported that the shim is gone and the container finished.
     Finished,
-}
-
-/// Limit of a part of a container's life.
-struct Deadline {
-    phase: Phase,
-    since: Instant,
-    limit: Duration,
-    /// The container's own grace period.
-    grace: Duration,
-    link: Option<Arc<ShimLink>>,
-}
-
-impl Deadline {
-    /// Resolves when the limit is reached; never where there is none. A stop is counted from the end of the grace period, which
-    /// another stop can bring forward.
-    async fn reached(deadline: Option<Self>) {
-        let Some(Self { phase, since, limit, grace, link }) = deadline else { return std::future::pending().await };
-        if phase != Phase::Stop {
-            return tokio::time::sleep_until(since + limit).await;
-        }
-        loop {
-            let told = link.as_ref().and_then(|link| link.kill_at()).unwrap_or(since + grace);
-            let due = told.max(since) + limit;
-            if due <= Instant::now() {
-                return;
-            }
-            tokio::time::sleep_until(due.min(Instant::now() + STOP_LOOK)).await;
-        }
-    }
 }
 
 /// Waits for the next change of the sources of secrets.
@@ -446,139 +416,6 @@ impl Actor {
                 }
             }
         }
-    }
-
-    /// Takes over a report of a state before `completed`. The record may be ahead of the report; the state follows the
-    /// reports, so that a process that ran for a moment only is still seen to have run.
-    fn reached(&mut self, reported: State) {
-        let (steps, restarts) = (self.facts.steps.clone(), self.facts.restarts.clone());
-        let (generation, egress) = (self.facts.files_generation, self.facts.egress_generation);
-        // Without a record the container is at its end: the exit record follows.
-        if let Err(error) = records::progress(&self.node.config.paths, &mut self.facts) {
-            let (id, error) = (self.handle.id(), crate::chain(&error));
-            tracing::error!(container = %id, error, "cannot use the container's record");
-        }
-        self.advance(reported);
-        self.steps_changed(&steps, restarts.as_ref());
-        if generation > 0 && self.facts.files_generation > generation {
-            self.files_updated();
-        }
-        if self.facts.egress_generation > egress {
-            self.egress_updated();
-        }
-    }
-
-    /// Reports that the egress was replaced, by this daemon or another.
-    fn egress_updated(&self) {
-        let (id, generation) = (self.handle.id(), self.facts.egress_generation);
-        tracing::info!(container = %id, egress_generation = generation);
-        self.node.metrics.egress_updated();
-        self.node.events.append(id, EventKind::EgressUpdated(generation), None, crate::now());
-        self.node.ledger.put(Arc::new(self.facts.clone()));
-    }
-
-    /// Reports steps of a tree of actions that have started or ended since `before`, and restarts.
-    fn steps_changed(&self, before: &[StepRecord], restarts: Option<&RestartRecord>) {
-        if self.facts.steps != before || self.facts.restarts.as_ref() != restarts {
-            let (id, events) = (self.handle.id(), &self.node.events);
-            let count = |restarts: Option<&RestartRecord>| restarts.map_or(0, |restarts| restarts.count);
-            self.node.metrics.restarted(count(self.facts.restarts.as_ref()).saturating_sub(count(restarts)));
-            events.append_restart(id, restarts, self.facts.restarts.as_ref());
-            events.append_steps(id, before, &self.facts.steps);
-            self.node.ledger.put(Arc::new(self.facts.clone()));
-        }
-    }
-
-    /// Takes over what the checks have found, and has a container ended that is not healthy.
-    fn checked(&mut self, link: &Arc<ShimLink>, report: CheckReport) {
-        let CheckReport { health, change, keep, output } = report;
-        self.facts.health = Some(Arc::new(health));
-        let facts = Arc::new(self.facts.clone());
-        self.handle.publish(Presence::Present(Arc::clone(&facts)));
-        let id = self.handle.id();
-        let kind = match &change {
-            None => None,
-            Some(Change::Ready) => Some(EventKind::Ready),
-            Some(Change::NotReady) => Some(EventKind::NotReady),
-            Some(Change::End(_)) => Some(EventKind::Unhealthy),
-        };
-        if let Some(kind) = kind {
-            tracing::info!(container = %id, health = ?kind);
-            self.node.events.append(id, kind, None, crate::now());
-        }
-        if keep {
-            self.node.ledger.put(facts);
-        }
-        if let Some(Change::End(reason)) = change {
-            let (link, id) = (Arc::clone(link), id.clone());
-            let run = self.facts.run().map_or(0, |(run, _)| run);
-            // The answer comes by way of this task. Without it the connection is lost, and checks begin again with the next.
-            tokio::spawn(async move {
-                let end = EndUnhealthy { reason, output: output.to_string(), run };
-                if let Err(Some(problem)) = link.call(ShimCall::EndUnhealthy(end)).await {
-                    tracing::error!(container = %id, "the container that is not healthy was not ended: {problem}");
-                }
-            });
-        }
-    }
-
-    /// Takes over a change of the sources of secrets.
-    fn sources_changed(&mut self, SourceNews { change, done }: SourceNews) {
-        let before = std::mem::take(&mut self.facts.sources);
-        self.facts.sources.clone_from(&before);
-        let is_asked = matches!(change, SourceChange::Replaced { .. });
-        let identity = self.facts.identity.clone();
-        change.apply(&mut self.facts.sources, &mut self.facts.identity);
-        let id = self.handle.id();
-        let facts = Arc::new(self.facts.clone());
-        self.handle.publish(Presence::Present(Arc::clone(&facts)));
-        let kind = match (any_stale(&before), any_stale(&facts.sources)) {
-            (false, true) => Some(EventKind::SecretsStale),
-            (true, false) => Some(EventKind::SecretsFresh),
-            _ => None,
-        };
-        if let Some(kind) = kind {
-            let why = facts.sources.iter().find_map(|source| source.stale.as_ref()).map(|stale| &*stale.why);
-            tracing::info!(container = %id, secrets = ?kind, why);
-            self.node.events.append(id, kind, None, crate::now());
-        }
-        self.identity_changed(identity.as_ref());
-        if !is_asked {
-            self.node.ledger.put(facts);
-            let _ = done.send(()); // it may not wait any longer
-            return;
-        }
-        // A caller's update is not undone by an older source that comes back after a kill.
-        let written = self.node.ledger.put_durably(facts);
-        tokio::spawn(async move {
-            let _ = tokio::time::timeout(DURABLE_WITHIN, written).await;
-            let _ = done.send(());
-        });
-        if self.facts.state == State::Running {
-            self.following = Following::begin(&self.node, &self.handle, &self.facts);
-        }
-    }
-
-    /// Reports that the certificate was replaced, or was not for the first time.
-    fn identity_changed(&self, before: Option<&IdentityRecord>) {
-        let (Some(before), Some(after)) = (before, self.facts.identity.as_ref()) else { return };
-        let kind = match (before.stale.is_some(), after.stale.is_some()) {
-            _ if before.serial != after.serial => EventKind::IdentityReplaced,
-            (false, true) => EventKind::IdentityNotReplaced,
-            _ => return,
-        };
-        let id = self.handle.id();
-        tracing::info!(container = %id, identity = ?kind, serial = after.serial, until = ?after.not_after);
-        self.node.events.append(id, kind, None, crate::now());
-    }
-
-    /// Reports that the secret files were replaced, by this daemon or another.
-    fn files_updated(&self) {
-        let (id, generation) = (self.handle.id(), self.facts.files_generation);
-        tracing::info!(container = %id, files_generation = generation);
-        self.node.metrics.rotated();
-        self.node.events.append(id, EventKind::FilesUpdated(generation), None, crate::now());
-        self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
     /// Completes the container if its exit record is there; true if so.

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use executor_bundles::catalog::{Catalog, load};
 
-const PACKAGES: usize = 500;
+/// A debug build, which the ordinary tests are, is ten times slower and shows the same.
+const PACKAGES: usize = if cfg!(debug_assertions) { 50 } else { 500 };
 const BUNDLES: usize = 20;
 
 /// What makes a bundle large: a description, images, examples, and an object in base64.

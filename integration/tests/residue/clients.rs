@@ -57,7 +57,7 @@ fn while_clients_of_other_languages_keep_their_connections() {
             "python",
             Box::new(|| {
                 let mut command = Command::new(env("EXECUTOR_PYTHON"));
-                command.arg(here.join("python/calls.py")).arg(&socket);
+                command.arg(here.join("python/calls.py")).arg(&socket).env("PYTHONDONTWRITEBYTECODE", "1");
                 command
             }),
         ),

@@ -133,6 +133,7 @@ fn a_python_client_calls_over_tls() {
         let files = tls.files(name, &tls.authority.caller(uri));
         let mut command = Command::new(&python);
         command.arg(&script).arg(&tls.address).args([&files.certificate, &files.key, &files.ca]);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let line = format!("{method} {}\n", BASE64_STANDARD.encode(request));
         child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();

@@ -13,14 +13,13 @@ use executor_core::idmap::IdMap;
 use executor_core::placement::{self, MountPoint, VolumeSize};
 use executor_core::plan::Plan;
 use executor_core::protocol::Refused;
-use executor_core::record::gid_among;
 use executor_core::users::ResolvedUser;
-use executor_secrets::volume::{Access, Owner, Volume};
+use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
 
 use super::control::Control;
 use super::helper::Failed;
-use super::inject::{attached_if_need_be, with_contents};
+use super::inject::{attached_if_need_be, ownership, with_contents};
 use super::limits;
 use crate::errors::failed;
 use crate::finish::Remains;
@@ -98,9 +97,7 @@ impl Files<'_> {
 
     fn fill(&self, host: &Host, volume: &Volume, contents: &MemFile) -> Result<(), Failed> {
         let files = &self.plan.files;
-        let gid = |file| self.id_map.host(gid_among(self.file_groups, file, self.user));
-        let access: Vec<Access> = files.iter().map(|file| Access { mode: file.mode, gid: gid(file) }).collect();
-        let owner = Owner { uid: self.id_map.host(self.user.uid), gid: self.id_map.host(self.user.gid) };
+        let (owner, access) = ownership(files, self.user, self.file_groups, self.id_map);
         with_contents(contents, files.iter().map(|file| file.size), |contents| {
             let mut hold = |file: BorrowedFd<'_>| {
                 volume.hold(file.try_clone_to_owned()?);

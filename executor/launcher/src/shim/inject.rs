@@ -10,6 +10,7 @@
 //! container the way to the daemon. A view of those inputs lies below that mount, where only root of the host reaches it:
 //! a launcher that finds a container without its shim and without a handle takes the handle from there.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -20,9 +21,10 @@ use executor_core::payload::{self, ProcessPayload};
 use executor_core::placement::{GENERATIONS_DIR, MountPoint, STEPS_DIR};
 use executor_core::plan::{Layout, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
-use executor_core::record::{Prepared, PreparedStep};
+use executor_core::record::{Prepared, PreparedStep, gid_among};
 use executor_core::spec::DeviceNode;
 use executor_core::token::RUNTIME_DIR;
+use executor_core::users::ResolvedUser;
 use executor_core::validate::{Violation, check_url};
 use executor_secrets::volume::{Access, Owner, Pass, StepSecrets, Volume};
 use executor_secrets::{Token, TokenDigest};
@@ -71,14 +73,16 @@ pub(super) struct Injection<'a> {
     pub(super) devices: &'a [DeviceNode],
 }
 
-/// Owner of a container's files, on the host.
-pub(super) fn owner(prepared: &Prepared, ids: IdMap) -> Owner {
-    Owner { uid: ids.host(prepared.user.uid), gid: ids.host(prepared.user.gid) }
-}
-
-/// Mode and group of each file, on the host.
-pub(super) fn access(files: &[PlannedFile], prepared: &Prepared, ids: IdMap) -> Vec<Access> {
-    files.iter().map(|file| Access { mode: file.mode, gid: ids.host(prepared.gid_of(file)) }).collect()
+/// Owner of a user's files, and mode and group of each, on the host. `groups` are those that files name.
+pub(super) fn ownership(
+    files: &[PlannedFile],
+    user: &ResolvedUser,
+    groups: &BTreeMap<String, u32>,
+    ids: IdMap,
+) -> (Owner, Vec<Access>) {
+    let access = |file: &PlannedFile| Access { mode: file.mode, gid: ids.host(gid_among(groups, file, user)) };
+    let owner = Owner { uid: ids.host(user.uid), gid: ids.host(user.gid) };
+    (owner, files.iter().map(access).collect())
 }
 
 /// Lets `write` have a copy of the contents of files, if they have these sizes. The copy is charged to where the calling
@@ -213,8 +217,8 @@ impl Injection<'_> {
 
     /// Writes the files, as a part of the container as far as memory goes, and what else is kept with them.
     fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
-        let owner = owner(self.prepared, self.id_map);
-        let access = access(&self.plan.files, self.prepared, self.id_map);
+        let Prepared { user, file_groups, .. } = self.prepared;
+        let (owner, access) = ownership(&self.plan.files, user, file_groups, self.id_map);
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
         let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
         let of_steps = self.plan.actions.iter().flat_map(|_| &self.plan.processes).flat_map(|process| &process.files);
@@ -285,10 +289,7 @@ impl Injection<'_> {
         for (index, ((process, PreparedStep { user, mounts, .. }), payload)) in all.enumerate() {
             let (own, rest) = contents.split_at(process.files.len());
             contents = rest;
-            let gid = |file| self.id_map.host(self.prepared.gid_for(file, user));
-            let access: Vec<Access> =
-                process.files.iter().map(|file| Access { mode: file.mode, gid: gid(file) }).collect();
-            let owner = Owner { uid: self.id_map.host(user.uid), gid: self.id_map.host(user.gid) };
+            let (owner, access) = ownership(&process.files, user, &self.prepared.file_groups, self.id_map);
             let secrets = StepSecrets { process: index, payload, mounts, contents: own, access: &access, owner };
             volume.fill_step(steps.as_fd(), &secrets, pass)?;
         }

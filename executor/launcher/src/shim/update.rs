@@ -31,7 +31,7 @@ use executor_sys::process;
 
 use super::Ready;
 use super::helper::{self, Failed, NotDone};
-use super::inject::{access, owner, with_contents};
+use super::inject::{ownership, with_contents};
 use super::stdio::Log;
 use super::watch::Watch;
 use crate::errors::failed;
@@ -418,7 +418,7 @@ fn write(
     process::be_expendable().map_err(failed("oom_score_adj"))?;
     let ids = record.id_map();
     let prepared = record.prepared.as_ref().ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
-    let (owner, access) = (owner(prepared, ids), access(&update.files, prepared, ids));
+    let (owner, access) = ownership(&update.files, &prepared.user, &prepared.file_groups, ids);
     let sizes = update.changed.iter().map(|index| update.files[*index].size);
     with_contents(contents, sizes, |contents| {
         host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;

@@ -1,0 +1,41 @@
+//! When a part of a container's life has taken too long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::container::link::ShimLink;
+use crate::quarantine::Phase;
+
+/// Time between two looks at the end of a grace period, which another stop can bring forward.
+const STOP_LOOK: Duration = Duration::from_secs(1);
+
+/// Limit of a part of a container's life.
+pub(super) struct Deadline {
+    pub(super) phase: Phase,
+    pub(super) since: Instant,
+    pub(super) limit: Duration,
+    /// The container's own grace period.
+    pub(super) grace: Duration,
+    pub(super) link: Option<Arc<ShimLink>>,
+}
+
+impl Deadline {
+    /// Resolves when the limit is reached; never where there is none. A stop is counted from the end of the grace period, which
+    /// another stop can bring forward.
+    pub(super) async fn reached(deadline: Option<Self>) {
+        let Some(Self { phase, since, limit, grace, link }) = deadline else { return std::future::pending().await };
+        if phase != Phase::Stop {
+            return tokio::time::sleep_until(since + limit).await;
+        }
+        loop {
+            let told = link.as_ref().and_then(|link| link.kill_at()).unwrap_or(since + grace);
+            let due = told.max(since) + limit;
+            if due <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(due.min(Instant::now() + STOP_LOOK)).await;
+        }
+    }
+}
