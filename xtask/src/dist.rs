@@ -38,13 +38,7 @@ pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERA
 
 /// Builds the product. Answers a line for each binary: path, size, kind.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
-    needs::require(&needs::BUILD)?;
-    step("Building executor-launcher (static)");
-    cargo(workspace, &["-p", LAUNCHER], true)?;
-    step("Building executord, agent-cli and the programs beside it");
-    cargo(workspace, &["-p", DAEMON, "-p", CLI, "-p", BUNDLES, "-p", CONVENTIONS, "-p", KUBE, "-p", OPERATORS], false)?;
-
-    elf::require_static(&built(workspace, LAUNCHER))?;
+    build_daemons(workspace, &[CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS])?;
     std::fs::create_dir_all(workspace.dist())?;
     let mut lines = Vec::new();
     for name in PROGRAMS {
@@ -52,15 +46,51 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
         let size = install(&built(workspace, name), &workspace.dist().join(name))?;
         lines.push(format!("{:<40} {:>6.1} MB  {kind}", workspace.dist().join(name).display(), megabytes(size)));
     }
+    for (name, program) in link(&workspace.dist())? {
+        lines.push(format!("{:<40} {:>9}  link to {program}", workspace.dist().join(name).display(), ""));
+    }
+    Ok(lines)
+}
+
+/// Builds what the tests start, and answers the directory that it is in: the daemons and agent-cli as they ship, because an optimizer
+/// might remove a wipe; the programs of front ends as debug binaries, which takes minutes less.
+pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    build_daemons(workspace, &[CLI])?;
+    step("Building the programs of front ends, not optimized");
+    // All packages, so that the tests find their dependencies built with the same features.
+    run(workspace.cargo(["build", "--workspace", "--bins"]).arg("--target-dir").arg(&workspace.target))?;
+    let dir = workspace.target.join("tested");
+    std::fs::create_dir_all(&dir)?;
+    for name in PROGRAMS {
+        let as_it_ships = [DAEMON, LAUNCHER, CLI].contains(&name);
+        let from = if as_it_ships { built(workspace, name) } else { workspace.target.join("debug").join(name) };
+        install(&from, &dir.join(name))?;
+    }
+    link(&dir)?;
+    Ok(dir)
+}
+
+/// Builds the daemons as they ship, and these programs with them.
+fn build_daemons(workspace: &Workspace, programs: &[&str]) -> anyhow::Result<()> {
+    needs::require(&needs::BUILD)?;
+    step("Building executor-launcher (static)");
+    cargo(workspace, &["-p", LAUNCHER], true)?;
+    step(&format!("Building executord, {}", programs.join(", ")));
+    let packages: Vec<&str> = std::iter::once(&DAEMON).chain(programs).flat_map(|name| ["-p", *name]).collect();
+    cargo(workspace, &packages, false)?;
+    elf::require_static(&built(workspace, LAUNCHER))
+}
+
+/// Makes the links beside the programs of a directory, and answers them.
+fn link(dir: &Path) -> anyhow::Result<[(&'static str, &'static str); 2]> {
     for (name, program) in LINKS {
-        let link = workspace.dist().join(name);
+        let link = dir.join(name);
         if link.symlink_metadata().is_ok() {
             std::fs::remove_file(&link).with_context(|| link.display().to_string())?;
         }
         std::os::unix::fs::symlink(program, &link).with_context(|| link.display().to_string())?;
-        lines.push(format!("{:<40} {:>9}  link to {program}", link.display(), ""));
     }
-    Ok(lines)
+    Ok(LINKS)
 }
 
 /// Builds a program of the repository that is not part of the product, with the product's profile, and

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: all tests, with their set-up.
 //!
-//! The tests that need root start the real binaries out of `target/dist/`. They are handed over by the
+//! The tests that need root start the real binaries ([`dist::build_tested`]). They are handed over by the
 //! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (the same, so that they wipe nothing),
 //! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_CLIENTS (service binding clients, OpenBao). One cargo run
 //! builds and runs everything: two with different packages would unify features differently and build the large dependencies twice.
@@ -48,8 +48,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         let python = python::environment(workspace)?;
         environment.push(("EXECUTOR_CLIENTS", clients::install(workspace, &python)?.into()));
         environment.push(("EXECUTOR_PYTHON", python.into()));
-        dist::build(workspace)?;
-        environment.push(("EXECUTOR_DIST", workspace.dist().into()));
+        environment.push(("EXECUTOR_DIST", dist::build_tested(workspace)?.into()));
         environment.push(("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?.into()));
         // One at a time, because root tests count what is on the host before and after.
         environment.push(("RUST_TEST_THREADS", "1".into()));

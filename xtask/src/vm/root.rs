@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::workspace::{Workspace, run, step};
+use crate::workspace::{Workspace, output, run, step};
 
 /// Packages that the checks use, besides Debian's essential ones. A check that needs a program adds its package here.
 const PACKAGES: &[&str] = &[
@@ -138,5 +138,6 @@ pub(super) fn make_ext4(tree: &Path, image: &Path, size: &str) -> anyhow::Result
     let _ = fs::remove_file(image);
     let mut command = Command::new("mke2fs");
     command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-E", "root_owner=0:0", "-d"]);
-    run(command.arg(tree).arg(image).arg(size))
+    // In spite of -q it says on standard output what it makes, where figures may go.
+    output(command.arg(tree).arg(image).arg(size)).map(drop)
 }
