@@ -11,7 +11,7 @@ mod screen;
 mod secret;
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
@@ -41,11 +41,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     } else {
         dist::build_quickly(workspace)?
     };
+    show(&programs)
+}
+
+/// Runs and checks, with the programs of a directory.
+pub(crate) fn show(programs: &Path) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new();
     screen.title("A secret file in a container, and what is left of it");
 
     let secret = Secret::random()?;
-    let daemon = Daemon::start(&programs)?;
+    let daemon = Daemon::start(programs)?;
     let command = "agent-cli run --user 1000:1000 --file /etc/cf-service-bindings/db/password=@- -- sh -c ...";
     screen.heading("A daemon of its own runs this");
     screen.quote(&[command.to_owned(), format!("with {secret} on standard input")]);

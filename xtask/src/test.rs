@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use crate::workspace::{Workspace, is_root, step};
-use crate::{clients, dist, needs, python};
+use crate::{clients, demo, dist, needs, python};
 
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
@@ -42,14 +42,20 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     let with_root = is_root() && !options.no_root;
     let mut cargo = workspace.cargo_with_ctrl_c(["test", "--workspace", "--no-fail-fast"]);
     let mut environment: Vec<(&str, OsString)> = Vec::new();
+    let mut showed = true;
     needs::require(&needs::TEST)?;
     if with_root {
         needs::require(needs::ROOT_TEST)?;
         let python = python::environment(workspace)?;
         environment.push(("EXECUTOR_CLIENTS", clients::install(workspace, &python)?.into()));
         environment.push(("EXECUTOR_PYTHON", python.into()));
-        environment.push(("EXECUTOR_DIST", dist::build_tested(workspace)?.into()));
+        let tested = dist::build_tested(workspace)?;
         environment.push(("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?.into()));
+        if options.filter.is_none() {
+            step("Showing the demo");
+            showed = demo::show(&tested)? == ExitCode::SUCCESS;
+        }
+        environment.push(("EXECUTOR_DIST", tested.into()));
         // One at a time, because root tests count what is on the host before and after.
         environment.push(("RUST_TEST_THREADS", "1".into()));
         cargo.envs(environment.iter().map(|(name, value)| (name, value)));
@@ -66,7 +72,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
         cargo.args(["--", "--include-ignored", "--skip", QUOTA_TEST]);
     }
-    let mut passed = cargo.status()?.success();
+    let mut passed = cargo.status()?.success() && showed;
     if with_root && options.filter.is_none() && options.shells.is_none() {
         step("Running some of them without shells");
         let mut args = vec!["test".to_owned(), "--workspace".to_owned(), "--no-fail-fast".to_owned()];

@@ -12,8 +12,10 @@ const SECRETS: &str = "executor-secrets";
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// It lives in another pid namespace: the container's own, not one of ours.
+    /// It lives in another pid namespace: the container's own, not one of ours, nor that of a shell.
     pub(super) contained: bool,
+    /// It is a shell that waits, or its init.
+    of_shell: bool,
     /// It is process 1 there.
     pub(super) is_init: bool,
     parent: u32,
@@ -37,6 +39,7 @@ impl Process {
             pid,
             name: name.to_owned(),
             contained: numbers.len() > 1,
+            of_shell: name == "executor-shell",
             is_init: numbers.len() > 1 && numbers.last() == Some(&"1"),
             parent: fields.get(1)?.parse().ok()?,
             started: (*fields.get(19)?).to_owned(),
@@ -52,7 +55,11 @@ impl Process {
 
 impl fmt::Display for Process {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.contained { "in the container" } else { "" };
+        let place = match self {
+            Self { of_shell: true, .. } => "waits for a container",
+            Self { contained: true, .. } => "in the container",
+            _ => "",
+        };
         let line = format!("{:<18} pid {:<7} uid {:<6} {place}", self.name, self.pid, self.uid);
         out.write_str(line.trim_end())
     }
@@ -63,12 +70,18 @@ pub(super) fn processes_below(root: u32) -> anyhow::Result<Vec<Process>> {
     let pids = std::fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let mut others: Vec<_> = pids.filter_map(Process::read).collect();
     let mut found: Vec<Process> = Vec::new();
-    let mut wanted = vec![root];
-    while let Some(pid) = wanted.pop() {
-        let (hits, rest) = others.into_iter().partition(|process: &Process| process.pid == pid);
+    let mut wanted = vec![(root, false)];
+    while let Some((pid, of_shell)) = wanted.pop() {
+        let (hits, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(|process: &Process| process.pid == pid);
         others = rest;
-        found.extend::<Vec<_>>(hits);
-        wanted.extend(others.iter().filter(|process| process.parent == pid).map(|process| process.pid));
+        for mut process in hits {
+            if of_shell {
+                (process.of_shell, process.contained, process.is_init) = (true, false, false);
+            }
+            let children = others.iter().filter(|other| other.parent == pid);
+            wanted.extend(children.map(|child| (child.pid, process.of_shell)));
+            found.push(process);
+        }
     }
     Ok(found)
 }
