@@ -12,6 +12,7 @@ pub mod fuse;
 pub mod guide;
 pub mod host;
 pub mod http2;
+pub mod identity;
 pub mod images;
 pub mod lanes;
 pub mod launcher;
