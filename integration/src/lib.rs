@@ -31,6 +31,7 @@ pub mod runtime;
 pub mod shells;
 pub mod streams;
 pub mod supervised;
+pub mod terminal;
 pub mod tls;
 pub mod tree;
 pub mod wait;
