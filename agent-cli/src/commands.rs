@@ -307,7 +307,7 @@ impl Work for Prepared {
 
     fn interruption(&self) -> Interruption {
         match self {
-            Self::Run(_) | Self::Audit(_) => Interruption::Heeded,
+            Self::Run(_) | Self::Audit(_) | Self::Direct(Direct::Drain(_)) => Interruption::Heeded,
             // A file that is half fetched is taken away again; a terminal is put back.
             Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_) | Direct::Top(_)) => Interruption::CutOff,
             _ => Interruption::Ends,
@@ -322,13 +322,13 @@ impl Work for Prepared {
             Self::Image(prepared) => image::image(session, prepared).await,
             Self::Pod(prepared) => pod::pod(session, prepared).await,
             Self::Audit(args) => audit::audit(session, args, interrupts).await,
-            Self::Direct(direct) => direct.carry_out(session).await,
+            Self::Direct(direct) => direct.carry_out(session, interrupts).await,
         }
     }
 }
 
 impl Direct {
-    async fn carry_out(self, session: &Session) -> Result<u8, Failure> {
+    async fn carry_out(self, session: &Session, interrupts: &mut Interrupts) -> Result<u8, Failure> {
         let client = &session.client;
         match self {
             Self::Ps(args) => ps::ps(session, args).await,
@@ -357,7 +357,7 @@ impl Direct {
             Self::Events(args) => events::events(session, args).await,
             Self::Reserve(args) => reserve::reserve(session, args).await,
             Self::Release(args) => reserve::release(session, args).await,
-            Self::Drain(args) => drain::drain(session, args).await,
+            Self::Drain(args) => drain::drain(session, args, interrupts).await,
             Self::Undrain => drain::undrain(session).await,
             Self::Health(args) => drain::health(session, args).await,
             Self::Info => info::info(session).await,

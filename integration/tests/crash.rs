@@ -10,6 +10,8 @@ use integration::{dist, shells};
 const SAMPLE: &str = "90";
 /// Number of kills of executord where it fetches the secrets.
 const FETCHES: &str = "12";
+/// Number of kills while certificates are replaced, over all processes.
+const RENEWALS: &str = "16";
 /// Number of kills of `agent-cli bundle`.
 const INSTALLATIONS: &str = "16";
 /// Environment variable with the offset of a sample, to repeat a failed one.
@@ -51,6 +53,19 @@ fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
     let of = |name: &str| figures["targets"][0][name].as_u64().unwrap();
     assert!(of("kills") > 0, "{figures}");
     assert_eq!(of("known") + of("refused"), of("kills"), "{figures}");
+}
+
+/// Likewise while a container's certificate is replaced.
+#[test]
+fn a_pair_is_whole_and_no_key_stays_wherever_a_renewal_is_cut() {
+    let output = executor_crash().args(["--renewals", "--sample", RENEWALS, "--json"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let targets = figures["targets"].as_array().unwrap();
+    let of = |target: &serde_json::Value, name: &str| target[name].as_u64().unwrap();
+    assert!(targets.len() == 5 && targets.iter().all(|it| of(it, "calls") > 0), "{figures}");
+    assert!(targets.iter().map(|it| of(it, "kills")).sum::<u64>() > 8, "{figures}");
 }
 
 /// `agent-cli bundle` at calls that change something: the next command finishes or undoes.

@@ -35,6 +35,9 @@ pub(crate) struct Options {
     /// Kill `agent-cli bundle` instead, at these commands: install, upgrade, rollback, uninstall
     #[arg(long, value_name = "COMMAND", value_delimiter = ',', conflicts_with_all = ["target", "tree", "shells", "references"])]
     operation: Vec<String>,
+    /// Kill while a container's certificate is replaced, these processes: executord, signer, next-signer, launcher, shim [without a name: all]
+    #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "shells", "references", "operation"])]
+    renewals: Option<String>,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -53,6 +56,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     }
     if !options.operation.is_empty() {
         command.arg("--operation").arg(options.operation.join(","));
+    }
+    if let Some(processes) = &options.renewals {
+        command.arg("--renewals").args(Some(processes).filter(|processes| !processes.is_empty()));
     }
     for (option, value) in [("--at", options.at), ("--every", options.every)] {
         if let Some(value) = value {

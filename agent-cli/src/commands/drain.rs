@@ -1,14 +1,17 @@
 //! `drain`, `undrain` and `health`: an executord that takes no containers, or is not well.
 
 use std::io::IsTerminal as _;
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use executor_client::Drain;
 use executor_client::v1::DrainResponse;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::exit::OURS;
+use crate::exit;
 use crate::failure::Failure;
+use crate::interrupt::Interrupts;
 use crate::session::Session;
 use crate::status::Doing as _;
 use crate::text::plain;
@@ -40,21 +43,45 @@ pub(crate) struct HealthArgs {
 
 const DOING: &str = "drain";
 
-pub(super) async fn drain(session: &Session, args: DrainArgs) -> Result<u8, Failure> {
+pub(super) async fn drain(session: &Session, args: DrainArgs, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     let DrainArgs { deadline, parallel, reason } = args;
     let mut drain = session.client.cell().drain(deadline, parallel.unwrap_or(0), &reason).doing(DOING)?;
     let mut shown = Shown::new(session);
-    let mut last = DrainResponse::default();
-    while let Some(progress) = drain.next().await.doing(DOING)? {
-        shown.show(session, &progress).await;
-        last = progress;
-    }
+    let result = tokio::select! {
+        result = follow(session, &mut drain, &mut shown) => result.map(Some),
+        () = session.output.failed() => session.output.result().map(|()| None),
+        signal = interrupts.next() => {
+            shown.end();
+            session.output.note("the drain goes on: `agent-cli drain` follows it again, `agent-cli undrain` ends it");
+            return Ok(exit::after_signal(signal));
+        }
+    };
     shown.end();
+    let Some(last) = result? else { return Ok(0) };
     if !session.json {
         session.output.text(summary(&last)).await;
     }
     // Something may still run.
-    Ok(if last.left.is_empty() { 0 } else { OURS })
+    Ok(if last.left.is_empty() { 0 } else { exit::OURS })
+}
+
+/// Shows the progress until the end. Returns the last message.
+async fn follow(session: &Session, drain: &mut Drain, shown: &mut Shown) -> Result<DrainResponse, Failure> {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    let mut last = DrainResponse::default();
+    loop {
+        let mut next = pin!(drain.next());
+        let progress = loop {
+            tokio::select! {
+                progress = &mut next => break progress.doing(DOING)?,
+                // Messages come with changes only.
+                _ = second.tick() => shown.draw(&last),
+            }
+        };
+        let Some(progress) = progress else { return Ok(last) };
+        shown.show(session, &progress).await;
+        last = progress;
+    }
 }
 
 /// The end of a drain, in lines.
@@ -77,29 +104,34 @@ struct Shown {
 impl Shown {
     fn new(session: &Session) -> Self {
         let is_bar = !session.json && std::io::stderr().is_terminal();
-        let style = ProgressStyle::with_template("draining {bar:28} {pos}/{len} ended{msg}");
+        // As wide as the terminal: what does not fit is cut.
+        let style = ProgressStyle::with_template("draining {bar:12} {pos}/{len} ended{wide_msg}");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ");
         let target = ProgressDrawTarget::stderr_with_hz(10);
         Self { bar: is_bar.then(|| ProgressBar::with_draw_target(Some(0), target).with_style(style)) }
     }
 
-    async fn show(&mut self, session: &Session, progress: &DrainResponse) {
+    /// Draws the bar, where there is one.
+    fn draw(&self, progress: &DrainResponse) {
+        let Some(bar) = self.bar.as_ref().filter(|_| progress.deadline_at.is_some()) else { return };
         let left = human::left(progress.deadline_at.as_ref(), SystemTime::now());
+        bar.set_length(progress.total.into());
+        bar.set_position(progress.ended.into());
         let killed = progress.killed.len();
-        match &self.bar {
-            Some(bar) => {
-                bar.set_length(progress.total.into());
-                bar.set_position(progress.ended.into());
-                let killed = if killed == 0 { String::new() } else { format!(", {killed} killed") };
-                bar.set_message(format!("{killed}, {} stopping; the rest is killed {left}", progress.stopping));
-            }
-            None if session.json => session.output.text(json::line(&json::Drain::from(progress))).await,
-            None if progress.done => {}
-            None => {
-                let DrainResponse { ended, total, stopping, .. } = progress;
-                let line = format!("{ended} of {total} ended, {stopping} stopping, {killed} killed; deadline {left}\n");
-                session.output.text(line).await;
-            }
+        let killed = if killed == 0 { String::new() } else { format!(", {killed} killed") };
+        bar.set_message(format!("{killed}, {} stopping; deadline {left}", progress.stopping));
+    }
+
+    async fn show(&mut self, session: &Session, progress: &DrainResponse) {
+        if self.bar.is_some() {
+            self.draw(progress);
+        } else if session.json {
+            session.output.text(json::line(&json::Drain::from(progress))).await;
+        } else if !progress.done {
+            let DrainResponse { ended, total, stopping, .. } = progress;
+            let (killed, left) = (progress.killed.len(), human::left(progress.deadline_at.as_ref(), SystemTime::now()));
+            let line = format!("{ended} of {total} ended, {stopping} stopping, {killed} killed; deadline {left}\n");
+            session.output.text(line).await;
         }
     }
 

@@ -130,7 +130,9 @@ pub(crate) async fn launch(
 ) {
     let mut actor = Actor::new(node, handle, facts);
     actor.admitted().await;
-    let link = match actor.hand_over(&session, payload).await {
+    let handed_over = actor.hand_over(&session, payload).await;
+    drop(session); // the container may outlive this launcher: its connection is closed then
+    let link = match handed_over {
         Ok(link) => link,
         Err(problem) => return actor.refuse(problem),
     };

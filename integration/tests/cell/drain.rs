@@ -12,9 +12,9 @@ use integration::request::{RequestBuilder, sh, sleeper};
 use integration::{metrics, wait};
 
 /// A process that ends in order at SIGTERM.
-const ENDS: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+pub(crate) const ENDS: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
 /// A process that pays no attention to SIGTERM.
-const IGNORES: &str = "trap '' TERM; while :; do sleep 0.05; done";
+pub(crate) const IGNORES: &str = "trap '' TERM; while :; do sleep 0.05; done";
 
 /// Number of containers, a tenth of which ignore SIGTERM.
 fn containers() -> usize {
@@ -30,7 +30,7 @@ fn drain(daemon: &Daemon, deadline: Duration, parallel: u32) -> Result<Vec<Drain
     Ok(all)
 }
 
-fn undrain(daemon: &Daemon) {
+pub(crate) fn undrain(daemon: &Daemon) {
     daemon.api.block_on(daemon.api.client().cell().undrain()).unwrap();
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
 mod drain;
+mod drain_shown;
 mod health;
 mod quarantine;
 mod reservations;

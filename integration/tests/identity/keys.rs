@@ -1,40 +1,16 @@
 //! Where keys are: the CA's in the process that signs and nowhere else, a container's nowhere after its end.
 
 use std::fs;
-use std::process::Command;
 
 use executor_residue::process::Process;
 use executor_residue::{Needles, Report, Search};
 use integration::daemon::{Daemon, kill};
+use integration::identity::add_key;
 use integration::request::sleeper;
 use integration::residue::wait_until_settled;
 use integration::{footprint, wait};
 
 use crate::{Ca, file, openssl, signers, with_identity};
-
-/// Adds a key of P-256 in every form in which a process can have it: the text of its file, the number in both orders of bytes, and
-/// as ring computes with it (Montgomery's form).
-pub(crate) fn add(needles: &mut Needles, label: &str, pem: &str) {
-    // Before the number every such file has the same 36 bytes, and behind it is the public key.
-    let (_, text) = pem.split_once('\n').unwrap();
-    needles.add(&format!("{label}, its text"), &text.as_bytes()[48..91]);
-    const FORMS: &str = r#"
-import subprocess, sys
-text = subprocess.run(['openssl', 'pkey', '-noout', '-text'], input=sys.argv[1].encode(), capture_output=True, check=True)
-text = text.stdout.decode()
-digits = ''.join(text.split('priv:')[1].split('pub:')[0].split()).replace(':', '')
-number = int(digits, 16)
-order = 0xffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551
-for value, way in [(number, 'big'), (number, 'little'), (number * 2**256 % order, 'little')]:
-    print(value.to_bytes(32, way).hex())
-"#;
-    let done = Command::new("python3").args(["-c", FORMS, pem]).output().unwrap();
-    let forms = String::from_utf8(done.stdout).unwrap();
-    assert_eq!(forms.lines().count(), 3, "{}", String::from_utf8_lossy(&done.stderr));
-    for (line, form) in forms.lines().zip(["big-endian", "little-endian", "Montgomery"]) {
-        needles.add(&format!("{label}, {form}"), &hex::decode(line).unwrap());
-    }
-}
 
 fn search(needles: &Needles, pids: impl IntoIterator<Item = i32>) -> Report {
     let mut search = Search::new(needles);
@@ -63,7 +39,7 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     let daemon = ca.daemon();
     daemon.api.started(with_identity(sleeper("a"), None));
     let mut needles = Needles::new().unwrap();
-    add(&mut needles, "the CA's key", &fs::read_to_string(ca.path("ca.key")).unwrap());
+    add_key(&mut needles, "the CA's key", &fs::read_to_string(ca.path("ca.key")).unwrap());
     let holders = wait::until("one process signs", || Some(signers(&daemon)).filter(|all| all.len() == 1));
     let held = search(&needles, holders.iter().copied());
     assert!(held.to_string().contains("Montgomery"), "the control: its holder has it: {held}");
@@ -97,7 +73,7 @@ fn nothing_is_left_of_a_containers_key() {
     let key = file(&container, "instance.key");
     let first = fs::read_to_string(&key).unwrap();
     let mut needles = Needles::new().unwrap();
-    add(&mut needles, "a container's key", &first);
+    add_key(&mut needles, "a container's key", &first);
     assert!(everywhere(&daemon, &needles, &[]).found(), "the control: a key in force is found, in its shim");
     let report = search(&needles, signers(&daemon));
     assert!(report.hits.is_empty(), "who signs does not have it: {report}");
@@ -106,7 +82,7 @@ fn nothing_is_left_of_a_containers_key() {
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });
     let second = wait::until("it is replaced", || fs::read_to_string(&key).ok().filter(|text| *text != first));
-    add(&mut needles, "the new key", &second);
+    add_key(&mut needles, "the new key", &second);
     openssl(&["pkey", "-in", &key.display().to_string(), "-noout"]);
     daemon.api.stop("k", Some(0)).unwrap();
     wait_until_settled(&daemon, "k");

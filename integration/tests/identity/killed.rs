@@ -1,37 +1,27 @@
 //! Processes that are killed while certificates are replaced.
 
-use std::fs;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use executor_proto::v1::Container;
 use executor_residue::Needles;
+use integration::api::pid;
 use integration::daemon::{Daemon, has_ended, kill};
+use integration::identity::{Pair, add_key, due};
 use integration::request::sleeper;
 use integration::residue::wait_until_settled;
 use integration::wait;
 
-use crate::keys::{add, everywhere};
-use crate::{Ca, file, openssl, signers, with_identity};
+use crate::keys::everywhere;
+use crate::{Ca, signers, with_identity};
 
 /// Containers of a round, whose certificates are due at different times.
 const CONTAINERS: usize = 6;
 
-fn due(container: &Container) -> SystemTime {
-    let at = container.identity.as_ref().unwrap().renew_at.unwrap();
-    UNIX_EPOCH + Duration::new(at.seconds as u64, at.nanos as u32)
-}
-
-/// Checks that certificate and key have one public key. They are read one after the other, between two readings of the certificate
-/// that are alike: so no new pair came meanwhile.
-fn fits(container: &Container) {
-    let path = |name: &str| file(container, name).display().to_string();
-    let certified = || openssl(&["x509", "-in", &path("instance.crt"), "-noout", "-pubkey"]);
-    let (certified, of_key) = wait::until("no new pair comes meanwhile", || {
-        let before = certified();
-        let of_key = openssl(&["pkey", "-in", &path("instance.key"), "-pubout"]);
-        (before == certified()).then_some((before, of_key))
-    });
-    assert_eq!(certified, of_key, "{}", container.id);
+/// Checks that certificate and key have one public key. Returns the key.
+fn fits(container: &Container) -> String {
+    let pair = Pair::read(pid(container)).unwrap();
+    pair.check().unwrap_or_else(|why| panic!("{}: {why}", container.id));
+    pair.key
 }
 
 /// Kills processes, and starts what a supervisor would start.
@@ -55,8 +45,7 @@ fn a_kill_while_certificates_are_replaced_leaves_pairs_that_fit() {
     let mut daemon = ca.daemon();
     let mut needles = Needles::new().unwrap();
     let key_of = |needles: &mut Needles, container: &Container| {
-        let pem = fs::read_to_string(file(container, "instance.key")).unwrap();
-        add(needles, &format!("a key of {}", container.id), &pem);
+        add_key(needles, &format!("a key of {}", container.id), &fits(container));
     };
     for round in 0..3_u64 {
         let start = |number| {
@@ -78,11 +67,11 @@ fn a_kill_while_certificates_are_replaced_leaves_pairs_that_fit() {
         kill_and_start(&mut daemon, &victims);
         for container in &containers {
             fits(container);
+            fits(container);
             wait::until("it is replaced", || {
                 let identity = daemon.api.get(&container.id).unwrap().identity.unwrap();
                 (identity.replaced > 0 && identity.problem.is_empty()).then_some(())
             });
-            fits(container);
             key_of(&mut needles, container);
         }
         for container in &containers {

@@ -6,18 +6,18 @@
 
 use std::time::{Duration, Instant};
 
-use executor_proto::v1::{Container, Result as Ending, RunRequest, State, exit_status, failure};
+use executor_proto::v1::{Container, Result as Ending, RunRequest, RunResponse, State, exit_status, failure};
 use executor_residue::process::Process;
 use executor_residue::{Needles, Report, Search};
 use integration::footprint::Footprint;
 use integration::supervised::{Part, Supervised};
-use integration::wait;
+use integration::{identity, wait};
 use tonic::{Code, Status};
 
 use crate::life::{self, CODE, ClientAnswers, Secrets, bounded, drive};
 
 /// Longest time for the last steps of a shim and of the kernel.
-const TIDY: Duration = Duration::from_secs(30);
+pub(crate) const TIDY: Duration = Duration::from_secs(30);
 /// Longest time after an end that a copy of a secret may stay in a buffer that is about to be overwritten.
 const RESIDUE: Duration = Duration::from_secs(1);
 
@@ -83,7 +83,7 @@ impl KilledLife<'_> {
         if let Err(left) = self.node.wait_until_back_at(self.before, TIDY) {
             verdict.wrong.push(format!("left on the host: {}", left.trim_end().replace('\n', "; ")));
         }
-        self.check_residue(&mut verdict);
+        verdict.wrong.extend(check_residue(|| search(self.node, self.needles, true)));
         verdict
     }
 
@@ -260,51 +260,55 @@ impl KilledLife<'_> {
         }
     }
 
-    /// Makes the request again. executord may not have noticed yet that a killed launcher is gone: it answers UNAVAILABLE then, as
-    /// documented, and the caller repeats the call.
+    /// Makes the request again.
     fn run(&self) -> Result<bool, Status> {
-        let answer = wait::within(TIDY, || {
-            let request = self.request.clone();
-            match drive(&self.node.api, async |mut rpc| bounded(rpc.run(request)).await) {
-                Err(status) if status.code() == Code::Unavailable => Err(status),
-                answer => Ok(answer.map(|run| run.into_inner().created)),
-            }
-        });
-        answer.unwrap_or_else(Err)
+        run(self.node, self.request).map(|run| run.created)
     }
+}
 
-    /// Checks that no process of the executor and no file holds a canary of this sweep.
-    fn check_residue(&self, verdict: &mut Verdict) {
-        let deadline = Instant::now() + RESIDUE;
-        loop {
-            let report = self.search();
-            if !report.found() {
-                verdict
-                    .wrong
-                    .extend(report.unsearched.iter().map(|it| format!("not searched: {}: {}", it.what, it.why)));
-                return;
-            }
-            if Instant::now() > deadline {
-                let hits: Vec<String> = report.hits.iter().map(ToString::to_string).collect();
-                return verdict.wrong.push(format!("the secret is left: {}", hits.join("; ")));
-            }
-            // The owner's next step overwrites the buffer.
-            std::thread::sleep(Duration::from_millis(20));
+/// Makes a request after a kill. executord may not have noticed yet that a killed launcher is gone: it answers UNAVAILABLE then, as
+/// documented, and the caller repeats the call.
+pub(crate) fn run(node: &Supervised, request: &RunRequest) -> Result<RunResponse, Status> {
+    let answer = wait::within(TIDY, || {
+        let request = request.clone();
+        match drive(&node.api, async |mut rpc| bounded(rpc.run(request)).await) {
+            Err(status) if status.code() == Code::Unavailable => Err(status),
+            answer => Ok(answer.map(tonic::Response::into_inner)),
+        }
+    });
+    answer.unwrap_or_else(Err)
+}
+
+/// Checks that a search finds nothing. Returns what is wrong.
+pub(crate) fn check_residue(search: impl Fn() -> Report) -> Vec<String> {
+    let deadline = Instant::now() + RESIDUE;
+    loop {
+        let report = search();
+        if !report.found() {
+            return report.unsearched.iter().map(|it| format!("not searched: {}: {}", it.what, it.why)).collect();
+        }
+        if Instant::now() > deadline {
+            let hits: Vec<String> = report.hits.iter().map(ToString::to_string).collect();
+            return vec![format!("the secret is left: {}", hits.join("; "))];
+        }
+        // The owner's next step overwrites the buffer.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Searches the memory and descriptors of the executor's processes, shims among them or not, and all files of the node.
+pub(crate) fn search(node: &Supervised, needles: &Needles, shims: bool) -> Report {
+    let mut search = Search::new(needles);
+    search.files(node.home());
+    let own = [node.pid(Part::Executord), node.pid(Part::Launcher)];
+    let signers = identity::signers(node.pid(Part::Launcher));
+    let shims = if shims { node.shims() } else { Vec::new() };
+    for pid in own.into_iter().chain(signers).chain(shims) {
+        if let Some(process) = Process::of(pid.unsigned_abs()) {
+            search.process(&process);
         }
     }
-
-    /// Searches the memory and descriptors of the executor's processes, and all files of the node.
-    fn search(&self) -> Report {
-        let mut search = Search::new(self.needles);
-        search.files(self.node.home());
-        let own = [self.node.pid(Part::Executord), self.node.pid(Part::Launcher)];
-        for pid in own.into_iter().chain(self.node.shims()) {
-            if let Some(process) = Process::of(pid.unsigned_abs()) {
-                search.process(&process);
-            }
-        }
-        search.report()
-    }
+    search.report()
 }
 
 fn exit_code(ending: &Ending) -> Option<i32> {
@@ -318,6 +322,6 @@ fn refused(status: &Status) -> bool {
     !life::hung(status)
 }
 
-fn describe(status: &Status) -> String {
+pub(crate) fn describe(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }

@@ -11,7 +11,8 @@
 //! threads most of all), so that a replay (`--target shim --at 412`) hits the same call in a single-threaded process,
 //! and a nearby one in executord.
 //!
-//! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at those of its calls that change something.
+//! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at those of its calls that change something. With
+//! `--renewals` the calls are those of the renewal of a container's certificate ([`renewals`]).
 //!
 //! Limits: processes are killed at the beginning of calls, not between two instructions: nothing outside a process can
 //! tell the difference. The machine itself is not stopped, so unsynced data survives.
@@ -20,6 +21,7 @@ mod calls;
 mod installations;
 mod judge;
 mod life;
+mod renewals;
 mod report;
 mod shelf;
 mod sweep;
@@ -33,6 +35,7 @@ use anyhow::ensure;
 use clap::Parser;
 
 use crate::installations::{Installations, Operation};
+use crate::renewals::{Renewals, Renewing};
 use crate::report::{Report, Row};
 use crate::sweep::{Lives, Outcome, Target, TestNode};
 
@@ -66,6 +69,9 @@ struct Options {
     /// Kill `agent-cli bundle` at these commands instead
     #[arg(long, value_name = "COMMAND", value_delimiter = ',', value_enum, conflicts_with_all = ["target", "tree", "shells", "references"])]
     operation: Vec<Operation>,
+    /// Kill while a container's certificate is replaced, these processes [without a name: all]
+    #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "shells", "references", "operation"])]
+    renewals: Vec<Renewing>,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -93,6 +99,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     ensure!(nix::unistd::geteuid().is_root(), "containers and ptrace need root");
     if !options.operation.is_empty() {
         return Run::over(Installations::new()?).all(&options.operation, options);
+    }
+    if !options.renewals.is_empty() {
+        return Run::over(Renewals::new()?).all(&options.renewals, options);
     }
     let lacking = options.target.contains(&Target::Shell) && !options.shells;
     ensure!(!lacking, "--target shell: there are shells with --shells only");

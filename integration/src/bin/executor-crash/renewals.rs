@@ -1,0 +1,430 @@
+//! Kills a process at each call that it makes while a container's certificate is replaced.
+//!
+//! Containers with certificates of the shortest life stand on one daemon, so that every second or so one is due. A life is the next
+//! renewal: tracing begins a moment before it is due, the process is killed at its N-th call from there, what a supervisor restarts is
+//! restarted, and the container must have the next pair without a problem. Then it is stopped and deleted, and another one is started
+//! under its id. All the time a thread reads the pairs of all containers: certificate and key must fit whenever they are read. From the moment
+//! on that a key is replaced it is searched for in executord, the launcher, the process that signs and all files, and from the end of its
+//! container on in the shims, too (a shim masks old values in the output), in each later life as well. A container whose shim was killed is
+//! lost, and its keys with it.
+//!
+//! Limits: a key that was made and never reached a file, or was gone before the next reading, is known to nobody, so it is not
+//! searched for.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+use executor_core::record::ContainerRecord;
+use executor_proto::v1::{Container, InstanceIdentity, RunRequest};
+use executor_residue::Needles;
+use integration::daemon::{has_ended, kill};
+use integration::footprint::Footprint;
+use integration::identity::{self, Ca, Pair, due, with_identity};
+use integration::request::sleeper;
+use integration::supervised::{Part, Supervised};
+use integration::{api, wait};
+
+use crate::judge::{self, Fate, TIDY, Verdict, describe};
+use crate::sweep::{Kill, Outcome};
+use crate::tracer::{Counted, StopAction, Trace, TraceTarget};
+use crate::{Node, calls};
+
+/// Number of containers that stand.
+const STANDING: usize = 8;
+/// Life of a certificate in seconds, the shortest; that of each further container is a second longer, so that they are not due at once.
+const TTL: i64 = 10;
+/// Time before a certificate is due at which tracing begins.
+const AHEAD: Duration = Duration::from_millis(60);
+/// Longest time for a renewal, with a restart and further attempts in it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time between the moment at which a killed process has no files any more, and its end.
+const LAST_STEPS: Duration = Duration::from_secs(1);
+/// Time between two readings of all pairs, and between two looks at a renewal.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The process that is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Renewing {
+    /// executord
+    Executord,
+    /// the process that signs
+    Signer,
+    /// the next process that signs, from its fork on, where the one before has just ended
+    NextSigner,
+    /// executor-launcher, while it forks that one
+    Launcher,
+    /// the shim of the container whose certificate is replaced
+    Shim,
+}
+
+/// A node with containers whose certificates are replaced again and again.
+pub(crate) struct Renewals {
+    watch: Watch,
+    node: Supervised,
+    before: Footprint,
+    /// Keys that are no longer in force.
+    replaced: Needles,
+    /// Those of them whose containers have ended.
+    ended: Needles,
+    _ca: Ca,
+}
+
+impl Renewals {
+    /// Starts a node with its containers.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let ca = Ca::new("crash CA");
+        let node = Supervised::configured(&(ca.table() + "[shells]\nready = 0\n"));
+        let watch = Watch::begin();
+        for number in 0..STANDING {
+            let request = request(&format!("renewal-{number}"));
+            watch.add(&judge::run(&node, &request)?.container.context("a container")?)?;
+        }
+        let in_force = watch.locked().containers.values().map(|it| it.pair.key.clone()).collect::<Vec<_>>();
+        let mut keys = Needles::new()?;
+        in_force.iter().for_each(|key| identity::add_key(&mut keys, "a key in force", key));
+        ensure!(judge::search(&node, &keys, true).found(), "the control: keys in force are in shims");
+        let before = node.footprint();
+        Ok(Self { watch, node, before, replaced: Needles::new()?, ended: Needles::new()?, _ca: ca })
+    }
+
+    /// The next container whose certificate is due, a moment before it is.
+    fn next(&self) -> anyhow::Result<Container> {
+        let moment = SystemTime::now() + 2 * AHEAD;
+        let ids: Vec<String> = self.watch.locked().containers.keys().cloned().collect();
+        let containers = ids.iter().map(|id| self.node.api.get(id)).collect::<Result<Vec<_>, _>>()?;
+        let next = containers.into_iter().filter(|container| due(container) > moment).min_by_key(due);
+        let next = next.context("no certificate is due later")?;
+        wait::until("a certificate is almost due", || (SystemTime::now() + AHEAD >= due(&next)).then_some(()));
+        Ok(next)
+    }
+
+    /// Returns what is traced, after what makes it work.
+    fn target(&self, target: Renewing, id: &str) -> anyhow::Result<TraceTarget> {
+        let launcher = self.node.pid(Part::Launcher);
+        let signers = || identity::signers(launcher);
+        if matches!(target, Renewing::NextSigner | Renewing::Launcher) {
+            signers().into_iter().for_each(|pid| kill(pid, 9));
+            wait::until("nobody signs", || signers().is_empty().then_some(()));
+        }
+        Ok(match target {
+            Renewing::Executord => TraceTarget::Living(self.node.pid(Part::Executord)),
+            Renewing::Signer => TraceTarget::Living(*signers().first().context("a process that signs")?),
+            Renewing::NextSigner => TraceTarget::Shim { launcher },
+            Renewing::Launcher => TraceTarget::Living(launcher),
+            Renewing::Shim => TraceTarget::Living(self.shim(id)?),
+        })
+    }
+
+    fn shim(&self, id: &str) -> anyhow::Result<i32> {
+        let path = self.node.run_dir().join("containers").join(id).join("container.json");
+        let record: ContainerRecord = serde_json::from_slice(&fs::read(path)?)?;
+        Ok(record.shim.pid)
+    }
+
+    /// Returns the container's identity if it was replaced since and has no problem.
+    fn replaced(&self, since: &InstanceIdentity, id: &str) -> Result<InstanceIdentity, String> {
+        let identity = self.node.api.get(id).map_err(|status| describe(&status))?.identity.unwrap_or_default();
+        if identity.replaced > since.replaced && identity.problem.is_empty() {
+            return Ok(identity);
+        }
+        Err(format!("replaced {} times, before {}; problem: {:?}", identity.replaced, since.replaced, identity.problem))
+    }
+
+    /// Checks that the container has the next pair, and that executord tells of that one.
+    fn check_replaced(&self, since: &InstanceIdentity, id: &str, verdict: &mut Verdict) {
+        let fits = || {
+            let identity = self.replaced(since, id)?;
+            let pair = self.watch.locked().containers.get(id).map(|it| it.pair.clone()).ok_or("it is not watched")?;
+            let not_after = identity.not_after.map_or(0, |time| time.seconds.unsigned_abs());
+            let in_force = SystemTime::UNIX_EPOCH + Duration::from_secs(not_after) > SystemTime::now();
+            match pair.has_serial(&identity.serial_number) {
+                true if in_force => Ok(()),
+                true => Err("the certificate has run out".to_owned()),
+                false => {
+                    Err(format!("Get tells of {}, the container has {}", identity.serial_number, pair.certificate))
+                }
+            }
+        };
+        if let Err(why) = wait::within(PATIENCE, fits) {
+            verdict.wrong.push(format!("the certificate is not replaced: {why}"));
+        }
+    }
+
+    /// Ends the container, and checks its end.
+    fn end(&self, id: &str, was_lost: bool, verdict: &mut Verdict) {
+        self.watch.remove(id);
+        let ended = wait::within(TIDY, || match self.node.api.stop(id, Some(0)) {
+            Err(status) if status.code() == tonic::Code::Unavailable => Err(status),
+            // A lost container has ended by itself.
+            Err(status) if !was_lost => Ok(Err(status)),
+            _ => Ok(self.node.api.wait(id)),
+        });
+        let deleted = ended.and_then(|ended| ended).and_then(|container| {
+            let result = container.result.unwrap_or_default();
+            verdict.receipt = Some(result.wipe.is_some());
+            verdict.fate = Some(if result.exit.is_some() { Fate::Known } else { Fate::Unknown });
+            let in_order = result.exit.is_some() && result.wipe.as_ref().is_some_and(|wipe| wipe.verified);
+            if !was_lost && !in_order {
+                verdict.wrong.push(format!("its end: {result:?}"));
+            }
+            self.node.api.delete(id, false)
+        });
+        if let Err(status) = deleted {
+            verdict.wrong.push(format!("Stop, Wait, Delete: {}", describe(&status)));
+        }
+    }
+
+    /// Checks that no more is on the host than before, when as many containers stood.
+    fn check_footprint(&self, verdict: &mut Verdict) {
+        let ids = |footprint: &Footprint| {
+            let shown = footprint.processes.iter().map(ToString::to_string);
+            (footprint.processes.len(), shown.collect::<Vec<_>>().join(" "))
+        };
+        let checked = wait::within(TIDY, || {
+            let (mut now, (most, _)) = (self.node.footprint(), ids(&self.before));
+            let (number, shown) = ids(&now);
+            now.processes.clear();
+            match now.added_since(&self.before) {
+                left if left.is_empty() && number <= most => Ok(()),
+                left => Err(format!("{left}{number} processes, before {most}: {shown}")),
+            }
+        });
+        if let Err(left) = checked {
+            verdict.wrong.push(format!("left on the host: {}", left.replace('\n', "; ")));
+        }
+    }
+
+    /// Searches for every key that is not in force any more.
+    fn check_keys(&mut self, verdict: &mut Verdict) {
+        self.note_keys();
+        verdict.wrong.extend(judge::check_residue(|| judge::search(&self.node, &self.replaced, false)));
+        verdict.wrong.extend(judge::check_residue(|| judge::search(&self.node, &self.ended, true)));
+    }
+
+    /// Adds the keys that are not in force any more since the last time.
+    fn note_keys(&mut self) {
+        let watched = &mut *self.watch.locked();
+        for key in watched.retired.iter_mut().filter(|key| !key.searched) {
+            key.searched = true;
+            identity::add_key(&mut self.replaced, &format!("a replaced key of {}", key.of), &key.pem);
+        }
+        let is_over = |key: &mut RetiredKey| !watched.containers.contains_key(&key.of);
+        for key in watched.retired.extract_if(.., is_over) {
+            identity::add_key(&mut self.ended, &format!("a key of {}, which has ended", key.of), &key.pem);
+        }
+    }
+}
+
+impl Node for Renewals {
+    type Target = Renewing;
+
+    fn name(target: Renewing) -> &'static str {
+        match target {
+            Renewing::Executord => "executord",
+            Renewing::Signer => "signer",
+            Renewing::NextSigner => "next-signer",
+            Renewing::Launcher => "launcher",
+            Renewing::Shim => "shim",
+        }
+    }
+
+    fn replay(target: Renewing, at: u64) -> String {
+        format!("--renewals {} --at {at}", Self::name(target))
+    }
+
+    fn kill_at(&mut self, target: Renewing, at: u64) -> anyhow::Result<Outcome> {
+        ensure!(self.watch.reads(), "the thread that reads the pairs has panicked");
+        let mut verdict = Verdict::default();
+        let container = self.next()?;
+        let (id, since) = (container.id.clone(), container.identity.clone().context("an identity")?);
+        let old = Pair::read(api::pid(&container))?;
+        let traced = self.target(target, &id)?;
+        let (send, kills) = mpsc::channel();
+        let act = move |shot: &crate::tracer::StoppedCall| {
+            let _ = send.send((shot.call, shot.number));
+            StopAction::Kill
+        };
+        let trace = Trace::begin(traced, (Counted::All, at), act).context("attaching")?;
+        let (begun, moment) = (Instant::now(), due(&container));
+        let mut killed = None;
+        while killed.is_none() && begun.elapsed() < PATIENCE {
+            killed = kills.recv_timeout(PAUSE).ok();
+            // Not before the files are there: each Get is calls of executord's.
+            if killed.is_none() && self.watch.has_other(&id, &old) && self.replaced(&since, &id).is_ok() {
+                break;
+            }
+        }
+        let when = SystemTime::now();
+        let seen = trace.end().context("tracing")?;
+        let kill = killed.or_else(|| kills.try_recv().ok()).map(|(at, number)| Kill {
+            at,
+            call: calls::name(number),
+            phase: when
+                .duration_since(moment)
+                .map_or("before it is due".into(), |late| format!("{late:.1?} after it is due")),
+        });
+        if kill.is_some() {
+            for part in [Part::Executord, Part::Launcher] {
+                let is_it = matches!(traced, TraceTarget::Living(pid) if pid == self.node.pid(part));
+                if is_it {
+                    wait::until("the killed process is dead", || self.node.is_dead(part).then_some(()));
+                }
+            }
+            if let TraceTarget::Living(pid) = traced {
+                wait::until("the killed process has ended", || has_ended(pid).then_some(()));
+            }
+            if let Err(why) = self.node.revive() {
+                verdict.wrong.push(why);
+                return Ok(Outcome { kill, calls: seen.calls, verdict });
+            }
+        }
+        let was_lost = target == Renewing::Shim && kill.is_some();
+        if !was_lost {
+            self.check_replaced(&since, &id, &mut verdict);
+            self.check_keys(&mut verdict);
+        }
+        self.end(&id, was_lost, &mut verdict);
+        self.check_keys(&mut verdict);
+        match judge::run(&self.node, &request(&id)) {
+            Ok(run) => self.watch.add(&run.container.context("a container")?)?,
+            Err(status) => verdict.wrong.push(format!("the next run: {}", describe(&status))),
+        }
+        self.check_footprint(&mut verdict);
+        verdict.wrong.append(&mut self.watch.locked().wrong);
+        Ok(Outcome { kill, calls: seen.calls, verdict })
+    }
+
+    fn logged(&self) -> String {
+        self.node.logged()
+    }
+
+    fn renew(&mut self) -> anyhow::Result<()> {
+        *self = Self::new()?;
+        Ok(())
+    }
+}
+
+fn request(id: &str) -> RunRequest {
+    let number = id.rsplit('-').next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
+    with_identity(sleeper(id), Some(TTL + number))
+}
+
+/// A thread that reads the pairs of all containers again and again.
+struct Watch {
+    watched: Arc<Mutex<Watched>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Watched {
+    containers: BTreeMap<String, WatchedContainer>,
+    /// Keys that are no longer in force.
+    retired: Vec<RetiredKey>,
+    wrong: Vec<String>,
+}
+
+struct WatchedContainer {
+    pid: i32,
+    pair: Pair,
+}
+
+struct RetiredKey {
+    /// Id of its container.
+    of: String,
+    pem: String,
+    /// True when it is searched for, but for in shims.
+    searched: bool,
+}
+
+impl Watched {
+    /// Looks at what was read of a container.
+    fn look(&mut self, id: &str, pid: i32, read: Result<Pair, String>) {
+        let Some(container) = self.containers.get_mut(id).filter(|container| container.pid == pid) else { return };
+        match read.and_then(|pair| pair.check().map(|()| pair)) {
+            Ok(pair) => {
+                let old = std::mem::replace(&mut container.pair, pair);
+                if old.key != container.pair.key {
+                    self.retired.push(RetiredKey { of: id.to_owned(), pem: old.key, searched: false });
+                }
+            }
+            Err(why) => self.wrong.push(format!("the pair of {id}: {why}")),
+        }
+    }
+}
+
+impl Watch {
+    fn begin() -> Self {
+        let (watched, stop) = (Arc::<Mutex<Watched>>::default(), Arc::<AtomicBool>::default());
+        let own = (Arc::clone(&watched), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let (watched, stop) = own;
+            while !stop.load(Ordering::SeqCst) {
+                let all: Vec<(String, i32, Pair)> = lock(&watched)
+                    .containers
+                    .iter()
+                    .map(|(id, container)| (id.clone(), container.pid, container.pair.clone()))
+                    .collect();
+                for (id, pid, known) in all {
+                    match Pair::read(pid) {
+                        Ok(pair) if pair == known => {}
+                        Ok(pair) => lock(&watched).look(&id, pid, Ok(pair)),
+                        Err(_) if wait::within(LAST_STEPS, || has_ended(pid).then_some(()).ok_or(())).is_ok() => {}
+                        Err(error) => lock(&watched).look(&id, pid, Err(error.to_string())),
+                    }
+                }
+                std::thread::sleep(PAUSE); // between two readings, whatever comes
+            }
+        });
+        Self { watched, stop, thread: Some(thread) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Watched> {
+        lock(&self.watched)
+    }
+
+    /// Begins to read the pair of a container.
+    fn add(&self, container: &Container) -> anyhow::Result<()> {
+        let pid = api::pid(container);
+        let pair = Pair::read(pid).with_context(|| format!("the pair of {}", container.id))?;
+        self.locked().containers.insert(container.id.clone(), WatchedContainer { pid, pair });
+        Ok(())
+    }
+
+    /// Ends that: its key is not in force any more.
+    fn remove(&self, id: &str) {
+        let mut watched = self.locked();
+        if let Some(container) = watched.containers.remove(id) {
+            watched.retired.push(RetiredKey { of: id.to_owned(), pem: container.pair.key, searched: false });
+        }
+    }
+
+    /// Returns whether the thread runs.
+    fn reads(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Returns whether a container has another pair than this one.
+    fn has_other(&self, id: &str, old: &Pair) -> bool {
+        self.locked().containers.get(id).is_some_and(|container| container.pair != *old)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic is told by [`Watch::reads`]
+        }
+    }
+}
+
+fn lock(watched: &Mutex<Watched>) -> MutexGuard<'_, Watched> {
+    watched.lock().unwrap_or_else(PoisonError::into_inner)
+}

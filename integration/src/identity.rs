@@ -1,0 +1,233 @@
+//! Instance identity as tests need it: the operator's CA, requests with an identity, the pair that a container has, and a key in
+//! every form that a process can have in memory.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use executor_proto::v1::{Container, Identity, RunRequest};
+use executor_residue::Needles;
+use rcgen::KeyPair;
+
+use crate::daemon::{Daemon, Setup};
+use crate::{host, metrics, wait};
+
+/// Directory of the files in a container.
+pub const DIR: &str = "/etc/cf-instance-credentials";
+/// Names that the operator allows.
+const POLICY: &str = "organizational_unit_prefixes = ['app:', 'space:']\ndns_suffixes = ['apps.internal']\n\
+                      ip_networks = ['10.1.0.0/16', 'fd00::/8']\nspiffe_trust_domains = ['cell.example']\n";
+
+/// The operator's CA, in files that are not the daemon's.
+pub struct Ca(tempfile::TempDir);
+
+impl Ca {
+    /// A CA made by OpenSSL.
+    ///
+    /// # Panics
+    /// OpenSSL fails.
+    pub fn new(name: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+        let ca = Self(dir);
+        ca.make(name, &["ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+        ca
+    }
+
+    /// Makes certificate and key anew. The subject has two organizational units, which an issuer's name must repeat byte by byte.
+    ///
+    /// # Panics
+    /// OpenSSL fails.
+    pub fn make(&self, name: &str, kind: &[&str]) {
+        let (certificate, key) = (self.path("new.crt"), self.path("new.key"));
+        let subject = format!("/O=Cell/OU=one/OU=two/CN={name}");
+        let usage = "keyUsage=critical,keyCertSign,cRLSign";
+        let words = ["-nodes", "-subj", &subject, "-addext", usage, "-keyout", &key, "-out", &certificate];
+        openssl(&[&["req", "-x509", "-newkey"], kind, &words].concat());
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("chmod");
+        fs::rename(key, self.path("ca.key")).expect("rename");
+        fs::rename(certificate, self.path("ca.crt")).expect("rename");
+    }
+
+    /// Path of one of its files: `ca.crt`, `ca.key`.
+    pub fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// The table of the configuration.
+    pub fn table(&self) -> String {
+        format!("[identity]\nca_certificate = '{}'\nca_key = '{}'\n{POLICY}", self.path("ca.crt"), self.path("ca.key"))
+    }
+
+    /// Starts a daemon with this CA, which tells metrics.
+    pub fn daemon(&self) -> Daemon {
+        let setup = Setup::default();
+        let config = metrics::table(&setup) + &self.table();
+        setup.config(&config).start()
+    }
+}
+
+/// Runs OpenSSL, which must succeed.
+///
+/// # Panics
+/// It fails.
+pub fn openssl(arguments: &[&str]) -> String {
+    let done = Command::new("openssl").args(arguments).output().expect("openssl");
+    assert!(done.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).expect("a text")
+}
+
+/// A request with an identity of this life, in seconds.
+pub fn with_identity(mut request: RunRequest, ttl: Option<i64>) -> RunRequest {
+    let ttl = ttl.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
+    request.identity = Some(Identity { organizational_units: vec!["app:1".into()], ttl, ..Identity::default() });
+    request
+}
+
+/// Path of a file of a container, as the host sees it. `pid` is that of a process of the container.
+pub fn file(pid: i32, name: &str) -> PathBuf {
+    Path::new(&format!("/proc/{pid}/root{DIR}")).join(name)
+}
+
+/// Time at which a container's certificate is due to be replaced.
+///
+/// # Panics
+/// It has none.
+pub fn due(container: &Container) -> SystemTime {
+    let at = container.identity.as_ref().and_then(|identity| identity.renew_at).expect("a certificate");
+    UNIX_EPOCH + Duration::new(at.seconds.unsigned_abs(), at.nanos.unsigned_abs())
+}
+
+/// Pids of the processes that sign.
+pub fn signers(launcher: i32) -> Vec<i32> {
+    let is_signer =
+        |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "executor-signer\n");
+    host::descendants(launcher).into_iter().filter(is_signer).collect()
+}
+
+/// Certificate and key that a container has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The certificate, as PEM.
+    pub certificate: String,
+    /// The private key, as PEM.
+    pub key: String,
+}
+
+impl Pair {
+    /// Reads the pair. The key is read between two readings of the certificate that are alike: so no new pair came meanwhile.
+    ///
+    /// # Errors
+    /// A file cannot be read: the container has ended.
+    pub fn read(pid: i32) -> std::io::Result<Self> {
+        let certificate = || fs::read_to_string(file(pid, "instance.crt"));
+        wait::within(wait::PATIENCE, || {
+            let pair = certificate()
+                .and_then(|certificate| Ok(Self { certificate, key: fs::read_to_string(file(pid, "instance.key"))? }));
+            match (pair, certificate()) {
+                (Ok(pair), Ok(again)) if pair.certificate != again => Err(()),
+                (pair, again) => Ok(pair.and_then(|pair| again.map(|_| pair))),
+            }
+        })
+        .unwrap_or_else(|()| Err(std::io::Error::other("a new pair comes at each reading")))
+    }
+
+    /// Checks that the certificate has the public key of this key.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn check(&self) -> Result<(), String> {
+        let key = KeyPair::from_pem(&self.key).map_err(|error| format!("the key: {error}"))?;
+        let (public, certificate) = (key.public_key_raw(), der(&self.certificate));
+        let certified = certificate.windows(public.len()).any(|window| window == public);
+        if certified { Ok(()) } else { Err(format!("the key is not that of the certificate: {}", self.certificate)) }
+    }
+
+    /// Returns whether the certificate has this serial number, in hexadecimal.
+    pub fn has_serial(&self, number: &str) -> bool {
+        let number = hex::decode(number).unwrap_or_default();
+        !number.is_empty() && der(&self.certificate).windows(number.len()).any(|window| window == number)
+    }
+}
+
+/// Bytes of the first object of a PEM text.
+fn der(pem: &str) -> Vec<u8> {
+    let lines = pem.lines().skip(1).take_while(|line| !line.starts_with('-'));
+    STANDARD.decode(lines.collect::<String>()).unwrap_or_default()
+}
+
+/// Bytes of a PKCS#8 file of P-256 before the key's number; they are alike in all of them.
+const HEAD: usize = 36;
+/// Length of a key's number in bytes.
+const LENGTH: usize = 32;
+/// Order of P-256, big-endian.
+const ORDER: [u8; LENGTH] = [
+    0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xbc, 0xe6, 0xfa, 0xad, 0xa7,
+    0x17, 0x9e, 0x84, 0xf3, 0xb9, 0xca, 0xc2, 0xfc, 0x63, 0x25, 0x51,
+];
+
+/// Adds a key of P-256 in every form in which a process can have it: the text of its file, the number in both orders of bytes, and
+/// as ring computes with it (Montgomery's form).
+///
+/// # Panics
+/// The text is not that of such a key.
+pub fn add_key(needles: &mut Needles, label: &str, pem: &str) {
+    let whole = der(pem);
+    assert!(whole.len() >= HEAD + LENGTH, "{label} is a key of P-256: {} bytes", whole.len());
+    // The text of the number, with the end of a line in it; behind it is the public key.
+    let text = pem.split_once('\n').map_or(pem, |(_, text)| text).as_bytes();
+    needles.add(&format!("{label}, its text"), &text[HEAD * 4 / 3..=(HEAD + LENGTH) * 4 / 3]);
+    let mut number: [u8; LENGTH] = std::array::from_fn(|index| whole[HEAD + index]);
+    let mut add = |form: &str, bytes: &[u8]| needles.add(&format!("{label}, {form}"), bytes);
+    add("big-endian", &number);
+    number.reverse();
+    add("little-endian", &number);
+    number.reverse();
+    (0..LENGTH * 8).for_each(|_| double(&mut number));
+    number.reverse();
+    add("Montgomery", &number);
+}
+
+/// Doubles a number below [`ORDER`], modulo it.
+fn double(number: &mut [u8; LENGTH]) {
+    let mut carry = 0;
+    for byte in number.iter_mut().rev() {
+        (*byte, carry) = (*byte << 1 | carry, *byte >> 7);
+    }
+    if carry == 1 || *number >= ORDER {
+        let mut borrow = false;
+        for (byte, of_order) in number.iter_mut().zip(ORDER).rev() {
+            let (once, first) = byte.overflowing_sub(of_order);
+            let (twice, second) = once.overflowing_sub(u8::from(borrow));
+            (*byte, borrow) = (twice, first || second);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_doubled_modulo_the_order() {
+        let mut number = [0; LENGTH];
+        number[LENGTH - 1] = 1;
+        (0..LENGTH * 8).for_each(|_| double(&mut number));
+        // 2^256 less the order, which is above half of it.
+        let expected = "00000000ffffffff00000000000000004319055258e8617b0c46353d039cdaaf";
+        assert_eq!(hex::encode(number), expected);
+    }
+
+    #[test]
+    fn a_pair_of_two_keys_is_told() {
+        let signed = |key: &KeyPair| rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(key).unwrap().pem();
+        let (one, two) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let pair = |certificate: &KeyPair| Pair { certificate: signed(certificate), key: one.serialize_pem() };
+        pair(&one).check().unwrap();
+        pair(&two).check().unwrap_err();
+    }
+}

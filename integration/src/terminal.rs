@@ -1,0 +1,121 @@
+//! agent-cli on a terminal: a pseudo-terminal whose other end a test has.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::{dist, wait};
+
+/// A terminal with agent-cli on it, as the only process of its session.
+pub struct Terminal {
+    keys: File,
+    /// The terminal's other end, for its settings.
+    other: OwnedFd,
+    child: Child,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Terminal {
+    /// Starts agent-cli on a terminal of this many rows and columns.
+    ///
+    /// # Panics
+    /// The machine has no terminals.
+    pub fn start(socket: &Path, arguments: &[&str], (rows, columns): (u16, u16)) -> Self {
+        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+        grantpt(&keys).expect("grantpt");
+        unlockpt(&keys).expect("unlockpt");
+        let name = ptsname(&keys, Vec::new()).expect("a name");
+        let other = open(&*name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("open");
+        let keys = File::from(keys);
+        let end = || Stdio::from(other.try_clone().expect("a descriptor"));
+        set_size(&keys, rows, columns);
+        let child = Command::new("setsid")
+            .args(["--ctty", "--wait"])
+            .arg(dist::binary("agent-cli"))
+            .arg("--socket")
+            .arg(socket)
+            .args(arguments)
+            .env("TERM", "xterm")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .expect("setsid is installed");
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let (mut from, to) = (keys.try_clone().expect("a descriptor"), Arc::clone(&written));
+        std::thread::spawn(move || {
+            let mut some = [0; 4096];
+            while let Ok(length @ 1..) = from.read(&mut some) {
+                to.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&some[..length]);
+            }
+        });
+        Self { keys, other, child, written }
+    }
+
+    /// All that was written to the terminal.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
+    /// Presses keys.
+    ///
+    /// # Panics
+    /// The terminal is gone.
+    pub fn press(&mut self, keys: &[u8]) {
+        self.keys.write_all(keys).expect("the terminal takes keys");
+    }
+
+    /// Changes the size, which agent-cli is told by SIGWINCH.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        set_size(&self.keys, rows, columns);
+    }
+
+    /// Returns whether keys come one by one, as for a screen.
+    ///
+    /// # Panics
+    /// The terminal is gone.
+    pub fn is_raw(&self) -> bool {
+        !tcgetattr(self.other.as_fd()).expect("settings").local_modes.contains(LocalModes::ICANON)
+    }
+
+    /// Pid of agent-cli, which setsid has become.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Waits for the end of agent-cli.
+    pub fn wait(&mut self) -> ExitStatus {
+        wait::until("agent-cli ends", || self.child.try_wait().expect("wait"))
+    }
+}
+
+fn set_size(terminal: &File, rows: u16, columns: u16) {
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(terminal, size).expect("a size");
+}
+
+/// Removes escape sequences.
+pub fn plain(line: &str) -> String {
+    let (mut text, mut characters) = (String::new(), line.chars());
+    while let Some(character) = characters.next() {
+        match character {
+            '\u{1b}' => drop(characters.find(char::is_ascii_alphabetic)),
+            other => text.push(other),
+        }
+    }
+    text
+}
