@@ -377,6 +377,19 @@ impl Installation {
         }
     }
 
+    /// The bundle that was asked for cannot be read, or does not hold to the rules. What runs stays.
+    pub fn unpack_failed(&mut self, why: &str) {
+        let number = self.current().map_or(0, |revision| revision.number);
+        self.condition(ConditionKind::Unpacked, false, "UnpackFailed", why, number);
+    }
+
+    /// The bundle that was asked for is read, and needs what there is not here. What runs stays.
+    pub fn load_failed(&mut self, why: &str) {
+        let number = self.current().map_or(0, |revision| revision.number);
+        let stays = format!("{why}; revision {number} stays");
+        self.condition(ConditionKind::Installed, false, "BundleLoadFailed", &stays, number);
+    }
+
     /// Names of the plays that must be taken down before anything else is done, after a kill.
     pub fn left_over(&self) -> Vec<String> {
         match self.phase {
