@@ -228,13 +228,13 @@ impl Member {
 }
 
 /// HMAC-SHA-256 over parts with their lengths.
-struct Keyed {
+pub(crate) struct Keyed {
     inner: Sha256,
     outer: [u8; 64],
 }
 
 impl Keyed {
-    fn new(key: &Tag) -> Self {
+    pub(crate) fn new(key: &Tag) -> Self {
         let (mut inner_key, mut outer) = ([0x36; 64], [0x5c; 64]);
         for (at, byte) in key.iter().enumerate() {
             inner_key[at] ^= byte;
@@ -245,12 +245,12 @@ impl Keyed {
         Self { inner, outer }
     }
 
-    fn part(&mut self, bytes: &[u8]) {
+    pub(crate) fn part(&mut self, bytes: &[u8]) {
         self.inner.update((bytes.len() as u64).to_be_bytes());
         self.inner.update(bytes);
     }
 
-    fn end(self) -> Tag {
+    pub(crate) fn end(self) -> Tag {
         let mut outer = Sha256::new();
         outer.update(self.outer);
         outer.update(self.inner.finalize());

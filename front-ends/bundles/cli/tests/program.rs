@@ -144,7 +144,7 @@ fn manual_and_completions_are_written_of_both_programs() {
 }
 
 #[test]
-fn a_bundle_is_installed_upgraded_rolled_back_and_uninstalled() {
+fn i6_a_bundle_is_installed_upgraded_rolled_back_and_uninstalled() {
     let world = World::new();
     world.bundle("one", "");
     world.bundle("two", "");
