@@ -56,7 +56,7 @@ impl Role {
     }
 }
 
-/// What is done in a container after its start, or before its stop. Nothing in it is secret (P13).
+/// Action in a container after its start, or before its stop. Nothing in it is secret (P13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// A program with its arguments.
@@ -106,7 +106,7 @@ pub struct Member {
     pub name: String,
     /// Role.
     pub role: Role,
-    /// Its request; with its id and its pod.
+    /// Request; with its id and its pod.
     pub request: Wiped<RunRequest>,
     /// Directories whose files follow changes of their Secrets and ConfigMaps (P55).
     pub rotating: BTreeSet<String>,
@@ -131,13 +131,13 @@ pub struct PodPlan {
     pub kind: Kind,
     /// Name of its workload.
     pub workload: String,
-    /// How it is replaced.
+    /// Way of its replacement.
     pub update: Update,
     /// The next pod of the workload waits until this one is ready.
     pub in_order: bool,
     /// The pod itself.
     pub create: CreatePodRequest,
-    /// Its containers in the order of their start.
+    /// Containers in the order of their start.
     pub members: Vec<Member>,
     /// Time after which it has failed (P27).
     pub deadline: Option<Duration>,

@@ -110,7 +110,7 @@ impl Changes {
 struct Seen(BTreeMap<String, u64>);
 
 impl Seen {
-    /// What has not been told yet, in the order of time.
+    /// Events that have not been told yet, in the order of time.
     fn look(&mut self, store: &Store, args: &EventsArgs) -> Result<Vec<Value>, StoreError> {
         let names = if args.names.is_empty() { store.names()? } else { args.names.clone() };
         let mut told: Vec<(u64, Value)> = Vec::new();

@@ -353,7 +353,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// What was done.
+    /// Prints the revisions that were made.
     fn done(&self, it: &Installation, numbers: &[u32]) -> Result<u8, Failure> {
         let revisions: Vec<_> = numbers.iter().filter_map(|number| it.revision(*number)).collect();
         print(self.global, it, || {

@@ -378,7 +378,7 @@ fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
     git(&["add", "."]);
     git(&["commit", "-q", "-m", "x"]);
     let commit = git(&["rev-parse", "HEAD"]);
-    // What is not committed does not count, and neither do attributes.
+    // Files that are not committed do not count, and neither do attributes.
     fs::write(one.join("manifests/pod.yaml"), "a: [").unwrap();
     let inspect =
         |source: &str| -> Value { serde_json::from_str(&world.good(&["--json", "inspect", source])).unwrap() };

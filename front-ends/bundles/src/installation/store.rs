@@ -214,7 +214,7 @@ mod tests {
         store.write(&locked, &record).unwrap();
         assert_eq!(store.read("demo").unwrap(), Some(record));
         assert_eq!(store.names().unwrap(), ["demo"]);
-        // What a crash leaves is no installation.
+        // The rest of a crash is no installation.
         let installations = dir.path().join("new/dir/installations");
         fs::write(installations.join(".partial-demo"), "x").unwrap();
         assert_eq!(store.names().unwrap(), ["demo"]);

@@ -143,7 +143,7 @@ fn c9_replaces_has_no_cycle() {
 
 #[test]
 fn c10_the_chain_from_the_head_reaches_every_entry_that_is_not_skipped() {
-    // It stops at a skipped `replaces`, and demo.v1 is behind it.
+    // The chain stops at a skipped `replaces`, and demo.v1 is behind it.
     let skipped = with("    replaces: demo.v2\n", "    replaces: demo.v2\n    skips: [demo.v2]\n");
     let faults = breaks("C10", &skipped);
     assert!(faults.to_string().contains("does not reach: demo.v1"), "{faults}");

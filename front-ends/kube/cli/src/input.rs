@@ -21,7 +21,7 @@ use crate::error::KubeError;
 /// Most files of a directory.
 const FILES_MAX: usize = 10_000;
 
-/// What was read, and how it is to be taken.
+/// Input that was read, and the options for it.
 pub(crate) struct Input {
     /// Name of the play.
     pub(crate) play: String,
@@ -60,7 +60,7 @@ impl Input {
         info: &InfoResponse,
     ) -> Result<(Plan, Vec<Violation>, Vec<Config>), KubeError> {
         let (mut objects, mut report) = self.objects();
-        // What is refused anyway is told to nobody.
+        // Objects that are refused anyway are shown to no convention.
         if report.violations().is_empty() {
             conventions::decorate(&self.args, &mut objects, &mut report).await?;
         }

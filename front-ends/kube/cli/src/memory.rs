@@ -1,4 +1,4 @@
-//! What this program remembers between two plays: keyed digests of the secrets of each container, so that a play that changes nothing does
+//! Memory of this program between two plays: keyed digests of the secrets of each container, so that a play that changes nothing does
 //! nothing. No value is kept, and the file is in memory alone, below /run: it goes with the containers when the machine stops. Whoever loses it
 //! loses nothing: the next play compares by executord's own means, and rotates once more where that does not tell.
 
@@ -30,7 +30,7 @@ struct Kept {
     objects: BTreeMap<String, Played>,
 }
 
-/// What is kept of a ConfigMap or Secret: what may not change (P10).
+/// Entry of a ConfigMap or Secret: the parts that may not change (P10).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Played {
     /// Type of a Secret.
@@ -39,7 +39,7 @@ struct Played {
     immutable: Option<String>,
 }
 
-/// What is kept of a container.
+/// Entry of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Entry {
     /// Time of its creation, which tells it from an earlier one of the same id.
@@ -57,7 +57,7 @@ pub(crate) struct Memory {
     _lock: Option<File>,
 }
 
-/// What changed of a container's secrets.
+/// Changes of a container's secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) environment: bool,
@@ -168,7 +168,7 @@ impl Memory {
     }
 
     /// Remembers the ConfigMaps and Secrets of a play, and forgets those of the one before.
-    pub(crate) fn keep(&mut self, configs: Vec<Config>) -> Result<(), KubeError> {
+    pub(crate) fn keep(&mut self, configs: &[Config]) -> Result<(), KubeError> {
         let objects = configs.iter().map(|config| (named(config), self.played(config))).collect();
         if self.kept.objects == objects {
             return Ok(());
@@ -270,7 +270,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut memory = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
         memory.check(&configs(frozen, map)).unwrap();
-        memory.keep(configs(frozen, map)).unwrap();
+        memory.keep(&configs(frozen, map)).unwrap();
         drop(memory);
         assert!(!fs::read_to_string(dir.path().join("p.json")).unwrap().contains("canary"));
         let mut memory = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
@@ -290,7 +290,7 @@ mod tests {
             });
             assert_eq!(told, expected, "{secret}");
         }
-        memory.keep(Vec::new()).unwrap();
+        memory.keep(&[]).unwrap();
         memory.check(&configs("stringData: {a: canary-2}", map)).unwrap();
     }
 

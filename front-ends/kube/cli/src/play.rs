@@ -37,7 +37,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     if !args.replace {
         memory.check(&configs)?;
     }
-    memory.keep(configs)?;
+    memory.keep(&configs)?;
     let known = known::pods(&session.client, None).await?;
     let mut playing = Playing { memory, context, args, known };
     if args.cron_job.is_none() {

@@ -53,7 +53,7 @@ fn range(text: &str) -> Result<Range, String> {
     Range::parse(text).map_err(|error| format!("the range {error}"))
 }
 
-/// How it is run.
+/// Options of the play.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
     /// Install what runs here, and leave out what needs an API server (custom resources, RBAC, webhooks)

@@ -1,4 +1,4 @@
-//! What a command would do, and why (`--dry-run`).
+//! Explanation of a command that is not carried out (`--dry-run`).
 
 use agent_cli::failure::Failure;
 use agent_cli::text::plain;
