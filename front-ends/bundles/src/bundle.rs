@@ -65,25 +65,25 @@ impl std::str::FromStr for Format {
 /// A bundle that holds to the rules.
 #[derive(Clone)]
 pub struct Bundle {
-    /// Its format.
+    /// Format.
     pub format: Format,
-    /// Its name: the CSV's, or none.
+    /// Name: the CSV's, or none.
     pub name: Option<String>,
-    /// Its version; none where the format has none.
+    /// Version; none where the format has none.
     pub version: Option<Version>,
-    /// Its package; none where the format has none.
+    /// Package; none where the format has none.
     pub package: Option<String>,
-    /// Its channels.
+    /// Channels.
     pub channels: Vec<String>,
-    /// Its default channel.
+    /// Default channel.
     pub default_channel: Option<String>,
-    /// What it needs besides.
+    /// Requirements.
     pub dependencies: Vec<Dependency>,
     /// The operator's description; none in a plain bundle.
     pub csv: Option<Csv>,
     /// All objects but the CSV.
     pub objects: Vec<Object>,
-    /// What is odd and no fault.
+    /// Oddities that are no faults.
     pub warnings: Vec<Fault>,
 }
 
@@ -110,7 +110,7 @@ pub fn read(files: &Files, format: Format) -> Result<Bundle, Faults> {
 }
 
 impl Bundle {
-    /// What of it needs an API server, and is not provided here.
+    /// Parts that need an API server, and are not provided here.
     pub fn not_provided(&self) -> Vec<NotProvided> {
         let mut found = self.csv.as_ref().map(Csv::not_provided).unwrap_or_default();
         for object in &self.objects {

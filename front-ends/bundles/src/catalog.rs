@@ -7,6 +7,7 @@
 
 pub mod blob;
 pub mod diff;
+mod events;
 pub mod files;
 pub mod form;
 pub mod load;

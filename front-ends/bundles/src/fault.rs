@@ -32,7 +32,7 @@ impl fmt::Display for Fault {
 pub struct Faults {
     /// The first of them.
     pub found: Vec<Fault>,
-    /// How many more there are.
+    /// Number of further faults.
     pub beyond: usize,
 }
 

@@ -28,9 +28,9 @@ const EVENTS_MAX: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Installation {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What is being done with it.
+    /// Work under way.
     pub phase: Phase,
     /// The catalog that it follows; none where a bundle was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,9 +40,9 @@ pub struct Installation {
     pub options: Options,
     /// Revisions, the oldest first.
     pub revisions: Vec<Revision>,
-    /// What is true of it.
+    /// Conditions.
     pub conditions: Vec<Condition>,
-    /// What became true of it, the oldest first.
+    /// Events, the oldest first.
     #[serde(default)]
     pub events: Vec<Event>,
 }
@@ -83,7 +83,7 @@ pub struct Follows {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Options {
-    /// What needs an API server is left out.
+    /// Objects that need an API server are left out.
     pub partial: bool,
     /// Network of the pods; none for the default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,7 @@ pub struct Options {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Revision {
-    /// Its number, from 1.
+    /// Number, from 1.
     pub number: u32,
     /// State of the revision.
     pub state: State,
@@ -107,7 +107,7 @@ pub struct Revision {
     pub source: Source,
     /// Digest or commit that pins it.
     pub pin: String,
-    /// Its format.
+    /// Format.
     pub format: String,
     /// Name of its bundle; none where the format has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,13 +123,13 @@ pub struct Revision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// Its pods are being made.
+    /// Pods are being made.
     Pending,
-    /// It is the one that runs.
+    /// The revision that runs.
     Current,
     /// Another took its place.
     Superseded,
-    /// Its pods did not become ready.
+    /// Pods did not become ready.
     Failed,
 }
 
@@ -140,7 +140,7 @@ pub struct Condition {
     /// What.
     #[serde(rename = "type")]
     pub kind: ConditionKind,
-    /// Whether it is so: `True`, `False` or `Unknown`.
+    /// Status: `True`, `False` or `Unknown`.
     pub status: String,
     /// One word for programs.
     pub reason: String,
@@ -167,14 +167,14 @@ pub enum ConditionKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Its number, from 1, in this installation.
+    /// Number, from 1, in this installation.
     pub sequence: u64,
     /// When, in seconds since 1970.
     pub at: u64,
     /// What.
     #[serde(rename = "type")]
     pub kind: EventKind,
-    /// Whether it is so: `True` or `False`.
+    /// Status: `True` or `False`.
     pub status: String,
     /// One word for programs.
     pub reason: String,
@@ -358,7 +358,7 @@ impl Installation {
         self.enter(before.map_or(Phase::Settled, |from| Phase::Pivoting { from }));
     }
 
-    /// What goes is gone.
+    /// Writes down that the work is done.
     pub fn settle(&mut self) {
         self.enter(Phase::Settled);
     }
@@ -375,6 +375,19 @@ impl Installation {
         if self.current().is_none() {
             self.condition(ConditionKind::Healthy, false, "NotInstalled", "no revision runs", number);
         }
+    }
+
+    /// The bundle that was asked for cannot be read, or does not hold to the rules. What runs stays.
+    pub fn unpack_failed(&mut self, why: &str) {
+        let number = self.current().map_or(0, |revision| revision.number);
+        self.condition(ConditionKind::Unpacked, false, "UnpackFailed", why, number);
+    }
+
+    /// The bundle that was asked for is read, and needs what there is not here. What runs stays.
+    pub fn load_failed(&mut self, why: &str) {
+        let number = self.current().map_or(0, |revision| revision.number);
+        let stays = format!("{why}; revision {number} stays");
+        self.condition(ConditionKind::Installed, false, "BundleLoadFailed", &stays, number);
     }
 
     /// Names of the plays that must be taken down before anything else is done, after a kill.

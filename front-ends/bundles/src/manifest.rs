@@ -1,4 +1,4 @@
-//! What is played of a bundle: Kubernetes objects as a stream of JSON documents, which is YAML, too. It can hold values of Secrets: it is wiped when it is dropped, and goes to
+//! Objects of a bundle that are played, as a stream of JSON documents, which is YAML, too. The stream can hold values of Secrets: it is wiped when it is dropped, and goes to
 //! a pipe alone.
 
 use std::fmt::Write as _;

@@ -49,7 +49,7 @@ struct Quote {
     within: usize,
 }
 
-/// What a line leaves open: a text in quotes, or the indentation of the key before `|` or `>`.
+/// Text that a line leaves open: a text in quotes, or the indentation of the key before `|` or `>`.
 fn opened(mut content: &str, mut indent: usize) -> (Option<Quote>, Option<usize>) {
     while let Some(element) = content.strip_prefix("- ") {
         let rest = element.trim_start_matches(' ');
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(added("- \"one\ntwo\\\"\nthree\"\n- - k: 'x\n  '\n"), [0, 3, 3, 0, 3]);
         assert_eq!(added("\"key\": \"one\ntwo\"\n\"k\": \"one\"\n'l': 'one\ntwo'\n"), [0, 1, 0, 0, 1]);
         assert_eq!(added("a: don't\nb: 5\" x\nc: 'x' # it's\n# it's: \"a\nd: e\n"), [0; 5]);
-        // What follows `|` is a text of its own.
+        // A text after `|` is of its own.
         assert_eq!(added("- a: |-\n    b: \"c\n\n    d\n  e: \"f\ng\"\n"), [0, 0, 0, 0, 0, 3]);
         assert_eq!(added("a: >\n  b: 'c\nd: 'e\nf'\n"), [0, 0, 0, 1]);
     }

@@ -295,7 +295,7 @@ mod tests {
             assert!(has(&format!("<{}", pair[1]), pair[0]), "{pair:?}");
             assert!(!has(&format!(">={}", pair[1]), pair[0]), "{pair:?}");
         }
-        // What comes after + does not count.
+        // Build metadata, after +, does not count.
         assert!(has("1.0.0+a", "1.0.0+b"));
         assert!(has(">=1.0.0", "1.1.0-rc.1"), "a prerelease is in a range like any other version");
     }

@@ -1,4 +1,4 @@
-//! Which bundle is installed, and what it is upgraded to: decisions as data, each with the reasons.
+//! Resolution: the bundle to install, and the upgrades from it. Decisions are data, each with its reasons.
 //!
 //! A bundle follows another by `replaces`, by `skips`, by `skipRange`, or because it has the same version (R1). `force` passes the edges (R2). Of several,
 //! one that is not deprecated is taken before one that is, then the highest version (R3). Where that bundle needs other packages or APIs, it is refused, because nothing here
@@ -16,7 +16,7 @@ use crate::range::Range;
 /// Most steps of one upgrade.
 const STEPS_MAX: usize = 1000;
 
-/// What is asked of a catalog.
+/// Question to a catalog.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     /// The package.
@@ -30,9 +30,9 @@ pub struct Query {
 /// The bundle that is installed.
 #[derive(Clone, Debug)]
 pub struct Installed {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its version.
+    /// Version.
     pub version: Version,
 }
 
@@ -40,35 +40,35 @@ pub struct Installed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Edge {
-    /// It names the installed bundle in `replaces`.
+    /// The bundle names the installed one in `replaces`.
     Replaces,
-    /// It names the installed bundle in `skips`.
+    /// The bundle names the installed one in `skips`.
     Skips,
-    /// Its `skipRange` has the installed version.
+    /// The bundle's `skipRange` has the installed version.
     SkipRange,
-    /// It has the installed version, with what comes after `+`.
+    /// The bundle has the installed version, with its release after `+`.
     SameVersion,
     /// None: the edges were passed by force.
     Forced,
 }
 
-/// What is decided about a bundle.
+/// Decision about a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub enum Verdict {
-    /// It is taken.
+    /// The bundle is taken.
     Chosen,
     /// Another is better: not deprecated, or higher.
     Lower,
-    /// Its version is not in the wanted range.
+    /// The version is not in the wanted range.
     NotInRange,
     /// Nothing leads to it from the installed bundle.
     NoEdge,
-    /// It is the installed bundle.
+    /// The bundle is the installed one.
     Installed,
-    /// It needs what nothing here provides.
+    /// The bundle needs others that nothing here provides.
     Requires {
-        /// What it needs.
+        /// Requirements that are not met.
         requires: Vec<Requirement>,
     },
 }
@@ -76,17 +76,17 @@ pub enum Verdict {
 /// A bundle that was looked at.
 #[derive(Clone, Debug, Serialize)]
 pub struct Candidate {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its version, with its release.
+    /// Version, with its release.
     pub version: String,
-    /// Its deprecation.
+    /// Deprecation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deprecated: Option<String>,
-    /// How it follows the installed bundle.
+    /// Edge from the installed bundle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edge: Option<Edge>,
-    /// What is decided.
+    /// Decision.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
@@ -101,7 +101,7 @@ pub struct Step {
     pub to: Bundle,
     /// The channel.
     pub channel: String,
-    /// What of it is deprecated.
+    /// Deprecations of package, channel and bundle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deprecations: Vec<Deprecation>,
     /// Bundles that were looked at.
@@ -113,9 +113,9 @@ pub struct Step {
 pub struct Deprecation {
     /// `package`, `channel` or `bundle`.
     pub of: &'static str,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What users are told.
+    /// Message for users.
     pub message: String,
 }
 
@@ -254,7 +254,7 @@ pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool
             }
         }
     }
-    // What leads beyond the wanted versions is left out.
+    // Edges beyond the wanted versions are left out.
     let wanted = |step: &Step| query.range.as_ref().is_none_or(|range| range.has(&step.to.version));
     match steps.iter().rposition(wanted) {
         Some(last) => {

@@ -50,12 +50,12 @@ pub enum SourceError {
 pub enum Source {
     /// A directory or a single file.
     Directory {
-        /// Its absolute path.
+        /// Absolute path.
         path: PathBuf,
     },
     /// A tar archive, also compressed with gzip.
     Archive {
-        /// Its absolute path.
+        /// Absolute path.
         path: PathBuf,
     },
     /// An image in an OCI layout, or in an archive of one or of `docker save`.
@@ -67,7 +67,7 @@ pub enum Source {
     },
     /// An image of a registry, which executord fetches.
     Image {
-        /// Its reference, without a scheme.
+        /// Reference, without a scheme.
         reference: String,
     },
     /// A commit of a repository of git.
@@ -336,7 +336,7 @@ fn directory(root: &Path, sink: &mut Sink) -> Result<(), SourceError> {
             let Ok(leaf) = entry.file_name().into_string() else {
                 return Err(SourceError::Entry(entry.path().display().to_string(), "is not UTF-8"));
             };
-            // What git keeps beside the files is no part of them.
+            // Git's own directory is no part of the files.
             if prefix.is_empty() && leaf == ".git" {
                 continue;
             }

@@ -13,7 +13,7 @@ use executor_bundles::catalog::{Catalog, load};
 const PACKAGES: usize = if cfg!(debug_assertions) { 50 } else { 500 };
 const BUNDLES: usize = 20;
 
-/// What makes a bundle large: a description, images, examples, and an object in base64.
+/// A large bundle: a description, images, examples, and an object in base64.
 fn bundle(package: &str, index: usize, yaml: bool) -> String {
     let digest = format!("{:064x}", index * 7919);
     let mut related = String::new();

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use crate::names::is_key;
+use crate::plan::{Keyed, Tag};
 use crate::report::{Origin, Report};
 
 /// Largest data of one ConfigMap or Secret, decoded, in bytes.
@@ -105,6 +106,17 @@ impl Config {
     /// Tells whether it is a Secret.
     pub fn is_secret(&self) -> bool {
         self.secret_type.is_some()
+    }
+
+    /// Tag of its data.
+    pub fn tag(&self, key: &Tag) -> Tag {
+        let mut keyed = Keyed::new(key);
+        for (name, value) in &self.data {
+            keyed.part(name.as_bytes());
+            keyed.part(&[u8::from(self.binary.contains(name))]);
+            keyed.part(value.bytes());
+        }
+        keyed.end()
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Expanded {
 pub(crate) struct Variable {
     pub(crate) value: Zeroizing<String>,
     pub(crate) secret: bool,
-    /// Its value stands in the container's own `env` as text (P39).
+    /// The value stands in the container's own `env` as text (P39).
     pub(crate) plain: bool,
 }
 

@@ -26,7 +26,7 @@ pub struct CronSpec {
     pub time_zone: Option<String>,
     /// `Allow`, `Forbid` or `Replace`.
     pub concurrency: String,
-    /// It does not run.
+    /// The CronJob does not run.
     pub suspended: bool,
 }
 

@@ -79,7 +79,7 @@ fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
     }
 }
 
-/// What may still be made: a few lines ask for as much memory as they like by repeating large objects.
+/// Bound of what may still be made: a few lines ask for as much memory as they like by repeating large objects.
 struct Room {
     /// There are too many pods: one of each workload is looked at.
     crowded: bool,
@@ -116,7 +116,7 @@ fn pods(
     let mut names = workload.pod_names();
     let none = names.is_empty() || workload.job.as_ref().is_some_and(|job| job.suspended);
     if names.is_empty() {
-        // It is checked all the same.
+        // The object is checked all the same.
         names.push(workload.name.clone());
     }
     if room.crowded {
@@ -152,7 +152,7 @@ fn kinds_of(value: &impl serde::Serialize) -> Vec<String> {
     }
 }
 
-/// What one pod is lowered with.
+/// Surroundings in which one pod is lowered.
 pub(crate) struct Lowering<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) spec: &'a PodSpec,

@@ -15,7 +15,7 @@ use crate::workload::{self, Workload};
 pub const INPUT_MAX: usize = 64 << 20;
 /// Largest annotations of one object, in bytes (P5).
 const ANNOTATIONS_MAX: usize = 262_144;
-/// What is wrong with a key of a label or an annotation.
+/// Fault of a key of a label or an annotation.
 const NOT_QUALIFIED: &str =
     "is not a key of a label or annotation: [DNS subdomain/]NAME, NAME of 1 to 63 of A-Z, a-z, 0-9, `-`, `_` and `.`";
 /// Kinds that have no meaning on one host, or whose meaning is not carried out here (P63).

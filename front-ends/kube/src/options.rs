@@ -1,4 +1,4 @@
-//! What is known of the host, and what the user chose.
+//! Facts about the host, and choices of the user.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub enum PodNetwork {
 /// A directory of the host that the operator lends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostVolume {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// The directory.
     pub path: String,

@@ -56,7 +56,7 @@ impl Role {
     }
 }
 
-/// What is done in a container after its start, or before its stop. Nothing in it is secret (P13).
+/// Action in a container after its start, or before its stop. Nothing in it is secret (P13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// A program with its arguments.
@@ -106,7 +106,7 @@ pub struct Member {
     pub name: String,
     /// Role.
     pub role: Role,
-    /// Its request; with its id and its pod.
+    /// Request; with its id and its pod.
     pub request: Wiped<RunRequest>,
     /// Directories whose files follow changes of their Secrets and ConfigMaps (P55).
     pub rotating: BTreeSet<String>,
@@ -131,13 +131,13 @@ pub struct PodPlan {
     pub kind: Kind,
     /// Name of its workload.
     pub workload: String,
-    /// How it is replaced.
+    /// Way of its replacement.
     pub update: Update,
     /// The next pod of the workload waits until this one is ready.
     pub in_order: bool,
     /// The pod itself.
     pub create: CreatePodRequest,
-    /// Its containers in the order of their start.
+    /// Containers in the order of their start.
     pub members: Vec<Member>,
     /// Time after which it has failed (P27).
     pub deadline: Option<Duration>,
@@ -228,13 +228,13 @@ impl Member {
 }
 
 /// HMAC-SHA-256 over parts with their lengths.
-struct Keyed {
+pub(crate) struct Keyed {
     inner: Sha256,
     outer: [u8; 64],
 }
 
 impl Keyed {
-    fn new(key: &Tag) -> Self {
+    pub(crate) fn new(key: &Tag) -> Self {
         let (mut inner_key, mut outer) = ([0x36; 64], [0x5c; 64]);
         for (at, byte) in key.iter().enumerate() {
             inner_key[at] ^= byte;
@@ -245,12 +245,12 @@ impl Keyed {
         Self { inner, outer }
     }
 
-    fn part(&mut self, bytes: &[u8]) {
+    pub(crate) fn part(&mut self, bytes: &[u8]) {
         self.inner.update((bytes.len() as u64).to_be_bytes());
         self.inner.update(bytes);
     }
 
-    fn end(self) -> Tag {
+    pub(crate) fn end(self) -> Tag {
         let mut outer = Sha256::new();
         outer.update(self.outer);
         outer.update(self.inner.finalize());

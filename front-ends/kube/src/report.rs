@@ -61,7 +61,7 @@ pub struct Violation {
     pub path: String,
     /// Number of the rule: `P17`.
     pub rule: &'static str,
-    /// What is wrong, in one sentence, without the place.
+    /// Fault in one sentence, without the place.
     pub message: String,
 }
 
@@ -82,12 +82,12 @@ impl fmt::Display for Violation {
 /// Treatment of unknown fields, duplicate keys, and kinds that are not run (P4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// They are violations, as with kubectl.
+    /// Unknown fields are violations, as with kubectl.
     #[default]
     Strict,
-    /// They are warnings, as at the API server.
+    /// Unknown fields are warnings, as at the API server.
     Warn,
-    /// They are left out.
+    /// Unknown fields are left out.
     Ignore,
 }
 
@@ -184,7 +184,7 @@ impl Report {
 /// Violations; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violations {
-    /// Those that are kept.
+    /// Violations that are kept.
     pub list: Vec<Violation>,
     /// Number of others.
     pub beyond: usize,

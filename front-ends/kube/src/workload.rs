@@ -84,7 +84,7 @@ impl Kind {
     }
 }
 
-/// How pods of a workload are replaced.
+/// Way in which pods of a workload are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Update {
     /// One after the other, each when the one before it is ready.
@@ -117,7 +117,7 @@ pub struct Workload {
     pub template: PodTemplateSpec,
     /// Number of pods; of a Job its runs.
     pub replicas: u32,
-    /// How they are replaced.
+    /// Way of their replacement.
     pub update: Update,
     /// One is started when the one before it is ready (StatefulSet).
     pub in_order: bool,
@@ -325,7 +325,7 @@ fn replicas(object: &Located, replicas: Option<i32>, report: &mut Report) -> u32
     u32::try_from(replicas.clamp(0, REPLICAS_MAX)).unwrap_or(0)
 }
 
-/// How a Deployment's pods are replaced. The numbers are checked and not heeded: one is replaced after the other (P61).
+/// Reads the way in which a Deployment's pods are replaced. The numbers are checked and not heeded: one is replaced after the other (P61).
 fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mut Report) -> Update {
     let Some(strategy) = strategy else { return Update::Rolling };
     let update = match strategy.type_.as_deref() {

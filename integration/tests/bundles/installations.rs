@@ -27,7 +27,7 @@ fn a_bundle_pivots_stays_goes_back_and_goes() {
     assert!(failed.status == 125 && failed.stderr.contains("revision 3 is not installed"), "{failed:?}");
     let status = world.status("demo");
     assert_eq!(world.namespaces(), ["demo-r2"]);
-    assert_eq!(condition(&status, "Installed"), ("False".into(), "InstallFailed".into()));
+    assert_eq!(condition(&status, "Installed"), ("False".into(), "UpgradeFailed".into()));
     assert_eq!(condition(&status, "Healthy"), good());
 
     world.good(&["rollback", "demo"]);
@@ -81,7 +81,7 @@ fn what_becomes_of_installations_is_told() {
     let failed = world.bundle(&["upgrade", "demo", &bad, "--wait", "2s", "--image-override", &world.image()]);
     assert_eq!(failed.status, 125, "{failed:?}");
     let told = world.good(&["events", "demo"]).stdout;
-    assert!(told.lines().count() == 9 && told.contains(" demo revision 2: Installed False InstallFailed: "), "{told}");
+    assert!(told.lines().count() == 9 && told.contains(" demo revision 2: Installed False UpgradeFailed: "), "{told}");
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     let mut next = || {
         let event: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
@@ -98,7 +98,7 @@ fn what_becomes_of_installations_is_told() {
         "Progressing False Settled",
         "Progressing True Installing",
         "Unpacked True UnpackSuccessful",
-        "Installed False InstallFailed",
+        "Installed False UpgradeFailed",
         "Progressing False Settled",
     ] {
         assert_eq!(next(), expected);

@@ -76,7 +76,7 @@ fn a_container_that_never_starts_is_ended_in_time() {
 
 /// A check that could not be made counts neither way, and the daemon that finds a container late looks first.
 #[test]
-fn only_a_failure_ends_a_container() {
+fn p37_only_a_failure_ends_a_container() {
     let checks = checks(&[check(1, 0)], &[], &[]);
     let late = SECOND * 500;
     let mut monitor = Monitor::new(&checks, None, late, || 0);
@@ -92,7 +92,7 @@ fn only_a_failure_ends_a_container() {
 
 /// Failures, and that the container has started, are kept over a restart.
 #[test]
-fn a_later_daemon_goes_on() {
+fn p35_p37_a_later_daemon_goes_on() {
     let checks = checks(&[check(2, 0)], &[check(1, 3)], &[check(1, 1)]);
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     for _ in 0..4 {

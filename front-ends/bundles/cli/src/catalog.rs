@@ -153,7 +153,7 @@ impl Cli {
             Command::Validate(args) => validate(&global, &args),
             Command::List(args) => list(&global, &args),
             Command::Show(args) => show(&global, &args),
-            Command::Render(args) => render(&args),
+            Command::Render(args) => render(&global, &args),
             Command::Diff(args) => differences(&global, &args),
             Command::Mermaid(args) => {
                 let (_, catalog) = catalog(&args.catalog.catalog, false, &args.catalog.registry)?;
@@ -312,7 +312,7 @@ fn show(global: &Global, args: &ShowArgs) -> Result<u8, Failure> {
 }
 
 /// One object after another: a catalog is larger than what has to be held of it.
-fn render(args: &RenderArgs) -> Result<u8, Failure> {
+fn render(global: &Global, args: &RenderArgs) -> Result<u8, Failure> {
     let opened = objects(&args.catalog.catalog, false, &args.catalog.registry)?;
     let mut found = false;
     for object in opened.objects.in_order() {
@@ -323,6 +323,7 @@ fn render(args: &RenderArgs) -> Result<u8, Failure> {
         let content =
             opened.objects.content(&object.place).map_err(|error| Failure::wrap(error, agent_cli::exit::OURS))?;
         let text = match args.output {
+            _ if global.json => agent_cli::view::json::document(&content),
             Form::Json => serde_json::to_string_pretty(&content).unwrap_or_default() + "\n",
             Form::Yaml => format!("---\n{}", executor_bundles::yaml::write(&content)),
         };

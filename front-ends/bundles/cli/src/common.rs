@@ -1,4 +1,4 @@
-//! What both command lines have in common: sources, output, errors.
+//! Common parts of both command lines: sources, output, errors.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::registry::{RegistryArgs, fetch};
 pub(crate) const NOTES: &str = "agent-cli";
 /// Label of the directory of a catalog's files in its image.
 const CONFIGS_LABEL: &str = "operators.operatorframework.io.index.configs.v1";
-/// Its default.
+/// Default.
 const CONFIGS: &str = "configs";
 
 /// Reason why a command about bundles or catalogs ended without doing what it was asked to.

@@ -1,8 +1,12 @@
 //! `agent-cli bundle events`: what became true of installations, and what becomes true of them.
 //!
-//! Events are in the records that all programs write. A follower looks at the records, a few times a second.
+//! Events are in the records that all programs write. A follower reads them again when the kernel tells that their directory has changed.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use agent_cli::failure::Failure;
@@ -10,6 +14,8 @@ use agent_cli::global::Global;
 use agent_cli::text::plain;
 use clap::Args;
 use executor_bundles::installation::{Event, Store, StoreError, check_name};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::common::write;
@@ -17,8 +23,6 @@ use crate::install::{InstallError, StoreArgs};
 
 /// The last second that RFC 3339 can write.
 const END: u64 = 253_402_300_799;
-/// Time between two looks at the records.
-const LOOK: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EventsArgs {
@@ -35,7 +39,12 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
     args.names.iter().try_for_each(|name| check_name(name).map_err(Failure::Usage))?;
     let store = store.store()?;
     let mut seen = Seen::default();
+    let changes = if args.follow { Some(Changes::of(store.directory()).map_err(Failure::System)?) } else { None };
     loop {
+        // Watched first and read then: no change is between the two.
+        if let Some(changes) = &changes {
+            changes.watch().map_err(Failure::System)?;
+        }
         let mut text = String::new();
         for told in seen.look(&store, args).map_err(InstallError::from)? {
             if global.json {
@@ -47,10 +56,52 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
         if !text.is_empty() {
             write(text.as_bytes())?;
         }
-        if !args.follow {
-            return Ok(0);
+        let Some(changes) = &changes else { return Ok(0) };
+        changes.wait().map_err(Failure::System)?;
+    }
+}
+
+/// Changes of a directory that need not be there yet.
+struct Changes {
+    directory: PathBuf,
+    watches: OwnedFd,
+}
+
+impl Changes {
+    fn of(directory: PathBuf) -> io::Result<Self> {
+        let directory = std::path::absolute(directory)?;
+        Ok(Self { directory, watches: inotify::init(CreateFlags::CLOEXEC)? })
+    }
+
+    /// Watches the directory; while it is not there, the nearest one above it.
+    fn watch(&self) -> io::Result<()> {
+        let records = WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+        let above = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+        loop {
+            let Some(found) = self.directory.ancestors().find(|path| path.is_dir()) else {
+                return Err(io::ErrorKind::NotFound.into());
+            };
+            let is_whole = found == self.directory;
+            match inotify::add_watch(&self.watches, found, if is_whole { records } else { above }) {
+                Err(Errno::NOENT | Errno::NOTDIR) => continue, // removed meanwhile
+                added => added?,
+            };
+            // One that was made before its parent was watched is watched itself.
+            if is_whole || !self.directory.ancestors().take_while(|path| *path != found).any(Path::is_dir) {
+                return Ok(());
+            }
         }
-        std::thread::sleep(LOOK);
+    }
+
+    /// Waits until something has changed.
+    fn wait(&self) -> io::Result<()> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        loop {
+            match inotify::Reader::new(&self.watches, &mut buffer).next() {
+                Err(Errno::INTR) => {}
+                changed => return Ok(changed.map(drop)?),
+            }
+        }
     }
 }
 
@@ -59,7 +110,7 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
 struct Seen(BTreeMap<String, u64>);
 
 impl Seen {
-    /// What has not been told yet, in the order of time.
+    /// Events that have not been told yet, in the order of time.
     fn look(&mut self, store: &Store, args: &EventsArgs) -> Result<Vec<Value>, StoreError> {
         let names = if args.names.is_empty() { store.names()? } else { args.names.clone() };
         let mut told: Vec<(u64, Value)> = Vec::new();

@@ -1,6 +1,9 @@
-//! Installations: install, upgrade, rollback, uninstall, status, list.
+//! Installations: install, upgrade, rollback, uninstall; [`explain`] tells what they would do, [`status`] what there is.
 
-use std::path::PathBuf;
+mod args;
+mod explain;
+mod status;
+
 use std::time::Duration;
 
 use agent_cli::exit::OURS;
@@ -8,21 +11,20 @@ use agent_cli::failure::Failure;
 use agent_cli::global::Global;
 use agent_cli::interrupt::Interrupts;
 use agent_cli::text::plain;
-use agent_cli::units;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
-use clap::Args;
 use executor_bundles::bundle::{self, Bundle};
 use executor_bundles::installation::{
-    Condition, ConditionKind, Follows, Installation, Locked, Options, Phase, State, Store, StoreError, check_name,
+    Follows, Installation, Locked, Options, Phase, State, Store, StoreError, check_name,
 };
 use executor_bundles::manifest::{self, ManifestError};
-use executor_bundles::range::{Range, version};
-use executor_bundles::resolve::{self, Candidate, Deprecation, Edge, Installed, Query, Step, Verdict};
+use executor_bundles::range::version;
+use executor_bundles::resolve::{self, Installed, Query, Step};
 use executor_bundles::source::{Files, Source};
 use serde_json::json;
 
-use crate::common::{BundleError, NOTES, catalog, files, print};
+use self::args::options;
+pub(crate) use self::args::{InstallArgs, NameArg, RollbackArgs, StoreArgs, UpgradeArgs};
+use self::explain::warn;
+use crate::common::{BundleError, catalog, files, print};
 use crate::kube::{PlayError, Player};
 use crate::registry::RegistryArgs;
 
@@ -55,131 +57,6 @@ impl From<InstallError> for Failure {
     fn from(error: InstallError) -> Self {
         Self::wrap(error, OURS)
     }
-}
-
-/// Place of the records.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct StoreArgs {
-    /// Directory of the records of installations [default: ~/.executor/bundles]
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(crate) installations_dir: Option<PathBuf>,
-}
-
-impl StoreArgs {
-    pub(crate) fn store(&self) -> Result<Store, Failure> {
-        if let Some(directory) = &self.installations_dir {
-            return Ok(Store::new(directory));
-        }
-        match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
-            Some(home) => Ok(Store::new(PathBuf::from(home).join(".executor/bundles"))),
-            None => Err(Failure::Usage("HOME is not set: name --installations-dir".to_owned())),
-        }
-    }
-}
-
-/// A bundle out of a catalog.
-#[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "From a catalog")]
-pub(crate) struct CatalogArgs {
-    /// Catalog to resolve the bundle from
-    #[arg(long, value_name = "CATALOG", requires = "package", conflicts_with = "source")]
-    catalog: Option<String>,
-    /// Package of the catalog
-    #[arg(long, value_name = "PACKAGE", requires = "catalog")]
-    package: Option<String>,
-    /// Channel of the package [default: the package's own; upgrade: the one that is followed]
-    #[arg(long, value_name = "CHANNEL", conflicts_with = "source")]
-    channel: Option<String>,
-    /// Versions that are wanted: 1.2.3, '>=1.2.0 <2.0.0', 1.x
-    #[arg(long, value_name = "RANGE", conflicts_with = "source", value_parser = range)]
-    version: Option<Range>,
-}
-
-fn range(text: &str) -> Result<Range, String> {
-    Range::parse(text).map_err(|error| format!("the range {error}"))
-}
-
-/// How it is run.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct RunArgs {
-    /// Install what runs here, and leave out what needs an API server (custom resources, RBAC, webhooks)
-    #[arg(long)]
-    partial: bool,
-    /// Network of the pods, as for `kube play`
-    #[arg(long, value_name = "NETWORK")]
-    network: Option<String>,
-    /// Connections to beyond the pods' network may be opened, where executord's configuration allows it
-    #[arg(long)]
-    egress: bool,
-    /// Root file system to take instead of an image, as for `kube play`; may be repeated
-    #[arg(long = "image-override", value_name = "IMAGE=ROOTFS")]
-    images: Vec<String>,
-    /// Wait at most this long until the pods are ready; then the revision before stays
-    #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
-    wait: Duration,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct InstallArgs {
-    /// Name of the installation
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// The bundle, where it is not of a catalog
-    #[arg(value_name = "SOURCE", required_unless_present = "catalog")]
-    source: Option<String>,
-    #[command(flatten)]
-    from: CatalogArgs,
-    #[command(flatten)]
-    run: RunArgs,
-    #[command(flatten)]
-    registry: RegistryArgs,
-    /// Tell each step and its reasons, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct UpgradeArgs {
-    /// Name of the installation
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// The new bundle, where the installation follows no catalog
-    #[arg(value_name = "SOURCE")]
-    source: Option<String>,
-    #[command(flatten)]
-    from: CatalogArgs,
-    #[command(flatten)]
-    run: RunArgs,
-    #[command(flatten)]
-    registry: RegistryArgs,
-    /// Pass the edges of the upgrade graph
-    #[arg(long)]
-    force: bool,
-    /// Tell each step and its reasons, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct RollbackArgs {
-    /// Name of the installation
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// Revision to go back to [default: the last one that ran before]
-    #[arg(long, value_name = "N")]
-    to: Option<u32>,
-    /// Wait at most this long until the pods are ready; then the present revision stays
-    #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
-    wait: Duration,
-    #[command(flatten)]
-    registry: RegistryArgs,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct NameArg {
-    /// Name of the installation
-    #[arg(value_name = "NAME")]
-    name: String,
 }
 
 /// A command with what it needs.
@@ -261,13 +138,26 @@ impl<'a> Work<'a> {
     ) -> Result<u32, Failure> {
         let Wanted { source, files, bundle } = wanted;
         let next = it.revisions.last().map_or(1, |last| last.number + 1);
-        let manifests = manifest::play(bundle, &it.play(next), it.options.partial).map_err(InstallError::from)?;
+        let manifests = match manifest::play(bundle, &it.play(next), it.options.partial) {
+            Ok(manifests) => manifests,
+            Err(refused) => {
+                if it.current().is_some() {
+                    it.load_failed(&refused.to_string());
+                    self.store.write(locked, it).map_err(InstallError::from)?;
+                }
+                return Err(InstallError::from(refused).into());
+            }
+        };
         let version = bundle.version.as_ref().map(ToString::to_string);
         let number = it.begin(source.clone(), files.pinned(), bundle.format.to_string(), bundle.name.clone(), version);
         self.store.write(locked, it).map_err(InstallError::from)?;
         let play = it.play(number);
         if let Err(error) = player.play(&play, &manifests, &it.options, wait).await {
-            let reason = if matches!(error, PlayError::Interrupted(_)) { "Interrupted" } else { "InstallFailed" };
+            let reason = match error {
+                PlayError::Interrupted(_) => "Interrupted",
+                _ if it.current().is_some() => "UpgradeFailed",
+                _ => "InstallFailed",
+            };
             let why = Failure::wrap(error, OURS).describe();
             it.fail(number, reason, &why);
             self.store.write(locked, it).map_err(InstallError::from)?;
@@ -308,6 +198,17 @@ impl<'a> Work<'a> {
             return Err(InstallError::NotInstalled(it.name.clone()).into());
         }
         Ok(())
+    }
+
+    /// Writes down that a bundle cannot be read, or does not hold to the rules (I5). A source that is written wrongly names no bundle.
+    fn unpacked<T>(&self, locked: &Locked, it: &mut Installation, read: Result<T, Failure>) -> Result<T, Failure> {
+        if let Err(error) = &read
+            && !matches!(error, Failure::Usage(_))
+        {
+            it.unpack_failed(&error.describe());
+            self.store.write(locked, it).map_err(InstallError::from)?;
+        }
+        read
     }
 
     /// `install`.
@@ -390,7 +291,8 @@ impl<'a> Work<'a> {
             return self.explain(&args.name, &steps, &sources, &args.registry, args.run.partial || it.options.partial);
         }
         // Every bundle of the way is read before anything runs.
-        let all = sources.iter().map(|source| wanted(source, &args.registry)).collect::<Result<Vec<_>, _>>()?;
+        let all = sources.iter().map(|source| wanted(source, &args.registry)).collect::<Result<Vec<_>, _>>();
+        let all = self.unpacked(&locked, &mut it, all)?;
         self.with_player(async |player| {
             self.repair_to_use(player, &locked, &mut it).await?;
             it.follows = follows;
@@ -419,13 +321,14 @@ impl<'a> Work<'a> {
             number: args.to.map_or_else(|| "before".to_owned(), |number| number.to_string()),
         })?;
         let text = earlier.source.text();
-        let wanted = wanted(&text, &args.registry)?;
-        let is = wanted.files.pinned();
-        if is != earlier.pin {
-            return Err(
-                InstallError::Changed { source_text: text, number: earlier.number, was: earlier.pin, is }.into()
-            );
-        }
+        let read = wanted(&text, &args.registry).and_then(|wanted| match wanted.files.pinned() {
+            is if is == earlier.pin => Ok(wanted),
+            is => {
+                let (number, was) = (earlier.number, earlier.pin.clone());
+                Err(InstallError::Changed { source_text: text.clone(), number, was, is }.into())
+            }
+        });
+        let wanted = self.unpacked(&locked, &mut it, read)?;
         self.with_player(async |player| {
             self.repair_to_use(player, &locked, &mut it).await?;
             let number = self.revise(player, &locked, &mut it, &wanted, args.wait).await?;
@@ -450,7 +353,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// What was done.
+    /// Prints the revisions that were made.
     fn done(&self, it: &Installation, numbers: &[u32]) -> Result<u8, Failure> {
         let revisions: Vec<_> = numbers.iter().filter_map(|number| it.revision(*number)).collect();
         print(self.global, it, || {
@@ -462,181 +365,6 @@ impl<'a> Work<'a> {
             text
         })?;
         Ok(0)
-    }
-
-    /// `--dry-run`.
-    fn explain(
-        &self,
-        name: &str,
-        steps: &[Step],
-        sources: &[String],
-        registry: &RegistryArgs,
-        partial: bool,
-    ) -> Result<u8, Failure> {
-        let mut bundles = Vec::new();
-        for source in sources {
-            let wanted = wanted(source, registry)?;
-            let played = manifest::play(&wanted.bundle, name, partial).err().map(|error| error.to_string());
-            bundles.push((wanted, played));
-        }
-        let described: Vec<_> = bundles.iter().map(|(wanted, refused)| json!({
-            "source": wanted.source, "pin": wanted.files.pinned(), "format": wanted.bundle.format, "name": wanted.bundle.name,
-            "notProvided": wanted.bundle.not_provided(), "refused": refused,
-        })).collect();
-        print(self.global, &json!({"steps": steps, "bundles": described}), || {
-            let style = Style::detect();
-            let mut text = String::new();
-            for step in steps {
-                let from = step.from.as_ref().map_or_else(String::new, |from| format!("{from} -> "));
-                text += &format!("{from}{} (channel {})\n", step.to.name, step.channel);
-                let mut table = Table::with_heading(2, &["BUNDLE", "VERSION", "EDGE", "DECISION"]);
-                for candidate in &step.candidates {
-                    let (decision, role) = decision(candidate);
-                    table.row([
-                        (candidate.name.clone(), Role::Plain),
-                        (candidate.version.clone(), Role::Plain),
-                        (candidate.edge.map_or("", edge).to_owned(), Role::Plain),
-                        (decision, role),
-                    ]);
-                }
-                text += &table.render(style);
-            }
-            for (wanted, refused) in &bundles {
-                text += &format!("would install {} ({})\n", wanted.source.text(), wanted.files.pinned());
-                for it in wanted.bundle.not_provided() {
-                    text += &format!("  not provided: {}: {}\n", plain(&it.what), it.why);
-                }
-                if let Some(refused) = refused {
-                    text += &format!("  refused: {}\n", plain(refused.lines().next().unwrap_or_default()));
-                }
-            }
-            text
-        })?;
-        Ok(0)
-    }
-
-    /// `status`: the record, and the pods that there are.
-    pub(crate) fn status(&self, args: &NameArg) -> Result<u8, Failure> {
-        let found = self.store.read(&args.name).map_err(InstallError::from)?;
-        let mut it = found.ok_or_else(|| InstallError::from(StoreError::Missing(args.name.clone())))?;
-        self.with_player(async |player| {
-            let mut pods = Vec::new();
-            if let Some(current) = it.current().map(|revision| revision.number) {
-                let play = it.play(current);
-                pods = player.pods(&play).await.map_err(|error| InstallError::Pods(play, error))?;
-                let unready: Vec<&str> =
-                    pods.iter().filter(|pod| !is_ready(pod)).filter_map(|pod| pod["name"].as_str()).collect();
-                let (healthy, reason, message) = match (pods.is_empty(), &unready[..]) {
-                    (true, _) => (false, "Unhealthy", "there is no pod".to_owned()),
-                    (_, []) => (true, "Healthy", "its pods are ready".to_owned()),
-                    (_, unready) => (false, "Unhealthy", format!("not ready: {}", unready.join(", "))),
-                };
-                let told = it.events.len();
-                it.condition(ConditionKind::Healthy, healthy, reason, &message, current);
-                it.events.truncate(told); // what is only shown is no event
-            }
-            let document = json!({"installation": it, "pods": pods, "unfinished": it.phase != Phase::Settled});
-            print(self.global, &document, || status_text(&it))?;
-            Ok(0)
-        })
-    }
-
-    /// `list`.
-    pub(crate) fn list(&self) -> Result<u8, Failure> {
-        let mut all = Vec::new();
-        for name in self.store.names().map_err(InstallError::from)? {
-            all.extend(self.store.read(&name).map_err(InstallError::from)?);
-        }
-        print(self.global, &all, || {
-            let mut table = Table::with_heading(0, &["NAME", "REVISION", "BUNDLE", "VERSION", "INSTALLED", "FOLLOWS"]);
-            for it in &all {
-                let current = it.current();
-                let text = |text: Option<String>| (text.unwrap_or_default(), Role::Plain);
-                let installed = it.conditions.iter().find(|it| it.kind == ConditionKind::Installed);
-                let role = if installed.is_some_and(|it| it.status == "True") { Role::Good } else { Role::Bad };
-                table.row([
-                    (it.name.clone(), Role::Plain),
-                    text(current.map(|it| it.number.to_string())),
-                    text(current.map(|it| it.bundle.clone().unwrap_or_else(|| it.source.text()))),
-                    text(current.and_then(|it| it.version.clone())),
-                    (installed.map_or_else(String::new, |it| it.reason.clone()), role),
-                    text(it.follows.as_ref().map(|it| format!("{}/{}", it.package, it.channel))),
-                ]);
-            }
-            table.render(Style::detect())
-        })?;
-        Ok(0)
-    }
-}
-
-/// Returns whether the program says of a pod that it is ready, or done.
-fn is_ready(pod: &serde_json::Value) -> bool {
-    pod["ready"]
-        .as_bool()
-        .unwrap_or_else(|| matches!(pod["status"].as_str(), Some("Ready" | "Running" | "Succeeded" | "Completed")))
-}
-
-fn status_text(it: &Installation) -> String {
-    let style = Style::detect();
-    let mut text = format!("{}\n", style.paint(Role::Heading, &it.name));
-    if it.phase != Phase::Settled {
-        text += "a command was cut off: the next one clears away\n";
-    }
-    let mut table = Table::with_heading(2, &["CONDITION", "STATUS", "REASON", "MESSAGE"]);
-    for Condition { kind, status, reason, message, .. } in &it.conditions {
-        let role = if status == "True" { Role::Good } else { Role::Bad };
-        table.row([
-            (format!("{kind:?}"), Role::Plain),
-            (status.clone(), role),
-            (reason.clone(), Role::Plain),
-            (message.clone(), Role::Plain),
-        ]);
-    }
-    text += &table.render(style);
-    let mut table = Table::with_heading(2, &["REVISION", "STATE", "BUNDLE", "VERSION", "PIN"]);
-    for revision in it.revisions.iter().rev() {
-        table.row([
-            (revision.number.to_string(), Role::Plain),
-            (format!("{:?}", revision.state).to_lowercase(), Role::Plain),
-            (revision.bundle.clone().unwrap_or_else(|| revision.source.text()), Role::Plain),
-            (revision.version.clone().unwrap_or_default(), Role::Plain),
-            (revision.pin.clone(), Role::Faint),
-        ]);
-    }
-    text + &table.render(style)
-}
-
-fn edge(edge: Edge) -> &'static str {
-    match edge {
-        Edge::Replaces => "replaces",
-        Edge::Skips => "skips",
-        Edge::SkipRange => "skipRange",
-        Edge::SameVersion => "same version",
-        Edge::Forced => "forced",
-    }
-}
-
-fn decision(candidate: &Candidate) -> (String, Role) {
-    let deprecated =
-        candidate.deprecated.as_ref().map_or_else(String::new, |message| format!(", deprecated: {message}"));
-    let (text, role) = match &candidate.verdict {
-        Verdict::Chosen => ("chosen".to_owned(), Role::Good),
-        Verdict::Lower => ("another is better".to_owned(), Role::Faint),
-        Verdict::NotInRange => ("not in the wanted range".to_owned(), Role::Faint),
-        Verdict::NoEdge => ("nothing leads to it".to_owned(), Role::Faint),
-        Verdict::Installed => ("installed".to_owned(), Role::Plain),
-        Verdict::Requires { requires } => {
-            let needs: Vec<String> = requires.iter().map(ToString::to_string).collect();
-            (format!("needs {}", needs.join(", ")), Role::Attention)
-        }
-    };
-    (text + &deprecated, role)
-}
-
-/// Tells what of the last step is deprecated.
-fn warn(steps: &[Step]) {
-    for Deprecation { of, name, message } in steps.last().map_or(&[][..], |step| &step.deprecations) {
-        eprintln!("{NOTES}: {of} {} is deprecated: {}", plain(name), plain(message));
     }
 }
 
@@ -654,14 +382,4 @@ fn image(step: &Step) -> Result<String, Failure> {
 /// A catalog's text that means the same in another directory.
 fn absolute(text: &str) -> String {
     Source::parse(text).map_or_else(|_| text.to_owned(), |source| source.text())
-}
-
-/// Options of a play: what is given, else what there was.
-fn options(args: &RunArgs, before: &Options) -> Options {
-    Options {
-        partial: args.partial || before.partial,
-        network: args.network.clone().or_else(|| before.network.clone()),
-        egress: args.egress || before.egress,
-        image_overrides: if args.images.is_empty() { before.image_overrides.clone() } else { args.images.clone() },
-    }
 }

@@ -134,7 +134,7 @@ impl Player<'_> {
         let ((), answer, said, status) = loop {
             tokio::select! {
                 done = &mut whole => break done,
-                // What is typed at a terminal reaches the child, too; SIGTERM is passed on. It clears away nothing: that is done here.
+                // A key that is typed at a terminal reaches the child, too; SIGTERM is passed on. It clears away nothing: that is done here.
                 signal = self.interrupts.next() => {
                     interrupted = Some(signal);
                     if let Some(pid) = pid {

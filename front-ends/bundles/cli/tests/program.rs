@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -60,11 +61,15 @@ impl World {
         let _ = fs::remove_file(self.dir.path().join("plays").join(file)); // it need not be there
     }
 
-    fn run_as(&self, program: &str, args: &[&str]) -> Output {
+    fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.dir.path().join("bin").join(program));
-        command.args(args).current_dir(self.dir.path()).env("HOME", self.dir.path().join("home"));
+        command.current_dir(self.dir.path()).env("HOME", self.dir.path().join("home"));
         command.env("PLAYS", self.dir.path().join("plays")).env_remove("EXECUTOR_SOCKET").env_remove("EXECUTOR_JSON");
-        command.output().unwrap()
+        command
+    }
+
+    fn run_as(&self, program: &str, args: &[&str]) -> Output {
+        self.command(program).args(args).output().unwrap()
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -139,7 +144,7 @@ fn manual_and_completions_are_written_of_both_programs() {
 }
 
 #[test]
-fn a_bundle_is_installed_upgraded_rolled_back_and_uninstalled() {
+fn i6_a_bundle_is_installed_upgraded_rolled_back_and_uninstalled() {
     let world = World::new();
     world.bundle("one", "");
     world.bundle("two", "");
@@ -174,11 +179,49 @@ fn a_revision_that_fails_leaves_the_one_before() {
     world.unset("fail");
     assert_eq!(world.plays(), BTreeSet::from(["demo-r1".to_owned()]));
     let status = world.good(&["--json", "status", "demo"]);
-    assert_eq!(condition(&status, "Installed"), ("False".into(), "InstallFailed".into()));
+    assert_eq!(condition(&status, "Installed"), ("False".into(), "UpgradeFailed".into()));
     assert_eq!(condition(&status, "Healthy"), ("True".into(), "Healthy".into()));
     assert_eq!(condition(&status, "Unpacked"), ("True".into(), "UnpackSuccessful".into()));
+    // I5: a bundle that cannot be read is a condition, too.
+    fs::write(world.dir.path().join("two/manifests/bad.yaml"), "a: [").unwrap();
+    assert!(world.refused(&["upgrade", "demo", "two"]).contains("is refused: 1 fault"));
+    let status = world.good(&["--json", "status", "demo"]);
+    assert_eq!(condition(&status, "Unpacked"), ("False".into(), "UnpackFailed".into()));
+    assert_eq!(world.plays(), BTreeSet::from(["demo-r1".to_owned()]));
+    fs::remove_file(world.dir.path().join("two/manifests/bad.yaml")).unwrap();
     world.good(&["upgrade", "demo", "two"]);
     assert_eq!(world.plays(), BTreeSet::from(["demo-r3".to_owned()]));
+}
+
+#[test]
+fn a_follower_tells_changes_of_records_that_were_not_there() {
+    let world = World::new();
+    world.bundle("one", "");
+    world.bundle("two", "");
+    let mut follower = world.command("agent-cli-bundle");
+    follower.args(["--json", "--installations-dir", "home/a/b", "events", "--follow"]).stdout(Stdio::piped());
+    let mut follower = follower.spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    let mut told = |kind: &str| loop {
+        let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        if event["type"] == kind {
+            break event["reason"].as_str().unwrap().to_owned();
+        }
+    };
+    for _ in 0..2 {
+        world.good(&["--installations-dir", "home/a/b", "install", "demo", "one"]);
+        assert_eq!(told("Installed"), "InstallationSucceeded");
+        world.set("fail", "");
+        world.refused(&["--installations-dir", "home/a/b", "upgrade", "demo", "two"]);
+        world.unset("fail");
+        assert_eq!(told("Installed"), "UpgradeFailed");
+        world.good(&["--installations-dir", "home/a/b", "uninstall", "demo"]);
+        assert_eq!(told("Uninstalled"), "Uninstalled");
+        // The directories may go, too.
+        fs::remove_dir_all(world.dir.path().join("home/a")).unwrap();
+    }
+    follower.kill().unwrap();
+    follower.wait().unwrap();
 }
 
 #[test]
@@ -190,6 +233,9 @@ fn a_source_that_has_changed_is_not_gone_back_to() {
     world.good(&["upgrade", "demo", "two"]);
     fs::write(one.join("manifests/more.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: z}\n").unwrap();
     assert!(world.refused(&["rollback", "demo"]).contains("has changed since revision 1"));
+    let status = world.good(&["--json", "status", "demo"]);
+    assert_eq!(condition(&status, "Unpacked"), ("False".into(), "UnpackFailed".into()));
+    assert_eq!(condition(&status, "Installed"), ("True".into(), "InstallationSucceeded".into()));
     assert_eq!(world.plays(), BTreeSet::from(["demo-r2".to_owned()]));
 }
 
@@ -298,7 +344,19 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
     let told = world.refused(&["install", "demo", "one"]);
     assert!(told.contains("Role r: no API server that grants access (RBAC)") && told.contains("--partial"), "{told}");
     assert!(world.plays().is_empty() && world.good(&["list"]).lines().count() == 1);
-    world.good(&["install", "demo", "one", "--partial"]);
+    // I5: what is refused while another revision runs is a condition.
+    world.bundle("two", "");
+    world.good(&["install", "demo", "two"]);
+    assert!(world.refused(&["upgrade", "demo", "one"]).contains("--partial"));
+    let status = world.good(&["--json", "status", "demo"]);
+    assert_eq!(condition(&status, "Installed"), ("False".into(), "BundleLoadFailed".into()));
+    let shown = world.good(&["status", "demo"]);
+    let line = shown.lines().find(|line| line.contains("BundleLoadFailed")).unwrap();
+    assert!(line.contains("Role r: no API server") && line.ends_with("revision 1 stays"), "{shown}");
+    assert_eq!(world.plays(), BTreeSet::from(["demo-r1".to_owned()]));
+    world.good(&["upgrade", "demo", "one", "--partial"]);
+    let status = world.good(&["--json", "status", "demo"]);
+    assert_eq!(condition(&status, "Installed"), ("True".into(), "InstallationSucceeded".into()));
 }
 
 /// i1: a bundle is what its pin says; i2: a source has what its kind needs; i3: it is pinned.
@@ -320,7 +378,7 @@ fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
     git(&["add", "."]);
     git(&["commit", "-q", "-m", "x"]);
     let commit = git(&["rev-parse", "HEAD"]);
-    // What is not committed does not count, and neither do attributes.
+    // Files that are not committed do not count, and neither do attributes.
     fs::write(one.join("manifests/pod.yaml"), "a: [").unwrap();
     let inspect =
         |source: &str| -> Value { serde_json::from_str(&world.good(&["--json", "inspect", source])).unwrap() };

@@ -30,29 +30,29 @@ pub struct OwnedDefinition {
 /// A deployment of an operator.
 #[derive(Clone)]
 pub struct Deployment {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its labels.
+    /// Labels.
     pub labels: Vec<(String, String)>,
-    /// Its specification, as a Deployment has it.
+    /// Specification, as a Deployment has it.
     pub spec: Node,
 }
 
 /// Something that needs an API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotProvided {
-    /// What it is.
+    /// The object itself.
     pub what: String,
-    /// What is missing here.
+    /// Reason: the part that is missing here.
     pub why: &'static str,
 }
 
 /// An operator's description.
 #[derive(Clone)]
 pub struct Csv {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its version.
+    /// Version.
     pub version: Option<Version>,
     /// Name for people.
     pub display_name: String,
@@ -186,7 +186,7 @@ impl Csv {
         }
     }
 
-    /// What of it needs an API server.
+    /// Parts that need an API server.
     pub(super) fn not_provided(&self) -> Vec<NotProvided> {
         let counted = [
             (self.permissions, "permissions (RBAC)", "no API server that grants access (RBAC)"),

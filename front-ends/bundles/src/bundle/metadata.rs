@@ -21,7 +21,7 @@ const PREFIX: &str = "operators.operatorframework.io.bundle.";
 pub enum Dependency {
     /// A package with a version in a range.
     Package {
-        /// Its name.
+        /// Name.
         package: String,
         /// The range.
         range: String,
@@ -29,11 +29,11 @@ pub enum Dependency {
     /// Somebody who serves an API.
     #[serde(rename = "gvk")]
     Api {
-        /// Its group.
+        /// Group.
         group: String,
-        /// Its version.
+        /// Version.
         version: String,
-        /// Its kind.
+        /// Kind.
         kind: String,
     },
     /// A constraint in CEL, which is carried and not evaluated.
@@ -59,7 +59,7 @@ impl fmt::Display for Dependency {
     }
 }
 
-/// What the metadata say.
+/// Content of the metadata.
 #[derive(Default)]
 pub(super) struct Metadata {
     pub(super) annotations: BTreeMap<String, String>,

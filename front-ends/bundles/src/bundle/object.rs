@@ -17,11 +17,11 @@ pub struct Object {
     pub file: String,
     /// Line that it begins in, from 1.
     pub line: usize,
-    /// Its `apiVersion`.
+    /// `apiVersion`.
     pub api_version: String,
-    /// Its `kind`.
+    /// `kind`.
     pub kind: String,
-    /// Its name; empty where it has none.
+    /// Name; empty where it has none.
     pub name: String,
     /// All of it.
     pub node: Node,

@@ -52,9 +52,9 @@ object! { top
         schema("schema"): String,
         /// Name of the channel.
         name("name"): String,
-        /// Its package.
+        /// Package.
         package("package"): String,
-        /// Its entries.
+        /// Entries.
         entries("entries"): Vec<EntryBlob>,
         properties("properties"): AnyList<AnyProperty>,
     }
@@ -80,7 +80,7 @@ object! { top
         schema("schema"): String,
         /// The package.
         package("package"): String,
-        /// What is deprecated in it.
+        /// Deprecated objects.
         entries("entries"): Vec<DeprecationBlob>,
     }
 }
@@ -90,7 +90,7 @@ object! {
     pub struct DeprecationBlob {
         /// The deprecated object.
         reference("reference"): ReferenceBlob,
-        /// What users are told.
+        /// Message for users.
         message("message"): String,
     }
 }
@@ -98,9 +98,9 @@ object! {
 object! {
     /// Object within a package.
     pub struct ReferenceBlob {
-        /// Its schema.
+        /// Schema.
         schema("schema"): String,
-        /// Its name.
+        /// Name.
         name("name"): String,
     }
 }
@@ -129,7 +129,7 @@ object! {
 pub enum Requirement {
     /// A package with a version in a range.
     Package {
-        /// Its name.
+        /// Name.
         package: String,
         /// The range, as it was written.
         range: String,
@@ -137,11 +137,11 @@ pub enum Requirement {
     /// Somebody who serves an API.
     #[serde(rename = "gvk")]
     Api {
-        /// Its group.
+        /// Group.
         group: String,
-        /// Its version.
+        /// Version.
         version: String,
-        /// Its kind.
+        /// Kind.
         kind: String,
     },
     /// A constraint in a language that is not evaluated.
@@ -163,15 +163,15 @@ impl fmt::Display for Requirement {
 pub struct BundleBlob {
     /// Name of the bundle.
     pub name: String,
-    /// Its package.
+    /// Package.
     pub package: String,
     /// Reference of its image.
     pub image: String,
-    /// Its version; none where it is not valid.
+    /// Version; none where it is not valid.
     pub version: Option<Version>,
-    /// Its release, which is behind the version: empty where it has none.
+    /// Release, which is behind the version: empty where it has none.
     pub release: String,
-    /// What it needs besides.
+    /// Requirements.
     pub requires: Vec<Requirement>,
     /// Rules that it breaks by itself.
     pub faults: Vec<(&'static str, String)>,
@@ -190,11 +190,11 @@ pub enum Blob {
     Deprecations(DeprecationsBlob),
     /// Anything else.
     Other {
-        /// Its schema.
+        /// Schema.
         schema: String,
-        /// Its package; empty where it has none.
+        /// Package; empty where it has none.
         package: String,
-        /// Its name; empty where it has none.
+        /// Name; empty where it has none.
         name: String,
     },
 }
@@ -221,7 +221,7 @@ object! { top
     }
 }
 
-/// What the schema seems to be, without parsing: the first key of that name at the left margin, or the first of JSON.
+/// Guesses the schema without parsing: the first key of that name at the left margin, or the first of JSON.
 fn guess(form: Form, text: &str) -> &'static str {
     let found = match form {
         Form::Json => memmem::find(text.as_bytes(), b"\"schema\"").map(|at| at + 8),
@@ -389,7 +389,7 @@ object! {
 }
 
 object! {
-    /// What is shown of a CSV. The types are checked, the values are not kept.
+    /// Part of a CSV that is shown. The types are checked, the values are not kept.
     struct CsvProperty {
         _annotations("annotations"): AnyTexts,
         _services("apiServiceDefinitions"): Described,

@@ -29,8 +29,6 @@ pub enum FilesError {
     Link(PathBuf),
     #[error("{} has more than {FILES_MAX} files, or directories more than {DEPTH_MAX} deep", .0.display())]
     TooMany(PathBuf),
-    #[error("{} has no file", .0.display())]
-    Empty(PathBuf),
 }
 
 /// Lists the files, sorted.
@@ -45,9 +43,6 @@ pub fn list(root: &Path) -> Result<Vec<PathBuf>, FilesError> {
     }
     let mut found = Vec::new();
     walk(root, root, &mut Vec::new(), &mut found)?;
-    if found.is_empty() {
-        return Err(FilesError::Empty(root.clone()));
-    }
     found.sort();
     Ok(found)
 }

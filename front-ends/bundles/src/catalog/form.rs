@@ -3,14 +3,15 @@
 use serde::de::DeserializeOwned;
 use serde_saphyr::DuplicateKeyPolicy;
 
+use super::events;
 use crate::quoted::{INDENT_FAULT, tolerant};
 
 /// Largest document, in bytes.
 pub const DOCUMENT_MAX: usize = 64 << 20;
 /// Most levels of an object within another.
-const DEPTH_MAX: usize = 128;
+pub(super) const DEPTH_MAX: usize = 128;
 /// Most values of one object.
-const NODES_MAX: usize = 4 << 20;
+pub(super) const NODES_MAX: usize = 4 << 20;
 
 /// Form of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +32,13 @@ impl Form {
     pub fn read<T: DeserializeOwned>(self, text: &str) -> Result<T, String> {
         match self {
             Self::Json => serde_json::from_str(text).map_err(|error| error.to_string()),
-            Self::Yaml => yaml(text),
+            Self::Yaml => events::read(text).map_or_else(|| whole(text), Ok),
         }
     }
 }
 
-/// Reads one YAML document.
-fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+/// Reads one YAML document, whatever is in it.
+pub(super) fn whole<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_MAX,

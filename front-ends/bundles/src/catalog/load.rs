@@ -45,7 +45,7 @@ pub struct Place {
 pub struct Object {
     /// Where it is.
     pub place: Place,
-    /// What it is.
+    /// The object itself.
     pub blob: Blob,
     /// SHA-256 of its content, without regard to form, spaces and the order of keys; where it was asked for.
     pub digest: Option<[u8; 32]>,
@@ -171,7 +171,7 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
                 faults.push((file, offset, line, "C1", "is not UTF-8".to_owned()));
                 continue;
             };
-            // What begins as JSON and is not may be YAML: a map in braces.
+            // A document that begins as JSON and is not may be YAML: a map in braces.
             let read = blob::read(form, text).or_else(|wrong| match form {
                 Form::Json if wrong.0 == "C1" => blob::read(Form::Yaml, text).map_err(|_| wrong),
                 _ => Err(wrong),

@@ -8,20 +8,29 @@ use super::model::{Catalog, Channel, Package};
 pub fn draw(catalog: &Catalog, package: Option<&str>) -> String {
     let mut text = "graph LR\n  classDef deprecated fill:#E8960F\n  classDef head stroke-width:4px\n".to_owned();
     for package in catalog.packages.values().filter(|it| package.is_none_or(|name| it.name == name)) {
-        let _ = writeln!(text, "  subgraph {}", quoted(&package.name));
+        let mut deprecated: Vec<String> = package.deprecation.iter().map(|_| id(&[&package.name])).collect();
+        let _ = writeln!(text, "  subgraph {}[{}]", id(&[&package.name]), quoted(&package.name));
         for channel in package.channels.values() {
-            let _ = writeln!(text, "    subgraph {}[{}]", id(&[&package.name, &channel.name]), quoted(&channel.name));
+            let channel_id = id(&[&package.name, &channel.name]);
+            let _ = writeln!(text, "    subgraph {channel_id}[{}]", quoted(&channel.name));
             draw_channel(&mut text, package, channel);
             text.push_str("    end\n");
+            deprecated.extend(channel.deprecation.iter().map(|_| channel_id.clone()));
         }
         text.push_str("  end\n");
+        for id in deprecated {
+            let _ = writeln!(text, "  class {id} deprecated");
+        }
     }
     text
 }
 
 fn draw_channel(text: &mut String, package: &Package, channel: &Channel) {
     let node = |name: &str| format!("{}[{}]", id(&[&package.name, &channel.name, name]), quoted(name));
-    for entry in channel.entries.values() {
+    // The highest version first; a tie by name.
+    let mut entries: Vec<_> = channel.entries.values().collect();
+    entries.sort_by_key(|entry| std::cmp::Reverse(package.bundles.get(&entry.name).map(|bundle| &bundle.version)));
+    for entry in &entries {
         let to = node(&entry.name);
         let class = match package.bundles.get(&entry.name) {
             Some(bundle) if bundle.deprecation.is_some() => ":::deprecated",
@@ -36,7 +45,7 @@ fn draw_channel(text: &mut String, package: &Package, channel: &Channel) {
             let _ = writeln!(text, "      {}-- skips --> {to}", node(skip));
         }
         if let Some(range) = &entry.skip_range {
-            for other in channel.entries.values().filter(|other| other.name != entry.name) {
+            for other in entries.iter().filter(|other| other.name != entry.name) {
                 if package.bundles.get(&other.name).is_some_and(|bundle| range.has(&bundle.version)) {
                     let _ = writeln!(
                         text,

@@ -24,7 +24,7 @@ pub struct Catalog {
 /// A package.
 #[derive(Debug, Default)]
 pub struct Package {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Description for people.
     pub description: String,
@@ -42,7 +42,7 @@ pub struct Package {
 /// A channel: bundles, and how they follow one another.
 #[derive(Debug, Default)]
 pub struct Channel {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Entries by the names of their bundles.
     pub entries: BTreeMap<String, Entry>,
@@ -69,16 +69,16 @@ pub struct Entry {
 /// A bundle.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bundle {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its version.
+    /// Version.
     #[serde(serialize_with = "as_text")]
     pub version: Version,
-    /// Its release, which counts after the version; empty where it has none.
+    /// Release, which counts after the version; empty where it has none.
     pub release: String,
     /// Reference of its image; empty where the catalog holds its objects.
     pub image: String,
-    /// What it needs besides.
+    /// Requirements.
     pub requires: Vec<Requirement>,
     /// Message, where it is deprecated.
     pub deprecation: Option<String>,
@@ -301,7 +301,7 @@ impl Building {
         }
     }
 
-    /// What can be judged when everything is known: C4, C6, C7, C8 to C11.
+    /// Judges by the rules that need the whole catalog: C4, C6, C7, C8 to C11.
     fn finish(mut self) -> Result<Catalog, Faults> {
         for package in self.catalog.packages.values_mut() {
             let (name, place) = (&package.name, &*package.place);

@@ -13,9 +13,9 @@ const CHUNK: usize = 256 << 10;
 /// A document with its place.
 #[derive(Debug)]
 pub struct Document {
-    /// Its form.
+    /// Form.
     pub form: Form,
-    /// Its content.
+    /// Content.
     pub bytes: Vec<u8>,
     /// Where it begins in the file, in bytes.
     pub offset: u64,

@@ -55,13 +55,18 @@ impl Store {
         Self { root: root.into() }
     }
 
+    /// Directory of the records, which need not be there. Each of them comes by a rename.
+    pub fn directory(&self) -> PathBuf {
+        self.root.join("installations")
+    }
+
     fn path(&self, name: &str) -> PathBuf {
-        self.root.join("installations").join(format!("{name}.json"))
+        self.directory().join(format!("{name}.json"))
     }
 
     /// Name of a record while it is written: what a kill leaves is in the way of nobody, and goes with the record.
     fn partial(&self, name: &str) -> PathBuf {
-        self.root.join("installations").join(format!(".partial-{name}"))
+        self.directory().join(format!(".partial-{name}"))
     }
 
     /// Locks an installation, which need not be there.
@@ -87,7 +92,7 @@ impl Store {
     /// # Errors
     /// The directory cannot be read.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
-        let directory = self.root.join("installations");
+        let directory = self.directory();
         let entries = match fs::read_dir(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(failed(&directory, "read"))?,
@@ -132,7 +137,7 @@ impl Store {
     /// The record cannot be written.
     pub fn write(&self, locked: &Locked, installation: &Installation) -> Result<(), StoreError> {
         let path = self.path(&locked.name);
-        let directory = self.root.join("installations");
+        let directory = self.directory();
         make_dir(&directory)?;
         let partial = self.partial(&locked.name);
         let content = serde_json::to_vec_pretty(installation).unwrap_or_default();
@@ -166,7 +171,7 @@ impl Store {
                 removed => removed.map_err(failed(&path, "removed"))?,
             }
         }
-        let directory = self.root.join("installations");
+        let directory = self.directory();
         if directory.is_dir() { sync(&directory) } else { Ok(()) }
     }
 }
@@ -209,7 +214,7 @@ mod tests {
         store.write(&locked, &record).unwrap();
         assert_eq!(store.read("demo").unwrap(), Some(record));
         assert_eq!(store.names().unwrap(), ["demo"]);
-        // What a crash leaves is no installation.
+        // The rest of a crash is no installation.
         let installations = dir.path().join("new/dir/installations");
         fs::write(installations.join(".partial-demo"), "x").unwrap();
         assert_eq!(store.names().unwrap(), ["demo"]);

@@ -200,7 +200,7 @@ fn labels(configuration: &[u8]) -> BTreeMap<String, String> {
     configuration.config.and_then(|it| it.labels).unwrap_or_default()
 }
 
-/// What `docker save` writes: its manifest names files of the archive.
+/// Archive of `docker save`: its manifest names files of the archive.
 fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, SourceError> {
     let bytes = document(&root.join("manifest.json"))?;
     let images: Vec<Saved> = parsed("manifest.json", &bytes)?;

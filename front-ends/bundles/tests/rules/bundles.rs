@@ -381,7 +381,7 @@ fn what_needs_an_api_server_is_told() {
 }
 
 #[test]
-fn p1_to_p3_of_plain_bundles() {
+fn p1_p2_p3_of_plain_bundles() {
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";
     let plain = |all: &[(&str, &str)]| read(&files(all.iter().copied()), Format::PlainV0);
     let breaks = |rule: &str, all: &[(&str, &str)]| {

@@ -1,6 +1,6 @@
 //! Rules C1 to C14.
 
-use executor_bundles::catalog::{Catalog, LoadError, load};
+use executor_bundles::catalog::{Catalog, LoadError, load, mermaid};
 
 use crate::common::{GOOD, and, breaks, good, judge, objects, with, write};
 
@@ -27,6 +27,14 @@ fn c1_every_file_must_parse_and_one_error_fails_all() {
     ] {
         breaks("C1", &with(from, to));
     }
+}
+
+/// As opm has it: nothing in it is wrong.
+#[test]
+fn c1_a_directory_without_files_is_a_catalog_without_packages() {
+    let dir = tempfile::tempdir().unwrap();
+    let objects = load(dir.path(), false).unwrap();
+    assert!(objects.objects.is_empty() && Catalog::build(&objects).unwrap().packages.is_empty());
 }
 
 #[test]
@@ -135,7 +143,7 @@ fn c9_replaces_has_no_cycle() {
 
 #[test]
 fn c10_the_chain_from_the_head_reaches_every_entry_that_is_not_skipped() {
-    // It stops at a skipped `replaces`, and demo.v1 is behind it.
+    // The chain stops at a skipped `replaces`, and demo.v1 is behind it.
     let skipped = with("    replaces: demo.v2\n", "    replaces: demo.v2\n    skips: [demo.v2]\n");
     let faults = breaks("C10", &skipped);
     assert!(faults.to_string().contains("does not reach: demo.v1"), "{faults}");
@@ -220,6 +228,21 @@ fn c14_deprecations_are_of_what_is_there() {
             "schema: olm.deprecations\npackage: demo\nentries: []\n---\nschema: olm.deprecations\npackage: demo\nentries: []",
         ),
     );
+}
+
+#[test]
+fn diagrams_begin_with_the_highest_version_and_mark_what_is_deprecated() {
+    let reference = |reference: &str| format!("- reference: {{{reference}}}\n  message: old\n");
+    let entries = ["schema: olm.package", "schema: olm.channel, name: stable", "schema: olm.bundle, name: demo.v1"];
+    let entries: String = entries.into_iter().map(reference).collect();
+    let catalog = good(&and(&format!("schema: olm.deprecations\npackage: demo\nentries:\n{entries}")));
+    let drawn = mermaid::draw(&catalog, Some("demo"));
+    let at = |part: &str| drawn.find(part).unwrap_or_else(|| panic!("{part}: {drawn}"));
+    let head = at("      demo__stable__demo_2e_v3__[\"demo.v3\"]:::head\n");
+    let first = at("      demo__stable__demo_2e_v1__[\"demo.v1\"]:::deprecated\n");
+    at("[\"demo.v1\"]-- replaces --> demo__stable__demo_2e_v2__");
+    assert!(head < first && at("  end\n  class demo__ deprecated\n  class demo__stable__ deprecated\n") > first);
+    assert!(!mermaid::draw(&good(GOOD), None).contains("  class "));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a play would do: decided by comparing the plan with what executord has, and nothing is done here.
+//! Changes that a play would make: decided by comparing the plan with what executord has, and nothing is done here.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use crate::error::KubeError;
 use crate::known::{KnownPod, created_at, failed, role};
 use crate::memory::Memory;
 
-/// What is done with a pod.
+/// Change of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It is made.
+    /// The pod is made.
     Create,
-    /// It is removed and made anew, for this reason.
+    /// The pod is removed and made anew, for this reason.
     Replace(String),
-    /// It is completed: containers of it are missing after a play that was cut off.
+    /// The pod is completed: containers of it are missing after a play that was cut off.
     Complete,
     /// Files of these containers are replaced in place.
     Rotate(Vec<String>),
-    /// It stays, but this program does not remember its secrets: executord is asked by starting the containers again, which changes
+    /// The pod stays, but this program does not remember its secrets: executord is asked by starting the containers again, which changes
     /// nothing where they are the same.
     Ask,
-    /// It stays, though it has changed: it is replaced only when it is removed by hand.
+    /// The pod stays, though it has changed: it is replaced only when it is removed by hand.
     Left,
-    /// It stays.
+    /// The pod stays.
     Nothing,
-    /// It is removed: it is in no file any more.
+    /// The pod is removed: it is in no file any more.
     Remove,
 }
 

@@ -37,6 +37,8 @@ pub(crate) enum KubeError {
     Other(String, String),
     #[error("{0} is there and is not of a play: choose another name, or remove it")]
     Foreign(String),
+    #[error("{object}: {field}: cannot be changed (P10): take the play down first, or play with --replace")]
+    Frozen { object: String, field: &'static str },
 }
 
 fn counted(violations: &Violations) -> String {

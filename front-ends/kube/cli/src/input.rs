@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use agent_cli::network::Chosen;
 use executor_client::v1::InfoResponse;
+use executor_kube::config::Config;
 use executor_kube::lower::lower;
 use executor_kube::object::{self, INPUT_MAX, Objects};
 use executor_kube::options::{HostVolume, Options, PodNetwork};
@@ -20,7 +21,7 @@ use crate::error::KubeError;
 /// Most files of a directory.
 const FILES_MAX: usize = 10_000;
 
-/// What was read, and how it is to be taken.
+/// Input that was read, and the options for it.
 pub(crate) struct Input {
     /// Name of the play.
     pub(crate) play: String,
@@ -54,13 +55,17 @@ impl Input {
     }
 
     /// Checks everything, decorates it by conventions and lowers it.
-    pub(crate) async fn decorated_plan(&self, info: &InfoResponse) -> Result<(Plan, Vec<Violation>), KubeError> {
+    pub(crate) async fn decorated_plan(
+        &self,
+        info: &InfoResponse,
+    ) -> Result<(Plan, Vec<Violation>, Vec<Config>), KubeError> {
         let (mut objects, mut report) = self.objects();
-        // What is refused anyway is told to nobody.
+        // Objects that are refused anyway are shown to no convention.
         if report.violations().is_empty() {
             conventions::decorate(&self.args, &mut objects, &mut report).await?;
         }
-        lower(&objects, &self.options(Some(info)), report).map_err(KubeError::Wrong)
+        let (plan, warnings) = lower(&objects, &self.options(Some(info)), report).map_err(KubeError::Wrong)?;
+        Ok((plan, warnings, objects.config_maps.into_values().chain(objects.secrets.into_values()).collect()))
     }
 
     fn objects(&self) -> (Objects, Report) {

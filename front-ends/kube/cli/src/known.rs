@@ -1,4 +1,4 @@
-//! What executord has of plays: their pods and containers, by their labels.
+//! Plays as executord knows them: their pods and containers, by their labels.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use executor_client::v1::{Container, Pod, State, exit_status, pod};
 use executor_client::{Client, ListFilter, PodFilter};
 use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WORKLOAD};
 
-/// What tasks need: the connection and the output.
+/// Needs of tasks: the connection and the output.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
@@ -118,7 +118,7 @@ pub(crate) fn created_at(container: &Container) -> String {
     container.created_at.map(|at| format!("{}.{:09}", at.seconds, at.nanos)).unwrap_or_default()
 }
 
-/// How a container ended, in words.
+/// Describes the end of a container.
 pub(crate) fn ended(container: &Container) -> String {
     let result = container.result.as_ref();
     let message = result.map_or("", |result| result.termination_message.trim());

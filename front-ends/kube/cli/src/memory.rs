@@ -1,4 +1,4 @@
-//! What this program remembers between two plays: keyed digests of the secrets of each container, so that a play that changes nothing does
+//! Memory of this program between two plays: keyed digests of the secrets of each container, so that a play that changes nothing does
 //! nothing. No value is kept, and the file is in memory alone, below /run: it goes with the containers when the machine stops. Whoever loses it
 //! loses nothing: the next play compares by executord's own means, and rotates once more where that does not tell.
 
@@ -8,6 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use executor_kube::config::Config;
 use executor_kube::plan::{Member, Tag};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -24,9 +25,21 @@ struct Kept {
     key: String,
     #[serde(default)]
     containers: BTreeMap<String, Entry>,
+    /// ConfigMaps and Secrets that were played, by kind, namespace and name.
+    #[serde(default)]
+    objects: BTreeMap<String, Played>,
 }
 
-/// What is kept of a container.
+/// Entry of a ConfigMap or Secret: the parts that may not change (P10).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+struct Played {
+    /// Type of a Secret.
+    secret_type: Option<String>,
+    /// Tag of data that is immutable.
+    immutable: Option<String>,
+}
+
+/// Entry of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Entry {
     /// Time of its creation, which tells it from an earlier one of the same id.
@@ -44,7 +57,7 @@ pub(crate) struct Memory {
     _lock: Option<File>,
 }
 
-/// What changed of a container's secrets.
+/// Changes of a container's secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) environment: bool,
@@ -108,7 +121,7 @@ impl Memory {
                 path: path.clone(),
                 source: io::Error::other(error.to_string()),
             })?;
-            kept = Kept { key: hex::encode(key), containers: BTreeMap::new() };
+            kept = Kept { key: hex::encode(key), ..Kept::default() };
         }
         Ok(Self { path, kept, key, _lock: lock })
     }
@@ -137,6 +150,38 @@ impl Memory {
         if self.kept.containers.len() < before { self.save() } else { Ok(()) }
     }
 
+    /// Refuses ConfigMaps and Secrets that have changed where they cannot (P10).
+    pub(crate) fn check(&self, configs: &[Config]) -> Result<(), KubeError> {
+        for config in configs {
+            let name = named(config);
+            let Some(before) = self.kept.objects.get(&name) else { continue };
+            let now = self.played(config);
+            let field = match (&before.immutable, &now.immutable) {
+                _ if before.secret_type != now.secret_type => "type",
+                (Some(_), None) => "immutable",
+                (Some(before), Some(now)) if before != now => "data",
+                _ => continue,
+            };
+            return Err(KubeError::Frozen { object: name, field });
+        }
+        Ok(())
+    }
+
+    /// Remembers the ConfigMaps and Secrets of a play, and forgets those of the one before.
+    pub(crate) fn keep(&mut self, configs: &[Config]) -> Result<(), KubeError> {
+        let objects = configs.iter().map(|config| (named(config), self.played(config))).collect();
+        if self.kept.objects == objects {
+            return Ok(());
+        }
+        self.kept.objects = objects;
+        self.save()
+    }
+
+    fn played(&self, config: &Config) -> Played {
+        let immutable = config.immutable.then(|| hex::encode(config.tag(&self.key)));
+        Played { secret_type: config.secret_type.clone(), immutable }
+    }
+
     fn tags(&self, member: &Member) -> (String, String) {
         let (environment, files) = member.tags(&self.key);
         (hex::encode(environment), hex::encode(files))
@@ -151,6 +196,11 @@ impl Memory {
         file.write_all(&text).map_err(failed)?;
         fs::rename(&new, &self.path).map_err(failed)
     }
+}
+
+fn named(config: &Config) -> String {
+    let kind = if config.is_secret() { "Secret" } else { "ConfigMap" };
+    format!("{kind} {}/{}", config.namespace, config.name)
 }
 
 fn path_of(directory: &Path, play: &str) -> PathBuf {
@@ -175,6 +225,7 @@ mod tests {
     use executor_client::Wiped;
     use executor_client::v1::{Action, EnvironmentVariable, RunAction, RunRequest};
     use executor_kube::plan::Role;
+    use executor_kube::report::Strictness;
 
     fn member(value: &str) -> Member {
         let variable = EnvironmentVariable { name: "A".into(), value: value.into(), ..EnvironmentVariable::default() };
@@ -200,6 +251,47 @@ mod tests {
         assert_eq!(memory.compare("then", &member("canary-of-a-variable")), Some(same));
         assert_eq!(memory.compare("then", &member("other")), Some(Changed { environment: true, files: false }));
         assert_eq!(memory.compare("now", &member("canary-of-a-variable")), None);
+    }
+
+    /// Of an immutable object neither data nor `immutable` change, of a Secret the type never does; a play that was taken down is forgotten.
+    #[tokio::test]
+    async fn p10_what_is_immutable_stays_as_it_is() {
+        let configs = |secret: &str, map: &str| -> Vec<Config> {
+            let text = format!(
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\n{secret}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m}}\n{map}\n"
+            );
+            let mut report = executor_kube::object::report(Strictness::Strict);
+            let objects = executor_kube::object::read([("file", text.as_str())], &mut report);
+            assert_eq!(report.violations().len(), 0, "{:?}", report.violations());
+            objects.config_maps.into_values().chain(objects.secrets.into_values()).collect()
+        };
+        let frozen = "stringData: {a: canary-1}\nimmutable: true";
+        let map = "data: {a: b}";
+        let dir = tempfile::tempdir().unwrap();
+        let mut memory = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
+        memory.check(&configs(frozen, map)).unwrap();
+        memory.keep(&configs(frozen, map)).unwrap();
+        drop(memory);
+        assert!(!fs::read_to_string(dir.path().join("p.json")).unwrap().contains("canary"));
+        let mut memory = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
+        for (secret, map, wrong) in [
+            (frozen, map, None),
+            (frozen, "data: {a: c}", None),
+            (frozen, "data: {a: c}\nimmutable: true", None),
+            ("stringData: {a: canary-1}\nimmutable: true\ntype: example.com/x", map, Some("type")),
+            ("stringData: {a: canary-2}\nimmutable: true", map, Some("data")),
+            ("stringData: {a: canary-1, b: ''}\nimmutable: true", map, Some("data")),
+            ("stringData: {a: canary-1}", map, Some("immutable")),
+            ("stringData: {a: canary-1}\nimmutable: false", map, Some("immutable")),
+        ] {
+            let told = memory.check(&configs(secret, map)).err().map(|error| error.to_string());
+            let expected = wrong.map(|field| {
+                format!("Secret default/s: {field}: cannot be changed (P10): take the play down first, or play with --replace")
+            });
+            assert_eq!(told, expected, "{secret}");
+        }
+        memory.keep(&[]).unwrap();
+        memory.check(&configs("stringData: {a: canary-2}", map)).unwrap();
     }
 
     /// P64: a second command of a play waits for the first one, and says so.

@@ -4,6 +4,7 @@ use agent_cli::failure::Failure;
 use agent_cli::session::Session;
 use agent_cli::status::Doing as _;
 use agent_cli::text::plain;
+use executor_kube::config::Config;
 use executor_kube::plan::Plan;
 use executor_kube::report::Violation;
 use executor_kube::workload::Update;
@@ -18,7 +19,7 @@ use crate::playing::{Playing, superfluous};
 use crate::{jobs, pod, view};
 
 pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> Result<u8, Failure> {
-    let (mut plan, warnings) = read(session, input).await?;
+    let (mut plan, warnings, configs) = read(session, input).await?;
     warn(session, &warnings);
     if let Some(name) = &args.cron_job {
         plan = of_cron_job(plan, name)?;
@@ -32,7 +33,11 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
         }
     }
     let context = Context { client: session.client.clone(), output: session.output.clone(), json: session.json };
-    let memory = Memory::open(&input.play, || context.waits(&input.play)).await?;
+    let mut memory = Memory::open(&input.play, || context.waits(&input.play)).await?;
+    if !args.replace {
+        memory.check(&configs)?;
+    }
+    memory.keep(&configs)?;
     let known = known::pods(&session.client, None).await?;
     let mut playing = Playing { memory, context, args, known };
     if args.cron_job.is_none() {
@@ -84,10 +89,11 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
 
 /// Tells what `play` would do.
 pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure> {
-    let (plan, warnings) = read(session, input).await?;
+    let (plan, warnings, configs) = read(session, input).await?;
     warn(session, &warnings);
     let known = known::pods(&session.client, None).await?;
     let memory = Memory::look(&input.play)?;
+    memory.check(&configs)?;
     let changes = decide(&plan, &input.play, &known, &memory, false)?;
     let mut done: Vec<view::Played> =
         plan.pods.iter().zip(&changes).map(|(plan, change)| view::Played::new(plan, change)).collect();
@@ -98,7 +104,7 @@ pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure
     Ok(u8::from(differs))
 }
 
-async fn read(session: &Session, input: &Input) -> Result<(Plan, Vec<Violation>), Failure> {
+async fn read(session: &Session, input: &Input) -> Result<(Plan, Vec<Violation>, Vec<Config>), Failure> {
     let info = session.client.info().await.doing("info")?;
     Ok(input.decorated_plan(&info).await?)
 }

@@ -125,7 +125,7 @@ pub(crate) async fn ready(context: &Context, plan: &PodPlan, most: Duration) -> 
     }
 }
 
-/// Why a container is not ready.
+/// Tells the reason why a container is not ready.
 fn why(container: &Container) -> String {
     let name = container_name(container);
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {

@@ -180,3 +180,88 @@ pub(crate) fn table(pods: &[Pod], style: Style) -> String {
     }
     table.render(style)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+    use executor_client::v1::{self, Container, ContainerSpec, ExitStatus, RestartStatus, State, exit_status, pod};
+    use executor_kube::plan::ROLE;
+
+    use super::Pod;
+    use crate::known::KnownPod;
+
+    fn container(role: &str, state: State, code: Option<i32>) -> Container {
+        let labels = [(ROLE.to_owned(), role.to_owned())].into();
+        let exit = ExitStatus { status: code.map(exit_status::Status::Code) };
+        Container {
+            spec: Some(ContainerSpec { labels, ..ContainerSpec::default() }),
+            state: state.into(),
+            result: (state == State::Completed).then(|| v1::Result { exit: Some(exit), ..v1::Result::default() }),
+            ready: state == State::Running,
+            ..Container::default()
+        }
+    }
+
+    fn shown(members: &[Container]) -> Pod {
+        let pod = v1::Pod { state: pod::State::Ready.into(), ..v1::Pod::default() };
+        Pod::of(&KnownPod { pod, members: members.to_vec() })
+    }
+
+    const RUNS: (State, Option<i32>) = (State::Running, None);
+    const DONE: (State, Option<i32>) = (State::Completed, Some(0));
+    const BROKEN: (State, Option<i32>) = (State::Completed, Some(1));
+
+    #[test]
+    fn p28_p26_phases() {
+        for (members, phase) in [
+            (&[("init", RUNS)][..], "Pending"),
+            (&[("init", DONE)], "Pending"),
+            (&[("init", BROKEN)], "Failed"),
+            (&[("init", DONE), ("main", RUNS)], "Running"),
+            (&[("main", DONE), ("main", RUNS)], "Running"),
+            (&[("main", BROKEN), ("main", RUNS)], "Running"),
+            (&[("main", DONE), ("main", DONE)], "Succeeded"),
+            (&[("main", DONE), ("main", BROKEN)], "Failed"),
+            // Sidecars do not count.
+            (&[("sidecar", RUNS), ("main", DONE)], "Succeeded"),
+            (&[("sidecar", BROKEN), ("main", DONE)], "Succeeded"),
+            (&[("sidecar", RUNS)], "Pending"),
+        ] {
+            let containers: Vec<_> =
+                members.iter().map(|(role, (state, code))| container(role, *state, *code)).collect();
+            assert_eq!(shown(&containers).phase, phase, "{members:?}");
+        }
+    }
+
+    #[test]
+    fn p29_why_a_container_does_not_run() {
+        let state = |container: Container| shown(&[container]).containers[0].state.clone();
+        let ended = |code| container("main", State::Completed, code);
+        assert_eq!(state(ended(Some(0))), "Completed");
+        assert_eq!(state(ended(Some(3))), "Error (exit status 3)");
+        assert_eq!(state(ended(None)), "ContainerStatusUnknown");
+        let mut killed = ended(None);
+        let result = killed.result.as_mut().unwrap();
+        result.exit.as_mut().unwrap().status = Some(exit_status::Status::Signal(9));
+        assert_eq!(state(killed.clone()), "Error (exit status 137)");
+        killed.result.as_mut().unwrap().oom_killed = true;
+        assert_eq!(state(killed), "OOMKilled");
+        let restart = RestartStatus { next_start_at: Some(Default::default()), ..RestartStatus::default() };
+        let waiting = Container { restart: Some(restart), ready: false, ..container("main", State::Running, None) };
+        assert_eq!(state(waiting), "CrashLoopBackOff");
+    }
+
+    #[test]
+    fn p30_a_pod_is_ready_when_all_of_it_is() {
+        let ready = |members: &[(&str, (State, Option<i32>))]| {
+            let containers: Vec<_> =
+                members.iter().map(|(role, (state, code))| container(role, *state, *code)).collect();
+            shown(&containers).ready
+        };
+        assert!(ready(&[("init", DONE), ("sidecar", RUNS), ("main", RUNS)]));
+        assert!(!ready(&[("init", BROKEN), ("main", RUNS)]) && !ready(&[("main", DONE)]) && !ready(&[]));
+        let starting = Container { ready: false, ..container("main", State::Running, None) };
+        assert!(!shown(&[container("sidecar", State::Running, None), starting]).ready);
+    }
+}

@@ -1,4 +1,4 @@
-//! Who a container runs as, and what it may (P44 to P48).
+//! User, groups and privileges of a container (P44 to P48).
 
 use executor_client::v1::{Capabilities, RunRequest};
 use k8s_openapi::api::core::v1::{Container, SELinuxOptions, SeccompProfile};

@@ -1,4 +1,4 @@
-//! What the containers of a pod share: network, names, processes, ids (P40 to P43, P48).
+//! Parts that the containers of a pod share: network, names, processes, ids (P40 to P43, P48).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -21,7 +21,7 @@ const MEMORY_DEFAULT: u64 = 64 << 20;
 /// Mode of files where nobody says another one.
 const MODE: i32 = 0o644;
 
-/// What is wrong with the path of a file of a volume.
+/// Fault of the path of a file of a volume.
 const NOT_ITEM: &str = "must be relative, without `..`, and not begin with `..`";
 
 /// A file of a volume.
@@ -32,7 +32,7 @@ pub(super) struct Projected {
     secret: bool,
 }
 
-/// What a volume is here.
+/// Meaning of a volume on this host.
 #[derive(Clone)]
 pub(super) enum Kind {
     /// A volume of the pod.
@@ -43,20 +43,20 @@ pub(super) enum Kind {
     Host { name: String, sub_path: String, read_only: bool },
     /// Files of an image.
     Image(String),
-    /// It was refused.
+    /// The volume was refused.
     Refused,
 }
 
 /// Volumes by name.
 pub(super) type Volumes = BTreeMap<String, Kind>;
 
-/// What the mounts of a container become.
+/// Result of a container's mounts.
 #[derive(Default)]
 pub(super) struct Mounted {
     pub(super) files: Vec<File>,
     /// Directories of files.
     pub(super) directories: Vec<String>,
-    /// Those of them that follow changes.
+    /// Directories that follow changes.
     pub(super) rotating: Vec<String>,
     pub(super) volumes: Vec<VolumeMount>,
 }
@@ -426,7 +426,7 @@ impl Lowering<'_> {
                 Some("Enabled" | "IfPossible") if mount.read_only != Some(true) => {
                     self.refuse(&recursive, "P58", "is for a mount with readOnly: true");
                 }
-                // What is mounted below a volume stays writable.
+                // Mounts below a volume stay writable.
                 Some("IfPossible") => {}
                 Some("Enabled") => self.refuse(&recursive, "P58", "is not carried out: use IfPossible"),
                 Some(_) => self.refuse(&recursive, "P58", "must be Disabled, IfPossible or Enabled"),

@@ -25,7 +25,7 @@ pub(crate) fn cni() -> Options {
     Options { network: PodNetwork::Cni(String::new()), ..options() }
 }
 
-/// What comes of a text, with warnings, or the violations.
+/// Lowers a text: the plan with warnings, or the violations.
 pub(crate) fn judged(
     text: &str,
     strictness: Strictness,

@@ -6,7 +6,7 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// What an expansion builds from a secret is one: variables of variables, and arguments.
+/// A text that an expansion builds from a secret is one: variables of variables, and arguments.
 #[test]
 fn p11_p12_secrets_take_the_way_of_secrets() {
     let container = "command: [/bin/sh, -c, 'echo $(URL)', '', plain]\nargs: ['$(PLAIN)']\nenv:\n\

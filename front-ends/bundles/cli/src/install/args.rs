@@ -1,0 +1,147 @@
+//! Arguments of the commands on installations.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent_cli::failure::Failure;
+use agent_cli::units;
+use clap::Args;
+use executor_bundles::installation::{Options, Store};
+use executor_bundles::range::Range;
+
+use crate::registry::RegistryArgs;
+
+/// Place of the records.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// Directory of the records of installations [default: ~/.executor/bundles]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) installations_dir: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    pub(crate) fn store(&self) -> Result<Store, Failure> {
+        if let Some(directory) = &self.installations_dir {
+            return Ok(Store::new(directory));
+        }
+        match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
+            Some(home) => Ok(Store::new(PathBuf::from(home).join(".executor/bundles"))),
+            None => Err(Failure::Usage("HOME is not set: name --installations-dir".to_owned())),
+        }
+    }
+}
+
+/// A bundle out of a catalog.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "From a catalog")]
+pub(crate) struct CatalogArgs {
+    /// Catalog to resolve the bundle from
+    #[arg(long, value_name = "CATALOG", requires = "package", conflicts_with = "source")]
+    pub(super) catalog: Option<String>,
+    /// Package of the catalog
+    #[arg(long, value_name = "PACKAGE", requires = "catalog")]
+    pub(super) package: Option<String>,
+    /// Channel of the package [default: the package's own; upgrade: the one that is followed]
+    #[arg(long, value_name = "CHANNEL", conflicts_with = "source")]
+    pub(super) channel: Option<String>,
+    /// Versions that are wanted: 1.2.3, '>=1.2.0 <2.0.0', 1.x
+    #[arg(long, value_name = "RANGE", conflicts_with = "source", value_parser = range)]
+    pub(super) version: Option<Range>,
+}
+
+fn range(text: &str) -> Result<Range, String> {
+    Range::parse(text).map_err(|error| format!("the range {error}"))
+}
+
+/// Options of the play.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Install what runs here, and leave out what needs an API server (custom resources, RBAC, webhooks)
+    #[arg(long)]
+    pub(super) partial: bool,
+    /// Network of the pods, as for `kube play`
+    #[arg(long, value_name = "NETWORK")]
+    pub(super) network: Option<String>,
+    /// Connections to beyond the pods' network may be opened, where executord's configuration allows it
+    #[arg(long)]
+    pub(super) egress: bool,
+    /// Root file system to take instead of an image, as for `kube play`; may be repeated
+    #[arg(long = "image-override", value_name = "IMAGE=ROOTFS")]
+    pub(super) images: Vec<String>,
+    /// Wait at most this long until the pods are ready; then the revision before stays
+    #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
+    pub(super) wait: Duration,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct InstallArgs {
+    /// Name of the installation
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+    /// The bundle, where it is not of a catalog
+    #[arg(value_name = "SOURCE", required_unless_present = "catalog")]
+    pub(super) source: Option<String>,
+    #[command(flatten)]
+    pub(super) from: CatalogArgs,
+    #[command(flatten)]
+    pub(super) run: RunArgs,
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+    /// Tell each step and its reasons, and do nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UpgradeArgs {
+    /// Name of the installation
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+    /// The new bundle, where the installation follows no catalog
+    #[arg(value_name = "SOURCE")]
+    pub(super) source: Option<String>,
+    #[command(flatten)]
+    pub(super) from: CatalogArgs,
+    #[command(flatten)]
+    pub(super) run: RunArgs,
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+    /// Pass the edges of the upgrade graph
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Tell each step and its reasons, and do nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RollbackArgs {
+    /// Name of the installation
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+    /// Revision to go back to [default: the last one that ran before]
+    #[arg(long, value_name = "N")]
+    pub(super) to: Option<u32>,
+    /// Wait at most this long until the pods are ready; then the present revision stays
+    #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
+    pub(super) wait: Duration,
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NameArg {
+    /// Name of the installation
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+}
+
+/// Options of a play: what is given, else what there was.
+pub(super) fn options(args: &RunArgs, before: &Options) -> Options {
+    Options {
+        partial: args.partial || before.partial,
+        network: args.network.clone().or_else(|| before.network.clone()),
+        egress: args.egress || before.egress,
+        image_overrides: if args.images.is_empty() { before.image_overrides.clone() } else { args.images.clone() },
+    }
+}

@@ -1,0 +1,250 @@
+//! Objects straight from the events of the parser of YAML: half of the time of the whole reader, which checks and remembers what most documents do not have.
+//!
+//! A document is read here or not at all: one with an anchor, a tag, a merge, a plain scalar that is neither a word nor a small number, or any fault is left
+//! to the whole reader, which also tells what is wrong. So both read the same.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use granit_parser::{Event, Parser, ScalarStyle, StrInput};
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::forward_to_deserialize_any;
+
+use super::form::{DEPTH_MAX, NODES_MAX};
+
+/// Reads one document; none where it is left to the whole reader.
+pub(super) fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
+    let mut events = Events { parser: Parser::new_from_str(text), depth: 0, nodes: 0 };
+    let begins =
+        matches!(events.next(), Ok(Event::StreamStart)) && matches!(events.next(), Ok(Event::DocumentStart(..)));
+    if !begins {
+        return None;
+    }
+    let event = events.next().ok()?;
+    let value = T::deserialize(Node { events: &mut events, event }).ok()?;
+    let ends = matches!(events.next(), Ok(Event::DocumentEnd)) && matches!(events.next(), Ok(Event::StreamEnd));
+    ends.then_some(value)
+}
+
+/// A document that is left to the whole reader.
+#[derive(Debug)]
+struct Left;
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("left to another reader")
+    }
+}
+
+impl std::error::Error for Left {}
+
+impl Error for Left {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self
+    }
+}
+
+struct Events<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+    depth: usize,
+    nodes: usize,
+}
+
+/// A scalar without a tag.
+enum Scalar<'a> {
+    Null,
+    Bool(bool),
+    Whole(u64),
+    Text(Cow<'a, str>),
+}
+
+impl<'a> Events<'a> {
+    fn next(&mut self) -> Result<Event<'a>, Left> {
+        match self.parser.next() {
+            Some(Ok((event, _))) => Ok(event),
+            _ => Err(Left),
+        }
+    }
+
+    /// Goes into a list or an object.
+    fn enter(&mut self) -> Result<Inner<'_, 'a>, Left> {
+        self.depth += 1;
+        if self.depth < DEPTH_MAX { Ok(Inner { events: self, ended: false }) } else { Err(Left) }
+    }
+}
+
+/// A value that begins with an event.
+struct Node<'e, 'a> {
+    events: &'e mut Events<'a>,
+    event: Event<'a>,
+}
+
+/// A list or an object, up to its end.
+struct Inner<'e, 'a> {
+    events: &'e mut Events<'a>,
+    ended: bool,
+}
+
+impl<'a> Inner<'_, 'a> {
+    /// The next event; none at the end.
+    fn next(&mut self) -> Result<Option<Event<'a>>, Left> {
+        let event = self.events.next()?;
+        self.ended = matches!(event, Event::SequenceEnd | Event::MappingEnd);
+        Ok((!self.ended).then_some(event))
+    }
+
+    fn leave(&mut self) -> Result<(), Left> {
+        self.events.depth -= 1;
+        if self.ended || self.next()?.is_none() { Ok(()) } else { Err(Left) }
+    }
+}
+
+fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Result<Scalar<'_>, Left> {
+    /// Words that are no texts in one version of YAML or another.
+    const WORDS: [&str; 12] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
+    if style != ScalarStyle::Plain {
+        return Ok(Scalar::Text(text));
+    }
+    match (&*text, text.as_bytes().first()) {
+        ("" | "~" | "null", _) => Ok(Scalar::Null),
+        ("true", _) => Ok(Scalar::Bool(true)),
+        ("false", _) => Ok(Scalar::Bool(false)),
+        ("0", _) => Ok(Scalar::Whole(0)),
+        // No number has two points.
+        (digits, Some(b'0'..=b'9')) if digits.split('.').count() > 2 => Ok(Scalar::Text(text)),
+        (digits, Some(b'1'..=b'9')) if digits.len() <= 18 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            digits.parse().map(Scalar::Whole).map_err(|_| Left)
+        }
+        (_, Some(b'0'..=b'9' | b'+' | b'-' | b'.' | b'=' | b'<' | b'~')) => Err(Left),
+        (word, _) if word.len() <= 8 && WORDS.iter().any(|it| word.eq_ignore_ascii_case(it)) => Err(Left),
+        _ => Ok(Scalar::Text(text)),
+    }
+}
+
+impl<'de> Deserializer<'de> for Node<'_, '_> {
+    type Error = Left;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Left> {
+        self.events.nodes += 1;
+        if self.events.nodes >= NODES_MAX / 2 {
+            return Err(Left);
+        }
+        match self.event {
+            Event::Scalar(text, style, 0, None) => match scalar(text, style)? {
+                Scalar::Null => visitor.visit_unit(),
+                Scalar::Bool(value) => visitor.visit_bool(value),
+                Scalar::Whole(value) => visitor.visit_u64(value),
+                Scalar::Text(Cow::Borrowed(text)) => visitor.visit_str(text),
+                Scalar::Text(Cow::Owned(text)) => visitor.visit_string(text),
+            },
+            Event::SequenceStart(_, 0, None) => {
+                let mut inner = self.events.enter()?;
+                let value = visitor.visit_seq(&mut inner)?;
+                inner.leave().map(|()| value)
+            }
+            Event::MappingStart(_, 0, None) => {
+                let mut inner = self.events.enter()?;
+                let value = visitor.visit_map(&mut inner)?;
+                inner.leave().map(|()| value)
+            }
+            _ => Err(Left),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Left> {
+        match &self.event {
+            Event::Scalar(text, ScalarStyle::Plain, 0, None) if matches!(&**text, "" | "~" | "null") => {
+                visitor.visit_none()
+            }
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de> SeqAccess<'de> for &mut Inner<'_, '_> {
+    type Error = Left;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Left> {
+        let Some(event) = self.next()? else { return Ok(None) };
+        seed.deserialize(Node { events: self.events, event }).map(Some)
+    }
+}
+
+impl<'de> MapAccess<'de> for &mut Inner<'_, '_> {
+    type Error = Left;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Left> {
+        let Some(event) = self.next()? else { return Ok(None) };
+        // Keys that are no texts are read in another way.
+        match &event {
+            Event::Scalar(text, style, 0, None) if matches!(scalar(Cow::Borrowed(text), *style)?, Scalar::Text(_)) => {
+                seed.deserialize(Node { events: self.events, event }).map(Some)
+            }
+            _ => Err(Left),
+        }
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Left> {
+        let event = self.events.next()?;
+        seed.deserialize(Node { events: self.events, event })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::catalog::form::whole;
+
+    #[test]
+    fn what_is_read_from_events_is_what_the_whole_reader_reads() {
+        let read_here = [
+            "a: b\n",
+            "---\na: 'it''s'\nb: \"x\\ty\"\nc: |-\n  one\n  two\nd: >\n  three\n  four\n",
+            "- 1\n- 0\n- 123456789012345678\n- true\n- false\n- null\n- ~\n-\n- ''\n- \"null\"\n",
+            "version: 1.2.3\nother: 1.2.3-4\nlong: 1.10.20.30\nimage: a.example.com/b@sha256:00\n/x: /y\n",
+            "{a: [b, {c: d}, []], e: {}}\n",
+            "# comment\na:   # another\n- b\n",
+            "\"<<\": x\n\"1\": x\n'true': z\n",
+            "a: nullable\nb: yesterday\nc: (d)\ne: \u{e9}\n",
+            "a: 1\na: 2\n",
+        ];
+        for text in read_here {
+            let here: Option<Value> = read(text);
+            assert_eq!(here, whole::<Value>(text).ok(), "{text}");
+            assert!(here.is_some(), "{text}");
+        }
+        let left = [
+            "a: &x b\nc: *x\n",
+            "a: !!str 1\n",
+            "<<: {a: b}\n",
+            "a: 1.5\n",
+            "a: 0400\n",
+            "a: -1\n",
+            "a: yes\n",
+            "a: NULL\n",
+            "a: 2001-12-14\n",
+            "1: a\n",
+            "[a]: b\n",
+            "? {a: b}\n: c\n",
+            "a: b\n---\nc: d\n",
+            "a: [\n",
+            "a: \"x\n y\"\n b\n",
+            "",
+            "a: .inf\n",
+        ];
+        for text in left {
+            assert_eq!(read::<Value>(text), None, "{text}");
+        }
+        let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert!(read::<Value>(&deep(100)).is_some() && read::<Value>(&deep(DEPTH_MAX)).is_none());
+        assert_eq!(read::<Option<String>>("a\n"), Some(Some("a".to_owned())));
+        assert_eq!(read::<Value>("a: 18\n"), Some(json!({"a": 18})));
+    }
+}
