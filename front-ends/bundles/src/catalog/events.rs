@@ -10,7 +10,10 @@ use granit_parser::{Event, Parser, ScalarStyle, StrInput};
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::form::{DEPTH_MAX, NODES_MAX};
+/// Most levels of an object within another.
+pub(super) const DEPTH_MAX: usize = 128;
+/// Most values of one object.
+pub(super) const NODES_MAX: usize = 4 << 20;
 
 /// Reads one document; none where it is left to the whole reader.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Option<T> {

@@ -3,15 +3,11 @@
 use serde::de::DeserializeOwned;
 use serde_saphyr::DuplicateKeyPolicy;
 
-use super::events;
+use super::events::{self, DEPTH_MAX, NODES_MAX};
 use crate::quoted::{INDENT_FAULT, tolerant};
 
 /// Largest document, in bytes.
 pub const DOCUMENT_MAX: usize = 64 << 20;
-/// Most levels of an object within another.
-pub(super) const DEPTH_MAX: usize = 128;
-/// Most values of one object.
-pub(super) const NODES_MAX: usize = 4 << 20;
 
 /// Form of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
