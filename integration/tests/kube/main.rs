@@ -7,4 +7,5 @@ mod guide;
 mod jobs;
 mod killed;
 mod play;
+mod terminal;
 mod world;
