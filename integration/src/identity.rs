@@ -74,7 +74,7 @@ impl Ca {
 /// Runs OpenSSL, which must succeed.
 ///
 /// # Panics
-/// It fails.
+/// OpenSSL fails.
 pub fn openssl(arguments: &[&str]) -> String {
     let done = Command::new("openssl").args(arguments).output().expect("openssl");
     assert!(done.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
@@ -96,7 +96,7 @@ pub fn file(pid: i32, name: &str) -> PathBuf {
 /// Time at which a container's certificate is due to be replaced.
 ///
 /// # Panics
-/// It has none.
+/// The container has no certificate.
 pub fn due(container: &Container) -> SystemTime {
     let at = container.identity.as_ref().and_then(|identity| identity.renew_at).expect("a certificate");
     UNIX_EPOCH + Duration::new(at.seconds.unsigned_abs(), at.nanos.unsigned_abs())
@@ -139,7 +139,7 @@ impl Pair {
     /// Checks that the certificate has the public key of this key.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The text names what does not fit.
     pub fn check(&self) -> Result<(), String> {
         let key = KeyPair::from_pem(&self.key).map_err(|error| format!("the key: {error}"))?;
         let (public, certificate) = (key.public_key_raw(), der(&self.certificate));

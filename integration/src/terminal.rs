@@ -35,12 +35,7 @@ impl Terminal {
     /// # Panics
     /// The machine has no terminals.
     pub fn start(socket: &Path, arguments: &[&str], (rows, columns): (u16, u16)) -> Self {
-        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
-        grantpt(&keys).expect("grantpt");
-        unlockpt(&keys).expect("unlockpt");
-        let name = ptsname(&keys, Vec::new()).expect("a name");
-        let other = open(&*name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("open");
-        let keys = File::from(keys);
+        let (keys, other) = ends();
         let end = || Stdio::from(other.try_clone().expect("a descriptor"));
         set_size(&keys, rows, columns);
         let child = Command::new("setsid")
@@ -101,6 +96,19 @@ impl Terminal {
     pub fn wait(&mut self) -> ExitStatus {
         wait::until("agent-cli ends", || self.child.try_wait().expect("wait"))
     }
+}
+
+/// Opens a terminal: the end of whoever looks at it and types, and the end of programs.
+///
+/// # Panics
+/// The machine has no terminals.
+pub fn ends() -> (File, OwnedFd) {
+    let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&keys).expect("grantpt");
+    unlockpt(&keys).expect("unlockpt");
+    let name = ptsname(&keys, Vec::new()).expect("a name");
+    let other = open(&*name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("open");
+    (File::from(keys), other)
 }
 
 fn set_size(terminal: &File, rows: u16, columns: u16) {

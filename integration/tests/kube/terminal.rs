@@ -1,12 +1,11 @@
 //! Plays that a user begins at a shell: objects from standard input, and progress on a terminal.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 
 use integration::cli::finish;
-use rustix::fs::{Mode, OFlags, open};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use integration::terminal::ends;
 
 use crate::world::{OLD, VARIABLE, World};
 
@@ -46,18 +45,14 @@ fn p64_progress_on_a_terminal_is_a_line_for_each_step() {
     let path = world.objects(OLD, VARIABLE, "hello");
     let image = world.image();
     let seen = |arguments: &[&str]| {
-        let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&screen).unwrap();
-        unlockpt(&screen).unwrap();
-        let name = ptsname(&screen, Vec::new()).unwrap();
-        let terminal = open(&*name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let (mut screen, terminal) = ends();
         let mut command = world.command(arguments);
         command.env("TERM", "xterm").stdin(terminal.try_clone().unwrap());
         command.stdout(terminal.try_clone().unwrap()).stderr(terminal);
         let mut child = command.spawn().unwrap();
         // The program has the only ends of the terminal now.
         drop(command);
-        let (mut screen, mut text, mut some) = (File::from(screen), Vec::new(), [0; 4096]);
+        let (mut text, mut some) = (Vec::new(), [0; 4096]);
         while let Ok(length @ 1..) = screen.read(&mut some) {
             text.extend_from_slice(&some[..length]);
         }

@@ -12,9 +12,9 @@ const SECRETS: &str = "executor-secrets";
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// It lives in another pid namespace: the container's own, not one of ours, nor that of a shell.
+    /// True in the pid namespace of a container, false in one of ours or of a shell.
     pub(super) contained: bool,
-    /// It is a shell that waits, or its init.
+    /// True for a shell that waits, and for its init.
     of_shell: bool,
     /// It is process 1 there.
     pub(super) is_init: bool,

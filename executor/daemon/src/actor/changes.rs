@@ -1,4 +1,4 @@
-//! What a container's task takes over from others while it runs: reports of its shim, findings of its checks, changes of its
+//! Changes that a container's task takes over from others while it runs: reports of its shim, findings of its checks, changes of its
 //! sources of secrets. Each becomes an event, a line in the log, and a record where a restart needs it.
 
 use std::sync::Arc;

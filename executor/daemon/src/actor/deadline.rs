@@ -1,4 +1,4 @@
-//! When a part of a container's life has taken too long.
+//! Limits in time of the parts of a container's life.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Resolves when the limit is reached; never where there is none. A stop is counted from the end of the grace period, which
+    /// Waits until the limit is reached; for ever where there is none. A stop is counted from the end of the grace period, which
     /// another stop can bring forward.
     pub(super) async fn reached(deadline: Option<Self>) {
         let Some(Self { phase, since, limit, grace, link }) = deadline else { return std::future::pending().await };

@@ -1,4 +1,4 @@
-//! Which fields of a request count.
+//! Every field of a request but its id changes the tag.
 
 use executor_proto::v1::{CodependentAction, ParallelAction, ResourceLimits, SerialAction};
 

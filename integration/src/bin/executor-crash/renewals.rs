@@ -70,7 +70,7 @@ pub(crate) struct Renewals {
     before: Footprint,
     /// Keys that are no longer in force.
     replaced: Needles,
-    /// Those of them whose containers have ended.
+    /// Keys whose containers have ended.
     ended: Needles,
     _ca: Ca,
 }
