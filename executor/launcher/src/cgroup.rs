@@ -13,10 +13,12 @@ mod usage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use executor_core::plan::SidecarLimits;
+use executor_sys::kernel_file;
 use executor_sys::mountinfo::{self, Mount};
 
 pub(crate) use devices::Devices;
@@ -336,7 +338,7 @@ impl Hierarchies {
             Self::V1 { .. } => "memory.oom_control",
             Self::V2 { .. } => "memory.events",
         };
-        let text = fs::read_to_string(self.memory_dir(path).join(file)).unwrap_or_default();
+        let text = kernel_file::read_to_string(self.memory_dir(path).join(file)).unwrap_or_default();
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 
@@ -348,9 +350,9 @@ impl Hierarchies {
             Self::V2 { .. } => ("memory.max", "memory.current", ""),
         };
         let dir = self.memory_dir(path);
-        let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
+        let number = |file: &str| kernel_file::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
         let (limit, usage) = (number(limit)?, number(usage)?);
-        let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
+        let stat = kernel_file::read_to_string(dir.join("memory.stat")).ok()?;
         Some(limit.saturating_sub(usage.saturating_sub(page_cache(&stat, prefix))))
     }
 
@@ -446,7 +448,7 @@ pub(crate) fn remove_dir(dir: &Path, patience: Duration) -> io::Result<()> {
 
 /// Kills the processes of one directory, removes cgroups that were made below it, and gives the kernel time.
 fn empty(dir: &Path) {
-    let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let procs = kernel_file::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     procs.lines().filter_map(|line| line.parse().ok()).for_each(kill);
     for part in parts(dir) {
         empty(&part);
@@ -461,7 +463,7 @@ fn pids_in(dir: PathBuf) -> Vec<i32> {
     let mut pids = Vec::new();
     let mut waiting = vec![dir];
     while let Some(dir) = waiting.pop() {
-        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        let procs = kernel_file::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
         pids.extend(procs.lines().filter_map(|line| line.parse::<i32>().ok()));
         waiting.extend(parts(&dir));
     }
@@ -470,6 +472,10 @@ fn pids_in(dir: PathBuf) -> Vec<i32> {
 
 /// Returns the cgroups right below one.
 fn parts(dir: &Path) -> Vec<PathBuf> {
+    // One that has none has no link but its own two: the many files are not looked at.
+    if fs::metadata(dir).map_or(true, |dir| dir.nlink() == 2) {
+        return Vec::new();
+    }
     let below = fs::read_dir(dir).into_iter().flatten().flatten();
     below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
 }

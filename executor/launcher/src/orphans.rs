@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use executor_sys::kernel_file;
 use executor_sys::process;
 use executor_sys::ready::readable_by;
 
@@ -48,7 +49,7 @@ pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
 
 /// Pids of the children of this process, of which some may have ended.
 pub(crate) fn children() -> Vec<i32> {
-    let children = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    let children = kernel_file::read_to_string("/proc/thread-self/children").unwrap_or_default();
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
@@ -63,8 +64,9 @@ pub(crate) fn take_ended(kept: &BTreeSet<i32>) {
 
 /// Returns whether a process of this name works on `run_dir` that is neither known nor below a known one.
 pub(crate) fn has_unknown(name: &CStr, run_dir: &Path, known: &BTreeSet<i32>) -> bool {
-    let is_named =
-        |pid: &i32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name.to_bytes());
+    let is_named = |pid: &i32| {
+        kernel_file::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name.to_bytes())
+    };
     find(run_dir, known).iter().any(is_named)
 }
 
@@ -91,8 +93,8 @@ fn ancestors(pid: i32) -> Option<Vec<i32>> {
 /// is another one's.
 fn is_ours(pid: i32, run_dir: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(memfd_exec::LINK))
-        && fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| !is_starting(name.trim_ascii_end()))
-        && fs::read(format!("/proc/{pid}/cmdline"))
+        && kernel_file::read(format!("/proc/{pid}/comm")).is_ok_and(|name| !is_starting(name.trim_ascii_end()))
+        && kernel_file::read(format!("/proc/{pid}/cmdline"))
             .is_ok_and(|line| run_dir_of(&line).is_some_and(|dir| dir == run_dir))
 }
 
@@ -117,7 +119,7 @@ fn run_dir_of(line: &[u8]) -> Option<PathBuf> {
 }
 
 fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = kernel_file::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
 }
 

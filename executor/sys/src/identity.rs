@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use executor_core::ident::ProcessIdentity;
 
+use crate::kernel_file;
+
 /// The id of this boot.
 ///
 /// # Errors
@@ -23,7 +25,7 @@ pub fn boot_id() -> io::Result<String> {
 /// # Errors
 /// No such process; /proc cannot be read.
 pub fn of(pid: i32) -> io::Result<ProcessIdentity> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = kernel_file::read(format!("/proc/{pid}/stat"))?;
     let start_time = start_time(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     Ok(ProcessIdentity { pid, start_time, boot_id: boot_id()? })
 }
@@ -31,7 +33,7 @@ pub fn of(pid: i32) -> io::Result<ProcessIdentity> {
 /// The process exists still and is not a zombie.
 pub fn alive(identity: &ProcessIdentity) -> bool {
     let same = of(identity.pid).is_ok_and(|now| now == *identity);
-    same && std::fs::read(format!("/proc/{}/stat", identity.pid))
+    same && kernel_file::read(format!("/proc/{}/stat", identity.pid))
         .is_ok_and(|stat| after_name(&stat).first() != Some(&b'Z'))
 }
 

@@ -8,6 +8,7 @@ pub mod entry;
 pub mod events;
 pub mod holes;
 pub mod identity;
+pub mod kernel_file;
 pub mod loopdev;
 pub mod memfile;
 pub mod mount;

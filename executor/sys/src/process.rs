@@ -123,7 +123,7 @@ pub fn trim_stack() -> io::Result<()> {
     const KEPT: usize = 4 << 10;
     let marker = 0u8;
     let top = (std::ptr::from_ref(&marker).addr() - KEPT) & !0xfff;
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let maps = crate::kernel_file::read_to_string("/proc/self/maps")?;
     let bottom = maps.lines().find(|line| line.ends_with("[stack]")).and_then(|line| {
         let start = line.split('-').next()?;
         usize::from_str_radix(start, 16).ok()

@@ -2,10 +2,10 @@
 //!
 //! A file that is missing, or says something else, leaves its counter unset or 0: counters are told as far as they are there.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, Usage};
+use executor_sys::kernel_file;
 
 use super::Hierarchies;
 
@@ -53,7 +53,7 @@ fn usage_of_v2(dir: &Path) -> Option<Usage> {
         swap: files.number("memory.swap.current"),
         ..MemoryUsage::of_v2(used, &files.text("memory.stat"))
     };
-    let io = fs::read_to_string(dir.join("io.stat")).ok();
+    let io = kernel_file::read_to_string(dir.join("io.stat")).ok();
     Some(Usage {
         cpu: CpuUsage::of_v2(&files.text("cpu.stat")),
         memory,
@@ -68,7 +68,7 @@ struct Files(PathBuf);
 
 impl Files {
     fn text(&self, name: &str) -> String {
-        fs::read_to_string(self.0.join(name)).unwrap_or_default()
+        kernel_file::read_to_string(self.0.join(name)).unwrap_or_default()
     }
 
     fn number(&self, name: &str) -> Option<u64> {
@@ -78,6 +78,8 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn write(dir: &Path, files: &[(&str, &str)]) {

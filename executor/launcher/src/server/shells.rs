@@ -8,6 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use executor_core::protocol::{self, Launch};
+use executor_sys::kernel_file;
 use executor_sys::process::{self, Fork};
 use executor_sys::pulse::Pulse;
 use executor_sys::ready::{is_readable, readable_by};
@@ -238,7 +239,7 @@ impl Server {
 
 /// Returns whether too little memory is available for what only waits.
 fn is_memory_short() -> bool {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let text = kernel_file::read_to_string("/proc/meminfo").unwrap_or_default();
     let of = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim_start_matches(':').trim().split(' ').next()?.parse::<u64>().ok()

@@ -1,0 +1,63 @@
+//! Files in which the kernel tells something: /proc, /sys, cgroups.
+//!
+//! They say that they have no bytes, so that the standard library reads them in many small pieces, and the kernel makes their text anew
+//! for some. Here they are read in few.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+/// Bytes of the first read: more than most of them have.
+const USUAL: usize = 4 << 10;
+
+/// Reads one.
+///
+/// # Errors
+/// It cannot be opened or read.
+pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut bytes = vec![0; USUAL];
+    let mut length = 0;
+    loop {
+        match file.read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if length == bytes.len() {
+            bytes.resize(2 * length, 0);
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+/// Reads one that is text.
+///
+/// # Errors
+/// As [`read`]; it is not UTF-8 (`InvalidData`).
+pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
+    String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_a_file_is_read_however_long_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for length in [0, 1, USUAL - 1, USUAL, USUAL + 1, 4 * USUAL, 9 * USUAL + 7] {
+            let content: Vec<u8> = (0..length).map(|at| b'a' + (at % 23) as u8).collect();
+            std::fs::write(&path, &content).unwrap();
+            assert_eq!(read(&path).unwrap(), content);
+        }
+        let symbols = read_to_string("/proc/self/maps").unwrap();
+        assert!(symbols.contains("[stack]"), "a file of the kernel");
+        std::fs::write(&path, [0xff]).unwrap();
+        assert_eq!(read_to_string(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(read(dir.path().join("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
