@@ -59,16 +59,10 @@ impl Filter {
         for (_, calls) in allowed::BY_CAPABILITY.iter().filter(|(capability, _)| held.names.contains(capability)) {
             rules.extend(calls.iter().map(|call| (*call, Vec::new())));
         }
-        let mut absent = Rules::from([(libc::SYS_io_setup, Vec::new())]);
-        if !administers {
-            absent.insert(libc::SYS_clone3, Vec::new());
-        }
-        // Both programs are asked, and of two denials the later one's number counts.
-        rules.extend([libc::SYS_clone3, libc::SYS_io_setup].map(|call| (call, Vec::new())));
-        let programs = vec![
-            program(absent, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?,
-            program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?,
-        ];
+        let absent: &[i64] = if administers { &[libc::SYS_io_setup] } else { &[libc::SYS_io_setup, libc::SYS_clone3] };
+        rules.insert(libc::SYS_clone3, Vec::new());
+        let actions = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
+        let programs = vec![tree::compile(rules, absent, actions, arch()?)?];
         Ok(Self { programs, ours: !administers }) // whoever administers may make the call that is tried
     }
 
@@ -123,7 +117,11 @@ impl Filter {
 
 /// A program of the filter: the answers to calls that match, and to all others.
 fn program(rules: Rules, others: SeccompAction, matching: SeccompAction) -> Result<BpfProgram, FilterError> {
-    tree::compile(rules, (others, matching), TargetArch::try_from(std::env::consts::ARCH)?)
+    tree::compile(rules, &[], (others, matching), arch()?)
+}
+
+fn arch() -> Result<TargetArch, seccompiler::BackendError> {
+    TargetArch::try_from(std::env::consts::ARCH)
 }
 
 /// `clone` without a flag that makes a namespace.

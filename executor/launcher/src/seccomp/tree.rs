@@ -5,6 +5,8 @@
 //! the last one as much as its longest way. Most calls stand beside calls of the same answer: ranges of them are asked for, and
 //! seccompiler's programs only for calls whose arguments count.
 
+use std::collections::BTreeSet;
+
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_filter};
 
 use super::{FilterError, Rules};
@@ -28,12 +30,13 @@ struct Range {
     answer: BpfProgram,
 }
 
-/// Compiles rules.
+/// Compiles rules. Calls that are `absent` are answered as by a kernel that does not have them, whatever the rules say.
 ///
 /// # Errors
 /// A mistake in the rules; more than a program may have.
 pub(super) fn compile(
     rules: Rules,
+    absent: &[i64],
     (others, matching): (SeccompAction, SeccompAction),
     arch: TargetArch,
 ) -> Result<BpfProgram, FilterError> {
@@ -46,13 +49,21 @@ pub(super) fn compile(
         Some(last) if last.first == first => last.answer = answer,
         _ => ranges.push(Range { first, answer }),
     };
-    for (call, conditions) in &rules {
+    let no_rule = Vec::new();
+    let calls: BTreeSet<i64> = rules.keys().chain(absent).copied().collect();
+    for call in calls {
+        let conditions = rules.get(&call).unwrap_or(&no_rule);
         // A number of more than 32 bits is no call: seccompiler's own answer.
-        let Ok(number) = u32::try_from(*call) else { return linear(rules) };
-        let answer = if conditions.is_empty() {
+        let Ok(number) = u32::try_from(call) else {
+            debug_assert!(absent.is_empty(), "the table of calls");
+            return linear(rules);
+        };
+        let answer = if absent.contains(&call) {
+            alike(&SeccompAction::Errno(libc::ENOSYS as u32))
+        } else if conditions.is_empty() {
             alike(&matching)
         } else {
-            linear(Rules::from([(*call, conditions.clone())]))?.split_off(ARCHITECTURE)
+            linear(Rules::from([(call, conditions.clone())]))?.split_off(ARCHITECTURE)
         };
         begin(number, answer);
         if let Some(next) = number.checked_add(1) {
@@ -64,7 +75,8 @@ pub(super) fn compile(
     program.truncate(ARCHITECTURE);
     program.push(instruction(LOAD_NUMBER, (0, 0), 0));
     program.extend(tree(&ranges));
-    if program.len() > INSTRUCTIONS_MAX { linear(rules) } else { Ok(program) }
+    // Where calls are absent the kernel refuses one that is too long: no other program answers so.
+    if program.len() > INSTRUCTIONS_MAX && absent.is_empty() { linear(rules) } else { Ok(program) }
 }
 
 /// Ranges in their order, and what finds the right one.
@@ -112,13 +124,33 @@ mod tests {
             let rules: Rules = calls.filter(|call| call % 5 != 1).map(|call| (call, of_zero(call))).collect();
             let list: BpfProgram =
                 SeccompFilter::new(rules.clone(), actions().0, actions().1, arch).unwrap().try_into().unwrap();
-            let tree = compile(rules, actions(), arch).unwrap();
+            let tree = compile(rules, &[], actions(), arch).unwrap();
             for call in (0..421).chain([0x4000_0000, 0x7fff_ffff, 0xffff_ffff]) {
                 for argument in [0, 1] {
                     let args = [9, argument, 9, 9, 9, 9];
                     assert_eq!(run(&tree, call, args), run(&list, call, args), "{call} {argument}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_absent_has_that_answer_whatever_the_rules_say() {
+        let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+        let rules: Rules = [3, 4, 5].map(|call| (call, Vec::new())).into();
+        let tree = compile(rules, &[4, 7], (SeccompAction::Errno(1), SeccompAction::Allow), arch).unwrap();
+        let answer = |call| run(&tree, call, [0; 6]);
+        let told = |action: SeccompAction| u32::from(action);
+        for (call, expected) in [
+            (2, SeccompAction::Errno(1)),
+            (3, SeccompAction::Allow),
+            (4, SeccompAction::Errno(libc::ENOSYS as u32)),
+            (5, SeccompAction::Allow),
+            (6, SeccompAction::Errno(1)),
+            (7, SeccompAction::Errno(libc::ENOSYS as u32)),
+            (8, SeccompAction::Errno(1)),
+        ] {
+            assert_eq!(answer(call), told(expected), "{call}");
         }
     }
 
