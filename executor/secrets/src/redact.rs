@@ -73,14 +73,7 @@ struct Marker {
 impl Redactor {
     /// Watches values. On a rotation, give the old and the new ones.
     pub fn new<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Self {
-        let mut warnings = Warnings::default();
-        let shortest = match mode {
-            Redaction::Auto => 8,
-            Redaction::All => 4,
-            Redaction::None => usize::MAX,
-        };
-        let values = values.into_iter().filter(|_| mode != Redaction::None);
-        let mut values: Vec<_> = values.filter_map(|watched| Value::judge(watched, shortest, &mut warnings)).collect();
+        let (mut values, mut warnings) = judge(mode, values);
         // On a rotation most are given twice.
         let mut seen = HashSet::new();
         values.retain(|value| seen.insert((value.content, value.followed)));
@@ -113,7 +106,7 @@ impl Redactor {
         let Forms { mut bytes, pieces, .. } = forms;
         let matcher = Matcher::new(&bytes, pieces);
         bytes.shrink_to_fit();
-        Self { bytes, matcher, markers, warnings: warnings.told(shortest) }
+        Self { bytes, matcher, markers, warnings: warnings.told(shortest(mode)) }
     }
 
     /// Warnings about values that are not masked, or not in every form, by name.
@@ -163,6 +156,29 @@ impl Redactor {
 impl std::fmt::Debug for Redactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Redactor").field("values", &self.markers.len()).field("forms", &self.matcher.len()).finish()
+    }
+}
+
+/// Returns the warnings about values that do not depend on how many there are, without making a search for them: those of
+/// [`Redactor::warnings`] but for what finds no room.
+pub fn warnings<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Vec<String> {
+    judge(mode, values).1.told(shortest(mode))
+}
+
+/// Returns the values that are long enough, and what is to be said of others.
+fn judge<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> (Vec<Value<'a>>, Warnings<'a>) {
+    let mut warnings = Warnings::default();
+    let values = values.into_iter().filter(|_| mode != Redaction::None);
+    let judged = values.filter_map(|watched| Value::judge(watched, shortest(mode), &mut warnings)).collect();
+    (judged, warnings)
+}
+
+/// Returns the length in bytes of the shortest value that is masked.
+fn shortest(mode: Redaction) -> usize {
+    match mode {
+        Redaction::Auto => 8,
+        Redaction::All => 4,
+        Redaction::None => usize::MAX,
     }
 }
 

@@ -563,9 +563,9 @@ impl Injected {
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
             .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
             .map_err(|error| failed("secrets to be masked", &error))?;
-        let redactor = watch.redactor();
-        prepared.warnings.extend_from_slice(redactor.warnings());
-        log.mask(redactor);
+        let masking = watch.masking();
+        prepared.warnings.extend_from_slice(masking.warnings());
+        log.mask(masking);
         prepared.at = now();
         record.files_generation = u64::from(!prepared.mounts.is_empty());
         record.prepared = Some(prepared);

@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 
 use executor_core::loglimit::{Decision, LogLimiter};
 use executor_core::logline::{CHUNK_MAX, Entry, Missing, Place, Stream, split, whole_characters, write, write_place};
-use executor_core::plan::{Plan, PlannedProcess, Redaction};
+use executor_core::plan::{Plan, PlannedProcess};
 use executor_core::protocol::{Attach, Reason, Refused};
 use executor_core::usage::LogUsage;
-use executor_secrets::redact::{self, Redactor};
+use executor_secrets::redact;
 use executor_sys::events::Events;
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::attach::{Attached, Sink};
+use super::watch::Masking;
 use crate::dirs::Dirs;
 use crate::errors::plain;
 use crate::finish::now;
@@ -52,7 +53,7 @@ pub(super) struct Log {
     attached: Attached,
     terminal: bool,
     stdin: bool,
-    redactor: Redactor,
+    masking: Masking,
     /// Bytes that could not be written, and are not told yet.
     lost: u64,
     usage: LogUsage,
@@ -117,7 +118,7 @@ impl Log {
             attached: Attached::default(),
             terminal: plan.terminal,
             stdin: plan.stdin,
-            redactor: Redactor::new(Redaction::None, []),
+            masking: Masking::none(),
             lost: 0,
             usage: LogUsage::default(),
             limiter: LogLimiter::new(plan.logging.limits),
@@ -263,18 +264,23 @@ impl Log {
     }
 
     /// Masks from now on. What is held back is judged by the new values, too.
-    pub(super) fn mask(&mut self, redactor: Redactor) {
-        self.redactor = redactor;
+    pub(super) fn mask(&mut self, masking: Masking) {
+        self.masking = masking;
+    }
+
+    /// Returns what has turned out about masking since it was told last.
+    pub(super) fn news_of_masking(&mut self) -> Vec<String> {
+        self.masking.news()
     }
 
     /// Masks words that are not on their way to the log.
     pub(super) fn masked(&self, words: &str) -> String {
-        self.redactor.text(words)
+        self.masking.redactor().text(words)
     }
 
     /// Masks bytes that are not on their way to the log.
     pub(super) fn masked_bytes(&self, bytes: &[u8]) -> Vec<u8> {
-        self.redactor.masked(bytes)
+        self.masking.redactor().masked(bytes)
     }
 
     /// Returns the path of the log's newest file.
@@ -321,11 +327,11 @@ impl Log {
     }
 
     fn take(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
-        if self.redactor.is_idle() && pipe.masked.held() == 0 {
+        if self.masking.redactor().is_idle() && pipe.masked.held() == 0 {
             self.pass_on(pipe, bytes);
         } else {
             let mut masked = Vec::with_capacity(bytes.len());
-            pipe.masked.push(&self.redactor, bytes, &mut masked);
+            pipe.masked.push(self.masking.redactor(), bytes, &mut masked);
             self.pass_on(pipe, &masked);
         }
         let is_held = pipe.masked.held() > 0 || !pipe.torn.is_empty();
@@ -348,7 +354,9 @@ impl Log {
 
     fn flush(&mut self, pipe: &mut Pipe) {
         let mut masked = Vec::new();
-        pipe.masked.flush(&self.redactor, &mut masked);
+        if !pipe.masked.is_fresh() {
+            pipe.masked.flush(self.masking.redactor(), &mut masked);
+        }
         pipe.flush_at = None;
         if !masked.is_empty() {
             self.attached.output(pipe.stream, &masked);

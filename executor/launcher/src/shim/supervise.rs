@@ -98,6 +98,10 @@ pub(super) fn until_the_end(
             ready.log.pump();
         }
         ready.log.flush_idle();
+        if update::warn(&mut ready.record, &ready.log.news_of_masking()) {
+            save(ready);
+            control.reached(ready.record.state);
+        }
         if has(Event::Client) || ready.log.clients_due().is_some_and(|at| at <= Instant::now()) {
             ready.log.attend_clients();
         }

@@ -309,21 +309,26 @@ fn announce(watch: &mut Watch, log: &mut Log, judged: &Judged, contents: &MemFil
     let changed: Vec<&PlannedFile> = update.changed.iter().map(|index| &update.files[*index]).collect();
     let masked = watch.announce(&changed, contents);
     masked.map_err(|error| failed("secrets to be masked", &error))?;
-    let redactor = watch.redactor();
+    let masking = watch.masking();
     let mut record = record.clone();
-    if let Some(prepared) = &mut record.prepared {
-        let news: Vec<String> =
-            redactor.warnings().iter().filter(|warning| !prepared.warnings.contains(warning)).cloned().collect();
-        prepared.warnings.extend(news.into_iter().take(WARNINGS_MAX.saturating_sub(prepared.warnings.len())));
-    }
-    log.mask(redactor);
+    warn(&mut record, masking.warnings());
+    log.mask(masking);
     Ok(record)
+}
+
+/// Adds warnings to a record, as far as they are new and there is room. Returns whether any was added.
+pub(super) fn warn(record: &mut ContainerRecord, warnings: &[String]) -> bool {
+    let Some(Prepared { warnings: told, .. }) = &mut record.prepared else { return false };
+    let news: Vec<String> = warnings.iter().filter(|warning| !told.contains(warning)).cloned().collect();
+    let before = told.len();
+    told.extend(news.into_iter().take(WARNINGS_MAX.saturating_sub(before)));
+    told.len() > before
 }
 
 /// Forgets values that did not come into force.
 fn withdraw(watch: &mut Watch, log: &mut Log) {
     watch.withdraw();
-    log.mask(watch.redactor());
+    log.mask(watch.masking());
 }
 
 /// Refuses an update for which there is no room: among the generations that linger, or in the container's memory.

@@ -3,15 +3,17 @@
 //! Values are read out of the memory files that the container is started with, after its init was cloned, and stay
 //! in this process until the container has ended: secret variables, secret arguments, files that are not public, the
 //! runtime token. Output that is not kept is masked as well, because attached clients see it. A container without such
-//! inputs costs nothing.
+//! inputs costs nothing, and one that prints nothing no search for them.
 
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::plan::{Plan, PlannedFile, PlannedProcess, PlannedTransfer, Redaction};
-use executor_secrets::redact::{Redactor, Watched};
+use executor_secrets::redact::{self, Redactor, Watched};
 use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
 
@@ -23,10 +25,10 @@ pub(super) struct Watch {
     mode: Redaction,
     /// Root of relative paths of files.
     root: PathBuf,
-    inputs: Vec<Value>,
-    files: Vec<Value>,
+    inputs: Vec<Rc<Value>>,
+    files: Vec<Rc<Value>>,
     /// Of files that are about to come into force.
-    announced: Vec<Value>,
+    announced: Vec<Rc<Value>>,
     /// Number of updates.
     updates: u64,
 }
@@ -36,13 +38,59 @@ struct Value {
     name: String,
     value: Zeroizing<Vec<u8>>,
     /// In force no longer, since this update.
-    replaced: Option<u64>,
+    replaced: Cell<Option<u64>>,
 }
 
 impl Value {
-    fn new(name: String, value: &[u8]) -> Self {
-        Self { name, value: Zeroizing::new(value.to_vec()), replaced: None }
+    fn new(name: String, value: &[u8]) -> Rc<Self> {
+        Rc::new(Self { name, value: Zeroizing::new(value.to_vec()), replaced: Cell::new(None) })
     }
+}
+
+/// A search for values, made when there is something to be searched: it takes as long as a whole start where values are many.
+pub(super) struct Masking {
+    mode: Redaction,
+    values: Vec<Rc<Value>>,
+    search: OnceCell<Redactor>,
+    /// Warnings that are known without it.
+    warnings: Vec<String>,
+    /// Set when what the search adds to them was told.
+    told: bool,
+}
+
+impl Masking {
+    /// Masks nothing.
+    pub(super) fn none() -> Self {
+        Self::of(Redaction::None, Vec::new())
+    }
+
+    /// Of two values with one name the one that comes first gives its name to what is masked.
+    fn of(mode: Redaction, values: Vec<Rc<Value>>) -> Self {
+        let warnings = redact::warnings(mode, watched(&values));
+        Self { mode, values, search: OnceCell::new(), warnings, told: false }
+    }
+
+    /// Returns the search.
+    pub(super) fn redactor(&self) -> &Redactor {
+        self.search.get_or_init(|| Redactor::new(self.mode, watched(&self.values)))
+    }
+
+    /// Returns what is to be told of the values before anything is searched.
+    pub(super) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Returns what the making of the search adds to that, once it is made; nothing the next time.
+    pub(super) fn news(&mut self) -> Vec<String> {
+        let Some(search) = self.search.get().filter(|_| !std::mem::replace(&mut self.told, true)) else {
+            return Vec::new();
+        };
+        search.warnings().iter().filter(|warning| !self.warnings.contains(warning)).cloned().collect()
+    }
+}
+
+fn watched(values: &[Rc<Value>]) -> impl Iterator<Item = Watched<'_>> {
+    values.iter().map(|value| Watched { name: &value.name, value: &value.value })
 }
 
 impl Watch {
@@ -108,12 +156,12 @@ impl Watch {
         self.updates += 1;
         let secret: BTreeSet<String> = all.iter().filter(|file| !file.public).map(|file| self.name(file)).collect();
         let changed: BTreeSet<&str> = self.announced.iter().map(|new| &*new.name).collect();
-        for old in self.files.iter_mut().filter(|old| old.replaced.is_none()) {
+        for old in self.files.iter().filter(|old| old.replaced.get().is_none()) {
             if changed.contains(&*old.name) || !secret.contains(&old.name) {
-                old.replaced = Some(self.updates);
+                old.replaced.set(Some(self.updates));
             }
         }
-        self.files.retain(|value| value.replaced.is_none_or(|at| at + UPDATES > self.updates));
+        self.files.retain(|value| value.replaced.get().is_none_or(|at| at + UPDATES > self.updates));
         self.files.append(&mut self.announced);
     }
 
@@ -127,10 +175,10 @@ impl Watch {
         self.inputs.is_empty() && self.files.is_empty() && self.announced.is_empty()
     }
 
-    /// Returns the redactor of these values. Of two values with one name the newer one comes first.
-    pub(super) fn redactor(&self) -> Redactor {
+    /// Returns the masking of these values. Of two values with one name the newer one comes first.
+    pub(super) fn masking(&self) -> Masking {
         let values = self.inputs.iter().chain(self.announced.iter().rev()).chain(self.files.iter().rev());
-        Redactor::new(self.mode, values.map(|value| Watched { name: &value.name, value: &value.value }))
+        Masking::of(self.mode, values.cloned().collect())
     }
 
     /// Returns the name of a file in the log: its path, without the root that relative paths lie below.
@@ -140,7 +188,7 @@ impl Watch {
 }
 
 /// Secret arguments and variables.
-fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Value>> {
+fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     if plan.actions.is_some() {
         return inputs_of_steps(plan, process);
     }
@@ -152,7 +200,7 @@ fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Value>> {
 }
 
 /// Secret arguments and variables of the processes of a tree of actions.
-fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Value>> {
+fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     payloads.read(|bytes| {
         let payloads = payload::decode(bytes).map_err(invalid)?;
         let urls = payloads.get(plan.processes.len()..).unwrap_or_default();
@@ -164,7 +212,7 @@ fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Value>> {
 }
 
 /// The secret parts of a URL: the query, and the name and password before the host.
-fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Value> {
+fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Rc<Value>> {
     let direction = transfer.direction;
     let name = |part: &str| format!("{}.{}.{} ({part})", transfer.id, direction.kind(), direction.url_field());
     let (rest, query) = match url.iter().position(|byte| *byte == b'?') {
@@ -180,7 +228,7 @@ fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Value> {
 }
 
 /// Secret arguments and variables of one process, whose arguments are named below `parent`.
-fn of_process(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Result<Vec<Value>> {
+fn of_process(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Result<Vec<Rc<Value>>> {
     let values = ProcessPayload::decode(payload).and_then(|payload| payload.secrets(process)).map_err(invalid)?;
     let variables = process.secret_environment_names.iter().cloned();
     let arguments = process.secret_arguments.iter().map(|index| format!("{parent}args[{index}]"));
@@ -189,4 +237,41 @@ fn of_process(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Res
 
 fn invalid(error: payload::PayloadError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masking(values: &[(&str, &[u8])]) -> Masking {
+        Masking::of(Redaction::Auto, values.iter().map(|(name, value)| Value::new((*name).to_owned(), value)).collect())
+    }
+
+    #[test]
+    fn a_search_is_made_when_something_is_searched() {
+        let mut masking = masking(&[("short", b"1234"), ("long", b"123456789")]);
+        assert_eq!(masking.warnings(), ["not masked in the output, because shorter than 8 bytes: short"]);
+        assert!(masking.search.get().is_none() && masking.news().is_empty());
+        assert_eq!(masking.redactor().text("1234 123456789"), "1234 [REDACTED:long]");
+        assert_eq!(masking.warnings(), masking.redactor().warnings());
+        assert!(masking.news().is_empty(), "all of it was told before");
+    }
+
+    #[test]
+    fn what_only_the_search_shows_is_told_once() {
+        let value: Vec<u8> =
+            (0..3_000_000_u32).flat_map(|at| char::from(b'a' + (at % 26) as u8).to_string().into_bytes()).collect();
+        let mut masking = masking(&[("large", &value)]);
+        assert!(masking.warnings().is_empty());
+        assert_eq!(masking.redactor().text("nothing"), "nothing");
+        assert_eq!(masking.news(), ["not masked in every encoding, because they exceed 16 MiB: large"]);
+        assert!(masking.news().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_masked_has_no_search() {
+        let mut none = Masking::none();
+        assert_eq!(none.redactor().text("123456789"), "123456789");
+        assert!(none.redactor().is_idle() && none.warnings().is_empty() && none.news().is_empty());
+    }
 }

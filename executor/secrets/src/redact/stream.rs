@@ -46,6 +46,11 @@ impl Stream {
         self.marked = None;
     }
 
+    /// Returns whether nothing came since the last flush, so that another one would change nothing.
+    pub fn is_fresh(&self) -> bool {
+        self.held.is_empty() && self.covered == 0 && self.marked.is_none()
+    }
+
     /// Returns the number of bytes held back.
     pub fn held(&self) -> usize {
         self.held.len()
