@@ -225,7 +225,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             ready.record.state = State::Running;
             save(&ready);
             control.reached(State::Running);
-            shrink(&ready.watch, id.as_str());
+            keep_out_of_swap(&ready.watch, id.as_str());
             let ended;
             (ended, stop_at) = supervise::until_the_end(host, &mut ready, control, signals);
             let ended_at = now();
@@ -319,13 +319,22 @@ fn longest_wipe(record: &ContainerRecord) -> Duration {
     Duration::from_secs(bytes / WIPED_A_SECOND)
 }
 
-/// A shim waits for as long as its container lives: what it used to make the container is given back, and where it
-/// holds values that are to be masked, swap gets none of them. In this order: locked pages cannot be given back.
+/// A shim waits for as long as its container lives: what it used to make the container is given back.
 fn shrink(watch: &watch::Watch, id: &str) {
+    if !watch.is_empty()
+        && let Err(error) = executor_sys::privileges::allow_swap()
+    {
+        log::line(Level::Warning, id, format_args!("unused memory is not given back: {error}"));
+    }
     process::trim_heap();
     if let Err(error) = process::trim_stack() {
         log::line(Level::Warning, "", format_args!("unused stack was not given back: {error}"));
     }
+    keep_out_of_swap(watch, id);
+}
+
+/// Keeps the values that are to be masked out of swap, where there are any.
+fn keep_out_of_swap(watch: &watch::Watch, id: &str) {
     if watch.is_empty() {
         return;
     }

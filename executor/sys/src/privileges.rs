@@ -4,7 +4,7 @@
 
 use std::io;
 
-use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid};
@@ -181,6 +181,14 @@ pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
         MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE | MlockAllFlags::from_bits_retain(libc::MCL_ONFAULT),
     )?;
     Ok(true)
+}
+
+/// Lets this process's memory be swapped again: pages that are locked cannot be given back.
+///
+/// # Errors
+/// None in practice.
+pub fn allow_swap() -> io::Result<()> {
+    Ok(munlockall()?)
 }
 
 /// Has this process get SIGTERM when the thread that made it ends; at once, where that has ended already. To be

@@ -14,7 +14,7 @@ use executor_sys::process::{self, SignalEvents};
 
 use super::control::{Carried, Command, Control};
 use super::steps::Running;
-use super::{Ready, checks, disclosure, egress, save, transfers, update, usage};
+use super::{Ready, checks, disclosure, egress, save, shrink, transfers, update, usage};
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -29,6 +29,8 @@ pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
 /// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
+/// A container that lives for so long may live long: its shim takes the time to become small.
+const SETTLED: Duration = Duration::from_millis(50);
 /// Time that steps may take to end after they were killed.
 const STEPS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -62,11 +64,16 @@ pub(super) fn until_the_end(
 ) -> (End, Option<Instant>) {
     let mut kill_at: Option<Instant> = None;
     let mut stop_at: Option<Instant> = None;
+    let mut shrink_at = Some(Instant::now() + SETTLED);
     let (mut ending, mut late, mut told) = (false, false, (Vec::new(), None));
     ready.begin_steps(host);
     loop {
-        let events = wait(ready, control, signals, kill_at);
+        let events = wait(ready, control, signals, [kill_at, shrink_at]);
         let has = |event| events.contains(&event);
+        if shrink_at.is_some_and(|at| at <= Instant::now()) && !has(Event::InitEnded) {
+            shrink(&ready.watch, ready.record.plan.id.as_str());
+            shrink_at = None;
+        }
         if has(Event::Signal) {
             while let Ok(Some(signal)) = signals.next() {
                 if signal == libc::SIGTERM || signal == libc::SIGINT {
@@ -159,7 +166,7 @@ pub(super) fn until_the_end(
 }
 
 /// Waits until something happens, or is due.
-fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Option<Instant>) -> Vec<Event> {
+fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<Instant>; 2]) -> Vec<Event> {
     let mut events = Events::default();
     events.read(ready.container.pidfd().as_fd(), Event::InitEnded);
     events.read(signals.as_fd(), Event::Signal);
@@ -169,9 +176,9 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Optio
     ready.log.register_output(&mut events, Event::Output);
     control.register(&mut events, Event::Control);
     ready.log.register_clients(&mut events, Event::Client);
-    let due = [kill_at, ready.log.flush_at(), ready.log.clients_due(), ready.generations.due()];
     let steps_due = ready.steps.as_ref().and_then(Running::due);
-    events.due(due.into_iter().chain([steps_due]).flatten().chain([Instant::now() + WAIT_MAX]));
+    let own = [ready.log.flush_at(), ready.log.clients_due(), ready.generations.due(), steps_due];
+    events.due(due.into_iter().chain(own).flatten().chain([Instant::now() + WAIT_MAX]));
     control.pace().rest();
     let ready = events.wait();
     control.pace().turn();
