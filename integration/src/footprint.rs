@@ -188,7 +188,8 @@ pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
     for dir in [run_dir, state_dir] {
         everything(dir, &mut found);
     }
-    found.retain(|path| !path.starts_with(state_dir.join("ledger")) && !path.starts_with(shells::directory(run_dir)));
+    let others = [state_dir.join("ledger"), shells::directory(run_dir), shells::directory(state_dir)];
+    found.retain(|path| !others.iter().any(|other| path.starts_with(other)));
     found
 }
 

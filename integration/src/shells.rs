@@ -35,9 +35,9 @@ pub fn arguments(dir: &Path, toml: &str) -> Vec<String> {
     vec!["--config".to_owned(), path.display().to_string()]
 }
 
-/// Returns the names of the shells that wait in a run directory, or are being made.
-pub fn waiting(run_dir: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(run_dir.join("shells")).into_iter().flatten().flatten();
+/// Returns the names of the shells that wait, or are being made, by their directories in a run directory or a state directory.
+pub fn waiting(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(directory(dir)).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
@@ -57,7 +57,7 @@ pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
         .any(|name| waiting.contains(name))
 }
 
-/// Returns the directory of shells.
-pub fn directory(run_dir: &Path) -> PathBuf {
-    run_dir.join("shells")
+/// Returns the directory of shells in a run directory or a state directory.
+pub fn directory(dir: &Path) -> PathBuf {
+    dir.join("shells")
 }

@@ -13,6 +13,7 @@
 //!    outputs/                0750 root:daemon    what was captured of its outputs (core's `outputs`), files 0640
 //!    upper/ work/            0700                its writable layer, until it ends; below disk/ where it has a limit
 //! ```
+//! Those of a container that was a shell were made before it had an id ([`crate::shells`]).
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -25,6 +26,7 @@ use executor_core::logline;
 use executor_core::outputs::{self, OutputsList};
 use executor_core::record::{ContainerRecord, ExitRecord, RECORD_MAX};
 use executor_sys::replace::Replacement;
+use executor_sys::seqpacket::SeqpacketListener;
 use serde::Serialize;
 
 use crate::errors::{at, is_full};
@@ -33,11 +35,15 @@ use crate::host::Host;
 
 /// Room that is kept for an exit record, beyond what its container record takes.
 const EXIT_ROOM: u64 = 8 << 10;
+/// Room that is kept where the container is not known yet: enough for most.
+pub(crate) const EXIT_ROOM_AHEAD: u64 = 16 << 10;
 /// The record of a container, in both of its directories.
 const CONTAINER: &str = "container.json";
 const EXIT: &str = "exit.json";
 /// Name of the file that keeps room for the exit record.
 const EXIT_AHEAD: &str = ".exit.json";
+/// Mode of a directory that the daemon may read.
+const SHARED: u32 = 0o750;
 /// Prefix of the name of a state directory that is being removed. No id begins so.
 const REMOVED: &str = ".removed-";
 
@@ -68,6 +74,11 @@ impl Dirs {
         }
     }
 
+    /// Those that a shell makes, below names of its own.
+    pub(crate) fn of_shell(host: &Host, run: PathBuf, state: PathBuf) -> Self {
+        Self { run, layer: state.clone(), state, stage: host.stage(), gid: host.daemon_gid }
+    }
+
     /// Those of a container that never got any: whatever is removed there is not there.
     pub(crate) fn nowhere() -> Self {
         let nowhere = PathBuf::from("/nonexistent/executor");
@@ -86,10 +97,64 @@ impl Dirs {
     /// # Errors
     /// `AlreadyExists`, with nothing changed; a full disk, named.
     pub(crate) fn create(&self) -> io::Result<()> {
-        make_dir(&self.run, 0o750, Some(self.gid))?;
-        make_dir(&self.state, 0o750, Some(self.gid)).inspect_err(|_| {
+        self.make_shared_dir(&self.run)?;
+        self.make_shared_dir(&self.state).inspect_err(|_| {
             let _ = fs::remove_dir(&self.run);
         })
+    }
+
+    /// Makes a directory that the daemon may read.
+    ///
+    /// # Errors
+    /// Exists already; a full disk.
+    pub(crate) fn make_shared_dir(&self, path: &Path) -> io::Result<()> {
+        make_dir(path, SHARED, Some(self.gid))
+    }
+
+    /// Lets the daemon read a directory that is there.
+    ///
+    /// # Errors
+    /// Does not exist.
+    pub(crate) fn share_dir(&self, path: &Path) -> io::Result<()> {
+        std::os::unix::fs::lchown(path, None, Some(self.gid))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(SHARED))
+    }
+
+    /// The record in the run directory.
+    pub(crate) fn record(&self) -> PathBuf {
+        self.run.join(CONTAINER)
+    }
+
+    /// The record in the state directory.
+    pub(crate) fn record_ahead(&self) -> PathBuf {
+        self.state.join(CONTAINER)
+    }
+
+    /// The log.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.state.join("log")
+    }
+
+    /// A directory for mounts that only the shim sees.
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.run.join("bundle")
+    }
+
+    /// Upper and work directory of the writable layer.
+    pub(crate) fn layers(&self) -> (PathBuf, PathBuf) {
+        (self.layer.join("upper"), self.layer.join("work"))
+    }
+
+    /// Listens where daemons find the shim.
+    ///
+    /// # Errors
+    /// Exists already.
+    pub(crate) fn listen(&self) -> io::Result<SeqpacketListener> {
+        let path = self.run.join("shim.sock");
+        let listener = SeqpacketListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        self.share_socket(&path)?;
+        Ok(listener)
     }
 
     /// Keeps room for the exit record.
@@ -97,7 +162,16 @@ impl Dirs {
     /// # Errors
     /// A full disk.
     pub(crate) fn keep_room(&self, record: &ContainerRecord) -> io::Result<()> {
-        self.allocate(&self.open_new(&self.state.join(EXIT_AHEAD))?, record)
+        let room = Self::exit_room(record, serde_json::to_vec(record)?.len());
+        self.allocate(&self.open_new(&self.state.join(EXIT_AHEAD))?, room)
+    }
+
+    /// Keeps room for the exit record of a container that is not known yet.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn keep_room_ahead(&self) -> io::Result<()> {
+        self.allocate(&self.open_new(&self.state.join(EXIT_AHEAD))?, EXIT_ROOM_AHEAD)
     }
 
     /// Keeps more room for the exit record: the container's record has grown.
@@ -107,13 +181,18 @@ impl Dirs {
     pub(crate) fn keep_more_room(&self, record: &ContainerRecord) -> io::Result<()> {
         let path = self.state.join(EXIT_AHEAD);
         let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
-        self.allocate(&file.map_err(|error| at(&path, &error))?, record)
+        let room = Self::exit_room(record, serde_json::to_vec(record)?.len());
+        self.allocate(&file.map_err(|error| at(&path, &error))?, room)
     }
 
-    fn allocate(&self, file: &File, record: &ContainerRecord) -> io::Result<()> {
+    /// Returns the room for the exit record of a container whose record has so many bytes.
+    pub(crate) fn exit_room(record: &ContainerRecord, bytes: usize) -> u64 {
         // A character of a message takes up to six bytes in JSON.
         let message = record.plan.termination_message.as_ref().map_or(0, |message| u64::from(message.bytes_max) * 6);
-        let room = EXIT_ROOM + message + serde_json::to_vec(record)?.len() as u64;
+        EXIT_ROOM + message + bytes as u64
+    }
+
+    fn allocate(&self, file: &File, room: u64) -> io::Result<()> {
         rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, room)
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
             .map_err(|error| at(&self.state.join(EXIT_AHEAD), &error.into()))
@@ -124,7 +203,7 @@ impl Dirs {
     /// # Errors
     /// A full disk.
     pub(crate) fn write_first_record(&self, record: &ContainerRecord) -> io::Result<()> {
-        self.replace(&self.state.join(CONTAINER), record)?;
+        self.replace(&self.record_ahead(), record)?;
         self.write_record(record)
     }
 
@@ -133,7 +212,7 @@ impl Dirs {
     /// # Errors
     /// A full disk.
     pub(crate) fn write_record(&self, record: &ContainerRecord) -> io::Result<()> {
-        self.replace(&self.run.join(CONTAINER), record)
+        self.replace(&self.record(), record)
     }
 
     /// The newest record there is.
@@ -248,7 +327,7 @@ impl Dirs {
     /// # Errors
     /// No log; a full disk.
     pub(crate) fn append_to_log(&self, words: &str) -> io::Result<()> {
-        let path = self.state.join("log");
+        let path = self.log();
         let mut options = OpenOptions::new();
         let mut file = options.read(true).append(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
         let ending = format!(" {words}\n");
@@ -267,10 +346,7 @@ impl Dirs {
     }
 
     /// Lets the daemon use a socket.
-    ///
-    /// # Errors
-    /// Does not exist.
-    pub(crate) fn share_socket(&self, path: &Path) -> io::Result<()> {
+    fn share_socket(&self, path: &Path) -> io::Result<()> {
         std::os::unix::fs::lchown(path, None, Some(self.gid))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660))
     }

@@ -106,6 +106,11 @@ impl Host {
         self.run_dir.join("shells")
     }
 
+    /// Returns the directory of what shells will keep of containers.
+    pub(crate) fn shells_state(&self) -> PathBuf {
+        self.state_dir.join("shells")
+    }
+
     /// Returns the root file system of shells.
     pub(crate) fn skeleton(&self) -> PathBuf {
         self.run_dir.join("skeleton")

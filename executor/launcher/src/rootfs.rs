@@ -4,6 +4,7 @@
 //! The mounts are not on the host: when the shim's namespace goes, they go. What the tree holds is
 //! untrusted, so that every path in it is opened as if the tree were `/` (openat2).
 
+pub(crate) mod etc;
 mod host;
 mod image;
 mod overlay;
@@ -54,6 +55,16 @@ pub(crate) struct Tree {
     warnings: Vec<String>,
     /// Views of the layers below it.
     views: Vec<OwnedFd>,
+    /// Set where the files of names are there.
+    has_names: bool,
+}
+
+/// An overlay that was mounted.
+struct Overlay {
+    /// Views of its lower layers.
+    views: Vec<OwnedFd>,
+    /// Set where the files of names are there.
+    has_names: bool,
 }
 
 impl Tree {
@@ -67,22 +78,34 @@ impl Tree {
         std::mem::take(&mut self.views)
     }
 
+    /// Tells whether the files of names are there.
+    pub(crate) fn has_names(&self) -> bool {
+        self.has_names
+    }
+
     /// Puts it together at the shims' stage, an empty directory. A `dir:` must lie below one of the policy's `rootfs_dirs`,
-    /// where there are any.
+    /// where there are any. The files of names are written where they are known and that can be done ahead.
     ///
     /// # Errors
     /// The reference does not fit the host: a violation of `rootfs`. A full disk under the state directory.
-    pub(crate) fn assemble(of: &Host, plan: &Plan, dirs: &Dirs, ids: &Ids) -> Result<Self, Refused> {
+    pub(crate) fn assemble(
+        of: &Host,
+        plan: &Plan,
+        names: Option<&etc::Contents>,
+        dirs: &Dirs,
+        ids: &Ids,
+    ) -> Result<Self, Refused> {
         let (rootfs, at) = (&plan.rootfs, &dirs.stage);
-        let (mut warnings, mut views) = (Vec::new(), Vec::new());
+        let (mut warnings, mut mounted) = (Vec::new(), Overlay { views: Vec::new(), has_names: false });
         match rootfs {
             Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
-            Rootfs::Dir(lower) => views = assemble_dir(lower, &of.policy.rootfs_dirs, dirs, ids)?,
+            Rootfs::Dir(lower) => mounted = assemble_dir(lower, &of.policy.rootfs_dirs, names, dirs, ids)?,
             Rootfs::Pod => pod::assemble(at, ids).map_err(|error| failed("root of the pod", &error))?,
-            Rootfs::Image(image) => (warnings, views) = image::assemble(image, &of.layers(), dirs, ids)?,
+            Rootfs::Image(image) => (warnings, mounted) = image::assemble(image, &of.layers(), names, dirs, ids)?,
         }
         let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
-        let mut tree = Self { root, real: Vec::new(), ids: ids.map(), warnings, views };
+        let Overlay { views, has_names } = mounted;
+        let mut tree = Self { root, real: Vec::new(), ids: ids.map(), warnings, views, has_names };
         tree.require_real_directories(rootfs)?;
         if let Rootfs::Image(image) = rootfs {
             tree.make_volumes(image, plan.isolation.read_only_rootfs)?;
@@ -416,7 +439,13 @@ impl RootfsView for Tree {
 
 /// Mounts the root of a `dir:/absolute/path`: an overlay of a prepared directory, which is never written to, where that is
 /// one that the operator allows.
-fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Result<Vec<OwnedFd>, Refused> {
+fn assemble_dir(
+    lower: &Path,
+    allowed: &[PathBuf],
+    names: Option<&etc::Contents>,
+    dirs: &Dirs,
+    ids: &Ids,
+) -> Result<Overlay, Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
     // Where links lead is what the operator allowed, or not. From here on the directory is what was opened: whoever
@@ -428,7 +457,7 @@ fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Re
         return Err(violation(why));
     }
     let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
-    overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), dirs, ids)
+    overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), names, dirs, ids)
 }
 
 /// Adds to `known` what groups of files by their names are in a root, whose group file may be anything.

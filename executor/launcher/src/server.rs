@@ -563,6 +563,7 @@ fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
 fn make_state_dirs(host: &Host) -> io::Result<()> {
     fs::create_dir_all(&host.state_dir).map_err(|error| at(&host.state_dir, &error))?;
     make_containers(host, &host.containers_state())?;
+    ensure_dir(&host.shells_state(), 0o700)?;
     crate::network::make_dirs(host)?;
     Store::create(&host.layers()).map(drop)
 }

@@ -2,19 +2,24 @@
 //!
 //! ```text
 //! RUN_DIR/skeleton/          0711   root file system of every shell: empty directories for what is mounted there
-//! RUN_DIR/shells/NAME/       0700   libcontainer's, until a container's record names the cgroup
+//! RUN_DIR/shells/NAME/       0750   libcontainer's, and then the container's run directory, until that gets its name
+//! STATE_DIR/shells/NAME/     0750   the container's state directory, until that gets its name
 //! CGROUP_PARENT/.shell-NAME         cgroup of the shell, and later of its container
 //! ```
+
+mod premade;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::files::{ensure_dir, make_dir, remove_tree};
 use crate::host::Host;
 use crate::log::{self, Level};
+
+pub(crate) use premade::{Opened, Premade};
 
 /// Directory of the skeleton on which the container's root is put.
 pub(crate) const STAGE: &str = "new";
@@ -30,17 +35,23 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Place {
     /// Cgroup, relative to each hierarchy's mount.
     pub(crate) cgroup: PathBuf,
-    /// Directory.
+    /// Directory below RUN_DIR.
     pub(crate) dir: PathBuf,
+    /// Directory below STATE_DIR.
+    pub(crate) state: PathBuf,
 }
 
 impl Place {
     /// Returns the place of the shell of this name.
     pub(crate) fn of(host: &Host, name: &str) -> Self {
-        Self { cgroup: host.cgroup_parent.join(format!("{PREFIX}{name}")), dir: host.shells().join(name) }
+        Self {
+            cgroup: host.cgroup_parent.join(format!("{PREFIX}{name}")),
+            dir: host.shells().join(name),
+            state: host.shells_state().join(name),
+        }
     }
 
-    /// Makes the directory.
+    /// Makes the directory below RUN_DIR.
     ///
     /// # Errors
     /// `AlreadyExists`; a full disk.
@@ -56,17 +67,20 @@ impl Place {
         fs::read_dir(&self.dir)?.try_for_each(|entry| remove_tree(&entry?.path()))
     }
 
-    /// Removes the directory: a container's record has the cgroup from now on.
-    ///
-    /// # Errors
-    /// The file system of the run directory.
-    pub(crate) fn hand_over(&self) -> io::Result<()> {
-        fs::remove_dir(&self.dir)
+    /// Tells whether anything is left under the shell's name. A container that was a shell has its directories, and with them the
+    /// cgroup.
+    pub(crate) fn is_there(&self) -> bool {
+        self.dir.exists() || self.state.exists()
     }
 
-    /// Ends what is in the cgroup, and removes it and the directory. Faults are told in the log.
+    /// Removes the directories.
+    fn remove_dirs(&self) -> io::Result<()> {
+        remove_tree(&self.state).and_then(|()| remove_tree(&self.dir))
+    }
+
+    /// Ends what is in the cgroup, and removes it and the directories. Faults are told in the log.
     pub(crate) fn clear(&self, host: &Host) {
-        let removed = host.hierarchies.remove(&self.cgroup, PATIENCE).and_then(|()| remove_tree(&self.dir));
+        let removed = host.hierarchies.remove(&self.cgroup, PATIENCE).and_then(|()| self.remove_dirs());
         if let Err(error) = removed {
             log::line(Level::Error, "", format_args!("a shell was not removed: {error}"));
         }
@@ -90,17 +104,25 @@ pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
 /// # Errors
 /// The directory cannot be read.
 pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io::Result<()> {
-    let left = fs::read_dir(host.shells())?.collect::<io::Result<Vec<_>>>()?;
+    // The two have the same names; after a start of the machine there are those of the state directory alone.
+    let left: BTreeSet<_> = names(&host.shells())?.into_iter().chain(names(&host.shells_state())?).collect();
     let used = if left.is_empty() { BTreeSet::new() } else { used() };
-    for entry in left {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let place = Place::of(host, name);
+    for name in left {
+        let place = Place::of(host, &name);
         if used.contains(&place.cgroup) {
-            remove_tree(&place.dir)?;
+            place.remove_dirs()?;
         } else {
             place.clear(host);
         }
     }
     Ok(())
+}
+
+/// Returns the names in a directory.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    };
+    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }

@@ -57,6 +57,7 @@ use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_core::protocol::Refused;
 use executor_core::record::{ContainerRecord, Failure, FailureKind, Timings};
 use executor_core::time::Timestamp;
 use executor_secrets::TokenDigest;
@@ -72,6 +73,7 @@ use crate::log::{self, Level};
 use crate::network;
 use crate::seccomp::Filter;
 use control::Control;
+use create::NotStarted;
 use pace::Pace;
 
 pub(crate) use shell::{Order as ShellOrder, READY as SHELL_READY, run as run_shell};
@@ -238,12 +240,13 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             let (exit, failure) = ended;
             Outcome { exit, failure, timings, ended_at: Some(ended_at), ..Outcome::default() }
         }
-        Err(failure) => {
+        Err(NotStarted::Refused(refused)) => return undo(host, ready, control, refused),
+        Err(NotStarted::Failed { message, errno }) => {
             ready.container.kill();
-            ready.log.own_words(&failure.message);
-            let message = ready.log.masked(&failure.message);
+            ready.log.own_words(&message);
+            let message = ready.log.masked(&message);
             let timings = Timings { prepare, start: now().since(ready_at), ..Timings::default() };
-            let failure = Failure { kind: FailureKind::Exec, message, errno: failure.errno };
+            let failure = Failure { kind: FailureKind::Exec, message, errno };
             Outcome { failure: Some(failure), timings, ended_at: Some(now()), ..Outcome::default() }
         }
     };
@@ -291,6 +294,14 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     if !told && matches!(recorded, Recorded::Yes) {
         control.reached(State::Completed);
     }
+}
+
+/// Undoes a container whose init did not become its first process, and refuses it.
+fn undo(host: &Host, mut ready: Ready, control: &mut Control, refused: Refused) {
+    ready.container.kill();
+    prepare::unmount(&ready.remains.dirs);
+    ready.remains.discard(host, ready.record.plan.id.as_str());
+    control.refuse(refused);
 }
 
 /// Holds the mount namespace of init, so that the kernel takes its mounts apart when the end has been told, and not before init

@@ -24,7 +24,7 @@ use rustix::net::{
 use crate::ready::readable_by;
 
 /// Most descriptors in one message.
-pub const FDS_MAX: usize = 8;
+pub const FDS_MAX: usize = 9;
 /// Longest path of a unix socket, in bytes, its NUL not counted.
 pub const PATH_MAX: usize = 107;
 

@@ -1,12 +1,15 @@
 //! What shells leave: nothing, whoever is killed.
 
 use std::path::Path;
+use std::process::Command;
 
+use executor_proto::v1::RunRequest;
 use integration::daemon::{Setup, has_ended, kill};
 use integration::request::{RequestBuilder as _, sh};
 use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
 use integration::{footprint, host, shells, wait};
+use tonic::Code;
 
 use super::{daemon, full};
 
@@ -21,21 +24,22 @@ fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
 }
 
 /// Waits until nothing is left of shells on the host but those that wait.
-fn only_those_that_wait(run_dir: &Path, launcher: i32, ready: usize) {
+fn only_those_that_wait((run_dir, state_dir): (&Path, &Path), launcher: i32, ready: usize) {
     wait::until_ok("only the shells that wait are there", || {
-        let waiting = shells::waiting(run_dir);
+        let (waiting, kept) = (shells::waiting(run_dir), shells::waiting(state_dir));
         let mut cgroups = footprint::cgroups(run_dir);
         cgroups.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".shell-")));
         let (made, inits) = processes(run_dir, launcher);
-        let is_all = (waiting.len(), made.len(), inits.len()) == (ready, ready, ready) && cgroups.is_empty();
-        if is_all { Ok(()) } else { Err(format!("{waiting:?}, {made:?}, {inits:?}, {cgroups:?}")) }
+        let is_all = [waiting.len(), kept.len(), made.len(), inits.len()] == [ready; 4] && cgroups.is_empty();
+        if is_all { Ok(()) } else { Err(format!("{waiting:?}, {kept:?}, {made:?}, {inits:?}, {cgroups:?}")) }
     });
 }
 
 #[test]
 fn a_shell_that_is_killed_is_replaced() {
     let daemon = daemon(2);
-    let (run_dir, launcher) = (daemon.setup().run_dir(), daemon.launcher().unwrap());
+    let (run_dir, state_dir) = (daemon.setup().run_dir(), daemon.setup().state_dir());
+    let launcher = daemon.launcher().unwrap();
     for which in ["its process", "its init"] {
         let (made, inits) = processes(&run_dir, launcher);
         assert_eq!((made.len(), inits.len()), (2, 2), "{made:?} {inits:?}");
@@ -45,7 +49,7 @@ fn a_shell_that_is_killed_is_replaced() {
             (!processes(&run_dir, launcher).0.contains(&killed)).then_some(())
         });
         full(&daemon);
-        only_those_that_wait(&run_dir, launcher, 2);
+        only_those_that_wait((&run_dir, &state_dir), launcher, 2);
     }
 }
 
@@ -66,14 +70,14 @@ fn shells_end_with_their_launcher() {
         for pid in made.iter().chain(&inits) {
             wait::until("the shells of the first launcher are gone", || has_ended(*pid).then_some(()));
         }
-        only_those_that_wait(&run_dir, node.pid(Part::Launcher), ready);
+        only_those_that_wait((&run_dir, &node.state_dir()), node.pid(Part::Launcher), ready);
     }
 }
 
 #[test]
 fn nothing_is_left_after_an_end_in_order() {
     let daemon = daemon(3);
-    let (rootfs, run_dir) = (Rootfs::busybox(), daemon.setup().run_dir());
+    let (rootfs, run_dir, state_dir) = (Rootfs::busybox(), daemon.setup().run_dir(), daemon.setup().state_dir());
     let before = daemon.footprint();
     for number in 0..12 {
         let id = format!("c{number}");
@@ -83,9 +87,34 @@ fn nothing_is_left_after_an_end_in_order() {
     assert!(daemon.api.info().shells.unwrap().used > 0, "the control");
     daemon.wait_until_back_at(&before);
     let launcher = daemon.launcher().unwrap();
-    only_those_that_wait(&run_dir, launcher, 3);
+    only_those_that_wait((&run_dir, &state_dir), launcher, 3);
     kill(launcher, 15);
     wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+    assert_eq!((shells::waiting(&run_dir).len(), shells::waiting(&state_dir).len()), (0, 0));
+}
+
+/// Whether it is told that together with what it is to run, or before: the container is refused, and never was.
+#[test]
+fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
+    let (daemon, rootfs) = (daemon(1), Rootfs::busybox());
+    let (run_dir, launcher) = (daemon.setup().run_dir(), daemon.launcher().unwrap());
+    let before = daemon.footprint();
+    let request = || sh("true").rootfs(&rootfs.reference()).file("f", b"S").id("refused");
+    for (what, request) in [("at once", request()), ("before", RunRequest { terminal: true, ..request() })] {
+        // A hard limit that it cannot raise, given by root of its own user namespace: root of the host may lack CAP_SYS_RESOURCE.
+        let (_, inits) = processes(&run_dir, launcher);
+        let pid = inits[0].to_string();
+        let words = ["--user", "--target", &pid, "-S0", "-G0", "prlimit", "--pid", &pid, "--nofile=64:64"];
+        assert!(Command::new("nsenter").args(words).status().unwrap().success());
+        let refused = daemon.api.run(request).unwrap_err();
+        assert!(refused.message().contains("shell: limit on open files"), "{what}: {refused:?}");
+        assert_eq!(daemon.api.get("refused").unwrap_err().code(), Code::NotFound, "{what}");
+        full(&daemon);
+    }
+    daemon.api.run_to_end(request());
+    daemon.api.delete("refused", false).unwrap();
+    full(&daemon);
+    daemon.wait_until_back_at(&before);
 }
 
 /// Shells count in no capacity: the last range of ids is a container's.

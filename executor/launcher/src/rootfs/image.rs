@@ -1,7 +1,7 @@
 //! An image: overlayfs over its layers, which it shares with every other container that has them.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use executor_core::plan::PlannedImage;
@@ -11,19 +11,20 @@ use executor_layers::{DiffId, Store, UnpackError};
 use executor_sys::mount::{Follow, attach, clone_tree, open_in_root};
 use rustix::fs::{Mode, OFlags};
 
-use super::{Tree, overlay};
+use super::{Overlay, Tree, etc, overlay};
 use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::ids::Ids;
 
-/// Mounts the overlay of the image's layers, which must have been unpacked into the store. Tells what was left out of them, and gives
-/// the views of them.
+/// Mounts the overlay of the image's layers, which must have been unpacked into the store. Tells what was left out of
+/// them.
 pub(super) fn assemble(
     image: &PlannedImage,
     store: &Path,
+    names: Option<&etc::Contents>,
     dirs: &Dirs,
     ids: &Ids,
-) -> Result<(Vec<String>, Vec<OwnedFd>), Refused> {
+) -> Result<(Vec<String>, Overlay), Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let layers: Result<Vec<DiffId>, _> = image.layers.iter().map(|layer| layer.parse()).collect();
     let layers = layers.map_err(|error| violation(format!("`{}`: {error}", image.reference)))?;
@@ -35,8 +36,8 @@ pub(super) fn assemble(
         other => Refused::new(Reason::Internal, other.to_string()),
     })?;
     let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
-    let views = overlay::assemble(&image.reference, &lower, opened.root.as_ref(), dirs, ids)?;
-    Ok((opened.warnings.into_iter().map(|warning| format!("rootfs: {warning}")).collect(), views))
+    let mounted = overlay::assemble(&image.reference, &lower, opened.root.as_ref(), names, dirs, ids)?;
+    Ok((opened.warnings.into_iter().map(|warning| format!("rootfs: {warning}")).collect(), mounted))
 }
 
 impl Tree {

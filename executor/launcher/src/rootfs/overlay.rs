@@ -5,7 +5,7 @@
 
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -17,6 +17,8 @@ use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::files::ensure_dir;
 use crate::ids::Ids;
+
+use super::{Overlay, etc};
 
 /// Mounts the overlay of `lower` at the container's stage. The root itself has the mode and the owner of `model`, as the
 /// container sees them, or is root's where there is none. The upper layer lies in the container's state directory, so
@@ -30,15 +32,16 @@ pub(super) fn assemble(
     about: &str,
     lower: &[BorrowedFd<'_>],
     model: Option<&Metadata>,
+    names: Option<&etc::Contents>,
     dirs: &Dirs,
     ids: &Ids,
-) -> Result<Vec<OwnedFd>, Refused> {
+) -> Result<Overlay, Refused> {
     let at = &dirs.stage;
     let made = ids.views(about, lower)?;
     let views: Option<Vec<_>> = made.as_ref().map(|views| views.iter().map(AsFd::as_fd).collect());
-    let (upper, work) = (dirs.layer.join("upper"), dirs.layer.join("work"));
+    let (upper, work) = dirs.layers();
     for layer in [&upper, &work] {
-        dirs.private(layer).map_err(|error| failed("state directory", &error))?;
+        ensure_dir(layer, 0o700).map_err(|error| failed("state directory", &error))?; // a shell has made them
     }
     let alike = || {
         let (uid, gid) = model.map_or((0, 0), |model| (model.uid(), model.gid()));
@@ -46,7 +49,8 @@ pub(super) fn assemble(
         std::os::unix::fs::lchown(&upper, Some(ids.map().host(uid)), Some(ids.map().host(gid)))?;
         fs::set_permissions(&upper, fs::Permissions::from_mode(mode))
     };
-    alike().map_err(|error| failed("state directory", &error))?;
+    let written = alike().and_then(|()| etc::write(lower, &upper, names, ids.map()));
+    let has_names = written.map_err(|error| failed("state directory", &error))?;
     let mounted = match views {
         None => mount(lower, &upper, &work, at),
         Some(views) => match mount(&views, &upper, &work, at) {
@@ -57,7 +61,7 @@ pub(super) fn assemble(
             mounted => mounted,
         },
     };
-    mounted.map(|()| made.unwrap_or_default()).map_err(|error| {
+    mounted.map(|()| Overlay { views: made.unwrap_or_default(), has_names }).map_err(|error| {
         if error.raw_os_error() == Some(libc::ENODEV) {
             return Refused::new(
                 Reason::Internal,

@@ -157,7 +157,7 @@ impl Server {
 
     /// Removes what a shell may have left beside its container.
     pub(super) fn clear(&self, place: &Place) {
-        if place.dir.exists() {
+        if place.is_there() {
             crate::orphans::end(&self.host.run_dir, &self.children().collect());
             place.clear(&self.host);
         }

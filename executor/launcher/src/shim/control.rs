@@ -21,7 +21,6 @@ use prost::Message;
 
 use super::pace::Pace;
 use super::update::Update;
-use crate::dirs::Dirs;
 use crate::log::{self, Level};
 
 /// Most connections at a time: the daemon, one that is being replaced, the launcher, one more.
@@ -142,15 +141,15 @@ impl Control {
     }
 
     /// Listens for later daemons and launchers. The launcher is told: a daemon that it welcomes finds every shim.
-    pub(super) fn listen(&mut self, dirs: &Dirs) -> io::Result<()> {
-        let path = dirs.run.join("shim.sock");
-        let listener = SeqpacketListener::bind(&path)?;
-        listener.set_nonblocking(true)?;
-        dirs.share_socket(&path)?;
+    pub(super) fn listen(&mut self, listener: SeqpacketListener) {
         self.listener = Some(listener);
         // Not the daemon, which has known the state since the launcher's answer, and would wake for nothing.
         self.tell_launcher(&reached_report(self.state));
-        Ok(())
+    }
+
+    /// Takes on a state that is told with the next one: it lasts for a moment, and who is told reads the record.
+    pub(super) fn pass(&mut self, state: State) {
+        self.state = state;
     }
 
     /// Tells everyone of a state, also whoever has connected but was not heard yet.
@@ -158,7 +157,9 @@ impl Control {
         self.accept();
         self.state = state;
         let bytes = reached_report(state);
-        self.tell_launcher(&bytes);
+        if state != State::Wiping {
+            self.tell_launcher(&bytes); // which does nothing then
+        }
         for connection in &mut self.connections {
             connection.gone |= connection.socket.send(&bytes, &[]).is_err();
         }

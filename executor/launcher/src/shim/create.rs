@@ -18,9 +18,10 @@ use oci_spec::runtime::Spec;
 
 use super::executor::{Init, TERMINAL};
 use super::part::Part;
+use super::takeover::{NOT_TAKEN, Order};
 use crate::cgroup::Devices;
 use crate::errors::{failed, failed_by, failed_by_libcontainer};
-use crate::files::make_dir;
+use crate::files::{ensure_dir, make_dir};
 use crate::host::Host;
 use crate::log;
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
@@ -38,12 +39,21 @@ pub(super) struct Created {
     socket: Seqpacket,
     /// Set where its init waited for its part.
     was_shell: bool,
+    /// What its init is to become, where it is told that when it is started.
+    order: Option<Order>,
 }
 
 /// Why a program did not start.
-pub(super) struct NotStarted {
-    pub(super) message: String,
-    pub(super) errno: i32,
+pub(super) enum NotStarted {
+    /// It was tried: the container has failed.
+    Failed {
+        /// What failed.
+        message: String,
+        /// Number of the system call's error, or 0.
+        errno: i32,
+    },
+    /// Init did not become the container's: there is none.
+    Refused(Refused),
 }
 
 /// What a container is created of.
@@ -64,7 +74,7 @@ pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
     let Creation { dir, cgroup: (cgroup, devices), spec, filter, stdio: [stdin, stdout, stderr], part } = creation;
     let (bundle, state) = (dir.join("bundle"), dir.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
-    make_dir(&bundle, 0o700, None)
+    ensure_dir(&bundle, 0o700) // one that was to be a shell has it
         .and_then(|()| std::fs::write(bundle.join("config.json"), config))
         .and_then(|()| make_dir(&state, 0o700, None))
         .map_err(|error| failed("run directory", &error))?;
@@ -85,7 +95,7 @@ pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
     let pid =
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
     let pidfd = process::pidfd(pid).map_err(|error| failed("init", &error))?;
-    Ok(Created { container: Some(container), pid, pidfd, socket, was_shell })
+    Ok(Created { container: Some(container), pid, pidfd, socket, was_shell, order: None })
 }
 
 impl Created {
@@ -95,9 +105,16 @@ impl Created {
         container.start().map_err(|error| failed_by(format!("libcontainer: {}", log::chain(&error))))
     }
 
-    /// Connection to init.
-    pub(super) fn socket(&self) -> &Seqpacket {
-        &self.socket
+    /// Has init become what the order says: now, or `at_once` when it is started.
+    ///
+    /// # Errors
+    /// The step that init failed at; its end.
+    pub(super) fn order(&mut self, order: Order, at_once: bool) -> Result<(), Refused> {
+        if at_once {
+            self.order = Some(order);
+            return Ok(());
+        }
+        order.carry_out(&self.socket)
     }
 
     /// Tells whether it was a shell before it was a container.
@@ -117,12 +134,17 @@ impl Created {
 
     /// Hands init what it is to run, if it runs a program, and waits until it runs or has told why not. Gives its terminal, if it has one.
     pub(super) fn start(&mut self, payload: Option<&MemFile>) -> Result<Option<OwnedFd>, NotStarted> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted {
+        let mut is_taken = true;
+        let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted::Failed {
             message: format!("start: {what}: {error}"),
             errno: 0,
         };
-        let fds: Vec<_> = payload.iter().map(|payload| payload.as_fd()).collect();
-        self.socket.send(b"start", &fds).map_err(|error| failed("payload", &error))?;
+        let payload = payload.map(AsFd::as_fd);
+        let sent = match self.order.take() {
+            Some(order) => order.send(&self.socket, payload),
+            None => self.socket.send(b"start", payload.as_slice()),
+        };
+        sent.map_err(|error| failed("payload", &error))?;
         if let Some(mut container) = self.container.take() {
             container.start().map_err(|error| failed("libcontainer", &log::chain(&error)))?;
         }
@@ -134,9 +156,14 @@ impl Created {
                 // Its end was closed by a successful execve, or by its death: the wait tells.
                 Ok(None) => return Ok(terminal),
                 Ok(Some((length, fds))) if &told[..length] == TERMINAL => terminal = fds.into_iter().next(),
+                Ok(Some((length, _))) if &told[..length] == NOT_TAKEN => is_taken = false,
                 Ok(Some((length, _))) => {
                     let (errno, message) = StartFailure::decode(&told[..length]);
-                    return Err(NotStarted { message, errno });
+                    return Err(if is_taken {
+                        NotStarted::Failed { message, errno }
+                    } else {
+                        NotStarted::Refused(failed_by(format!("shell: {message}")))
+                    });
                 }
                 Err(error) => return Err(failed("init", &error)),
             }

@@ -80,14 +80,9 @@ impl Files<'_> {
 
     /// Nothing but files is to be carried in, and their views are few.
     fn are_all(&self) -> bool {
-        let plan = self.plan;
-        let views = self.mounts.len() + usize::from(placement::shows_generations_dir(self.mounts, plan.layout()));
-        let nothing_else = !plan.terminal
-            && plan.surroundings.sysctls.is_empty()
-            && plan.termination_message.is_none()
-            && plan.token_file().is_none()
-            && !plan.has_hidden_secrets();
-        nothing_else && !self.mounts.is_empty() && views <= VIEWS_MAX
+        let layout = self.plan.layout();
+        let views = self.mounts.len() + usize::from(placement::shows_generations_dir(self.mounts, layout));
+        carries_files_at_most(self.plan) && !self.mounts.is_empty() && views <= VIEWS_MAX
     }
 
     fn have_room(&self, size: VolumeSize) -> bool {
@@ -108,4 +103,13 @@ impl Files<'_> {
             filled.and_then(|filled| filled).map_err(|error| Failed("secret files".into(), error))
         })
     }
+}
+
+/// Tells whether nothing but files, if anything, is to be carried into a container of this plan.
+pub(super) fn carries_files_at_most(plan: &Plan) -> bool {
+    !plan.terminal
+        && plan.surroundings.sysctls.is_empty()
+        && plan.termination_message.is_none()
+        && plan.token_file().is_none()
+        && !plan.has_hidden_secrets()
 }

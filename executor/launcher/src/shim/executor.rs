@@ -41,10 +41,10 @@ pub(super) struct Init {
 impl Init {
     /// Comes back only with a failure.
     fn become_program(&self) -> StartFailure {
-        let part = match &self.part {
-            Some(part) => Arc::clone(part),
+        let (part, payload) = match &self.part {
+            Some(part) => (Arc::clone(part), None),
             None => match takeover::carry_out(&self.socket) {
-                Ok(part) => Arc::new(part),
+                Ok((part, payload)) => (Arc::new(part), payload),
                 Err(failure) => return failure,
             },
         };
@@ -54,7 +54,7 @@ impl Init {
                 Err(error) => StartFailure::new("begin as an init", error),
             };
         }
-        let program = self.receive().and_then(|payload| {
+        let program = self.receive(payload).and_then(|payload| {
             if part.role == InitRole::Parent {
                 self.stay()?;
             }
@@ -100,14 +100,16 @@ impl Init {
         })
     }
 
-    fn receive(&self) -> Result<MemFile, StartFailure> {
+    /// Takes what is to be run, which comes with the order to start where it has not come.
+    fn receive(&self, come: Option<OwnedFd>) -> Result<MemFile, StartFailure> {
         let failed = |error: io::Error| StartFailure::new("receive what to run", error);
-        let fd: OwnedFd = self
-            .await_start()
-            .map_err(failed)?
-            .into_iter()
-            .next()
-            .ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+        let fd = match come {
+            Some(fd) => fd,
+            None => {
+                let fd = self.await_start().map_err(failed)?.into_iter().next();
+                fd.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?
+            }
+        };
         MemFile::from_fd(fd, BYTES_MAX as u64).map_err(failed)
     }
 

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use crate::errors::{failed, plain};
 use crate::rootfs::Tree;
+use crate::rootfs::etc::{Contents, NAMES};
 
 const ETC: &str = "/etc";
 
@@ -35,16 +36,11 @@ pub(super) fn make_dir(tree: &Tree) -> Result<(), Refused> {
     }
 }
 
-/// Writes them.
+/// Returns their contents, in the order of [`NAMES`]. A network of CNI has given these addresses.
 ///
 /// # Errors
-/// A full disk; a file of the host that is too long.
-pub(super) fn write(
-    tree: &Tree,
-    plan: &Plan,
-    addresses: Option<&Addresses>,
-    warnings: &mut Vec<String>,
-) -> Result<(), Refused> {
+/// A file of the host that is too long.
+pub(super) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Contents, Refused> {
     let none = Addresses::default();
     let addresses = addresses.unwrap_or(&none);
     let own: Vec<_> = addresses.own.iter().map(|address| address.ip).collect();
@@ -55,14 +51,27 @@ pub(super) fn write(
         Network::None => (String::new(), String::new()),
     };
     let dns: &Dns = &addresses.dns;
-    let files = [
-        ("hostname", names::hostname(plan) + "\n"),
-        ("hosts", names::hosts(plan, &own, &hosts)),
-        ("resolv.conf", names::resolv_conf(plan, dns, &resolv_conf)),
-    ];
+    let hosts = names::hosts(plan, &own, &hosts);
+    Ok([names::hostname(plan) + "\n", hosts, names::resolv_conf(plan, dns, &resolv_conf)])
+}
+
+/// Returns their contents where these are known before there is a network.
+///
+/// # Errors
+/// As [`contents`].
+pub(super) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
+    let known = plan.pod.is_none() && matches!(plan.network, Network::None | Network::Host);
+    known.then(|| contents(plan, None)).transpose()
+}
+
+/// Writes them.
+///
+/// # Errors
+/// A full disk.
+pub(super) fn write(tree: &Tree, contents: &Contents, warnings: &mut Vec<String>) -> Result<(), Refused> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let dir = open_in_root(tree.root(), Path::new(ETC), flags, Mode::empty(), Follow::NoLinks);
-    for (name, content) in files {
+    for (name, content) in NAMES.iter().zip(contents) {
         let written = match &dir {
             Ok(dir) => replace(dir.as_fd(), name, content.as_bytes()),
             Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),

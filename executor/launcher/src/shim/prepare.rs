@@ -11,6 +11,8 @@
 //! ```
 //! Each stage is a type, and the step to the next consumes it. What is to be undone is kept beside them, in [`Site`].
 
+mod admit;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
@@ -24,12 +26,12 @@ use executor_core::lifecycle::State;
 use executor_core::limits::WRITABLE_ENTRIES;
 use executor_core::placement::{MountPoint, VolumeSize};
 use executor_core::plan::{Actions, Plan, WritableFiles};
-use executor_core::protocol::{PLAN_MAX, Reason, Refused};
+use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{ContainerRecord, Prepared, PreparedStep};
-use executor_core::spec::{DeviceNode, fits_shell};
+use executor_core::spec::DeviceNode;
 use executor_core::time::Timestamp;
 use executor_core::users::ResolvedUser;
-use executor_core::validate::{Violation, recheck};
+use executor_core::validate::Violation;
 use executor_core::{placement, spec};
 use executor_secrets::TokenDigest;
 use executor_secrets::volume::Volume;
@@ -37,16 +39,18 @@ use executor_sys::identity;
 use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
 
+use admit::{Admitted, admit};
+
 use super::control::Control;
 use super::create::Creation;
-use super::early::Files;
+use super::early::{Files, carries_files_at_most};
 use super::message::{MessageFile, Placing};
 use super::part::{InitRole, Part};
 use super::shell::{Shell, Takeon};
 use super::steps::Running;
 use super::usage::Interfaces;
 use super::watch::Watch;
-use super::{Ready, create, host_options, inject, isolate, limits, names, stdio, update};
+use super::{Ready, create, host_options, inject, limits, names, stdio, update};
 use crate::cgroup::Devices;
 use crate::dirs::Dirs;
 use crate::disk;
@@ -58,6 +62,7 @@ use crate::network;
 use crate::pods::{self, Pod};
 use crate::rootfs::Tree;
 use crate::seccomp::Filter;
+use crate::shells::Opened;
 
 /// A request for a container, without the secrets.
 pub(super) struct Request {
@@ -134,79 +139,6 @@ impl Site {
         unmount(&self.remains.dirs);
         self.remains.discard(host, id);
     }
-}
-
-/// Stage 1: a plan that the policy allows, and an id that is taken.
-struct Admitted {
-    record: ContainerRecord,
-    dirs: Dirs,
-    ids: Rc<Ids>,
-    pod: Option<Pod>,
-    shell: Option<Shell>,
-}
-
-/// Reads and judges the plan, and takes the id. A shell that the plan cannot use ends; after a refusal it is the caller's, who tells
-/// of that first.
-fn admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Result<Admitted, Refused> {
-    let admitted = try_to_admit(host, request, shell)?;
-    if let Some(unused) = shell.take() {
-        unused.end(host);
-    }
-    Ok(admitted)
-}
-
-/// Takes the shell where the container is admitted with it.
-fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Result<Admitted, Refused> {
-    let internal =
-        |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
-    if request.plan.len() as u64 > PLAN_MAX {
-        return Err(Refused::new(Reason::Invalid, "the plan is too large"));
-    }
-    let parsed =
-        request.plan.read(|bytes| serde_json::from_slice::<Plan>(bytes)).map_err(|error| internal("plan", &error))?;
-    let plan = parsed.map_err(|error| internal("plan", &error))?;
-    if plan.id != request.id {
-        let why = format!("the plan is of container {}, the launch of container {}", plan.id, request.id);
-        return Err(Refused::new(Reason::Invalid, why));
-    }
-    recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
-    if plan.writable_files.is_some() && !host.noswap {
-        return Err(no_bound());
-    }
-    let pod = Pod::open(host, &plan, request.pod_range)?;
-    let used = shell.as_ref().filter(|_| fits_shell(&plan));
-    let ids = match (used, &pod) {
-        (Some(shell), _) => shell.ids(),
-        (None, None) => Rc::new(Ids::of(&plan, request.id_range, &host.policy)?),
-        (None, Some(pod)) => Rc::new(Ids::of_pod(pod.ids()?)),
-    };
-    if shell.is_none() {
-        isolate().map_err(|error| failed("mount namespace", &error))?; // a shell has one
-    }
-    let shim = identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?;
-    let dirs = Dirs::of(host, &plan.id);
-    dirs.create().map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            Refused::new(Reason::Exists, format!("container {} exists already", plan.id))
-        }
-        _ => failed("", &error),
-    })?;
-    // From here on the directory keeps the claim on its ids. Without it, a launcher that is gone may have lost them already.
-    if ids.map().is_mapped() && std::os::unix::process::parent_id() != request.launcher {
-        let _ = dirs.remove_run();
-        let _ = dirs.remove_state();
-        let why = format!("the launcher ended before container {} had a directory", plan.id);
-        return Err(Refused::new(Reason::Busy, why));
-    }
-    let cgroup = used.map_or_else(|| host.cgroup_parent.join(plan.id.as_str()), Shell::cgroup);
-    let record = ContainerRecord {
-        request_tag: request.request_tag.clone(),
-        id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
-        pod_range_start: request.pod_range.filter(|_| pod.is_some() && ids.map().is_mapped()),
-        ..ContainerRecord::first(plan, (request.created_at, request.begun), shim, cgroup)
-    };
-    let shell = if used.is_some() { shell.take() } else { None };
-    Ok(Admitted { record, dirs, ids, pod, shell })
 }
 
 /// The Docker daemon's socket, where the container asked for it. Which one that is is the launcher's own configuration.
@@ -300,14 +232,19 @@ impl Admitted {
     }
 
     fn record(self, host: &Host, control: &mut Control) -> Result<Recorded, Refused> {
-        let Self { record, dirs, ids, pod, shell } = self;
-        dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
-        if let Some(shell) = &shell {
-            shell.hand_over().map_err(|error| failed("run directory", &error))?;
-        }
-        control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
-        dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
-        let log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
+        let Self { record, brought, dirs, ids, pod, shell } = self;
+        let (listener, file) = match brought {
+            Some(Opened { listener, log }) => (listener, Some(log)),
+            None => {
+                dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
+                let listener = dirs.listen().map_err(|error| failed("control socket", &error))?;
+                dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
+                (listener, None)
+            }
+        };
+        control.listen(listener);
+        let log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max, file);
+        let log = log.map_err(|error| failed("log", &error))?;
         Ok(Recorded { record, dirs, ids, pod, shell, log })
     }
 }
@@ -318,7 +255,8 @@ impl Recorded {
         let (layer, unheld) = disk::lay_out(&host.policy, plan, &self.dirs.state, project)?;
         let mut unheld: Vec<String> = unheld.into_iter().collect();
         self.dirs.layer = layer;
-        let mut tree = Tree::assemble(host, plan, &self.dirs, &self.ids)?;
+        let names = names::contents_ahead(plan)?;
+        let mut tree = Tree::assemble(host, plan, names.as_ref(), &self.dirs, &self.ids)?;
         if plan.volumes.is_empty() {
             tree.make_room_for_tmpfs(plan)?;
         }
@@ -391,17 +329,19 @@ impl Assembled {
         let container = match shell {
             Some(shell) => {
                 // Where some kernels need a place to attach the secret files.
-                let staging = &dirs.run.join("bundle");
-                dirs.private(staging).map_err(|error| failed("run directory", &error))?;
+                let staging = &dirs.staging();
                 shell.limit(host, &limits)?;
                 let (plan, cgroup) = (&record.plan, &*record.cgroup);
                 let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
                 let files = Files { plan, cgroup, mounts, user, file_groups, id_map, staging };
                 // Init was cloned long ago: no secret that this process reads is in its memory.
                 let views = files.write(host, &mut site.remains, control)?;
+                // Where nothing more is to be done in the container's namespaces, init becomes the container on its way to the program.
+                let at_once =
+                    carries_files_at_most(plan) && (views.is_some() || mounts.is_empty()) && plan.actions.is_none();
                 let shown = views.map(|views| (mounts, views));
-                let nofile = limits.nofile;
-                shell.become_container(Takeon { plan, part, nofile, held: &held, stdio, rootfs: &dirs.stage, shown })?
+                let (rootfs, nofile) = (&*dirs.stage, limits.nofile);
+                shell.become_container(Takeon { plan, part, nofile, held: &held, stdio, rootfs, shown }, at_once)?
             }
             None => {
                 let namespace = ids.namespace_path();
@@ -438,12 +378,15 @@ impl Assembled {
         host_options::set(host, &record.plan.host_options, &record.cgroup, container.pid())?;
         let network = network::attach(host, &record, container.pid())?;
         warnings.extend(network::log_warning(&record.plan));
-        match &pod {
-            None => names::write(&tree, &record.plan, network.as_ref().map(|on| &on.addresses), &mut warnings)?,
-            Some(pod) => {
-                let addresses = network::addresses(host, &pod.record.plan)?;
-                names::write(&tree, &pod.record.plan, addresses.as_ref(), &mut warnings)?;
-            }
+        if !tree.has_names() {
+            let contents = match &pod {
+                None => names::contents(&record.plan, network.as_ref().map(|on| &on.addresses))?,
+                Some(pod) => {
+                    let addresses = network::addresses(host, &pod.record.plan)?;
+                    names::contents(&pod.record.plan, addresses.as_ref())?
+                }
+            };
+            names::write(&tree, &contents, &mut warnings)?;
         }
         drop(tree); // not before: see `Tree`
         let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);
@@ -491,7 +434,7 @@ impl Waiting {
             shm: self.shm.as_ref(),
             process: &site.remains.inputs[0],
             files: &site.remains.inputs[1],
-            staging: &self.dirs.run.join("bundle"),
+            staging: &self.dirs.staging(),
             devices: &self.devices,
         };
         let token = if is_filled { None } else { injection.carry_out()? };
@@ -571,7 +514,7 @@ impl Injected {
         record.prepared = Some(prepared);
         record.state = State::Created;
         dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
-        control.reached(State::Created);
+        control.pass(State::Created);
         Ok(Built { record, container, ports, log, token, watch, steps, message, interfaces })
     }
 }
@@ -589,16 +532,10 @@ fn read_token(
     Ok(Some(token))
 }
 
-/// ramfs, which takes the place of a tmpfs without `noswap`, has neither a size nor a way to tell a hole from zeros.
-fn no_bound() -> Refused {
-    let why = "needs a tmpfs that is never swapped, which this kernel does not have (Linux 6.4 or later does)";
-    Refused::of_fields(Reason::Precondition, &[Violation::new("writable_files", why)])
-}
-
 /// Takes the container's root and its layer out of this shim's namespace, so that their places are empty directories
 /// again.
 pub(super) fn unmount(dirs: &Dirs) {
     while executor_sys::mount::detach(&dirs.stage).is_ok() {}
     while executor_sys::mount::detach(&disk::place(&dirs.state)).is_ok() {}
-    while executor_sys::mount::detach(&dirs.run.join("bundle")).is_ok() {}
+    while executor_sys::mount::detach(&dirs.staging()).is_ok() {}
 }

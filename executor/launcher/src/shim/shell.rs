@@ -17,13 +17,17 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use executor_core::ident::ProcessIdentity;
 use executor_core::payload::BYTES_MAX;
 use executor_core::placement::MountPoint;
 use executor_core::plan::{Limits, Plan};
 use executor_core::protocol::{Launch as LaunchCall, PLAN_MAX, Refused};
+use executor_core::record::ContainerRecord;
 use executor_core::spec::{self, Held, Skeleton};
 use executor_core::time::Timestamp;
+use executor_core::validate::{Draft, recheck, validate};
 use executor_sys::events::Events;
+use executor_sys::identity;
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{Attributes, clone_tree, open_dir, set_attributes};
 use executor_sys::process;
@@ -44,7 +48,7 @@ use crate::ids::Ids;
 use crate::log::{self, Level};
 use crate::orphans::children;
 use crate::seccomp::Filter;
-use crate::shells::Place;
+use crate::shells::{Place, Premade};
 
 /// Name of the process until it is a container's shim.
 const NAME: &CStr = c"executor-shell";
@@ -70,6 +74,10 @@ pub(super) struct Shell {
     place: Place,
     ids: Rc<Ids>,
     created: Created,
+    /// Of this process.
+    identity: ProcessIdentity,
+    /// Directories of the container that it will be, until they are.
+    premade: Option<Premade>,
 }
 
 /// A container's own, for a shell to take on.
@@ -102,6 +110,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
         }
     };
     process::trim_heap();
+    rehearse(host);
     match wait(&lifeline, &shell) {
         Ok(Some((call, fds))) => match launch(&call, fds, (id_range, launcher, pulse)) {
             Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(shell), signals)),
@@ -122,6 +131,19 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
             1
         }
     }
+}
+
+/// Reads and judges a plan, and writes a record, as those of a container are: so that the kernel has given this process the memory for
+/// that when it is needed.
+fn rehearse(host: &Host) {
+    let draft = Draft { id: "rehearsal", path: "/", rootfs: "dir:/", ..Draft::default() };
+    let Ok(plan) = validate(&draft, &host.policy) else { return };
+    let read = serde_json::to_vec(&plan).and_then(|words| serde_json::from_slice::<Plan>(&words));
+    let Ok(plan) = read else { return };
+    let judged = recheck(&plan, &host.policy);
+    let shim = ProcessIdentity { pid: 0, start_time: 0, boot_id: String::new() };
+    let record = ContainerRecord::first(plan, (Timestamp(0), Timestamp(0)), shim, PathBuf::new());
+    drop(std::hint::black_box((judged, serde_json::to_vec(&record))));
 }
 
 /// Events of a shell that waits.
@@ -221,7 +243,17 @@ impl Shell {
         for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
             let _ = process::wait_for(pid);
         }
-        Ok(Self { place: place.clone(), ids: Rc::new(ids), created })
+        let furnished = identity::of(std::process::id() as i32)
+            .and_then(|identity| Ok((identity, Premade::make(host, place, ids.map().host(0))?)));
+        match furnished {
+            Ok((identity, premade)) => {
+                Ok(Self { place: place.clone(), ids: Rc::new(ids), created, identity, premade: Some(premade) })
+            }
+            Err(error) => {
+                created.kill();
+                Err(failed("directories", &error))
+            }
+        }
     }
 
     /// Ids of the host, and the user namespace that maps them.
@@ -234,12 +266,14 @@ impl Shell {
         self.place.cgroup.clone()
     }
 
-    /// Leaves the cgroup to a container's record.
-    ///
-    /// # Errors
-    /// The file system of the run directory.
-    pub(super) fn hand_over(&self) -> io::Result<()> {
-        self.place.hand_over()
+    /// Identity of its shim.
+    pub(super) fn identity(&self) -> ProcessIdentity {
+        self.identity.clone()
+    }
+
+    /// Takes the directories that it brings along.
+    pub(super) fn take_premade(&mut self) -> Option<Premade> {
+        self.premade.take()
     }
 
     /// Init, in the host's pid namespace.
@@ -255,11 +289,11 @@ impl Shell {
         host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("limits", &error))
     }
 
-    /// Makes it a container whose init waits to be started.
+    /// Makes it a container whose init waits to be started: with all that the container is, or `at_once` to be told that then.
     ///
     /// # Errors
     /// A step of init's.
-    pub(super) fn become_container(self, on: Takeon<'_>) -> Result<Created, Refused> {
+    pub(super) fn become_container(mut self, on: Takeon<'_>, at_once: bool) -> Result<Created, Refused> {
         let Takeon { plan, part, nofile, held, stdio, rootfs, shown } = on;
         let root = open_dir(rootfs).and_then(|root| {
             let root = clone_tree(root.as_fd(), Path::new(""), true)?;
@@ -271,7 +305,7 @@ impl Shell {
         let root = root.map_err(|error| failed("rootfs", &error))?;
         let (mounts, views) = shown.map(|(mounts, views)| (mounts.to_vec(), views)).unzip();
         let order = Takeover::new(part, executor_core::names::hostname(plan), nofile, held, mounts.unwrap_or_default());
-        order.order(self.created.socket(), &root, &stdio, views)?;
+        self.created.order(order.into_order(root, stdio, views)?, at_once)?;
         Ok(self.created)
     }
 

@@ -100,13 +100,13 @@ impl Pipe {
 }
 
 impl Log {
-    /// Begins a log.
-    pub(super) fn create(dirs: &Dirs, plan: &Plan, size_max: u64) -> io::Result<Self> {
-        let path = dirs.state.join("log");
+    /// Begins a log, in an empty file that is there or in a new one.
+    pub(super) fn create(dirs: &Dirs, plan: &Plan, size_max: u64, file: Option<File>) -> io::Result<Self> {
+        let path = dirs.log();
         let main = plan.main();
         Ok(Self {
             id: plan.id.to_string(),
-            file: dirs.replacement(&path).write(&[])?,
+            file: file.map_or_else(|| dirs.replacement(&path).write(&[]), Ok)?,
             dirs: dirs.clone(),
             path,
             size: 0,

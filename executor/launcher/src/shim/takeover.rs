@@ -13,24 +13,28 @@ use std::time::Instant;
 
 use executor_core::limits::CORE_FILE_MAX;
 use executor_core::placement::MountPoint;
+use executor_core::plan::HostOptions;
 use executor_core::protocol::Refused;
 use executor_core::spec::Held;
+use executor_core::users::ResolvedUser;
 use executor_sys::privileges::{Credentials, become_within};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
-use executor_sys::{capabilities, pty, root};
+use executor_sys::{capabilities, process, pty, root};
 use nix::sys::resource::{Resource, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::early::{VIEWS_MAX, Views};
 use super::helper::Failed;
 use super::inject;
-use super::part::Part;
+use super::part::{InitRole, Part};
 use crate::errors::{failed, failed_by};
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::shells::{KEPT, STAGE};
 
 /// Init's word when it is the container's.
 const TAKEN: &[u8] = b"taken";
+/// Init's word before it tells why it did not become the container's, where it was given what to run as well.
+pub(super) const NOT_TAKEN: &[u8] = b"not taken";
 /// Longest order in bytes.
 const ORDER_MAX: usize = 64 << 10;
 /// Most groups of a user that an order has room for, of at most 11 bytes each.
@@ -62,27 +66,39 @@ impl Takeover {
         Self { part, host_name, nofile, capabilities, ambient: held.ambient, mounts, generations: false }
     }
 
-    /// Gives the order to the init at the other end of the socket, with the container's root file system, standard
-    /// descriptors and views of secret files, and waits until it is carried out.
+    /// Returns the order as it goes to init, with the container's root file system, standard descriptors and views of secret
+    /// files.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub(super) fn into_order(
+        mut self,
+        root: OwnedFd,
+        stdio: [OwnedFd; 3],
+        views: Option<Views>,
+    ) -> Result<Order, Refused> {
+        let (mounts, generations) = views.map(|views| (views.mounts, views.generations)).unzip();
+        self.generations = generations.as_ref().is_some_and(Option::is_some);
+        let fds = std::iter::once(root).chain(stdio).chain(generations.flatten()).chain(mounts.unwrap_or_default());
+        let words = serde_json::to_vec(&self).map_err(|fault| failed("shell", &fault.into()))?;
+        Ok(Order { words, fds: fds.collect() })
+    }
+}
+
+/// An order on its way to init.
+pub(super) struct Order {
+    words: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Order {
+    /// Gives it to init, and waits until it is carried out.
     ///
     /// # Errors
     /// The step that init failed at; its end.
-    pub(super) fn order(
-        mut self,
-        init: &Seqpacket,
-        root: &OwnedFd,
-        stdio: &[OwnedFd; 3],
-        views: Option<Views>,
-    ) -> Result<(), Refused> {
+    pub(super) fn carry_out(self, init: &Seqpacket) -> Result<(), Refused> {
         let error = |error: io::Error| failed("shell", &error);
-        let (mounts, generations) = views.map(|views| (views.mounts, views.generations)).unzip();
-        let (mounts, generations) = (mounts.unwrap_or_default(), generations.flatten());
-        self.generations = generations.is_some();
-        let views = generations.iter().chain(&mounts);
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(root).chain(stdio).chain(views).map(AsFd::as_fd).collect();
-        const { assert!(1 + 3 + VIEWS_MAX <= FDS_MAX) };
-        let order = serde_json::to_vec(&self).map_err(|fault| error(fault.into()))?;
-        init.send(&order, &fds).map_err(error)?;
+        self.send(init, None).map_err(error)?;
         let mut told = vec![0; FAILURE_MAX];
         match init.recv_by(&mut told, Instant::now() + START_PATIENCE).map_err(error)? {
             Some((length, _)) if &told[..length] == TAKEN => Ok(()),
@@ -90,46 +106,91 @@ impl Takeover {
             None => Err(error(io::Error::other("its init has ended"))),
         }
     }
+
+    /// Gives it to init together with what it is to run, and does not wait. Where a step of it fails, [`NOT_TAKEN`] comes before the
+    /// failure.
+    ///
+    /// # Errors
+    /// Init has ended.
+    pub(super) fn send(self, init: &Seqpacket, payload: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        const { assert!(1 + 3 + VIEWS_MAX < FDS_MAX) };
+        let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).chain(payload).collect();
+        init.send(&self.words, &fds)
+    }
 }
 
-/// Waits for the order, in init, and carries it out.
+/// Waits for the order, in init, and carries it out. What it is to run comes along where it need not wait for a word to start.
 ///
 /// # Errors
 /// The step that failed. The caller must end: it may be privileged still.
-pub(super) fn carry_out(socket: &Seqpacket) -> Result<Part, StartFailure> {
+pub(super) fn carry_out(socket: &Seqpacket) -> Result<(Part, Option<OwnedFd>), StartFailure> {
     let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
+    ready(socket);
     let mut buffer = vec![0; ORDER_MAX];
     let received = socket.recv(&mut buffer).and_then(|received| received.ok_or(io::ErrorKind::UnexpectedEof.into()));
     let (length, fds) = received.map_err(step("wait for a container"))?;
     let read = serde_json::from_slice::<Takeover>(&buffer[..length]).map_err(io::Error::from);
-    let Takeover { part, host_name, nofile, capabilities, ambient, mounts, generations } =
-        read.map_err(step("read the order"))?;
+    let order = read.map_err(step("read the order"))?;
     drop(buffer);
-    let mut fds = fds.into_iter();
-    let (Some(root), Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
-        return Err(step("read the order")(io::ErrorKind::InvalidData.into()));
-    };
-    let generations = if generations { fds.next() } else { None };
-    let views: Vec<OwnedFd> = fds.collect();
-    pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("standard descriptors"))?;
-    root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("exchange the root"))?;
-    let owner = (part.user.uid, part.user.gid);
-    inject::show(&mounts, &views, generations.as_ref(), owner)
-        .map_err(|Failed(what, error)| StartFailure::new(what, error))?;
-    root::set_host_name(&host_name).map_err(step("host name"))?;
-    let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);
-    nofile.map_err(|error| step("limit on open files")(error.into()))?;
-    let core = setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX);
-    core.map_err(|error| step("limit on core files")(error.into()))?;
-    let user = &part.user;
-    let credentials = capabilities::named(capabilities.iter().map(String::as_str)).map(|capabilities| Credentials {
-        uid: user.uid,
-        gid: user.gid,
-        groups: user.groups.clone(),
-        capabilities,
-        ambient,
+    let views = order.mounts.len() + usize::from(order.generations);
+    let mut fds = fds;
+    let payload = (fds.len() > 1 + 3 + views).then(|| fds.pop()).flatten();
+    let taken = order.take(fds).and_then(|part| {
+        if payload.is_none() {
+            socket.send(TAKEN, &[]).map_err(step("tell"))?;
+        }
+        Ok(part)
     });
-    credentials.and_then(|credentials| become_within(&credentials)).map_err(step("become the container's user"))?;
-    socket.send(TAKEN, &[]).map_err(step("tell"))?;
-    Ok(part)
+    match taken {
+        Ok(part) => Ok((part, payload)),
+        Err(failure) => {
+            if payload.is_some() {
+                let _ = socket.send(NOT_TAKEN, &[]); // the shim is gone otherwise
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Gets ready while nobody waits: closes what the launcher has open, and reads an order as a container's is read, so that the kernel
+/// has given this process the memory for that.
+fn ready(socket: &Seqpacket) {
+    let _ = process::close_all_but(&[socket.as_fd()]); // done again before the program
+    let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
+    let part = Part { user, terminal: false, role: InitRole::Program, options: HostOptions::default() };
+    let held = Held::default();
+    let sample = Takeover::new(part, String::new(), 0, &held, Vec::new());
+    let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<Takeover>(&words));
+    drop(std::hint::black_box(read));
+}
+
+impl Takeover {
+    /// Becomes the container's, with its root file system, standard descriptors and views.
+    fn take(self, fds: Vec<OwnedFd>) -> Result<Part, StartFailure> {
+        let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
+        let Self { part, host_name, nofile, capabilities, ambient, mounts, generations } = self;
+        let mut fds = fds.into_iter();
+        let (Some(root), Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next(), fds.next())
+        else {
+            return Err(step("read the order")(io::ErrorKind::InvalidData.into()));
+        };
+        let generations = if generations { fds.next() } else { None };
+        let views: Vec<OwnedFd> = fds.collect();
+        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("standard descriptors"))?;
+        root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("exchange the root"))?;
+        let owner = (part.user.uid, part.user.gid);
+        inject::show(&mounts, &views, generations.as_ref(), owner)
+            .map_err(|Failed(what, error)| StartFailure::new(what, error))?;
+        root::set_host_name(&host_name).map_err(step("host name"))?;
+        let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);
+        nofile.map_err(|error| step("limit on open files")(error.into()))?;
+        let core = setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX);
+        core.map_err(|error| step("limit on core files")(error.into()))?;
+        let user = &part.user;
+        let credentials = capabilities::named(capabilities.iter().map(String::as_str)).map(|capabilities| {
+            Credentials { uid: user.uid, gid: user.gid, groups: user.groups.clone(), capabilities, ambient }
+        });
+        credentials.and_then(|credentials| become_within(&credentials)).map_err(step("become the container's user"))?;
+        Ok(part)
+    }
 }

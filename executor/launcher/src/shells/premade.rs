@@ -1,0 +1,107 @@
+//! The directories of a container before anybody knows the container: a shell makes them while nobody waits, with all that does not
+//! depend on the request, and gives them the container's names in two renames.
+//!
+//! Nothing in them is of an earlier container, and nothing is visible below the containers' directories before the records are whole.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use executor_core::record::ContainerRecord;
+use executor_sys::seqpacket::SeqpacketListener;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::Place;
+use crate::dirs::{Dirs, EXIT_ROOM_AHEAD};
+use crate::errors::at;
+use crate::host::Host;
+use crate::rootfs::etc;
+
+/// Directories with their files, below a shell's names.
+pub(crate) struct Premade {
+    dirs: Dirs,
+    /// The record, in the state directory and in the run directory.
+    records: [File; 2],
+    opened: Opened,
+}
+
+/// What is open of them.
+pub(crate) struct Opened {
+    /// The log, empty.
+    pub(crate) log: File,
+    /// Where the shim listens for daemons.
+    pub(crate) listener: SeqpacketListener,
+}
+
+impl Premade {
+    /// Makes them, for a container whose root is this user and group of the host.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn make(host: &Host, place: &Place, root: u32) -> io::Result<Self> {
+        let dirs = Dirs::of_shell(host, place.dir.clone(), place.state.clone());
+        dirs.share_dir(&dirs.run)?;
+        dirs.make_shared_dir(&dirs.state)?;
+        let records = [dirs.open_new(&dirs.record_ahead())?, dirs.open_new(&dirs.record())?];
+        let opened = Opened { log: dirs.open_new(&dirs.log())?, listener: dirs.listen()? };
+        dirs.keep_room_ahead()?;
+        dirs.private(&dirs.staging())?;
+        let (upper, work) = dirs.layers();
+        dirs.private(&upper)?;
+        dirs.private(&work)?;
+        std::os::unix::fs::lchown(&upper, Some(root), Some(root))?;
+        fs::set_permissions(&upper, fs::Permissions::from_mode(0o755))?;
+        etc::make_ahead(&upper, root)?;
+        Ok(Self { dirs, records, opened })
+    }
+
+    /// Writes the container's record, and gives the directories its names.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, with nothing changed; a full disk.
+    pub(crate) fn move_to(self, dirs: &Dirs, record: &ContainerRecord) -> io::Result<Opened> {
+        let bytes = serde_json::to_vec(record)?;
+        if Dirs::exit_room(record, bytes.len()) > EXIT_ROOM_AHEAD {
+            self.dirs.keep_more_room(record)?;
+        }
+        for mut file in self.records {
+            file.write_all(&bytes).map_err(|error| at(&dirs.state, &error))?;
+        }
+        rename(&self.dirs.run, &dirs.run)?;
+        rename(&self.dirs.state, &dirs.state).inspect_err(|_| drop(fs::rename(&dirs.run, &self.dirs.run)))?;
+        Ok(self.opened)
+    }
+}
+
+/// Gives a directory a name that nothing has.
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    let renamed = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // This file system cannot see to that: the name is taken by an empty directory first, which a rename replaces.
+        Err(rustix::io::Errno::INVAL) => fs::create_dir(to).and_then(|()| fs::rename(from, to)),
+        renamed => renamed.map_err(Into::into),
+    };
+    renamed.map_err(|error| at(to, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_takes_a_name_that_nothing_has() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        for name in ["from", "taken"] {
+            fs::create_dir(path(name)).unwrap();
+        }
+        let inode = fs::metadata(path("from")).unwrap().ino();
+        let refused = rename(&path("from"), &path("taken")).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "even of an empty directory: {refused}");
+        rename(&path("from"), &path("free")).unwrap();
+        assert_eq!(fs::metadata(path("free")).unwrap().ino(), inode);
+        assert!(!path("from").exists());
+    }
+}
