@@ -38,7 +38,8 @@ struct Owned {
 /// A full disk.
 pub(crate) fn make_ahead(upper: &Path, root: u32) -> io::Result<()> {
     let owned = |mode| Owned { mode, uid: root, gid: root };
-    let dir = make(&upper.join(ETC), owned(DIRECTORY))?;
+    let dir = upper.join(ETC);
+    make(&dir, owned(DIRECTORY))?;
     NAMES.iter().try_for_each(|name| open(&dir.join(name), owned(FILE)).map(drop))
 }
 
@@ -56,7 +57,8 @@ pub(super) fn write(
     let Some((contents, etc)) = contents.zip(of_lower(lower, ids)?) else {
         return remove_tree(&upper.join(ETC)).map(|()| false);
     };
-    let dir = make(&upper.join(ETC), etc)?;
+    let dir = upper.join(ETC);
+    make(&dir, etc)?;
     for (name, content) in NAMES.iter().zip(contents) {
         // Of whom the directory is.
         open(&dir.join(name), Owned { mode: FILE, ..etc })?.write_all(content.as_bytes())?;
@@ -105,13 +107,12 @@ fn has_directory(etc: &OwnedFd) -> bool {
 }
 
 /// Makes a directory, or takes one that was made ahead, and gives it mode and owner.
-fn make(path: &Path, owned: Owned) -> io::Result<std::path::PathBuf> {
+fn make(path: &Path, owned: Owned) -> io::Result<()> {
     match fs::DirBuilder::new().mode(DIRECTORY).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    own(&File::open(path)?, owned)?;
-    Ok(path.to_owned())
+    own(&File::open(path)?, owned)
 }
 
 /// Opens an empty file, which may have been made ahead, with mode and owner.
