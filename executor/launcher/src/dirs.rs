@@ -13,7 +13,7 @@
 //!    outputs/                0750 root:daemon    what was captured of its outputs (core's `outputs`), files 0640
 //!    upper/ work/            0700                its writable layer, until it ends; below disk/ where it has a limit
 //! ```
-//! Those of a container that was a shell were made before it had an id ([`crate::shells`]).
+//! A container that was a shell got its directories before it had an id ([`crate::shells`]).
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -74,7 +74,7 @@ impl Dirs {
         }
     }
 
-    /// Those that a shell makes, below names of its own.
+    /// Returns the directories that a shell makes, below the shell's own names.
     pub(crate) fn of_shell(host: &Host, run: PathBuf, state: PathBuf) -> Self {
         Self { run, layer: state.clone(), state, stage: host.stage(), gid: host.daemon_gid }
     }
@@ -116,8 +116,7 @@ impl Dirs {
     /// # Errors
     /// Does not exist.
     pub(crate) fn share_dir(&self, path: &Path) -> io::Result<()> {
-        std::os::unix::fs::lchown(path, None, Some(self.gid))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(SHARED))
+        self.share_path(path, SHARED)
     }
 
     /// The record in the run directory.
@@ -153,7 +152,7 @@ impl Dirs {
         let path = self.run.join("shim.sock");
         let listener = SeqpacketListener::bind(&path)?;
         listener.set_nonblocking(true)?;
-        self.share_socket(&path)?;
+        self.share_path(&path, 0o660)?;
         Ok(listener)
     }
 
@@ -345,10 +344,10 @@ impl Dirs {
         file.write_all(&line)
     }
 
-    /// Lets the daemon use a socket.
-    fn share_socket(&self, path: &Path) -> io::Result<()> {
+    /// Gives what is there to the daemon's group, with this mode.
+    fn share_path(&self, path: &Path, mode: u32) -> io::Result<()> {
         std::os::unix::fs::lchown(path, None, Some(self.gid))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o660))
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
     }
 
     fn replace(&self, path: &Path, record: &impl Serialize) -> io::Result<()> {

@@ -52,6 +52,18 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Returns the names in a directory that are text; none where it does not exist.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    };
+    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
 /// Takes a file or directory that does not exist for one that was removed.
 pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {

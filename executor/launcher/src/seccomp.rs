@@ -54,13 +54,12 @@ impl Filter {
         rules.insert(libc::SYS_personality, personalities()?);
         let administers = held.names.contains("CAP_SYS_ADMIN");
         if administers {
-            rules.insert(libc::SYS_clone, Vec::new());
+            rules.extend([libc::SYS_clone, libc::SYS_clone3].map(|call| (call, Vec::new())));
         }
         for (_, calls) in allowed::BY_CAPABILITY.iter().filter(|(capability, _)| held.names.contains(capability)) {
             rules.extend(calls.iter().map(|call| (*call, Vec::new())));
         }
         let absent: &[i64] = if administers { &[libc::SYS_io_setup] } else { &[libc::SYS_io_setup, libc::SYS_clone3] };
-        rules.insert(libc::SYS_clone3, Vec::new());
         let actions = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
         let programs = vec![tree::compile(rules, absent, actions, arch()?)?];
         Ok(Self { programs, ours: !administers }) // whoever administers may make the call that is tried

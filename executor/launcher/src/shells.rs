@@ -12,10 +12,10 @@ mod premade;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::files::{ensure_dir, make_dir, remove_tree};
+use crate::files::{ensure_dir, make_dir, names, remove_tree};
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -116,13 +116,4 @@ pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io
         }
     }
     Ok(())
-}
-
-/// Returns the names in a directory.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?.collect::<io::Result<Vec<_>>>()?,
-    };
-    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }

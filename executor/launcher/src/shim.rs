@@ -57,7 +57,6 @@ use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
-use executor_core::protocol::Refused;
 use executor_core::record::{ContainerRecord, Failure, FailureKind, Timings};
 use executor_core::time::Timestamp;
 use executor_secrets::TokenDigest;
@@ -240,7 +239,10 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             let (exit, failure) = ended;
             Outcome { exit, failure, timings, ended_at: Some(ended_at), ..Outcome::default() }
         }
-        Err(NotStarted::Refused(refused)) => return undo(host, ready, control, refused),
+        Err(NotStarted::Refused(refused)) => {
+            prepare::undo(host, id.as_str(), Some(ready.container.pid()), &mut ready.remains);
+            return control.refuse(refused);
+        }
         Err(NotStarted::Failed { message, errno }) => {
             ready.container.kill();
             ready.log.own_words(&message);
@@ -294,14 +296,6 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     if !told && matches!(recorded, Recorded::Yes) {
         control.reached(State::Completed);
     }
-}
-
-/// Undoes a container whose init did not become its first process, and refuses it.
-fn undo(host: &Host, mut ready: Ready, control: &mut Control, refused: Refused) {
-    ready.container.kill();
-    prepare::unmount(&ready.remains.dirs);
-    ready.remains.discard(host, ready.record.plan.id.as_str());
-    control.refuse(refused);
 }
 
 /// Holds the mount namespace of init, so that the kernel takes its mounts apart when the end has been told, and not before init

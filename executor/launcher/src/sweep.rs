@@ -7,7 +7,6 @@
 mod recover;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -26,6 +25,7 @@ use executor_sys::{identity, process::pidfd};
 use prost::Message;
 
 use crate::dirs::{Dirs, finish_removals};
+use crate::files::names;
 use crate::finish::{Outcome, Recorded, Remains, Rotated, now};
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -370,11 +370,7 @@ pub(crate) fn ranges_left(host: &Host, shims: &[Shim]) -> io::Result<BTreeSet<u3
 
 /// Containers that have a directory here. What is no container's is left alone.
 pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?.collect::<io::Result<Vec<_>>>()?,
-    };
-    Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    Ok(names(dir)?.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Connects to a shim. One that has only just begun has a record before it listens.
@@ -450,6 +446,8 @@ fn take_handles(host: &Host, shim: &mut Shim, deadline: Instant) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use executor_core::ident::ProcessIdentity;
     use executor_core::record::ExitRecord;
     use executor_core::time::Timestamp;

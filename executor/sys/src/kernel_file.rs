@@ -1,7 +1,7 @@
 //! Files in which the kernel tells something: /proc, /sys, cgroups.
 //!
-//! They say that they have no bytes, so that the standard library reads them in many small pieces, and the kernel makes their text anew
-//! for some. Here they are read in few.
+//! Such a file has the length 0, so that the standard library reads it in many small pieces, and for some files the kernel makes the
+//! whole text again for each piece. Here the pieces are few.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -93,7 +93,7 @@ fn nothing_is_left_after_an_end_in_order() {
     assert_eq!((shells::waiting(&run_dir).len(), shells::waiting(&state_dir).len()), (0, 0));
 }
 
-/// Whether it is told that together with what it is to run, or before: the container is refused, and never was.
+/// The container is refused and leaves nothing, whether init gets what it is to run with the order or later.
 #[test]
 fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
     let (daemon, rootfs) = (daemon(1), Rootfs::busybox());

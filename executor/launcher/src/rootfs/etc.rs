@@ -25,7 +25,7 @@ const FILE: u32 = 0o644;
 const DIRECTORY: u32 = 0o755;
 
 /// Mode and owner, on the host.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Owned {
     mode: u32,
     uid: u32,
@@ -54,7 +54,8 @@ pub(super) fn write(
     contents: Option<&Contents>,
     ids: IdMap,
 ) -> io::Result<bool> {
-    let Some((contents, etc)) = contents.zip(of_lower(lower, ids)?) else {
+    let etc = if contents.is_some() { of_lower(lower, ids)? } else { None };
+    let Some((contents, etc)) = contents.zip(etc) else {
         return remove_tree(&upper.join(ETC)).map(|()| false);
     };
     let dir = upper.join(ETC);

@@ -13,12 +13,11 @@ use executor_core::protocol::{Reason, Refused};
 use executor_sys::mount::{attach, detach, open_dir};
 use executor_sys::overlay::{Upper, overlay};
 
+use super::{Overlay, etc};
 use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::files::ensure_dir;
 use crate::ids::Ids;
-
-use super::{Overlay, etc};
 
 /// Mounts the overlay of `lower` at the container's stage. The root itself has the mode and the owner of `model`, as the
 /// container sees them, or is root's where there is none. The upper layer lies in the container's state directory, so

@@ -1,7 +1,7 @@
 //! The directories of a container before anybody knows the container: a shell makes them while nobody waits, with all that does not
 //! depend on the request, and gives them the container's names in two renames.
 //!
-//! Nothing in them is of an earlier container, and nothing is visible below the containers' directories before the records are whole.
+//! They are new for each container. Below the containers' directories they are seen when the records in them are whole.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -26,11 +26,11 @@ pub(crate) struct Premade {
     opened: Opened,
 }
 
-/// What is open of them.
+/// Files and sockets of the directories that stay open.
 pub(crate) struct Opened {
     /// The log, empty.
     pub(crate) log: File,
-    /// Where the shim listens for daemons.
+    /// Socket on which the shim listens for daemons.
     pub(crate) listener: SeqpacketListener,
 }
 

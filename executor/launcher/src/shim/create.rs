@@ -39,20 +39,20 @@ pub(super) struct Created {
     socket: Seqpacket,
     /// Set where its init waited for its part.
     was_shell: bool,
-    /// What its init is to become, where it is told that when it is started.
+    /// Order that makes its init the container's, where that goes with what it is to run.
     order: Option<Order>,
 }
 
 /// Why a program did not start.
 pub(super) enum NotStarted {
-    /// It was tried: the container has failed.
+    /// The program was not executed: the container has failed.
     Failed {
-        /// What failed.
+        /// Step that failed, and why.
         message: String,
         /// Number of the system call's error, or 0.
         errno: i32,
     },
-    /// Init did not become the container's: there is none.
+    /// Init did not become the container's first process: there is no container.
     Refused(Refused),
 }
 

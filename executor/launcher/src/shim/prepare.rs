@@ -133,12 +133,17 @@ struct Site {
 
 impl Site {
     fn undo(mut self, host: &Host, id: &str) {
-        if let Some(init) = self.init {
-            create::kill(init);
-        }
-        unmount(&self.remains.dirs);
-        self.remains.discard(host, id);
+        undo(host, id, self.init, &mut self.remains);
     }
+}
+
+/// Undoes what was made of a container, so that it never was.
+pub(super) fn undo(host: &Host, id: &str, init: Option<i32>, remains: &mut Remains) {
+    if let Some(init) = init {
+        create::kill(init);
+    }
+    unmount(&remains.dirs);
+    remains.discard(host, id);
 }
 
 /// The Docker daemon's socket, where the container asked for it. Which one that is is the launcher's own configuration.

@@ -128,12 +128,11 @@ pub(super) fn carry_out(socket: &Seqpacket) -> Result<(Part, Option<OwnedFd>), S
     ready(socket);
     let mut buffer = vec![0; ORDER_MAX];
     let received = socket.recv(&mut buffer).and_then(|received| received.ok_or(io::ErrorKind::UnexpectedEof.into()));
-    let (length, fds) = received.map_err(step("wait for a container"))?;
+    let (length, mut fds) = received.map_err(step("wait for a container"))?;
     let read = serde_json::from_slice::<Takeover>(&buffer[..length]).map_err(io::Error::from);
     let order = read.map_err(step("read the order"))?;
     drop(buffer);
     let views = order.mounts.len() + usize::from(order.generations);
-    let mut fds = fds;
     let payload = (fds.len() > 1 + 3 + views).then(|| fds.pop()).flatten();
     let taken = order.take(fds).and_then(|part| {
         if payload.is_none() {

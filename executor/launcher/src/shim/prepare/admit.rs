@@ -22,7 +22,7 @@ use crate::shim::shell::Shell;
 /// Stage 1: a plan that the policy allows, and an id that is taken.
 pub(super) struct Admitted {
     pub(super) record: ContainerRecord,
-    /// What a shell brought along of the directories; none where these are empty.
+    /// Log and socket that a shell brought along; none where the directories are empty.
     pub(super) brought: Option<Opened>,
     pub(super) dirs: Dirs,
     pub(super) ids: Rc<Ids>,
