@@ -85,6 +85,7 @@ impl Server {
         };
         let unknown = || Refused::new(Reason::Invalid, "unknown request: this launcher is older than the daemon");
         if let Some(LauncherCall::Launch(_)) = call {
+            self.hear_shims(); // a refusal is told here first: who heard of it may ask for the same id again
             self.claim_for_a_launch();
         }
         let asked = call.ok_or_else(unknown).and_then(|call| {
