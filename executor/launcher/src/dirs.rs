@@ -36,7 +36,7 @@ use crate::host::Host;
 /// Room that is kept for an exit record, beyond what its container record takes.
 const EXIT_ROOM: u64 = 8 << 10;
 /// Room that is kept where the container is not known yet: enough for most.
-pub(crate) const EXIT_ROOM_AHEAD: u64 = 16 << 10;
+pub(crate) const EXIT_ROOM_AHEAD: u64 = 12 << 10;
 /// The record of a container, in both of its directories.
 const CONTAINER: &str = "container.json";
 const EXIT: &str = "exit.json";
