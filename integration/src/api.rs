@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
-use crate::wait::PATIENCE;
+use crate::wait::{self, PATIENCE};
 
 /// The generated client.
 pub type Rpc = ExecutorClient<Channel>;
@@ -215,6 +215,18 @@ impl Api {
     /// Calls Info, which must succeed.
     pub fn info(&self) -> InfoResponse {
         self.try_info().expect("Info")
+    }
+
+    /// Waits until as many shells wait as are configured: from then on none is made, and the state directory grows for
+    /// other reasons alone. Returns what Info told.
+    ///
+    /// # Panics
+    /// One is missing after [`wait::PATIENCE`].
+    pub fn wait_until_shells_are_ready(&self) -> InfoResponse {
+        wait::until("every shell is ready", || {
+            let info = self.info();
+            info.shells.is_some_and(|shells| shells.ready == shells.configured).then_some(info)
+        })
     }
 
     /// Calls Info.

@@ -13,7 +13,7 @@ use executor_proto::v1::Capacity;
 use sha2::{Digest, Sha256};
 
 use crate::api::Api;
-use crate::{host, shells, wait};
+use crate::{host, shells};
 
 /// Resources of a daemon and its children on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,11 +39,7 @@ impl Footprint {
     /// Takes the footprint of a daemon whose directories are `run` and `state` in `home`.
     pub fn take(home: &Path, executord: i32, launcher: Option<i32>, api: &Api) -> Self {
         let (run, state) = (home.join("run"), home.join("state"));
-        let info = wait::until("every shell is ready", || {
-            let info = api.info();
-            let full = info.shells.is_some_and(|shells| shells.ready == shells.configured);
-            (full || launcher.is_none()).then_some(info)
-        });
+        let info = if launcher.is_some() { api.wait_until_shells_are_ready() } else { api.info() };
         let waiting = shells::waiting(&run);
         let mut others = processes(&run, launcher);
         others.retain(|pid| *pid != executord && Some(*pid) != launcher);

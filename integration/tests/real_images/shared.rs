@@ -18,8 +18,10 @@ const EACH: u64 = 32 << 10;
 const WRITTEN: u64 = 32 << 20;
 
 /// Used bytes of the state directory's own file system, including files without a name. The ledger is left out, because
-/// its records of containers stay when they are gone.
+/// its records of containers stay when they are gone. Each shell that waits has directories, too: the count is of a
+/// moment when there are as many as ever.
 fn used(daemon: &Daemon) -> u64 {
+    daemon.api.wait_until_shells_are_ready();
     let ledger = std::fs::read_dir(daemon.setup().state_dir().join("ledger")).unwrap().flatten();
     let noted: u64 = ledger.map(|file| file.metadata().map_or(0, |meta| meta.blocks() * 512)).sum();
     daemon.setup().state_disk().used() - noted

@@ -11,7 +11,7 @@ use integration::supervised::{Part, Supervised};
 use integration::{footprint, host, shells, wait};
 use tonic::Code;
 
-use super::{daemon, full};
+use super::daemon;
 
 /// Returns the processes of shells of a daemon: each shell's own, and its init.
 fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
@@ -48,7 +48,7 @@ fn a_shell_that_is_killed_is_replaced() {
         wait::until(&format!("the shell whose {which} was killed is gone"), || {
             (!processes(&run_dir, launcher).0.contains(&killed)).then_some(())
         });
-        full(&daemon);
+        daemon.api.wait_until_shells_are_ready();
         only_those_that_wait((&run_dir, &state_dir), launcher, 2);
     }
 }
@@ -109,11 +109,11 @@ fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
         let refused = daemon.api.run(request).unwrap_err();
         assert!(refused.message().contains("shell: limit on open files"), "{what}: {refused:?}");
         assert_eq!(daemon.api.get("refused").unwrap_err().code(), Code::NotFound, "{what}");
-        full(&daemon);
+        daemon.api.wait_until_shells_are_ready();
     }
     daemon.api.run_to_end(request());
     daemon.api.delete("refused", false).unwrap();
-    full(&daemon);
+    daemon.api.wait_until_shells_are_ready();
     daemon.wait_until_back_at(&before);
 }
 

@@ -10,7 +10,7 @@ use integration::host;
 use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::rootfs::Rootfs;
 
-use super::{daemon, full};
+use super::daemon;
 
 /// Prints what a program can see of its container. Numbers that differ in every container are left out.
 const LOOK: &str = "
@@ -139,7 +139,7 @@ fn a_container_is_the_same_with_a_shell_and_without() {
         assert_eq!(differing(&found.0, &expected.0), differing(&expected.0, &found.0), "{what}");
         assert_eq!(found, expected, "{what}");
         assert_eq!(with.api.info().shells.unwrap().used, before + 1, "{what}: the control: it found a shell");
-        full(&with);
+        with.api.wait_until_shells_are_ready();
     }
     let counts = without.api.info().shells.unwrap();
     assert_eq!((counts.configured, counts.used), (0, 0));
@@ -161,7 +161,7 @@ fn limits_are_the_same_with_a_shell_and_without() {
             (in_force, own, status)
         });
         assert_eq!(set[0], set[1]);
-        full(&with);
+        with.api.wait_until_shells_are_ready();
     }
     assert_eq!(with.api.info().shells.unwrap().used, 3, "the control: each found a shell");
 }
@@ -194,7 +194,7 @@ fn secret_files_count_against_their_container_with_a_shell_and_without() {
         let daemon = daemon(ready);
         let files = ["a", "b", "c", "d"].into_iter().fold(sleeper("files"), |all, name| all.file(name, &[b'S'; SIZE]));
         daemon.api.started(files.rootfs(&rootfs.reference()));
-        full(&daemon);
+        daemon.api.wait_until_shells_are_ready();
         daemon.api.started(sleeper("control").rootfs(&rootfs.reference()));
         let (counted, control) = (in_memory(&daemon, "files"), in_memory(&daemon, "control"));
         assert!(counted >= 4 * SIZE as u64 && control < SIZE as u64, "{ready} shells: {counted}, {control}");

@@ -6,18 +6,10 @@ mod leftovers;
 mod likeness;
 
 use integration::daemon::{Daemon, Setup};
-use integration::wait;
 
 /// Starts a daemon with this number of shells, and waits until they are ready.
 fn daemon(ready: u32) -> Daemon {
     let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
-    full(&daemon);
+    daemon.api.wait_until_shells_are_ready();
     daemon
-}
-
-/// Waits until as many shells wait as are configured.
-fn full(daemon: &Daemon) {
-    wait::until("every shell is ready", || {
-        daemon.api.info().shells.filter(|shells| shells.ready == shells.configured).map(drop)
-    });
 }
