@@ -55,9 +55,11 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
     let _ = timeout(REMOVAL, handle.until_removed()).await;
     let _alone = handle.deleting.lock().await;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
-    let (last, directory) = (Arc::clone(&node), node.config.paths.kept_container(id));
-    let held = id.clone();
-    let _ = tokio::task::spawn_blocking(move || last.outward.hold(&held, &directory)).await;
+    if !node.outward.targets().is_empty() {
+        let (last, directory) = (Arc::clone(&node), node.config.paths.kept_container(id));
+        let held = id.clone();
+        let _ = tokio::task::spawn_blocking(move || last.outward.hold(&held, &directory)).await;
+    }
     node.launcher.remove(id).await?;
     if !handle.is_self_test() {
         tracing::info!(container = %id, "deleted");

@@ -5,7 +5,8 @@
 //! are given out, and a start after a crash begins behind the block. A follower sees the jump as a gap, because events
 //! just before the crash may not have reached the disk.
 
-use std::collections::VecDeque;
+mod ring;
+
 use std::sync::{Arc, Mutex};
 
 use executor_core::ident::ContainerId;
@@ -17,6 +18,7 @@ use crate::events::{Event, EventKind, KeptEvents};
 use crate::facts::End;
 use crate::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};
 use crate::locked;
+use ring::Ring;
 
 /// The log.
 #[derive(Debug)]
@@ -24,12 +26,11 @@ pub struct EventLog {
     inner: Mutex<Inner>,
     newest: watch::Sender<u64>,
     ledger: Arc<Ledger>,
-    most: usize,
 }
 
 #[derive(Debug)]
 struct Inner {
-    ring: VecDeque<Arc<Event>>,
+    ring: Ring,
     next: u64,
     reserved: u64,
     closed: bool,
@@ -66,11 +67,10 @@ struct About {
 impl EventLog {
     /// Continues the log of the ledger. Keeps at most `most` events.
     pub fn new(kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
-        let skip = kept.events.len().saturating_sub(most);
-        let ring: VecDeque<_> = kept.events.into_iter().skip(skip).map(Arc::new).collect();
         let newest = watch::Sender::new(kept.next.saturating_sub(1));
+        let ring = Ring::new(kept.events, most);
         let inner = Mutex::new(Inner { ring, next: kept.next.max(1), reserved: kept.reserved, closed: false });
-        Self { inner, newest, ledger, most }
+        Self { inner, newest, ledger }
     }
 
     /// Logs an event.
@@ -121,16 +121,13 @@ impl EventLog {
         let cursor = inner.next;
         inner.next += 1;
         let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end, step, restarts });
-        inner.ring.push_back(Arc::clone(&event));
-        if inner.ring.len() > self.most {
-            inner.ring.pop_front();
-        }
+        inner.ring.push(Arc::clone(&event));
         // Early enough that the reservation is on disk long before its first number is used.
         if inner.reserved < inner.next + CURSORS_RESERVED_AT_ONCE / 2 {
             inner.reserved += CURSORS_RESERVED_AT_ONCE;
             self.ledger.reserve_cursors(inner.reserved);
         }
-        let oldest = inner.ring.front().map_or(cursor, |event| event.cursor);
+        let oldest = inner.ring.oldest().unwrap_or(cursor);
         self.ledger.put_event(event, oldest);
         drop(inner);
         self.newest.send_replace(cursor);
@@ -150,23 +147,13 @@ impl EventLog {
     pub fn after(&self, position: Position, only: Option<&ContainerId>, most: usize) -> Batch {
         let inner = locked(&self.inner);
         let mut position = position;
-        // No two events have one cursor, so that so many at most are newer. Only these are looked at: a follower at the end of a
-        // long log is the usual one.
-        let newer = inner.next.saturating_sub(position.after.saturating_add(1));
-        let first = inner.ring.len().saturating_sub(usize::try_from(newer).unwrap_or(usize::MAX));
-        let start = match inner.ring.get(first) {
-            Some(event) if event.cursor <= position.after => {
-                inner.ring.partition_point(|event| event.cursor <= position.after)
-            }
-            _ => first,
-        };
         let mut events = Vec::new();
-        for event in inner.ring.range(start..) {
-            position.gap |= !position.fresh && event.cursor > position.after + 1;
+        for kept in inner.ring.newer(position.after) {
+            position.gap |= !position.fresh && kept.cursor() > position.after + 1;
             position.fresh = false;
-            position.after = event.cursor;
-            if only.is_none_or(|id| *id == event.container) {
-                events.push((Arc::clone(event), std::mem::take(&mut position.gap)));
+            position.after = kept.cursor();
+            if let Some(event) = kept.of(only) {
+                events.push((event, std::mem::take(&mut position.gap)));
                 if events.len() == most {
                     break;
                 }
