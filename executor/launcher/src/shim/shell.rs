@@ -110,6 +110,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
         }
     };
     process::trim_heap();
+    let _ = process::trim_stack();
     rehearse(host);
     match wait(&lifeline, &shell) {
         Ok(Some((call, fds))) => match launch(&call, fds, (id_range, launcher, pulse)) {

@@ -151,10 +151,12 @@ pub(super) fn carry_out(socket: &Seqpacket) -> Result<(Part, Option<OwnedFd>), S
     }
 }
 
-/// Gets ready while nobody waits: closes what the launcher has open, and reads an order as a container's is read, so that the kernel
-/// has given this process the memory for that.
+/// Gets ready while nobody waits: closes what the launcher has open, gives back what memory libcontainer has used, and reads an order as
+/// a container's is read, so that the kernel has given this process the memory for that.
 fn ready(socket: &Seqpacket) {
     let _ = process::close_all_but(&[socket.as_fd()]); // done again before the program
+    process::trim_heap();
+    let _ = process::trim_stack();
     let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
     let part = Part { user, terminal: false, role: InitRole::Program, options: HostOptions::default() };
     let held = Held::default();
