@@ -25,8 +25,8 @@ const SOURCE: &str = "executor-message";
 const NAME: &str = "message";
 /// Size of the file system: bytes that a container's processes can write there.
 const BYTES_MAX: u64 = 1 << 20;
-/// Bytes that are overwritten at once.
-const PIECE: usize = 64 << 10;
+/// What is written over it, at once. Not on the stack, which a shim keeps as long as its container lives.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Maximum bytes of the end of a log that takes the place of a message, as in Kubernetes.
 const LOG_BYTES_MAX: usize = 2048;
 /// Maximum lines of it.
@@ -87,13 +87,12 @@ impl MessageFile {
         let from = length.saturating_sub(BYTES_MAX);
         let mut content = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];
         self.file.read_exact_at(&mut content, from)?;
-        let zeros = [0; PIECE];
         let mut at = 0;
         while let Some(stored) = next_stored(&self.file, at)? {
             at = stored.start;
             while at < stored.end {
-                let piece = usize::try_from(stored.end - at).unwrap_or(PIECE).min(PIECE);
-                self.file.write_all_at(&zeros[..piece], at)?;
+                let piece = usize::try_from(stored.end - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
+                self.file.write_all_at(&ZEROS[..piece], at)?;
                 at += piece as u64;
             }
         }
