@@ -121,39 +121,32 @@ async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceNews>>
 }
 
 /// Launches an admitted container, and drives it to its end.
-pub(crate) async fn launch(
+pub(crate) fn launch(
     node: Arc<Node>,
     handle: Arc<Handle>,
     facts: Facts,
     session: Arc<Session>,
     payload: LaunchPayload,
-) {
-    let mut actor = Actor::new(node, handle, facts);
-    actor.admitted().await;
-    let handed_over = actor.hand_over(&session, payload).await;
-    drop(session); // the container may outlive this launcher: its connection is closed then
-    let link = match handed_over {
-        Ok(link) => link,
-        Err(problem) => return actor.refuse(problem),
-    };
-    actor.advance(State::Initializing);
-    actor.drive(Some(link)).await;
+) -> impl Future<Output = ()> + Send {
+    Actor::new(node, handle, facts).launch(session, payload)
 }
 
 /// Drives a container of an earlier daemon to its end.
-pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
-    let mut actor = Actor::new(node, handle, facts);
-    // Its shim may be about to remove what is left: it told the end to the daemon before, and tells no more.
-    if actor.facts.state == State::Completed || actor.conclude_from_record() {
-        return actor.watch_removal(link).await;
-    }
-    actor.drive(link).await;
+pub(crate) fn resume(
+    node: Arc<Node>,
+    handle: Arc<Handle>,
+    facts: Facts,
+    link: Option<Arc<ShimLink>>,
+) -> impl Future<Output = ()> + Send {
+    Actor::new(node, handle, facts).resume(link)
 }
 
+/// What ends with the container takes the state by its address: each step of a task has room for all that it is given, for as long as
+/// the task lives.
 impl Actor {
-    fn new(node: Arc<Node>, handle: Arc<Handle>, facts: Facts) -> Self {
+    fn new(node: Arc<Node>, handle: Arc<Handle>, facts: Facts) -> Box<Self> {
         let source_news = handle.take_source_news();
-        Self {
+        Box::new(Self {
             node,
             handle,
             facts,
@@ -164,7 +157,27 @@ impl Actor {
             renewing: None,
             source_news,
             phase: None,
+        })
+    }
+
+    async fn launch(mut self: Box<Self>, session: Arc<Session>, payload: LaunchPayload) {
+        self.admitted().await;
+        let handed_over = self.hand_over(&session, payload).await;
+        drop(session); // the container may outlive this launcher: its connection is closed then
+        let link = match handed_over {
+            Ok(link) => link,
+            Err(problem) => return self.refuse(problem),
+        };
+        self.advance(State::Initializing);
+        self.drive(Some(link)).await;
+    }
+
+    async fn resume(mut self: Box<Self>, link: Option<Arc<ShimLink>>) {
+        // Its shim may be about to remove what is left: it told the end to the daemon before, and tells no more.
+        if self.facts.state == State::Completed || self.conclude_from_record() {
+            return self.watch_removal(link).await;
         }
+        self.drive(link).await;
     }
 
     /// Hands the container over to the launcher.
@@ -200,7 +213,7 @@ impl Actor {
     }
 
     /// Follows the container to its completion, over as many connections as it takes.
-    async fn drive(mut self, mut link: Option<Arc<ShimLink>>) {
+    async fn drive(mut self: Box<Self>, mut link: Option<Arc<ShimLink>>) {
         let mut reconnect = RECONNECT;
         // A container without a connection is one of an earlier daemon, whose shim may only just have been forked.
         let mut greeted = link.is_some();
@@ -279,7 +292,7 @@ impl Actor {
 
     /// Waits until what a completed container held of the node is removed, and gives its capacity back: by its shim, which
     /// ends with that, or by the launcher, where the shim was lost. The run directory goes last.
-    async fn watch_removal(mut self, mut link: Option<Arc<ShimLink>>) {
+    async fn watch_removal(mut self: Box<Self>, mut link: Option<Arc<ShimLink>>) {
         let mut pause = RECONNECT;
         let path = self.node.config.paths.live_container(self.handle.id());
         loop {
@@ -448,7 +461,7 @@ impl Actor {
     }
 
     /// Concludes a container that has no shim any more and that the launcher has finished.
-    async fn finished(mut self) {
+    async fn finished(mut self: Box<Self>) {
         if self.conclude_from_record() {
             return self.watch_removal(None).await;
         }
@@ -546,7 +559,7 @@ impl Actor {
     }
 
     /// Forgets a container that could not be made as requested, and gives its callers the reason.
-    fn refuse(mut self, problem: Problem) {
+    fn refuse(mut self: Box<Self>, problem: Problem) {
         self.wipe_unconfirmed();
         let id = self.handle.id();
         tracing::warn!(container = %id, "refused: {problem}");
