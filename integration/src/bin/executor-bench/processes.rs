@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::Context as _;
 use integration::host;
+use nix::libc;
 
 use crate::daemon::Daemon;
 
@@ -34,8 +35,11 @@ impl Memory {
         roles.extend(below.iter().filter(|pid| self::program(**pid) == Some(program)).map(|pid| ("shims", *pid)));
         let mut pss = BTreeMap::from([("executord", 0), ("launcher", 0), ("shims", 0)]);
         for (role, pid) in &roles {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
-            let text = text.with_context(|| format!("the memory map of process {pid}"))?;
+            let text = match std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+                // A shell was being made, and what makes its first process has ended.
+                Err(error) if [Some(libc::ENOENT), Some(libc::ESRCH)].contains(&error.raw_os_error()) => continue,
+                text => text.with_context(|| format!("the memory map of process {pid}"))?,
+            };
             *pss.entry(role).or_insert(0) += kilobytes(&text, "Pss:")?;
         }
         let status = std::fs::read_to_string(format!("/proc/{executord}/status"))?;
