@@ -2,13 +2,13 @@
 
 use executor_proto::v1::attach_request::Part;
 use executor_proto::v1::{AttachStart, EndOfInput, RunRequest, State, WindowSize};
-use integration::api::{Api, exit};
+use integration::api::{Api, exit, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::Attached;
 use integration::supervised::{Part as Process, Supervised};
-use integration::wait;
+use integration::{host, wait};
 use tonic::Code;
 
 fn attached(daemon: &Daemon, input: bool) -> Attached {
@@ -26,7 +26,7 @@ fn a_shell_on_a_terminal() {
     let daemon = Daemon::start();
     let secret = "canary-0123456789-abcdef";
     let shell = program("/bin/bash", &["--norc", "-i"]).id("c").env("PS1", "ready> ").secret_env("SECRET", secret);
-    daemon.api.started(interactive(shell, true));
+    let started = daemon.api.started(interactive(shell, true));
     wait::until("the shell's prompt", || daemon.api.logs_so_far("c").contains("ready> ").then_some(()));
     let mut client = attached(&daemon, true);
     assert!(client.terminal);
@@ -39,6 +39,9 @@ fn a_shell_on_a_terminal() {
     client.until("to the console");
     client.send_input(b"echo $SECRET; (echo go''ing; sleep 1000)\n");
     client.until("going");
+    // Until it sleeps: bash can lose a signal while it makes a process.
+    let sleeps = |pid: &i32| host::status(*pid, "Name").as_deref() == Some("sleep");
+    wait::until("sleep runs", || host::descendants(pid(&started)).iter().any(sleeps).then_some(()));
     client.send_input(b"\x03");
     client.send_input(b"exit 7\n");
     let client = client.end().unwrap();
