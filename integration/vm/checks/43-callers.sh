@@ -2,7 +2,8 @@
 . "$VM/lib.sh"
 group=$(getent group executor | cut -d: -f3)
 as() {
-    setpriv --reuid 4711 --regid 4711 "$@"
+    # Contexts are read below HOME, and root's is closed to others.
+    HOME=/nonexistent setpriv --reuid 4711 --regid 4711 "$@"
 }
 same 125 "$(status_of as --clear-groups agent-cli info)" 'a stranger'
 same 0 "$(status_of as --groups "$group" agent-cli info)" 'a member of the group'
