@@ -199,7 +199,7 @@ fn settle(name: &CStr) -> std::io::Result<SignalEvents> {
 }
 
 /// From a container that stands to one that has ended.
-fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEvents) {
+fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &SignalEvents) {
     let id = ready.record.plan.id.clone();
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
@@ -260,7 +260,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     ready.record.exit = outcome.exit;
     save(&ready);
     control.reached(State::Wiping);
-    let Ready { record, mut remains, log: output, watch, ports, .. } = ready;
+    let Ready { record, mut remains, log: output, watch, ports, .. } = *ready;
     let log_path = output.path().to_owned();
     // The values that were masked are gone before a helper is forked, and before the end is told.
     let (mut clients, of_log) = output.end();

@@ -77,13 +77,16 @@ pub(super) struct Request {
 }
 
 /// Prepares a container: stage after stage, and back where one fails. A shell that stays is of no use.
+///
+/// Never a part of its caller: the caller's frame stays as long as the container lives.
+#[inline(never)]
 pub(super) fn prepare(
     host: &Host,
     filter: &Arc<Filter>,
     request: &Request,
     (inputs, shell): (Vec<MemFile>, &mut Option<Shell>),
     control: &mut Control,
-) -> Result<Ready, Refused> {
+) -> Result<Box<Ready>, Refused> {
     let init = shell.as_ref().map(Shell::init);
     let admitted = admit(host, request, shell);
     let (dirs, cgroup) = match &admitted {
@@ -103,7 +106,7 @@ pub(super) fn prepare(
     };
     let id = request.id.as_str();
     match admitted.build(host, filter, &mut site, control) {
-        Ok(Built { record, container, ports, log, token, watch, steps, message, interfaces }) => Ok(Ready {
+        Ok(Built { record, container, ports, log, token, watch, steps, message, interfaces }) => Ok(Box::new(Ready {
             record,
             remains: site.remains,
             container,
@@ -116,7 +119,7 @@ pub(super) fn prepare(
             interfaces,
             begun: request.begun,
             generations: update::Generations::default(),
-        }),
+        })),
         Err(refused) => {
             site.undo(host, id);
             Err(refused)

@@ -136,6 +136,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
 
 /// Reads and judges a plan, and writes a record, as those of a container are: so that the kernel has given this process the memory for
 /// that when it is needed.
+#[inline(never)] // as in [`super::prepare::prepare`]
 fn rehearse(host: &Host) {
     let draft = Draft { id: "rehearsal", path: "/", rootfs: "dir:/", ..Draft::default() };
     let Ok(plan) = validate(&draft, &host.policy) else { return };
@@ -175,6 +176,7 @@ fn wait(lifeline: &Seqpacket, shell: &Shell) -> io::Result<Option<(Vec<u8>, Vec<
     }
 }
 
+#[inline(never)] // as in [`super::prepare::prepare`]
 fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32, Pulse)) -> io::Result<Launch> {
     rustix::thread::set_name(super::NAME)?;
     let call = LaunchCall::decode(call).map_err(io::Error::other)?;
@@ -198,6 +200,7 @@ fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32
 
 impl Shell {
     /// Makes one at the lowest priority: what somebody waits for goes first.
+    #[inline(never)] // as in [`super::prepare::prepare`]
     fn make(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
         let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
         let shell = Self::make_now(host, filter, place, id_range)?;
