@@ -221,7 +221,7 @@ impl Api {
     /// other reasons alone. Returns what Info told.
     ///
     /// # Panics
-    /// One is missing after [`wait::PATIENCE`].
+    /// Fewer are ready after [`wait::PATIENCE`].
     pub fn wait_until_shells_are_ready(&self) -> InfoResponse {
         wait::until("every shell is ready", || {
             let info = self.info();

@@ -12,6 +12,7 @@
 
 mod changes;
 mod deadline;
+mod payload;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::deadline::Deadline;
+pub(crate) use self::payload::LaunchPayload;
 use crate::certify::Renewing;
 use crate::checks::Checking;
 use crate::container::link::ShimLink;
@@ -48,35 +50,6 @@ const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::fro
 
 /// Longest wait for the ledger's disk. Without it the container goes on: the ledger writes as soon as it can.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
-
-/// Payload of a launch: descriptors for the launcher, with the only copies of the container's secrets in this process.
-#[derive(Debug)]
-pub(crate) struct LaunchPayload {
-    /// This daemon's end of the connection to the shim.
-    pub(crate) ours: Arc<ShimLink>,
-    /// The shim's end.
-    pub(crate) theirs: Seqpacket,
-    /// Plan, as JSON.
-    pub(crate) plan: MemFile,
-    /// Program, arguments, environment.
-    pub(crate) process: MemFile,
-    /// Contents of the files.
-    pub(crate) files: MemFile,
-}
-
-impl LaunchPayload {
-    /// Overwrites the secrets of a launch that nobody took over.
-    pub(crate) fn wipe(&self) {
-        wipe(&self.process);
-        wipe(&self.files);
-    }
-}
-
-fn wipe(file: &MemFile) {
-    if let Err(error) = file.wipe() {
-        tracing::error!(%error, "cannot wipe a memory file of a container that was not launched");
-    }
-}
 
 /// State of a container's task.
 struct Actor {
@@ -141,8 +114,7 @@ pub(crate) fn resume(
     Actor::new(node, handle, facts).resume(link)
 }
 
-/// What ends with the container takes the state by its address: each step of a task has room for all that it is given, for as long as
-/// the task lives.
+/// Methods that end with the container take a `Box`: an async function keeps room for its arguments as long as its task lives.
 impl Actor {
     fn new(node: Arc<Node>, handle: Arc<Handle>, facts: Facts) -> Box<Self> {
         let source_news = handle.take_source_news();
@@ -482,7 +454,7 @@ impl Actor {
     }
 
     fn wipe_unconfirmed(&mut self) {
-        self.unconfirmed.drain(..).for_each(|file| wipe(&file));
+        self.unconfirmed.drain(..).for_each(|file| payload::wipe(&file));
     }
 
     /// Reports the admission. Sources of secrets are in the ledger alone, so that they are on the disk before the container is.

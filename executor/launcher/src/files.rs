@@ -55,7 +55,7 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
 /// Returns the names in a directory that are text; none where it does not exist.
 ///
 /// # Errors
-/// It cannot be read.
+/// The directory cannot be read.
 pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

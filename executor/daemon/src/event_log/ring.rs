@@ -41,13 +41,13 @@ struct Piece {
     dropped: usize,
 }
 
-/// What is known of a packed event without parsing it.
+/// What can be told of a packed event without parsing its JSON.
 #[derive(Debug)]
 pub(super) struct Packed {
     cursor: u64,
     /// Hash of the container's id.
     container: u64,
-    /// Where its JSON ends. It begins where that of the one before ends.
+    /// Place in the piece at which its JSON ends, in bytes. The next one begins there.
     end: usize,
 }
 

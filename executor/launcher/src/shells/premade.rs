@@ -1,7 +1,7 @@
 //! The directories of a container before anybody knows the container: a shell makes them while nobody waits, with all that does not
 //! depend on the request, and gives them the container's names in two renames.
 //!
-//! They are new for each container. Below the containers' directories they are seen when the records in them are whole.
+//! Each container gets new ones. They appear among the directories of containers only when the records in them are complete.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

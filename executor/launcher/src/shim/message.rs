@@ -25,7 +25,7 @@ const SOURCE: &str = "executor-message";
 const NAME: &str = "message";
 /// Size of the file system: bytes that a container's processes can write there.
 const BYTES_MAX: u64 = 1 << 20;
-/// What is written over it, at once. Not on the stack, which a shim keeps as long as its container lives.
+/// Zeros that are written over it, so many at a time. Not on the stack, which a shim keeps as long as its container lives.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Maximum bytes of the end of a log that takes the place of a message, as in Kubernetes.
 const LOG_BYTES_MAX: usize = 2048;
