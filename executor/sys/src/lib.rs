@@ -7,6 +7,7 @@ pub mod capabilities;
 pub mod entry;
 pub mod events;
 pub mod holes;
+pub mod hugepages;
 pub mod identity;
 pub mod kernel_file;
 pub mod loopdev;

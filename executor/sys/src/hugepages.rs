@@ -1,0 +1,69 @@
+//! A memory file in huge pages.
+//!
+//! Whoever maps such a file has two MiB of it by one fault, and one entry for them in a page table. That matters where a
+//! program is forked for every container: each process faults its code in again.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// Bytes of a huge page of x86-64, and of aarch64 with pages of 4 KiB.
+pub const HUGE_PAGE: usize = 2 << 20;
+/// MADV_COLLAPSE, since Linux 6.1.
+const COLLAPSE: i32 = 25;
+
+/// Moves `file`, a memory file of `len` bytes that nobody writes to, into huge pages. `len` has to be a multiple of
+/// [`HUGE_PAGE`].
+///
+/// # Errors
+/// The kernel has none, cannot do it, or is short of memory. The file is as good as before.
+pub fn collapse(file: impl AsFd, len: usize) -> io::Result<()> {
+    let room = NonZeroUsize::new(len + HUGE_PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+    let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: a new mapping at an address that the kernel chooses; nothing refers to it.
+    let reserved = unsafe { mmap_anonymous(None, room, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE)? };
+    let start = NonZeroUsize::new(reserved.as_ptr().addr().next_multiple_of(HUGE_PAGE));
+    // SAFETY: within the room reserved above, which has a huge page more than `len` bytes.
+    let mapped = unsafe { mmap(start, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, file, 0) };
+    let collapsed = mapped.map_err(io::Error::from).and_then(|mapped| {
+        // SAFETY: exactly what was mapped; what its pages hold stays the same.
+        match unsafe { libc::madvise(mapped.as_ptr(), len.get(), COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    });
+    // SAFETY: all of the room reserved above; nothing refers to it.
+    unsafe { munmap(reserved, room.get()) }?;
+    collapsed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn a_file_keeps_its_bytes() {
+        let mut file = File::from(memfd_create("x", MemfdFlags::CLOEXEC).unwrap());
+        let bytes: Vec<u8> = (0..HUGE_PAGE + 5).map(|at| (at % 251) as u8).collect();
+        file.write_all(&bytes).unwrap();
+        file.set_len(2 * HUGE_PAGE as u64).unwrap();
+        // A kernel may refuse; the bytes are the same in both cases.
+        let _ = collapse(&file, 2 * HUGE_PAGE);
+        let mut read = vec![0; bytes.len()];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut read, 0).unwrap();
+        assert_eq!(read, bytes);
+    }
+
+    #[test]
+    fn no_length_is_refused() {
+        let file = File::from(memfd_create("x", MemfdFlags::CLOEXEC).unwrap());
+        collapse(&file, 0).unwrap_err();
+    }
+}
