@@ -30,26 +30,16 @@ pub enum State {
     Completed,
 }
 
-/// Returns the states that are passed from `from` to `reported`, `reported` last; empty if `reported` is not later.
-pub fn advance(from: State, reported: State) -> &'static [State] {
-    use State::{Completed, Created, Initializing, Reserved, Running, Stopping, Wiping};
-    if reported <= from {
-        return &[];
-    }
-    match (from, reported) {
-        (Reserved, Initializing) => &[Initializing],
-        (Reserved, Created) => &[Initializing, Created],
-        (Reserved, Running) => &[Initializing, Created, Running],
-        (Initializing, Created) => &[Created],
-        (Initializing, Running) => &[Created, Running],
-        (Created, Running) => &[Running],
-        (_, Stopping) => &[Stopping],
-        (_, Wiping) => &[Wiping],
-        (Wiping, Completed) => &[Completed],
-        (_, Completed) => &[Wiping, Completed],
-        // `reported <= from` was answered above.
-        (_, Reserved) | (_, Initializing) | (_, Created) | (_, Running) => &[],
-    }
+/// Returns the states that are passed from `from` to `reported`, `reported` last; none if `reported` is not later. `ran` tells that
+/// the process was started: one that ended before that was told is still seen to have run.
+pub fn advance(from: State, reported: State, ran: bool) -> impl Iterator<Item = State> {
+    let is_passed = move |state| match state {
+        State::Reserved => false,
+        State::Initializing | State::Created | State::Running => ran || reported <= State::Running,
+        State::Stopping => reported == State::Stopping,
+        State::Wiping | State::Completed => true,
+    };
+    State::ALL.into_iter().filter(move |state| from < *state && *state <= reported && is_passed(*state))
 }
 
 impl State {
@@ -87,13 +77,17 @@ mod tests {
 
     proptest::proptest! {
         /// Whatever is reported, in whatever order and however often: states are seen in the order of life, each
-        /// at most once, none after `completed`, and `wiping` before it.
+        /// at most once, none after `completed`, `wiping` before it, and `running` where the process was started before
+        /// anything later was seen.
         #[test]
-        fn any_history_is_one_life(reports in proptest::collection::vec(0usize..7, 0..40)) {
+        fn any_history_is_one_life(reports in proptest::collection::vec(0usize..7, 0..40), started in 0usize..40) {
             let mut seen = vec![State::Reserved];
-            for report in reports.into_iter().map(|i| State::ALL[i]).chain([State::Completed]) {
+            for (at, report) in reports.into_iter().map(|i| State::ALL[i]).chain([State::Completed]).enumerate() {
                 let now = seen[seen.len() - 1];
-                seen.extend(advance(now, report));
+                let passed: Vec<State> = advance(now, report, at >= started).collect();
+                let jumps = now < State::Running && report > State::Running && at >= started;
+                proptest::prop_assert!(!jumps || passed.contains(&State::Running), "{:?} to {:?}", now, report);
+                seen.extend(passed);
             }
             proptest::prop_assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", seen);
             proptest::prop_assert_eq!(&seen[seen.len() - 2..], [State::Wiping, State::Completed]);

@@ -472,7 +472,7 @@ impl Actor {
 
     /// Goes on to a state before `completed`, and publishes it.
     fn advance(&mut self, reached: State) {
-        let passed = advance(self.facts.state, reached);
+        let passed = advance(self.facts.state, reached, self.facts.started_at.is_some());
         self.facts.state = self.facts.state.max(reached);
         self.goes_on_to(self.facts.state);
         if self.facts.state >= State::Running {
@@ -495,25 +495,25 @@ impl Actor {
         if runs && self.renewing.is_none() {
             self.renewing = Renewing::begin(&self.node, &self.handle, &facts);
         }
+        let mut later = false;
         for state in passed {
-            self.report(*state);
+            self.report(state);
+            later = true;
         }
-        if !passed.is_empty() {
+        if later {
             self.node.ledger.put(facts);
         }
     }
 
     /// Completes the container. Its capacity is free when what it held is removed.
     fn complete(&mut self) {
-        let passed = advance(self.facts.state, State::Completed);
+        let passed = advance(self.facts.state, State::Completed, self.facts.started_at.is_some());
         self.facts.state = State::Completed;
         self.goes_on_to(State::Completed);
         self.wipe_unconfirmed();
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
-        for state in passed {
-            self.report(*state);
-        }
+        passed.for_each(|state| self.report(state));
         self.node.ledger.put(facts);
         if self.facts.plan.is_pod() {
             tokio::spawn(members::end(Arc::clone(&self.node), self.handle.id().clone()));
@@ -536,9 +536,7 @@ impl Actor {
         let id = self.handle.id();
         tracing::warn!(container = %id, "refused: {problem}");
         self.facts.conclude_without_record(FailureKind::Prepare, &*problem.message, crate::now());
-        for state in advance(self.facts.state, State::Completed) {
-            self.report(*state);
-        }
+        advance(self.facts.state, State::Completed, false).for_each(|state| self.report(state));
         forget(&self.node, &self.handle, Presence::Refused(problem));
     }
 

@@ -100,6 +100,14 @@ pub(crate) enum Recorded {
 }
 
 impl Remains {
+    /// Tells whether nothing is to be waited for until the end of this container: no process, no plugin, no large files.
+    pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
+        let plan = &container.plan;
+        plan.writable_files.is_none()
+            && !(plan.network == Network::Cni && plan.makes_network())
+            && host.hierarchies.pids(&self.cgroup).is_empty()
+    }
+
     /// Overwrites every secret that this process can reach. What could not be overwritten stays in `volumes`.
     ///
     /// # Errors

@@ -223,10 +223,13 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
                 }
             }
             ready.record.started_at = Some(started_at);
-            ready.record.state = State::Running;
-            save(&ready);
-            control.reached(State::Running);
-            keep_out_of_swap(&ready.watch, id.as_str());
+            // The end of a program that has ended already tells of its beginning.
+            if ready.steps.is_some() || !ready.container.has_ended() {
+                ready.record.state = State::Running;
+                save(&ready);
+                control.reached(State::Running);
+                keep_out_of_swap(&ready.watch, id.as_str());
+            }
             let ended;
             (ended, stop_at) = supervise::until_the_end(host, &mut ready, control, signals);
             let ended_at = now();
@@ -259,13 +262,17 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     ready.record.state = State::Wiping;
     ready.record.exit = outcome.exit;
     save(&ready);
-    control.reached(State::Wiping);
     let Ready { record, mut remains, log: output, watch, ports, .. } = *ready;
     let log_path = output.path().to_owned();
     // The values that were masked are gone before a helper is forked, and before the end is told.
     let (mut clients, of_log) = output.end();
     outcome.log = Some(of_log);
     drop(watch);
+    if outputs.is_none() && clients.is_delivered() && remains.are_gone_at_once(host, &record) {
+        control.pass(State::Wiping);
+    } else {
+        control.reached(State::Wiping);
+    }
     if let (Some(message), Some(planned)) = (message, &record.plan.termination_message) {
         outcome.termination_message = if message::falls_back(planned, &message, outcome.exit) {
             message::end_of_log(&log_path).unwrap_or_else(|error| {
@@ -285,9 +292,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // before who is told of the end asks for them
     let told = matches!(recorded, Recorded::Yes);
-    if told {
-        control.reached(State::Completed);
-    }
+    control.reached(if told { State::Completed } else { State::Wiping });
     // Nobody waits for this but a deletion, and a container that needs the room.
     control.pace().begin(REMOVAL);
     drop(mounts);

@@ -52,6 +52,8 @@ struct World {
     /// True while the run directory exists; removed last.
     run_dir: bool,
     process: bool,
+    /// The record tells that the process was started.
+    ran: bool,
     secrets: bool,
     stop: bool,
     /// Contents of the ledger: the daemon's state of the container, and the states that it has reported.
@@ -69,6 +71,7 @@ impl World {
             exit_record: false,
             run_dir: true,
             process: false,
+            ran: false,
             secrets: false,
             stop: false,
             told: vec![State::Reserved],
@@ -78,7 +81,7 @@ impl World {
     fn step(&mut self, step: Step) {
         match step {
             Step::Shim if self.shim => self.shim_goes_on(),
-            Step::ProcessEnds if self.record >= State::Running => self.process = false,
+            Step::ProcessEnds if self.record >= State::Created => self.process = false,
             Step::Stop if self.shim => self.stop = true,
             Step::Launcher if self.launcher && !self.shim && self.run_dir => self.finish(),
             Step::Daemon if self.daemon => self.daemon_looks(),
@@ -95,7 +98,8 @@ impl World {
         match self.record {
             State::Initializing if !self.secrets => (self.secrets, self.process) = (true, true),
             State::Initializing => self.record = State::Created,
-            State::Created => self.record = State::Running,
+            State::Created if !self.process => (self.ran, self.record) = (true, State::Wiping),
+            State::Created => (self.ran, self.record) = (true, State::Running),
             State::Running | State::Stopping if !self.process => self.record = State::Wiping,
             State::Running if self.stop => self.record = State::Stopping,
             State::Stopping => self.process = false,
@@ -123,7 +127,7 @@ impl World {
     fn daemon_looks(&mut self) {
         let now = self.told[self.told.len() - 1];
         let seen = if self.exit_record { State::Completed } else { self.record.min(State::Wiping) };
-        self.told.extend(advance(now, seen));
+        self.told.extend(advance(now, seen, self.ran));
     }
 
     /// Checks the invariants.
@@ -135,6 +139,7 @@ impl World {
             (told(State::Completed) > told(State::Wiping), "completed without wiping"),
             (told(State::Completed) > 1, "completed twice"),
             (!self.run_dir && !self.exit_record, "forgotten"),
+            (self.ran && told(State::Wiping) > told(State::Running), "not seen to have run"),
             (self.told.windows(2).any(|pair| pair[0] >= pair[1]), "a state twice, or late"),
         ];
         rules.iter().find(|(broken, _)| *broken).map_or(Ok(()), |(_, what)| Err(format!("{what}: {self:?}")))

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use executor_core::protocol::{Reason, Refused};
 use executor_sys::memfile::MemFile;
-use executor_sys::process;
+use executor_sys::process::{self, Patient};
 use executor_sys::ready::readable_by;
 use executor_sys::seqpacket::Seqpacket;
 use libcontainer::container::Container;
@@ -140,6 +140,8 @@ impl Created {
             errno: 0,
         };
         let payload = payload.map(AsFd::as_fd);
+        // A program that is there for a moment only shall not wait until its beginning is told.
+        let _patient = Patient::begin();
         let sent = match self.order.take() {
             Some(order) => order.send(&self.socket, payload),
             None => self.socket.send(b"start", payload.as_slice()),
@@ -176,6 +178,11 @@ impl Created {
             return Ok(());
         }
         Err(io::Error::other(format!("no answer within {} s", START_PATIENCE.as_secs())))
+    }
+
+    /// Tells whether init has ended already.
+    pub(super) fn has_ended(&self) -> bool {
+        readable_by(&self.pidfd, Instant::now()).unwrap_or(false)
     }
 
     /// Ends init, if it has not ended, and takes it.
