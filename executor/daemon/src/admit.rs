@@ -103,6 +103,7 @@ async fn admit(
     let mut plan = plan_with(plan, problem)?;
     Node::check_id(&plan.id)?;
     let used = node.registry.get(&plan.id);
+    node.launcher.first_heard().await;
     let key = tag_key(node)?;
     let tag = match &identity {
         None => tag::of(&key, request),
@@ -188,6 +189,7 @@ async fn make_pod(
     plan: Plan,
     request: &v1::CreatePodRequest,
 ) -> Result<(Arc<Handle>, bool), Problem> {
+    node.launcher.first_heard().await;
     let tag = tag::of_pod(&tag_key(node)?, request);
     if let Some(handle) = node.registry.get(&plan.id) {
         return same_container(handle, &tag);

@@ -9,6 +9,7 @@ mod signer;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use executor_core::protocol::{Hello, LauncherAnswer, LauncherCall, Remove, Shutdown, VERSION};
 use executor_secrets::TagKey;
@@ -20,9 +21,14 @@ pub use layers::LauncherLayers;
 pub(crate) use session::{CallError, Session};
 pub use signer::Signer;
 
+/// Longest wait of a request for the launcher's first greeting.
+const FIRST_GREETING: Duration = Duration::from_secs(10);
+
 /// State of the connection.
 #[derive(Clone, Debug)]
 pub enum Connection {
+    /// Since its start the daemon has not heard yet whether there is a launcher.
+    First,
     /// The launcher is connected.
     Up(Arc<Session>),
     /// The launcher is not connected, for this reason.
@@ -46,7 +52,7 @@ impl Launcher {
     pub fn new(socket: PathBuf) -> Self {
         Self {
             socket,
-            connection: watch::Sender::new(Connection::Down("not connected yet".to_owned())),
+            connection: watch::Sender::new(Connection::First),
             key: Mutex::new(None),
             greeted: watch::Sender::new(0),
         }
@@ -79,8 +85,17 @@ impl Launcher {
     pub fn session(&self) -> Result<Arc<Session>, Problem> {
         match &*self.connection.borrow() {
             Connection::Up(session) => Ok(Arc::clone(session)),
+            Connection::First => Err(self.absent("not connected yet")),
             Connection::Down(why) => Err(self.absent(why)),
         }
+    }
+
+    /// Waits for the launcher's first greeting, or for what became of it, after the daemon's own start: it has just been started
+    /// as well, or has containers to finish. Not for long.
+    pub(crate) async fn first_heard(&self) {
+        let mut connection = self.watch();
+        let heard = connection.wait_for(|connection| !matches!(connection, Connection::First));
+        let _ = tokio::time::timeout(FIRST_GREETING, heard).await; // who asks for the session is told what is wrong
     }
 
     fn absent(&self, why: &str) -> Problem {

@@ -1,5 +1,7 @@
 //! A container's life as the daemon sees it, in orders of events that rarely occur.
 
+use std::time::Duration;
+
 use crate::harness::launcher::OnLaunch;
 use crate::harness::{Node, get, kinds, request, secret_request, wait};
 use executor_core::lifecycle::State;
@@ -7,8 +9,8 @@ use executor_core::payload::{self, ProcessPayload};
 use executor_core::protocol::{Reason, Refused, ShimCall};
 use executor_core::record::{Exit, Failure, FailureKind};
 use executor_core::validate::Violation;
-use executor_proto::v1;
 use executor_proto::v1::event::Kind;
+use executor_proto::v1::{self, Event};
 use tonic::Code;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_types::StatusExt as _;
@@ -219,6 +221,47 @@ async fn containers_run_on_without_a_launcher() {
     node.launcher.listen();
     node.until_health(ServingStatus::Serving).await;
     client.delete(delete).await.unwrap();
+}
+
+/// After its start the daemon has a request wait for the launcher, which has just been started as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_waits_for_the_first_greeting() {
+    let mut node = Node::start().await;
+    node.kill();
+    node.launcher.hold_greetings();
+    node.start_daemon();
+    let mut client = node.client().await;
+    let mut call = tokio::spawn(async move { client.run(request("early")).await });
+    // A control: without the wait it is refused at once.
+    tokio::time::timeout(Duration::from_millis(300), &mut call).await.unwrap_err();
+    node.launcher.greet();
+    node.launcher.launched().await.runs();
+    assert!(call.await.unwrap().unwrap().into_inner().created);
+}
+
+/// A process that ended before its beginning was told is seen to have run; one that never began is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_tells_of_the_beginning() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    for (id, began) in [("brief", true), ("never", false)] {
+        let mut calls = client.clone();
+        let call = tokio::spawn(async move { calls.run(request(id)).await });
+        let shim = node.launcher.launched().await;
+        if began {
+            shim.record(State::Running);
+        }
+        shim.record(State::Wiping);
+        shim.write_exit(began.then_some(Exit::Code(0)), None);
+        shim.report(State::Completed);
+        shim.hangs_up();
+        call.await.unwrap().unwrap();
+        wait(&mut client, id).await;
+        let kinds: Vec<_> = node.events(id, Kind::Completed).await.iter().map(Event::kind).collect();
+        let life = [Kind::Reserved, Kind::Initializing, Kind::Created, Kind::Running, Kind::Wiping, Kind::Completed];
+        let brief = |kind: &Kind| began || !matches!(kind, Kind::Created | Kind::Running);
+        assert_eq!(kinds, life.into_iter().filter(brief).collect::<Vec<_>>());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
