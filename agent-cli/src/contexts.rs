@@ -169,6 +169,9 @@ impl Contexts {
         let read = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text));
         match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(fault(path, format!("{error}: set HOME, or {CONTEXTS}, to what this user may read")));
+            }
             Err(error) => return Err(fault(path, error)),
             Ok(length) if length as u64 > FILE_MAX => {
                 return Err(fault(path, format!("is larger than {FILE_MAX} bytes")));
