@@ -238,32 +238,6 @@ pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), nice)?)
 }
 
-/// Until it is dropped the calling process takes the processor from nobody when it is woken: SCHED_BATCH. It begins at once where a
-/// processor has nothing to do.
-#[derive(Debug)]
-pub struct Patient(());
-
-impl Patient {
-    /// Begins. What the kernel refuses is done without.
-    #[must_use]
-    pub fn begin() -> Self {
-        Self::set(libc::SCHED_BATCH);
-        Self(())
-    }
-
-    fn set(policy: i32) {
-        let none = libc::sched_param { sched_priority: 0 };
-        // SAFETY: the pointer is to a value of the type that the call reads.
-        unsafe { libc::sched_setscheduler(0, policy, &raw const none) };
-    }
-}
-
-impl Drop for Patient {
-    fn drop(&mut self) {
-        Self::set(libc::SCHED_OTHER);
-    }
-}
-
 /// The mount namespace of a process. As long as the descriptor is open, what is mounted there stays, also when the
 /// process has ended: [`enter_namespaces`] takes it.
 ///

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use executor_core::protocol::{Reason, Refused};
 use executor_sys::memfile::MemFile;
-use executor_sys::process::{self, Patient};
+use executor_sys::process;
 use executor_sys::ready::readable_by;
 use executor_sys::seqpacket::Seqpacket;
 use libcontainer::container::Container;
@@ -140,8 +140,6 @@ impl Created {
             errno: 0,
         };
         let payload = payload.map(AsFd::as_fd);
-        // A program that is there for a moment only shall not wait until its beginning is told.
-        let _patient = Patient::begin();
         let sent = match self.order.take() {
             Some(order) => order.send(&self.socket, payload),
             None => self.socket.send(b"start", payload.as_slice()),
