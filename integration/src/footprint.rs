@@ -25,8 +25,8 @@ pub struct Footprint {
     /// Shims, processes of containers and zombies of either: all of the daemon's processes except executord and the
     /// launcher.
     pub processes: BTreeSet<i32>,
-    /// Open descriptors of executord and of the launcher.
-    pub descriptors: [usize; 2],
+    /// What the open descriptors of executord and of the launcher lead to, sorted.
+    pub descriptors: [Vec<String>; 2],
     /// Files and directories below the run and state directories, except the ledger's.
     pub files: BTreeSet<PathBuf>,
     /// Number of shells that wait. They come and go with the containers that they become: what is theirs is not listed.
@@ -49,7 +49,7 @@ impl Footprint {
             mounts: mounts(home, launcher),
             cgroups: cgroups(&run),
             processes: others,
-            descriptors: [host::descriptors(executord), launcher.map_or(0, host::descriptors)],
+            descriptors: [host::descriptor_kinds(executord), launcher.map(host::descriptor_kinds).unwrap_or_default()],
             files,
             shells: waiting.len(),
             remaining: info.remaining,
@@ -75,9 +75,9 @@ impl Footprint {
             tell("files", &self.files.difference(&before.files).collect::<Vec<_>>());
         }
         for (which, (now, before)) in
-            ["executord", "launcher"].iter().zip(self.descriptors.iter().zip(before.descriptors))
+            ["executord", "launcher"].iter().zip(self.descriptors.iter().zip(&before.descriptors))
         {
-            if *now > before {
+            if now.len() > before.len() {
                 tell(&format!("descriptors of {which}"), &(now, "there were", before));
             }
         }

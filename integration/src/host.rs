@@ -38,6 +38,16 @@ pub fn status(pid: i32, name: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
 }
 
+/// What the open descriptors of a process lead to, without numbers that differ from one to the next.
+pub fn descriptor_kinds(pid: i32) -> Vec<String> {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
+    let mut kinds: Vec<String> =
+        links.map(|link| link.to_string_lossy().split(":[").next().unwrap_or_default().to_owned()).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
 /// Number of open descriptors of a process.
 pub fn descriptors(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)

@@ -43,8 +43,8 @@ fn two_hundred_containers_leave_nothing() {
     // The control: what must be gone afterwards is there now.
     let during = daemon.footprint();
     assert!(during.processes.len() >= 2 * CONTAINERS && during.cgroups.len() >= before.cgroups.len() + CONTAINERS);
-    assert!(during.descriptors[0] >= before.descriptors[0] + CONTAINERS, "{:?}", during.descriptors);
-    assert!(during.descriptors[1] >= before.descriptors[1] + CONTAINERS, "{:?}", during.descriptors);
+    assert!(during.descriptors[0].len() >= before.descriptors[0].len() + CONTAINERS, "{:?}", during.descriptors);
+    assert!(during.descriptors[1].len() >= before.descriptors[1].len() + CONTAINERS, "{:?}", during.descriptors);
     assert_eq!(daemon.api.info().containers["running"], CONTAINERS as u32);
 
     for_all(&daemon, CONTAINERS, |mut rpc, id| async move {
