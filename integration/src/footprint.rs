@@ -25,7 +25,7 @@ pub struct Footprint {
     /// Shims, processes of containers and zombies of either: all of the daemon's processes except executord and the
     /// launcher.
     pub processes: BTreeSet<i32>,
-    /// What the open descriptors of executord and of the launcher lead to, sorted.
+    /// Targets of the open descriptors of executord and of the launcher, sorted.
     pub descriptors: [Vec<String>; 2],
     /// Files and directories below the run and state directories, except the ledger's.
     pub files: BTreeSet<PathBuf>,

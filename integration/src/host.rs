@@ -38,7 +38,7 @@ pub fn status(pid: i32, name: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
 }
 
-/// What the open descriptors of a process lead to, without numbers that differ from one to the next.
+/// Targets of the open descriptors of a process, sorted: paths, or kinds such as `socket`, without the kernel's numbers.
 pub fn descriptor_kinds(pid: i32) -> Vec<String> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -50,5 +50,5 @@ pub fn descriptor_kinds(pid: i32) -> Vec<String> {
 
 /// Number of open descriptors of a process.
 pub fn descriptors(pid: i32) -> usize {
-    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+    descriptor_kinds(pid).len()
 }

@@ -472,6 +472,7 @@ impl Actor {
 
     /// Goes on to a state before `completed`, and publishes it.
     fn advance(&mut self, reached: State) {
+        let is_later = reached > self.facts.state;
         let passed = advance(self.facts.state, reached, self.facts.started_at.is_some());
         self.facts.state = self.facts.state.max(reached);
         self.goes_on_to(self.facts.state);
@@ -495,12 +496,8 @@ impl Actor {
         if runs && self.renewing.is_none() {
             self.renewing = Renewing::begin(&self.node, &self.handle, &facts);
         }
-        let mut later = false;
-        for state in passed {
-            self.report(state);
-            later = true;
-        }
-        if later {
+        passed.for_each(|state| self.report(state));
+        if is_later {
             self.node.ledger.put(facts);
         }
     }

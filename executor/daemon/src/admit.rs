@@ -103,8 +103,7 @@ async fn admit(
     let mut plan = plan_with(plan, problem)?;
     Node::check_id(&plan.id)?;
     let used = node.registry.get(&plan.id);
-    node.launcher.first_heard().await;
-    let key = tag_key(node)?;
+    let key = tag_key(node).await?;
     let tag = match &identity {
         None => tag::of(&key, request),
         Some(identity) => identity.as_it_came(request, |request| tag::of(&key, request)),
@@ -138,7 +137,7 @@ async fn admit(
     let mut sources = Vec::new();
     let is_filled = !referred.asked.is_empty() || identity.is_some();
     if !referred.asked.is_empty() {
-        let fetched = references::fetch(node, &referred.asked, &tag_key(node)?).await?;
+        let fetched = references::fetch(node, &referred.asked, &tag_key(node).await?).await?;
         references::fill(request, &referred.asked, fetched.values)?;
         sources = fetched.records;
     }
@@ -189,8 +188,7 @@ async fn make_pod(
     plan: Plan,
     request: &v1::CreatePodRequest,
 ) -> Result<(Arc<Handle>, bool), Problem> {
-    node.launcher.first_heard().await;
-    let tag = tag::of_pod(&tag_key(node)?, request);
+    let tag = tag::of_pod(&tag_key(node).await?, request);
     if let Some(handle) = node.registry.get(&plan.id) {
         return same_container(handle, &tag);
     }
@@ -288,8 +286,9 @@ impl Drop for Unlaunched<'_> {
     }
 }
 
-/// Returns the key of request tags.
-fn tag_key(node: &Node) -> Result<TagKey, Problem> {
+/// Returns the key of request tags, which comes with the launcher's first greeting.
+async fn tag_key(node: &Node) -> Result<TagKey, Problem> {
+    node.launcher.first_heard().await;
     node.launcher.tag_key().ok_or_else(|| {
         let none = || Problem::new(Kind::Unavailable, "the launcher gave no usable key for request tags");
         node.launcher.session().err().unwrap_or_else(none)

@@ -1,6 +1,7 @@
 //! The connection to the launcher: one task keeps it up, any task launches or removes containers over it.
 //!
-//! While there is none, calls fail at once with the reason. Containers run on: their shims are connected to this daemon
+//! While there is none, calls fail at once with the reason; only after the daemon's own start a new container waits for the first
+//! greeting. Containers run on: their shims are connected to this daemon
 //! directly.
 
 mod layers;

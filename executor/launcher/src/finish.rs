@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use executor_core::plan::Network;
+use executor_core::plan::{Network, Plan};
 use executor_core::record::{
     ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
 };
@@ -103,9 +103,7 @@ impl Remains {
     /// Tells whether nothing is to be waited for until the end of this container: no process, no plugin, no large files.
     pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
-        plan.writable_files.is_none()
-            && !(plan.network == Network::Cni && plan.makes_network())
-            && host.hierarchies.pids(&self.cgroup).is_empty()
+        plan.writable_files.is_none() && !leaves_a_network(plan) && host.hierarchies.pids(&self.cgroup).is_empty()
     }
 
     /// Overwrites every secret that this process can reach. What could not be overwritten stays in `volumes`.
@@ -162,7 +160,7 @@ impl Remains {
             log::line(Level::Error, &id, format_args!("{error}"));
         }
         // Its address was given out by a plugin, its ports are the host's: who is told of the end may ask for them again.
-        if container.plan.network == Network::Cni && container.plan.makes_network() {
+        if leaves_a_network(&container.plan) {
             self.detach(host, &id);
         }
         let finish = now().since(ended_at);
@@ -251,6 +249,11 @@ impl Remains {
             log::line(Level::Error, id, format_args!("the writable layer was not removed: {error}"));
         }
     }
+}
+
+/// Tells whether plugins of CNI have to take something back at a container's end.
+fn leaves_a_network(plan: &Plan) -> bool {
+    plan.network == Network::Cni && plan.makes_network()
 }
 
 /// Wipes a volume, again and again where somebody has a lease on one of its files.

@@ -292,6 +292,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // before who is told of the end asks for them
     let told = matches!(recorded, Recorded::Yes);
+    // Without room for the record it is not over: whoever waits learns that.
     control.reached(if told { State::Completed } else { State::Wiping });
     // Nobody waits for this but a deletion, and a container that needs the room.
     control.pace().begin(REMOVAL);

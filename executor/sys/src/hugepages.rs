@@ -20,8 +20,8 @@ const COLLAPSE: i32 = 25;
 /// # Errors
 /// The kernel has none, cannot do it, or is short of memory. The file is as good as before.
 pub fn collapse(file: impl AsFd, len: usize) -> io::Result<()> {
-    let room = NonZeroUsize::new(len + HUGE_PAGE).ok_or(io::ErrorKind::InvalidInput)?;
     let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
+    let room = len.saturating_add(HUGE_PAGE);
     // SAFETY: a new mapping at an address that the kernel chooses; nothing refers to it.
     let reserved = unsafe { mmap_anonymous(None, room, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE)? };
     let start = NonZeroUsize::new(reserved.as_ptr().addr().next_multiple_of(HUGE_PAGE));

@@ -1,4 +1,4 @@
-//! What a launch hands over, and how it is overwritten where nobody takes it.
+//! The descriptors that executord hands to the launcher for a launch. Their secrets are overwritten where nobody takes them over.
 
 use std::sync::Arc;
 

@@ -41,7 +41,7 @@ struct Piece {
     dropped: usize,
 }
 
-/// What can be told of a packed event without parsing its JSON.
+/// An event that is kept as JSON in a piece: what is looked up without parsing it, and where it ends.
 #[derive(Debug)]
 pub(super) struct Packed {
     cursor: u64,

@@ -9,7 +9,7 @@ use std::time::Instant;
 use executor_core::protocol::{Reason, Refused};
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
-use executor_sys::ready::readable_by;
+use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
@@ -180,7 +180,7 @@ impl Created {
 
     /// Tells whether init has ended already.
     pub(super) fn has_ended(&self) -> bool {
-        readable_by(&self.pidfd, Instant::now()).unwrap_or(false)
+        is_readable(&self.pidfd)
     }
 
     /// Ends init, if it has not ended, and takes it.
