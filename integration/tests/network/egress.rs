@@ -332,7 +332,7 @@ fn a_replacement_has_no_gap() {
     ];
     let before = (count("allowed"), count("refused"));
     let mut rounds = 0;
-    while rounds < 16 || count("allowed") < before.0 + 50 || count("refused") < before.1 + 50 {
+    while rounds < 40 || count("allowed") < before.0 + 50 || count("refused") < before.1 + 50 {
         let updated = set(&daemon, "c", true, &sets[rounds % sets.len()]).unwrap();
         rounds += 1;
         assert_eq!(updated.egress_generation, rounds as u64);
