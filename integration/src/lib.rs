@@ -14,6 +14,7 @@ pub mod host;
 pub mod http2;
 pub mod identity;
 pub mod images;
+pub mod interrupt;
 pub mod lanes;
 pub mod launcher;
 pub mod layers;

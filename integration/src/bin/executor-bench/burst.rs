@@ -7,7 +7,6 @@ use tokio::task::JoinSet;
 
 use crate::Options;
 use crate::client::{Client, TRUE_WITH_SECRET};
-use crate::host::Host;
 use crate::peer::Peer;
 use crate::processor::{Meter, Rest, Used, Watched};
 use crate::stage::{Executor, Stage};
@@ -69,7 +68,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     let mut all: Vec<_> = contestants.iter().map(empty).collect();
     for number in 0..BURSTS {
         for (index, contestant) in contestants.iter().enumerate() {
-            let burst = one(stage.host, contestant, options.burst, rest, &format!("burst-{index}-{number}")).await;
+            let burst = one(contestant, options.burst, rest, &format!("burst-{index}-{number}")).await;
             let (exits, used) = burst.with_context(|| format!("{}: {} at once", contestant.name(), options.burst))?;
             let figures = &mut all[index];
             for (sample, at) in [(&mut figures.first, 1), (&mut figures.median, exits.len().div_ceil(2))] {
@@ -83,13 +82,12 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
 }
 
 async fn one(
-    host: &Host,
     contestant: &Contestant<'_>,
     count: u32,
     rest: Rest,
     prefix: &str,
 ) -> anyhow::Result<(Vec<Duration>, Used)> {
-    host.go_on().await?;
+    integration::interrupt::go_on()?;
     let watched = match contestant {
         Contestant::Peer(_) => Watched::Programs,
         Contestant::Executor(executor) => Watched::Daemon(&executor.daemon),

@@ -1,7 +1,6 @@
 //! Many runs, eight at a time: the number of incorrect ones, and the processor time of each.
 
 use crate::client::TRUE_WITH_SECRET;
-use crate::host::Host;
 use crate::processor::{Meter, Rest, Used, Watched};
 use crate::stage::Executor;
 use crate::throughput::of_executor;
@@ -22,8 +21,8 @@ pub(crate) struct Failures {
 }
 
 /// Runs the containers and counts failures; a failure does not end the measurement.
-pub(crate) async fn measure(host: &Host, executor: &Executor) -> anyhow::Result<Failures> {
-    host.go_on().await?;
+pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Failures> {
+    integration::interrupt::go_on()?;
     let rest = Rest::measure().await?;
     let meter = Meter::start(rest, Watched::Daemon(&executor.daemon))?;
     let run = of_executor(&executor.client, TRUE_WITH_SECRET, LANES, RUNS, "failures").await;

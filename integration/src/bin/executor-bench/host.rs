@@ -2,10 +2,8 @@
 //! containers' init processes, a runtime directory on a tmpfs, and removal of all cgroups at the end.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
@@ -18,7 +16,6 @@ pub(crate) struct Host {
     pub(crate) kernel: String,
     pub(crate) cpus: usize,
     roots: Vec<PathBuf>,
-    interrupted: Arc<AtomicBool>,
 }
 
 impl Host {
@@ -44,25 +41,7 @@ impl Host {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             roots: if v1.is_empty() { v2 } else { v1 },
-            interrupted: Arc::default(),
         })
-    }
-
-    /// Makes Ctrl-C fail [`Host::go_on`] from now on instead of ending this process at once.
-    pub(crate) fn watch_for_interrupt(&self) {
-        let interrupted = Arc::clone(&self.interrupted);
-        tokio::spawn(async move {
-            if tokio::signal::ctrl_c().await.is_ok() {
-                interrupted.store(true, Ordering::Relaxed);
-            }
-        });
-    }
-
-    /// Fails once Ctrl-C was pressed, so that everything unwinds and cleans up. It is called before each step.
-    pub(crate) async fn go_on(&self) -> anyhow::Result<()> {
-        tokio::task::yield_now().await;
-        ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");
-        Ok(())
     }
 }
 

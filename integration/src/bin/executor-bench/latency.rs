@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use crate::Options;
-use crate::host::Host;
 use crate::peer::Peer;
 use crate::processor::{Meter, Rest, Used, Watched};
 use crate::run::Run;
@@ -109,14 +108,13 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     let peers = stage.peers.iter().map(Contestant::Peer);
     let contestants: Vec<_> =
         peers.chain(stage.ours(options).into_iter().map(Box::new).map(Contestant::Executor)).collect();
-    rounds(options, stage.host, "bench", &contestants).await
+    rounds(options, "bench", &contestants).await
 }
 
 /// Runs all rounds and blocks. The first failure ends the measurement: figures of some of the runs would be worth
 /// nothing.
 pub(crate) async fn rounds(
     options: &Options,
-    host: &Host,
     prefix: &str,
     contestants: &[Contestant<'_>],
 ) -> anyhow::Result<Latencies> {
@@ -126,7 +124,7 @@ pub(crate) async fn rounds(
     for round in 0..WARM_UP + options.runs {
         shuffle.shuffle(&mut order);
         for &index in &order {
-            host.go_on().await?;
+            integration::interrupt::go_on()?;
             let run = contestants[index].run(format!("{prefix}-{index}-{round}")).await?;
             if round >= WARM_UP {
                 all[index].add(&run);
@@ -137,7 +135,7 @@ pub(crate) async fn rounds(
     for block in 0..options.runs.div_ceil(BLOCK) {
         shuffle.shuffle(&mut order);
         for &index in &order {
-            host.go_on().await?;
+            integration::interrupt::go_on()?;
             let used = contestants[index].block(rest, &format!("{prefix}-{index}-block-{block}")).await?;
             all[index].used.add(used);
         }

@@ -162,7 +162,7 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
 async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     settings::check_names(&options.settings)?;
-    host.watch_for_interrupt();
+    integration::interrupt::watch()?;
     let scratch = tempfile::Builder::new().prefix("executor-bench.").tempdir()?;
     let run = RuntimeDirectory::mount(scratch.path())?;
     let profile = options.seccomp.as_deref().map(seccomp::load).transpose()?;
@@ -194,27 +194,27 @@ async fn one(options: &Options, stage: &Stage<'_>, part: Part, report: &mut Repo
         Part::Latency => report.latency(&latency::measure(options, stage).await?),
         Part::Throughput => report.throughput(&throughput::measure(options, stage).await?),
         Part::Burst => report.burst(&burst::measure(options, stage).await?),
-        Part::Redaction => report.redaction(&redaction::measure(stage.host).await?),
+        Part::Redaction => report.redaction(&redaction::measure()?),
         Part::Strangers => report.strangers(&strangers::measure().await?),
         Part::Memory => {
             for executor in &stage.executors {
-                report.memory(&memory::measure(stage.host, executor).await?);
+                report.memory(&memory::measure(executor).await?);
             }
         }
         Part::Many => {
             for executor in &stage.executors {
-                report.many(&many::measure(options, stage.host, executor).await?);
+                report.many(&many::measure(options, executor).await?);
             }
         }
         Part::Failures => {
             for executor in &stage.executors {
-                report.failures(&failures::measure(stage.host, executor).await?);
+                report.failures(&failures::measure(executor).await?);
             }
         }
         Part::Images => {
             let Some(images) = &stage.images else { return Ok(()) };
             for executor in &stage.executors {
-                let latencies = roots::measure(options, stage, images, executor).await?;
+                let latencies = roots::measure(options, images, executor).await?;
                 report.images(&executor.name, &latencies);
             }
         }

@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use crate::Options;
 use crate::client::PAUSE;
 use crate::daemon::Daemon;
-use crate::host::Host;
 use crate::processes::{self, Memory};
 use crate::processor::{Meter, Rest, Used, Watched};
 use crate::stage::Executor;
@@ -86,7 +85,7 @@ impl Left {
 }
 
 /// Starts the containers, measures, and deletes them.
-pub(crate) async fn measure(options: &Options, host: &Host, executor: &Executor) -> anyhow::Result<Many> {
+pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::Result<Many> {
     let (count, daemon) = (options.many, &executor.daemon);
     // The first container makes directories that stay.
     executor.client.start("many-first", PAUSE).await?;
@@ -95,7 +94,7 @@ pub(crate) async fn measure(options: &Options, host: &Host, executor: &Executor)
     let before = Left::count(daemon)?;
 
     let (meter, began) = (Meter::start(rest, Watched::Daemon(daemon))?, Instant::now());
-    let started = for_all(host, executor, count, Call::Start).await;
+    let started = for_all(executor, count, Call::Start).await;
     let measured = async {
         let mut started = started?;
         let (start, start_used) = (began.elapsed(), meter.stop(count).await?);
@@ -113,7 +112,7 @@ pub(crate) async fn measure(options: &Options, host: &Host, executor: &Executor)
     let measured: anyhow::Result<_> = measured.await;
 
     let (meter, began) = (Meter::start(rest, Watched::Daemon(daemon))?, Instant::now());
-    let deleted = for_all(host, executor, count, Call::Delete).await;
+    let deleted = for_all(executor, count, Call::Delete).await;
     let delete = began.elapsed();
     let (start, start_used, first, last, part, memory) = measured?;
     deleted?;
@@ -144,8 +143,8 @@ enum Call {
 
 /// Makes a call for each container, [`LANES`] at a time. Returns when each was answered; the first error is returned
 /// when all lanes have ended.
-async fn for_all(host: &Host, executor: &Executor, count: u32, call: Call) -> anyhow::Result<Vec<Instant>> {
-    host.go_on().await?;
+async fn for_all(executor: &Executor, count: u32, call: Call) -> anyhow::Result<Vec<Instant>> {
+    integration::interrupt::go_on()?;
     let mut lanes = JoinSet::new();
     for lane in 0..LANES {
         let client = executor.client.lane().await?;

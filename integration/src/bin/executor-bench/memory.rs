@@ -3,7 +3,6 @@
 use anyhow::ensure;
 
 use crate::client::PAUSE;
-use crate::host::Host;
 use crate::processes::{self, Memory};
 use crate::stage::Executor;
 
@@ -19,11 +18,11 @@ pub(crate) struct Idle {
 }
 
 /// Starts the containers, measures, and removes them.
-pub(crate) async fn measure(host: &Host, executor: &Executor) -> anyhow::Result<Idle> {
+pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Idle> {
     let before = Memory::read(&executor.daemon)?;
     let mut outcome = Ok(());
     for number in 0..CONTAINERS {
-        host.go_on().await?;
+        integration::interrupt::go_on()?;
         outcome = executor.client.start(&format!("idle-{number}"), PAUSE).await;
         if outcome.is_err() {
             break;

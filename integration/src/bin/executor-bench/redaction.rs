@@ -16,7 +16,6 @@ use executor_core::logline::CHUNK_MAX;
 use executor_core::plan::Redaction;
 use executor_secrets::redact::{Redactor, Stream, Watched};
 
-use crate::host::Host;
 use crate::stats::{Sample, Shuffle};
 
 /// Number of rounds. In each, every contestant masks all of the output once.
@@ -57,7 +56,7 @@ struct Contestant<'a> {
 }
 
 /// Measures every contestant.
-pub(crate) async fn measure(host: &Host) -> anyhow::Result<Speeds> {
+pub(crate) fn measure() -> anyhow::Result<Speeds> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let values = values(&mut random);
     let (output, printed) = log(&values, &mut random);
@@ -82,7 +81,7 @@ pub(crate) async fn measure(host: &Host) -> anyhow::Result<Speeds> {
     let mut shuffle = Shuffle::default();
     let mut out = Vec::with_capacity(2 * OUTPUT);
     for _ in 0..ROUNDS {
-        host.go_on().await?;
+        integration::interrupt::go_on()?;
         shuffle.shuffle(&mut order);
         for index in &order {
             contestants[*index].go(&mut out);

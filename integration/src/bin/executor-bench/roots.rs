@@ -6,15 +6,10 @@ use crate::Options;
 use crate::client::TRUE;
 use crate::images::Images;
 use crate::latency::{Contestant, Latencies, rounds};
-use crate::stage::{Executor, Ours, Stage};
+use crate::stage::{Executor, Ours};
 
 /// Measures a daemon's starts, interleaved like every latency. The first contestant is `dir:`.
-pub(crate) async fn measure(
-    options: &Options,
-    stage: &Stage<'_>,
-    images: &Images,
-    executor: &Executor,
-) -> anyhow::Result<Latencies> {
+pub(crate) async fn measure(options: &Options, images: &Images, executor: &Executor) -> anyhow::Result<Latencies> {
     let mut clients = vec![("dir:".to_owned(), executor.client.lane().await?)];
     for (reference, layers) in images.references() {
         let plural = if layers == 1 { "" } else { "s" };
@@ -22,5 +17,5 @@ pub(crate) async fn measure(
     }
     let ours = |(name, client)| Ours { name, daemon: &executor.daemon, client, shape: TRUE };
     let contestants: Vec<_> = clients.into_iter().map(ours).map(Box::new).map(Contestant::Executor).collect();
-    rounds(options, stage.host, "image", &contestants).await
+    rounds(options, "image", &contestants).await
 }

@@ -51,14 +51,14 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     let mut our_figures: Vec<_> = ours.iter().map(|ours| Throughput::named(&ours.name)).collect();
     for lanes in LANES {
         for (peer, figures) in peers.iter().zip(&mut peer_figures) {
-            stage.host.go_on().await?;
+            integration::interrupt::go_on()?;
             let meter = Meter::start(rest, Watched::Programs)?;
             let ended = peer.run_at_once(lanes, containers, &format!("rate-{lanes}"));
             let (_, took) = ended.with_context(|| format!("{lanes} at once"))?;
             figures.add(containers, took, meter.stop(containers).await?);
         }
         for (index, (ours, figures)) in ours.iter().zip(&mut our_figures).enumerate() {
-            stage.host.go_on().await?;
+            integration::interrupt::go_on()?;
             warm_up(ours, &format!("rate-{index}-{lanes}-first")).await?;
             let meter = Meter::start(rest, Watched::Daemon(ours.daemon))?;
             let run = of_executor(&ours.client, ours.shape, lanes, containers, &format!("rate-{index}")).await;

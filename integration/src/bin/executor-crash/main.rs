@@ -33,6 +33,7 @@ use std::time::Instant;
 
 use anyhow::ensure;
 use clap::Parser;
+use integration::interrupt;
 
 use crate::installations::{Installations, Operation};
 use crate::renewals::{Renewals, Renewing};
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     ensure!(nix::unistd::geteuid().is_root(), "containers and ptrace need root");
+    interrupt::watch()?;
     if !options.operation.is_empty() {
         return Run::over(Installations::new()?).all(&options.operation, options);
     }
@@ -204,7 +206,10 @@ impl<N: Node> Run<N> {
     /// Runs one life with a kill. Returns false if the life ended before call `at`.
     fn kill_at(&mut self, target: N::Target, at: u64) -> anyhow::Result<bool> {
         let begun = Instant::now();
-        let outcome = self.node.kill_at(target, at)?;
+        let outcome = self.node.kill_at(target, at);
+        // What an interrupt does to a life, to the daemons too, is no finding.
+        interrupt::go_on()?;
+        let outcome = outcome?;
         let killed = outcome.kill.is_some();
         let name = N::name(target);
         if !outcome.verdict.wrong.is_empty() {
