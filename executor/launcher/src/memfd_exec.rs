@@ -15,6 +15,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_
 /// Variables that the new process keeps. `LISTEN_FDS` above all must not: libcontainer hands descriptors on to
 /// the container where it is set.
 const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM", "RUST_BACKTRACE", "INVOCATION_ID"];
+/// glibc keeps up to seven freed pieces of each length where they lie. After a fork they would hold on to pages all over the heap.
+const ALLOCATOR: &[u8] = b"GLIBC_TUNABLES=glibc.malloc.tcache_count=0";
 const NAME: &str = "executor-launcher";
 /// Name of a launcher's thread until the run directory is its own.
 pub(crate) const STARTING: &CStr = c"executor-start";
@@ -62,6 +64,7 @@ fn become_copy(file: &std::fs::File) -> io::Result<std::convert::Infallible> {
     let env = KEPT
         .iter()
         .filter_map(|name| std::env::var_os(name).map(|value| [name.as_bytes(), b"=", value.as_bytes()].concat()))
+        .chain([ALLOCATOR.to_vec()])
         .map(|pair| string(&pair))
         .collect::<io::Result<Vec<_>>>()?;
     executor_sys::process::close_on_exec_from(3)?;

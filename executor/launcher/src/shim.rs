@@ -60,6 +60,7 @@ use executor_core::lifecycle::State;
 use executor_core::record::{ContainerRecord, Failure, FailureKind, Timings};
 use executor_core::time::Timestamp;
 use executor_secrets::TokenDigest;
+use executor_sys::heap;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, SignalEvents};
 use executor_sys::pulse::Pulse;
@@ -337,7 +338,7 @@ fn shrink(watch: &watch::Watch, id: &str) {
     {
         log::line(Level::Warning, id, format_args!("unused memory is not given back: {error}"));
     }
-    process::trim_heap();
+    heap::trim();
     if let Err(error) = process::trim_stack() {
         log::line(Level::Warning, "", format_args!("unused stack was not given back: {error}"));
     }

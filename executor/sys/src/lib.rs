@@ -6,6 +6,7 @@
 pub mod capabilities;
 pub mod entry;
 pub mod events;
+pub mod heap;
 pub mod holes;
 pub mod hugepages;
 pub mod identity;

@@ -106,13 +106,6 @@ pub fn execve(path: &CStr, args: &StringArray, env: &StringArray) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Gives memory that the allocator holds but does not use back to the kernel: a shim waits for as long as its
-/// container lives.
-pub fn trim_heap() {
-    // SAFETY: malloc_trim has no precondition.
-    unsafe { libc::malloc_trim(0) };
-}
-
 /// Gives the pages of the stack that are no longer in use back to the kernel, and with them what deeper calls left
 /// there.
 ///

@@ -27,6 +27,7 @@ use executor_core::spec::{self, Held, Skeleton};
 use executor_core::time::Timestamp;
 use executor_core::validate::{Draft, recheck, validate};
 use executor_sys::events::Events;
+use executor_sys::heap;
 use executor_sys::identity;
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{Attributes, clone_tree, open_dir, set_attributes};
@@ -109,7 +110,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
             return 1;
         }
     };
-    process::trim_heap();
+    heap::trim();
     let _ = process::trim_stack();
     rehearse(host);
     match wait(&lifeline, &shell) {

@@ -21,6 +21,7 @@ use executor_core::placement::MountPoint;
 use executor_core::record::{ContainerRecord, Exit, Prepared};
 use executor_core::spec;
 use executor_sys::events::Events;
+use executor_sys::heap;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork, SignalEvents};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
@@ -186,7 +187,7 @@ fn settle(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) ->
     process::close_all_but(&kept.collect::<Vec<_>>())?;
     rustix::thread::set_name(c"executor-steps")?;
     process::forbid_dumps()?;
-    process::trim_heap();
+    heap::trim();
     SignalEvents::take(&[Signal::SIGCHLD])
 }
 

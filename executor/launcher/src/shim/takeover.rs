@@ -19,7 +19,7 @@ use executor_core::spec::Held;
 use executor_core::users::ResolvedUser;
 use executor_sys::privileges::{Credentials, become_within};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
-use executor_sys::{capabilities, process, pty, root};
+use executor_sys::{capabilities, heap, process, pty, root};
 use nix::sys::resource::{Resource, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +155,7 @@ pub(super) fn carry_out(socket: &Seqpacket) -> Result<(Part, Option<OwnedFd>), S
 /// a container's is read, so that the kernel has given this process the memory for that.
 fn ready(socket: &Seqpacket) {
     let _ = process::close_all_but(&[socket.as_fd()]); // done again before the program
-    process::trim_heap();
+    heap::trim();
     let _ = process::trim_stack();
     let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
     let part = Part { user, terminal: false, role: InitRole::Program, options: HostOptions::default() };

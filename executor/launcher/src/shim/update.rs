@@ -25,6 +25,7 @@ use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
 use executor_core::update::{FileUpdate, Next, Placed, forbidden};
 use executor_core::validate::{Policy, Violation, recheck};
 use executor_secrets::volume::{Pass, Replaced, Rotation, Volume};
+use executor_sys::heap;
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, open_dir};
 use executor_sys::process;
@@ -112,7 +113,7 @@ pub(super) fn wipe_due(ready: &mut Ready) {
         false
     });
     if before > 0 && ready.generations.0.is_empty() {
-        process::trim_heap();
+        heap::trim();
     }
 }
 
