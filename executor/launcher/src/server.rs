@@ -344,6 +344,14 @@ impl Server {
         self.shims.values_mut().for_each(|shim| shim.hear(kind));
     }
 
+    /// Takes what the shim of this container, if it has one, has told.
+    fn hear_shim(&mut self, id: &ContainerId) -> Option<&mut Shim> {
+        let kind = self.volume_kind();
+        let shim = self.shims.get_mut(id)?;
+        shim.hear(kind);
+        Some(shim)
+    }
+
     /// Returns the kind of file system that secret files are in on this host.
     fn volume_kind(&self) -> VolumeKind {
         if self.host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs }
@@ -367,7 +375,7 @@ impl Server {
     fn shim_has_ended(&mut self, id: &ContainerId) {
         // To finish a container can take a while, of each of several.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-        self.hear_shims(); // its last words may not have been heard yet
+        self.hear_shim(id); // its last words may not have been heard yet
         let Some(shim) = self.shims.remove(id) else { return };
         self.unreaped = true;
         if !is_readable(&shim.pidfd) {

@@ -104,8 +104,7 @@ impl Server {
 
     /// Opens the environment that a container keeps, by the launcher's handle of its volume. It is not read here.
     fn environment(&mut self, id: &ContainerId, created_at: u64) -> Result<Stored, Refused> {
-        self.hear_shims();
-        let shim = self.shims.get(id).filter(|shim| shim.created_at == Timestamp(created_at));
+        let shim = self.hear_shim(id).filter(|shim| shim.created_at == Timestamp(created_at));
         let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| exec::no_environment(id))?;
         volume.environment().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => exec::no_environment(id),

@@ -205,8 +205,7 @@ impl Server {
     fn launch(&mut self, launch: Launch, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         let id: ContainerId =
             launch.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
-        self.hear_shims();
-        if self.shims.get(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
+        if self.hear_shim(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
             self.shim_has_ended(&id);
         }
         if self.shims.contains_key(&id) {
