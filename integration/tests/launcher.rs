@@ -87,6 +87,21 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     assert!(after.cgroups.is_empty() && !after.mounts.iter().any(|mount| mount.contains("executor")), "{after:?}");
 }
 
+/// Which of two streams was written first cannot be seen. But what a process printed before an error is kept before it.
+#[test]
+fn what_was_printed_before_an_error_is_kept_before_it() {
+    const LINES: usize = 500;
+    let launcher = Launcher::start(&[]);
+    let (draft, payload) = sh("for i in $(seq 500); do echo out$i; echo err$i >&2; done");
+    launcher.launch(&plan("order", draft), &payload).unwrap().reach(State::Completed).unwrap();
+    let log = launcher.log("order");
+    let words: Vec<&str> = log.lines().filter_map(|line| line.split(' ').next_back()).collect();
+    let place = |word: String| words.iter().position(|other| *other == word);
+    let places: Vec<_> = (1..=LINES).map(|i| (place(format!("out{i}")), place(format!("err{i}")))).collect();
+    assert!(places.iter().all(|(out, err)| out.is_some() && err.is_some()), "every line is there: {log}");
+    assert!(places.iter().all(|(out, err)| out < err), "{log}");
+}
+
 #[test]
 fn a_program_that_is_not_there_is_a_result_with_its_errno() {
     let launcher = Launcher::start(&[]);

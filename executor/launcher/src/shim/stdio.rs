@@ -84,6 +84,8 @@ struct Pipe {
     torn: Vec<u8>,
     /// Time when what is held back goes out, if nothing comes.
     flush_at: Option<Instant>,
+    /// Nothing more comes.
+    ended: bool,
 }
 
 impl Source {
@@ -95,7 +97,24 @@ impl Source {
 impl Pipe {
     fn new(stream: Stream, source: &Rc<Source>, process: Option<usize>, file: File) -> Self {
         let (source, masked) = (Rc::clone(source), redact::Stream::default());
-        Self { stream, source, process, file, masked, torn: Vec::new(), flush_at: None }
+        Self { stream, source, process, file, masked, torn: Vec::new(), flush_at: None, ended: false }
+    }
+
+    /// Reads as much as there is and no more: a shim whose container is silent holds no buffer. `None` where nothing more comes.
+    fn read(&mut self) -> Option<Vec<u8>> {
+        let waiting = rustix::io::ioctl_fionread(&self.file)
+            .map_or(CHUNK_MAX, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_MAX));
+        let mut buffer = vec![0; waiting.clamp(1, CHUNK_MAX)]; // one byte sees the end
+        let length = match self.file.read(&mut buffer) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Ok(length) if length > 0 => length,
+            _ => {
+                self.ended = true;
+                return None;
+            }
+        };
+        buffer.truncate(length);
+        Some(buffer)
     }
 }
 
@@ -237,28 +256,24 @@ impl Log {
     fn take_some(&mut self, meant: impl Fn(Option<usize>) -> bool) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
-        pipes.retain_mut(|pipe| {
-            if !meant(pipe.process) {
-                return true;
+        for of_one in pipes.chunk_by_mut(|one, next| one.process == next.process) {
+            if !meant(of_one[0].process) {
+                continue;
             }
-            // As much as there is and no more: a shim whose container is silent holds no buffer. One byte sees the end.
-            let waiting = rustix::io::ioctl_fionread(&pipe.file)
-                .map_or(CHUNK_MAX, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_MAX));
-            let mut buffer = vec![0; waiting.clamp(1, CHUNK_MAX)];
-            let goes_on = match pipe.file.read(&mut buffer) {
-                Ok(0) => false,
-                Ok(length) => {
-                    self.take(pipe, &buffer[..length]);
-                    more = true;
-                    true
+            // Standard error is read first and taken last: what was printed before an error is there by then.
+            let mut read: Vec<_> = of_one.iter_mut().rev().map(Pipe::read).collect();
+            for pipe in of_one {
+                match read.pop() {
+                    Some(Some(bytes)) if !bytes.is_empty() => {
+                        self.take(pipe, &bytes);
+                        more = true;
+                    }
+                    Some(None) => self.flush(pipe),
+                    _ => {}
                 }
-                Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
-            };
-            if !goes_on {
-                self.flush(pipe);
             }
-            goes_on
-        });
+        }
+        pipes.retain(|pipe| !pipe.ended);
         self.pipes = pipes;
         more
     }
