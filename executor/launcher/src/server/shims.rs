@@ -1,0 +1,148 @@
+//! The shims of containers: what they tell, their ends, and those that no longer turn their loop.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use executor_core::ident::ContainerId;
+use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost};
+use executor_core::record::VolumeKind;
+use executor_sys::process;
+use executor_sys::ready::is_readable;
+use prost::Message;
+
+use super::{DEATH_PATIENCE, Server, Stuck};
+use crate::log::{self, Level};
+use crate::sweep::{self, Unwiped};
+use crate::watched::{Killed, Shim};
+
+/// Number of looks at a shim within the time that it has.
+const WATCHES: u32 = 6;
+
+impl Server {
+    /// Takes what every shim has told.
+    pub(super) fn hear_shims(&mut self) {
+        let kind = self.volume_kind();
+        self.shims.values_mut().for_each(|shim| shim.hear(kind));
+    }
+
+    /// Takes what the shim of this container, if it has one, has told.
+    pub(super) fn hear_shim(&mut self, id: &ContainerId) -> Option<&mut Shim> {
+        let kind = self.volume_kind();
+        let shim = self.shims.get_mut(id)?;
+        shim.hear(kind);
+        Some(shim)
+    }
+
+    /// Returns the kind of file system that secret files are in on this host.
+    pub(super) fn volume_kind(&self) -> VolumeKind {
+        if self.host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs }
+    }
+
+    /// Finishes the containers of shims that have ended.
+    pub(super) fn look_after_shims(&mut self, has_ended: impl Fn(&Shim) -> bool) {
+        let ended: Vec<ContainerId> =
+            self.shims.values().filter(|shim| has_ended(shim)).map(|shim| shim.id.clone()).collect();
+        for id in &ended {
+            self.shim_has_ended(id);
+        }
+        if !ended.is_empty()
+            && let Err(error) = self.claims.give_back(&self.ranges(|_| true))
+        {
+            log::line(Level::Warning, "", format_args!("unused ids were not given back: {error}"));
+        }
+    }
+
+    /// Takes a shim that has ended, and finishes its container if it did not.
+    pub(super) fn shim_has_ended(&mut self, id: &ContainerId) {
+        // To finish a container can take a while, of each of several.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        self.hear_shim(id); // its last words may not have been heard yet
+        let Some(shim) = self.shims.remove(id) else { return };
+        self.unreaped = true;
+        if !is_readable(&shim.pidfd) {
+            self.stuck.push(Stuck { pid: shim.pid, child: shim.child, pidfd: shim.pidfd });
+        } else if shim.child {
+            let _ = process::wait_for(shim.pid);
+        }
+        if let Some(place) = &shim.shell {
+            self.clear(place);
+        }
+        // One that died before it had a directory has left nothing but its inputs, and a daemon that waits.
+        if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
+            // It recorded and removed everything itself, and wiped what it could: a file that the container's process made, and
+            // on which somebody outside of it has a lease, is still there.
+            let volume = shim.volume.map(|volume| Unwiped { id: id.clone(), volume });
+            self.unwiped.extend(volume.filter(Unwiped::is_still_leased));
+            return;
+        }
+        let living = self.children().collect();
+        self.unwiped.extend(sweep::finish(
+            &self.host,
+            id,
+            shim.volume,
+            shim.inputs,
+            shim.killed.map(|killed| killed.why),
+            &living,
+        ));
+        if self.host.containers_run().join(id.as_str()).exists() {
+            self.ranges_left.extend(shim.id_range.into_iter().chain(shim.pod_range)); // something of it is left: told in the log
+        }
+        let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string(), created_at: shim.created_at.0 });
+        let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
+        self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
+    }
+
+    /// Returns the time between looks at shims; `None` while there is none, or they are not watched.
+    pub(super) fn watch_period(&self) -> Option<Duration> {
+        let patience = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
+        Some(patience / WATCHES)
+    }
+
+    /// Kills shims that do not turn their loop. What they leave is finished when they have ended; one that the kernel does
+    /// not let end is not waited for: it comes no more to any step of its own.
+    pub(super) fn watch_shims(&mut self) {
+        let Some(patience) = self.host.watchdog else { return };
+        let mut given_up = Vec::new();
+        for shim in self.shims.values_mut() {
+            match &shim.killed {
+                Some(killed) if killed.at.elapsed() >= DEATH_PATIENCE => given_up.push(shim.id.clone()),
+                Some(_) => {}
+                None => {
+                    let why = shim.watch.as_mut().and_then(|watch| watch.look(patience, shim.lifeline.as_ref()));
+                    if let Some(why) = why {
+                        log::line(Level::Error, shim.id.as_str(), format_args!("its shim is killed: it {why}"));
+                        let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+                        shim.killed = Some(Killed { at: Instant::now(), why });
+                    }
+                }
+            }
+        }
+        for id in given_up {
+            log::line(
+                Level::Error,
+                id.as_str(),
+                "its shim was killed and does not exit: its container is ended without it",
+            );
+            self.shim_has_ended(&id);
+        }
+        self.stuck.retain(|stuck| {
+            let ended = is_readable(&stuck.pidfd);
+            if ended && stuck.child {
+                let _ = process::wait_for(stuck.pid);
+                self.unreaped = true;
+            }
+            !ended
+        });
+    }
+
+    /// The end of a shim's container is told, and what is left of that is being removed. The daemon may have heard so before
+    /// this process did.
+    pub(super) fn has_finished(&self, shim: &Shim) -> bool {
+        shim.done || self.has_removed(shim)
+    }
+
+    /// A shim has removed the directory of its container, which comes last.
+    pub(super) fn has_removed(&self, shim: &Shim) -> bool {
+        shim.listening && !self.host.containers_run().join(shim.id.as_str()).exists()
+    }
+}
