@@ -12,10 +12,10 @@ const EXIT_CODE: i32 = 130;
 
 /// From now on Ctrl-C and SIGTERM make [`go_on`] fail instead of ending this process. A second one ends it at once.
 ///
-/// It starts a thread: what must come before any thread, as a mount namespace does, comes before it.
+/// This starts a thread. Call it after anything that only a process with a single thread can do, such as entering a mount namespace.
 ///
 /// # Errors
-/// Where the thread or the handlers cannot be had.
+/// The thread or the signal handlers cannot be set up.
 pub fn watch() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("starting tokio")?;
     let entered = runtime.enter();

@@ -87,7 +87,7 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     assert!(after.cgroups.is_empty() && !after.mounts.iter().any(|mount| mount.contains("executor")), "{after:?}");
 }
 
-/// Which of two streams was written first cannot be seen. But what a process printed before an error is kept before it.
+/// The log keeps each line of standard output before the line of standard error that the process wrote after it.
 #[test]
 fn what_was_printed_before_an_error_is_kept_before_it() {
     const LINES: usize = 500;

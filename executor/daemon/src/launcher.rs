@@ -1,8 +1,8 @@
 //! The connection to the launcher: one task keeps it up, any task launches or removes containers over it.
 //!
-//! While there is none, calls fail at once with the reason; only after the daemon's own start a new container waits for the first
-//! greeting. Containers run on: their shims are connected to this daemon
-//! directly.
+//! While there is no connection, calls fail at once and tell why. There is one exception: when the daemon itself has just started,
+//! `Run` and `CreatePod` wait for the launcher's first greeting. Running containers go on, because their shims are connected to this
+//! daemon directly.
 
 mod layers;
 mod session;

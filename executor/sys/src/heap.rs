@@ -15,7 +15,7 @@ pub fn trim() {
 /// Fills the holes that the heap has now, for good. What is allocated from now on lies behind what is there already, so that
 /// forked processes do not write between things that only their parent made, and those pages stay one for all of them.
 ///
-/// It costs the parent up to 0.2 MB of addresses, of which it touches a few pages.
+/// The heap of the parent grows by up to 0.2 MB of address space. Most of it is never touched, and takes no memory.
 pub fn fill_holes() {
     let end = end();
     let mut length = PIECE_MAX;

@@ -84,7 +84,7 @@ struct Pipe {
     torn: Vec<u8>,
     /// Time when what is held back goes out, if nothing comes.
     flush_at: Option<Instant>,
-    /// Nothing more comes.
+    /// The end of the pipe was read: this is dropped after the turn.
     ended: bool,
 }
 
@@ -261,15 +261,15 @@ impl Log {
                 continue;
             }
             // Standard error is read first and taken last: what was printed before an error is there by then.
-            let mut read: Vec<_> = of_one.iter_mut().rev().map(Pipe::read).collect();
-            for pipe in of_one {
-                match read.pop() {
-                    Some(Some(bytes)) if !bytes.is_empty() => {
+            let read: Vec<_> = of_one.iter_mut().rev().map(Pipe::read).collect();
+            for (pipe, bytes) in of_one.iter_mut().zip(read.into_iter().rev()) {
+                match bytes {
+                    None => self.flush(pipe),
+                    Some(bytes) if bytes.is_empty() => {}
+                    Some(bytes) => {
                         self.take(pipe, &bytes);
                         more = true;
                     }
-                    Some(None) => self.flush(pipe),
-                    _ => {}
                 }
             }
         }
