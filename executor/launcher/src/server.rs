@@ -4,6 +4,7 @@
 //! descriptor, and a request that has to wait for a shim is put off. A shim that does not turn its loop is killed.
 
 mod execs;
+mod idle;
 mod ranges;
 mod requests;
 mod shells;
@@ -45,16 +46,16 @@ use crate::memfd_exec;
 use crate::seccomp::Filter;
 use crate::sweep::{self, Swept, Unwiped};
 use crate::watched::Shim;
+use idle::Idle;
 
 /// Daemons at a time: one, and one that takes over.
 const DAEMONS_MAX: usize = 4;
-/// With `--exit-when-idle`: how long nothing must be there.
-const IDLE: Duration = Duration::from_secs(2);
-/// And how long a daemon has to connect at first.
-const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
 /// Time that the lock of a run directory may be another launcher's that only looks.
 const LOOKED_AT: Duration = Duration::from_millis(200);
+
+/// Time that a launcher which ends has for it, before the next one gives up.
+const PREDECESSOR: Duration = Duration::from_secs(20);
 
 /// Time between attempts to wipe files on which some process has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
@@ -143,7 +144,8 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         log::line(Level::Error, "", format_args!("{error}: no container can be made until there is room"));
         Ok(())
     })?;
-    let lock = lock(&host.run_dir)?;
+    let socket_path = host.run_dir.join("launcher.sock");
+    let lock = lock(&host.run_dir, &socket_path)?;
     rustix::thread::set_name(memfd_exec::SERVING)?;
     host.hierarchies.make_parent(&host.cgroup_parent)?;
     if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.make_parent(&host.cgroup_parent)) {
@@ -162,7 +164,6 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         .chain(ranges_left.iter().copied())
         .collect();
     let claims = Claims::open(&host.run_dir, &pool, &used)?;
-    let socket_path = host.run_dir.join("launcher.sock");
     let listener = listen(&host, &socket_path)?;
     let shims: HashMap<_, _> = shims.into_iter().map(|shim| (shim.id.clone(), shim)).collect();
     let what = format!(
@@ -209,21 +210,22 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
 impl Server {
     fn run(&mut self, exit_when_idle: bool) -> io::Result<()> {
         let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
-        let mut idle_at = Instant::now() + FIRST_DAEMON;
         let mut watched_at = Instant::now();
+        let mut idle = Idle::begun(watched_at);
         loop {
             let now = Instant::now();
             let at_rest = self.shims.is_empty() && self.unwiped.is_empty();
-            let idle = self.daemons.is_empty() && at_rest && self.layers.is_idle();
-            if !idle {
-                idle_at = now + IDLE;
+            let nothing = exit_when_idle && self.daemons.is_empty() && at_rest && self.layers.is_idle();
+            let idle_until = idle.look(nothing, now);
+            if self.shutdown && at_rest {
+                return Ok(());
             }
-            if (self.shutdown && at_rest) || (exit_when_idle && now >= idle_at) {
+            if idle_until.is_some_and(|until| now >= until) && self.nobody_has_come()? {
                 return Ok(());
             }
             let due = [
                 watchdog.map(|period| now + period),
-                (exit_when_idle && idle).then_some(idle_at),
+                idle_until,
                 (!self.unwiped.is_empty()).then_some(now + WIPE_AGAIN),
                 self.watch_period().map(|period| watched_at + period),
                 self.deferred.iter().map(|deferred| deferred.until).min(),
@@ -305,6 +307,17 @@ impl Server {
             asked |= signal == libc::SIGTERM || signal == libc::SIGINT;
         }
         asked
+    }
+
+    /// Takes no connection any more. Where one was made in the last moment it goes on: who made it starts no other launcher.
+    fn nobody_has_come(&mut self) -> io::Result<bool> {
+        self.listener.iter().try_for_each(SeqpacketListener::refuse)?;
+        self.accept();
+        if self.daemons.is_empty() {
+            return Ok(true);
+        }
+        self.listener = Some(listen(&self.host, &self.socket_path)?);
+        Ok(false)
     }
 
     fn accept(&mut self) {
@@ -459,14 +472,24 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 
-/// Locks the run directory for this launcher.
-fn lock(run_dir: &Path) -> io::Result<File> {
+/// Locks the run directory for this launcher. One that ends still has the lock while it ends its shells.
+fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
     let path = run_dir.join("launcher.lock");
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
+    let deadline = Instant::now() + PREDECESSOR;
     // Another launcher that looks whether this one lives has it for an instant.
-    files::lock(&file, LOOKED_AT)
-        .map_err(|_| io::Error::other(format!("another executor-launcher serves {} already", run_dir.display())))?;
+    while let Err(error) = files::lock(&file, LOOKED_AT) {
+        let ends = Seqpacket::connect(socket).is_err();
+        if !ends || Instant::now() >= deadline {
+            let dir = run_dir.display();
+            return Err(io::Error::other(if ends {
+                format!("another executor-launcher has {dir} and does not end: {error}")
+            } else {
+                format!("another executor-launcher serves {dir} already")
+            }));
+        }
+    }
     Ok(file)
 }
 

@@ -17,8 +17,8 @@ use std::time::Instant;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    recvmsg, sendmsg, socket_with, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 
 use crate::ready::readable_by;
@@ -192,6 +192,14 @@ impl SeqpacketListener {
         Ok(Seqpacket::made(accept_with(&self.0, SocketFlags::CLOEXEC)?))
     }
 
+    /// Refuses connections from now on. Those that were made before can still be taken.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn refuse(&self) -> io::Result<()> {
+        Ok(shutdown(&self.0, Shutdown::Both)?)
+    }
+
     /// Sets whether calls fail with `WouldBlock` instead of waiting.
     ///
     /// # Errors
@@ -292,6 +300,21 @@ mod tests {
             }
         };
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    /// A listener that is given up loses nobody: who connected before is served, and who comes later knows at once.
+    #[test]
+    fn who_came_before_the_end_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = SeqpacketListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let early = Seqpacket::connect(&path).unwrap();
+        listener.refuse().unwrap();
+        assert_eq!(Seqpacket::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        early.send(b"hello", &[]).unwrap();
+        assert_eq!(listener.accept().unwrap().recv(&mut [0; 8]).unwrap().unwrap().0, 5);
+        assert!(listener.accept().is_err());
     }
 
     #[test]

@@ -177,9 +177,12 @@ impl Launcher {
             if let Some(hint) = hint() {
                 why = format!("{why}; {hint}");
             }
-            let was_up = self.set_down(&why);
-            if was_up {
-                tracing::warn!(socket = %self.socket.display(), "the connection to the launcher is lost: {why}");
+            match self.set_down(&why) {
+                Connection::Up(_) => {
+                    tracing::warn!(socket = %self.socket.display(), "the connection to the launcher is lost: {why}");
+                }
+                Connection::First => tracing::warn!(socket = %self.socket.display(), "no launcher is connected: {why}"),
+                Connection::Down(_) => {}
             }
             tokio::time::sleep(reconnect.pause()).await;
         }
@@ -196,8 +199,8 @@ impl Launcher {
         self.greeted.send_modify(|count| *count += 1);
     }
 
-    /// Marks the launcher as not connected; true if it was connected before.
-    fn set_down(&self, why: &str) -> bool {
-        matches!(self.connection.send_replace(Connection::Down(why.to_owned())), Connection::Up(_))
+    /// Marks the launcher as not connected. Returns what was so before.
+    fn set_down(&self, why: &str) -> Connection {
+        self.connection.send_replace(Connection::Down(why.to_owned()))
     }
 }
