@@ -4,13 +4,16 @@
 //! the host (CVE-2019-5736). A sealed memory file cannot be written, and is not the file on disk.
 
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use executor_sys::hugepages::{self, HUGE_PAGE};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::io::Errno;
 
 /// Variables that the new process keeps. `LISTEN_FDS` above all must not: libcontainer hands descriptors on to
 /// the container where it is set.
@@ -18,6 +21,10 @@ const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STRE
 /// glibc keeps up to seven freed pieces of each length where they lie. After a fork they would hold on to pages all over the heap.
 const ALLOCATOR: &[u8] = b"GLIBC_TUNABLES=glibc.malloc.tcache_count=0";
 const NAME: &str = "executor-launcher";
+/// Longest time for the sealing of the copy.
+const SEALING: Duration = Duration::from_secs(20);
+/// Time between two attempts. The kernel itself waits some 75 ms at each.
+const PAUSE: Duration = Duration::from_millis(5);
 /// Name of a launcher's thread until the run directory is its own.
 pub(crate) const STARTING: &CStr = c"executor-start";
 /// Its name from then on, which what it forks has at first.
@@ -29,7 +36,7 @@ pub(crate) const LINK: &str = "/memfd:executor-launcher (deleted)";
 pub(crate) fn is_sealed() -> bool {
     let named = std::fs::read_link("/proc/self/exe").is_ok_and(|exe| exe.starts_with(Path::new(LINK)));
     let seals = || {
-        let exe = std::fs::File::open("/proc/self/exe")?;
+        let exe = File::open("/proc/self/exe")?;
         io::Result::Ok(fcntl_get_seals(exe.as_fd())?)
     };
     named && seals().is_ok_and(|seals| seals.contains(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW))
@@ -44,21 +51,36 @@ pub(crate) fn reexec() -> io::Error {
     }
 }
 
-fn copy() -> io::Result<std::fs::File> {
+fn copy() -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // A memory file is executable unless it is said otherwise; kernels from 6.3 on want to be told which.
     let fd = memfd_create(NAME, flags | MemfdFlags::EXEC).or_else(|_| memfd_create(NAME, flags))?;
-    let mut file = std::fs::File::from(fd);
-    let len = io::copy(&mut std::fs::File::open("/proc/self/exe")?, &mut file)?.next_multiple_of(HUGE_PAGE as u64);
+    let mut file = File::from(fd);
+    let len = io::copy(&mut File::open("/proc/self/exe")?, &mut file)?.next_multiple_of(HUGE_PAGE as u64);
     file.set_len(len)?;
     // Only to be faster: each process of a container, and each shell, faults in what it runs of this program.
     let _ = hugepages::collapse(&file, len as usize);
     file.rewind()?;
-    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let deadline = Instant::now() + SEALING;
+    seal(&file, || {
+        std::thread::sleep(PAUSE);
+        Instant::now() < deadline
+    })?;
     Ok(file)
 }
 
-fn become_copy(file: &std::fs::File) -> io::Result<std::convert::Infallible> {
+/// Seals the file. The kernel refuses while somebody holds one of its pages, as what moves or reclaims memory does at any
+/// time: `go_on` waits a moment then, and tells whether to try again.
+fn seal(file: &File, mut go_on: impl FnMut() -> bool) -> rustix::io::Result<()> {
+    loop {
+        match fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
+            Err(Errno::BUSY) if go_on() => {}
+            done => return done,
+        }
+    }
+}
+
+fn become_copy(file: &File) -> io::Result<std::convert::Infallible> {
     let string = |bytes: &[u8]| CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     let args = std::env::args_os().map(|arg| string(arg.as_bytes())).collect::<io::Result<Vec<_>>>()?;
     let env = KEPT
@@ -69,4 +91,26 @@ fn become_copy(file: &std::fs::File) -> io::Result<std::convert::Infallible> {
         .collect::<io::Result<Vec<_>>>()?;
     executor_sys::process::close_on_exec_from(3)?;
     Ok(nix::unistd::fexecve(file, &args, &env)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    /// A page that is held for a moment keeps nobody from sealing. The control: for as long as it is held, it does.
+    #[test]
+    fn a_held_page_is_waited_for() {
+        let mut file = File::from(memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
+        file.write_all(&[7; 4096]).unwrap();
+        let (out, into) = rustix::pipe::pipe().unwrap();
+        let held = rustix::pipe::splice(&file, Some(&mut 0), &into, None, 4096, rustix::pipe::SpliceFlags::empty());
+        assert_eq!(held, Ok(4096));
+        assert_eq!(seal(&file, || false), Err(Errno::BUSY));
+        let mut out = File::from(out);
+        seal(&file, || out.read_exact(&mut [0; 4096]).is_ok()).unwrap();
+        assert!(fcntl_get_seals(&file).unwrap().contains(SealFlags::WRITE));
+        assert_eq!(file.write_all(&[8]).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
 }
