@@ -108,6 +108,32 @@ impl Drop for RelocatedDirectory {
     }
 }
 
+/// A directory whose mount options are its own, whatever those of the file system around it are, until it is dropped.
+pub struct OwnMount {
+    at: PathBuf,
+}
+
+impl OwnMount {
+    /// Mounts the directory over itself. What was opened or mounted there before does not see it.
+    pub fn of(dir: &Path) -> Self {
+        mount(Some(dir), dir, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("mount");
+        Self { at: dir.to_owned() }
+    }
+
+    /// Sets whether programs in it run with their set-user-id bits. Mount namespaces that exist already keep what they have.
+    pub fn honour_set_user_id(&self, honoured: bool) {
+        let flags = if honoured { MsFlags::empty() } else { MsFlags::MS_NOSUID };
+        let remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags;
+        mount(None::<&str>, &self.at, None::<&str>, remount, None::<&str>).expect("remount");
+    }
+}
+
+impl Drop for OwnMount {
+    fn drop(&mut self) {
+        let _ = umount2(&self.at, MntFlags::MNT_DETACH);
+    }
+}
+
 /// The state directory of a daemon or launcher whose directory is `home`, on the file system that
 /// `EXECUTOR_STATE_BELOW` names: /run is a tmpfs, and before Linux 6.3 a tmpfs cannot be id-mapped.
 pub(crate) fn state(home: &Path) -> Option<RelocatedDirectory> {

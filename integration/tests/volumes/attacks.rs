@@ -8,6 +8,7 @@ use executor_core::plan::{HostVolume, Plan, Volume, VolumeSource};
 use executor_core::protocol::Reason;
 use executor_core::validate::{Draft, Policy, validate};
 use integration::launcher::{Launcher, Payload};
+use integration::mount::OwnMount;
 use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use tonic::Code;
@@ -78,25 +79,36 @@ fn links_in_the_place_of_directories() {
 }
 
 /// A container's root can leave a set-user-id program of the host's root in a volume that it writes to, so that such a volume
-/// is lent only where no other user of the host gets to it. The control: elsewhere the program is there, with its bit.
+/// is lent only where no other user of the host gets to it, or where the bit does nothing. The control: elsewhere the program
+/// is there, with its bit.
 #[test]
 fn no_user_of_the_host_gets_to_set_user_id_programs() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
-    let daemon = lent.daemon("");
-    let plant = sh("busybox cp /bin/busybox /data/root; chmod 4755 /data/root").rootfs(&rootfs.reference());
+    let plant = || {
+        let script = "busybox cp -f /bin/busybox /data/root; chmod 4755 /data/root";
+        with(&[named("shared", "/data")], sh(script).rootfs(&rootfs.reference()))
+    };
     let home = lent.path("shared").parent().unwrap().to_owned();
+    let allow = |mode| fs::set_permissions(&home, fs::Permissions::from_mode(mode)).unwrap();
+    let mount = OwnMount::of(&home);
+    mount.honour_set_user_id(true);
+    let daemon = lent.daemon("");
     for mode in [0o755, 0o711, 0o701] {
-        fs::set_permissions(&home, fs::Permissions::from_mode(mode)).unwrap();
-        let (code, violations) = refused(&daemon, with(&[named("shared", "/data")], plant.clone()));
+        allow(mode);
+        let (code, violations) = refused(&daemon, plant());
         assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].host.name"), "{mode:o}");
         assert!(violations[0].1.contains("set-user-id programs"), "{violations:?}");
         let volume = super::read_only(named("shared", "/data"));
         said(&daemon, with(&[volume], sh("ls /data").rootfs(&rootfs.reference())));
     }
-    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
-    said(&daemon, with(&[named("shared", "/data")], plant));
+    allow(0o700);
+    said(&daemon, plant());
     let planted = fs::metadata(lent.path("shared/root")).unwrap();
     assert_eq!((planted.mode() & 0o7777, planted.uid()), (0o4755, 0), "the control");
+    drop(daemon);
+    allow(0o755);
+    mount.honour_set_user_id(false);
+    said(&lent.daemon(""), plant());
 }
 
 /// Mounts that would hide one another, secret files, or what the executor writes are refused. A secret file in an empty volume
