@@ -4,7 +4,7 @@
 //! replaced a moment later, so that a burst of launches does not wait for the making of shells.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use executor_core::protocol::{self, Launch};
@@ -67,7 +67,6 @@ pub(super) struct Shells {
 impl Shells {
     /// Returns what becomes readable when a shell tells something or ends.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
         self.all.iter().flat_map(|shell| [shell.pidfd.as_fd(), shell.lifeline.as_fd()])
     }
 
@@ -81,15 +80,18 @@ impl Shells {
         self.all.iter().map(|shell| shell.id_range)
     }
 
-    /// Gives a launch to a shell that waits, and returns that; none where no shell takes it.
+    /// Gives a launch to a shell that waits, and returns that; none where no shell takes it. One that cannot be reached is about
+    /// to end, or is ended: it stays until it has, because what it has on the host is removed then.
     pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<Shell> {
         while let Some(index) = self.all.iter().position(|shell| shell.ready && !is_readable(&shell.pidfd)) {
-            let shell = self.all.remove(index);
-            self.refill_later();
+            let shell = &mut self.all[index];
             if shell.lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
+                self.refill_later();
                 (self.used, self.failed) = (self.used + 1, 0);
-                return Some(shell);
+                return Some(self.all.remove(index));
             }
+            shell.ready = false;
+            let _ = process::pidfd_signal(shell.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
         }
         self.missed += 1;
         None
@@ -199,7 +201,6 @@ impl Server {
         place.make()?;
         let launcher = std::process::id();
         let forked = {
-            use std::os::fd::AsFd;
             let room = process::room_for_one(lifeline.as_fd());
             room.and_then(|room| Ok((process::fork()?, room)))
         };
@@ -245,4 +246,28 @@ fn is_memory_short() -> bool {
         line.trim_start_matches(':').trim().split(' ').next()?.parse::<u64>().ok()
     };
     matches!((of("MemAvailable"), of("MemTotal")), (Some(available), Some(total)) if available * 100 < total * MEMORY_PERCENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shell that ends while it is handed a launch is not lost sight of: its place is on the host, and is to be cleared.
+    #[test]
+    fn a_shell_that_takes_no_launch_is_taken_care_of() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id() as i32;
+        let (lifeline, theirs) = Seqpacket::pair().unwrap();
+        drop(theirs);
+        let place = Place { cgroup: "x".into(), dir: "x".into(), state: "x".into() };
+        let (pidfd, pulse) = (process::pidfd(pid).unwrap(), Pulse::create().unwrap());
+        let shell = Shell { pid, pidfd, lifeline, place, id_range: 0, pulse, made_at: Instant::now(), ready: true };
+        let mut shells = Shells { all: vec![shell], ..Shells::default() };
+        assert!(shells.hand_over(&Launch::default(), &[]).is_none());
+        assert_eq!((shells.used, shells.missed), (0, 1));
+        assert_eq!(shells.pids().collect::<Vec<_>>(), [pid]);
+        assert!(!child.wait().unwrap().success(), "it is ended");
+        assert!(shells.hand_over(&Launch::default(), &[]).is_none());
+        assert_eq!(shells.pids().count(), 1, "it is there until it is taken");
+    }
 }
