@@ -12,7 +12,7 @@ const EXIT_CODE: i32 = 130;
 
 /// From now on Ctrl-C and SIGTERM make [`go_on`] fail instead of ending this process. A second one ends it at once.
 ///
-/// This starts a thread. Call it after anything that only a process with a single thread can do, such as entering a mount namespace.
+/// Starts a thread. A process with several threads cannot enter a mount namespace: do that before.
 ///
 /// # Errors
 /// The thread or the signal handlers cannot be set up.

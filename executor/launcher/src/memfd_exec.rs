@@ -21,10 +21,8 @@ const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STRE
 /// glibc keeps up to seven freed pieces of each length where they lie. After a fork they would hold on to pages all over the heap.
 const ALLOCATOR: &[u8] = b"GLIBC_TUNABLES=glibc.malloc.tcache_count=0";
 const NAME: &str = "executor-launcher";
-/// Longest time for the sealing of the copy.
+/// Longest time for the sealing of the copy. The kernel waits some 0.1 s itself before it refuses.
 const SEALING: Duration = Duration::from_secs(20);
-/// Time between two attempts. The kernel itself waits some 75 ms at each.
-const PAUSE: Duration = Duration::from_millis(5);
 /// Name of a launcher's thread until the run directory is its own.
 pub(crate) const STARTING: &CStr = c"executor-start";
 /// Its name from then on, which what it forks has at first.
@@ -62,15 +60,12 @@ fn copy() -> io::Result<File> {
     let _ = hugepages::collapse(&file, len as usize);
     file.rewind()?;
     let deadline = Instant::now() + SEALING;
-    seal(&file, || {
-        std::thread::sleep(PAUSE);
-        Instant::now() < deadline
-    })?;
+    seal(&file, || Instant::now() < deadline)?;
     Ok(file)
 }
 
 /// Seals the file. The kernel refuses while somebody holds one of its pages, as what moves or reclaims memory does at any
-/// time: `go_on` waits a moment then, and tells whether to try again.
+/// time: `go_on` tells whether to try again.
 fn seal(file: &File, mut go_on: impl FnMut() -> bool) -> rustix::io::Result<()> {
     loop {
         match fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {

@@ -60,7 +60,7 @@ const PREDECESSOR: Duration = Duration::from_secs(20);
 /// Time between attempts to wipe files on which some process has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Time that a shim that was killed may take to end.
+/// Time that a shim which was killed, or a shell which is let go, may take to end.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time that a launcher which is to end gives shims that remove what their containers left.

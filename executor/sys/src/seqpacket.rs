@@ -195,7 +195,7 @@ impl SeqpacketListener {
     /// Refuses connections from now on. Those that were made before can still be taken.
     ///
     /// # Errors
-    /// None in practice.
+    /// Those of `shutdown`, which has none for a socket that listens.
     pub fn refuse(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }

@@ -1,14 +1,16 @@
-//! When a launcher that executord has started has nothing left to do.
+//! Decides when a launcher that executord started ends: a moment after its last daemon, its last container and all other work
+//! are gone.
 
 use std::time::{Duration, Instant};
 
-/// How long nothing must be there.
+/// Time from then to the launcher's end, in which the next daemon may connect.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// And how long a daemon has to connect at first.
+/// Time from the launcher's start in which the first daemon may connect.
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
-/// Time since which there is no daemon, no container and no other work.
+/// The launcher's end, as long as nothing comes.
 pub(super) struct Idle {
+    /// Time of the end; `None` while there is something to do.
     until: Option<Instant>,
 }
 
@@ -17,7 +19,7 @@ impl Idle {
         Self { until: Some(now + FIRST_DAEMON) }
     }
 
-    /// Takes whether nothing is there now. Returns when the launcher ends if that stays so.
+    /// Takes whether there is nothing to do now. Returns the time at which the launcher ends if that stays so.
     pub(super) fn look(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
         self.until = nothing.then(|| self.until.unwrap_or(now + PATIENCE));
         self.until

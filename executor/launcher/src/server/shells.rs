@@ -15,7 +15,7 @@ use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::Server;
+use super::{DEATH_PATIENCE, Server};
 use crate::log::{self, Level};
 use crate::shells::Place;
 use crate::shim::{self, SHELL_READY, ShellOrder};
@@ -29,8 +29,6 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// Longest time that a shell waits.
 const AGE_MAX: Duration = Duration::from_secs(3600);
-/// Time that a shell that was killed may take to end.
-const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 /// Part of the memory that must be available where shells are to wait, in percent.
 const MEMORY_PERCENT: u64 = 5;
 

@@ -92,7 +92,7 @@ impl Server {
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
     }
 
-    /// Returns the time between looks at shims; `None` while there is none, or they are not watched.
+    /// Returns the time between two looks at the shims; `None` while no shim lives, or where the watchdog is off.
     pub(super) fn watch_period(&self) -> Option<Duration> {
         let patience = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
         Some(patience / WATCHES)
