@@ -18,6 +18,7 @@
 //! Sidecars and the main action are like codependent actions, but one that ends well is no error. With a restart policy they begin
 //! again after their end (`restart.rs`); setup does not.
 
+mod error;
 mod restart;
 
 use std::time::Duration;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use crate::plan::{Action, Actions, Direction, Messages, PlannedProcess, PlannedTransfer};
 use crate::record::{Exit, StepRecord, StepState};
 use crate::time::Timestamp;
+use error::{StepError, Why, several};
 pub use restart::AskedAgain;
 use restart::Restarts;
 
@@ -87,62 +89,6 @@ pub enum Order {
 pub struct Timer {
     step: usize,
     run: u64,
-}
-
-/// Error of a step, with the exit status of the process that it comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct StepError {
-    why: Why,
-    exit: Option<Exit>,
-}
-
-/// Why a step failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Why {
-    /// Has words for the users of the container.
-    Told(String),
-    /// Has words that are not repeated in those of the actions above.
-    Plain(String),
-    Cancelled,
-    /// Cancelled, and killed after its grace period.
-    GraceExceeded,
-    Several(Vec<StepError>),
-}
-
-impl std::fmt::Display for StepError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.why {
-            Why::Told(text) | Why::Plain(text) => f.write_str(text),
-            Why::Cancelled => f.write_str("cancelled"),
-            Why::GraceExceeded => f.write_str("exceeded graceful shutdown interval"),
-            Why::Several(errors) => {
-                let shown = errors.iter().filter(|error| !error.is_cancellation());
-                let texts: Vec<String> = shown.map(ToString::to_string).filter(|text| !text.is_empty()).collect();
-                f.write_str(&texts.join("; "))
-            }
-        }
-    }
-}
-
-impl StepError {
-    /// An error that comes from no process.
-    fn of(why: Why) -> Self {
-        Self { why, exit: None }
-    }
-
-    /// True where nothing failed but what was cancelled.
-    fn is_cancellation(&self) -> bool {
-        match &self.why {
-            Why::Cancelled | Why::GraceExceeded => true,
-            Why::Several(errors) => errors.iter().all(Self::is_cancellation),
-            Why::Told(_) | Why::Plain(_) => false,
-        }
-    }
-
-    /// Words that the actions above repeat.
-    fn told(&self) -> Option<&str> {
-        if let Why::Told(text) = &self.why { Some(text) } else { None }
-    }
 }
 
 /// End of the whole tree.
@@ -565,13 +511,6 @@ fn say(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text: &str) {
         let (log_source, text) = (messages.log_source.clone(), text.to_owned());
         orders.push(Order::Say { log_source, failed, text });
     }
-}
-
-/// The error of several: its exit status is that of the first one that failed by itself, else of the first one at all.
-fn several(errors: Vec<StepError>) -> Option<StepError> {
-    let by_itself = errors.iter().filter(|error| !error.is_cancellation()).find_map(|error| error.exit);
-    let exit = by_itself.or_else(|| errors.iter().find_map(|error| error.exit));
-    (!errors.is_empty()).then_some(StepError { why: Why::Several(errors), exit })
 }
 
 /// A number of bytes as Cloud Foundry prints it: `0`, `512B`, `1.5K`, `12M`.
