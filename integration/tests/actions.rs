@@ -178,11 +178,37 @@ fn failures_are_told_as_diego_does() {
     assert_eq!(lines(&daemon, "well"), ["STG out begins", " out working", "STG out is done"]);
 }
 
+/// A step that is cancelled before its program runs gets the stop signal, as one that runs.
+#[test]
+fn a_step_that_is_cancelled_while_it_is_made_gets_the_stop_signal() {
+    let daemon = Daemon::start();
+    let file = |number: u32| File { path: number.to_string(), content: SECRET.into(), ..File::default() };
+    for (stop_signal, expected) in [(0, 15), (2, 2), (28, 9)] {
+        // Whether it is made slower than the other one ends is chance.
+        let life = (0..500).find(|life| {
+            let slow =
+                RunAction { volume_mounted_files: (0..64).map(file).collect(), ..run("echo runs; exec sleep 100") };
+            let id = format!("made-{stop_signal}-{life}");
+            let request =
+                RunRequest { stop_signal, ..tree(&id, codependent(vec![sh("exit 0"), of(slow)])) }.grace_ms(500);
+            let container = daemon.api.run_to_end(request);
+            let ran = lines(&daemon, &id).iter().any(|line| line.ends_with("runs"));
+            if !ran {
+                assert_eq!(exit(&container), Err(expected), "{container:#?}");
+                assert_eq!(step(&container, "action.codependent.actions[1]").state(), step::State::Cancelled);
+            }
+            !ran
+        });
+        assert!(life.is_some(), "none was cancelled while it was made");
+    }
+}
+
 #[test]
 fn a_sidecar_ends_with_the_main_action() {
     let daemon = Daemon::start();
-    let mut request = tree("side", sh("sleep 0.2; echo main"));
-    let action = Some(sh("trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done"));
+    let mut request = tree("side", sh("while [ ! -e /tmp/up ]; do sleep 0.02; done; echo main"));
+    request.tmpfs = vec![executor_proto::v1::Tmpfs { path: "/tmp".into(), ..Default::default() }];
+    let action = Some(sh("trap 'echo told; exit 0' TERM; touch /tmp/up; while :; do sleep 0.05; done"));
     request.sidecars = vec![Sidecar { action, ..Sidecar::default() }];
     let container = daemon.api.run_to_end(request);
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
@@ -298,8 +324,7 @@ fn without_the_shim_everything_ends_and_is_told() {
         volume_mounted_files: vec![File { path: "key".into(), content: SECRET.into(), ..File::default() }],
         ..run("echo up; exec sleep 1000")
     };
-    daemon.api.started(tree("lost", serial(vec![sh("true"), of(secret), sh("echo never")])));
-    daemon.api.follow("lost").until(|entry| entry.data == b"up\n");
+    daemon.api.up(tree("lost", serial(vec![sh("true"), of(secret), sh("echo never")])));
     let pid = wait::until("the step is reported", || {
         let container = daemon.api.get("lost").ok()?;
         i32::try_from(step(&container, "action.serial.actions[1]").pid).ok().filter(|pid| *pid != 0)
@@ -326,8 +351,7 @@ fn without_the_shim_everything_ends_and_is_told() {
 #[test]
 fn without_the_starter_the_tree_ends() {
     let daemon = Daemon::start();
-    daemon.api.started(tree("starter", serial(vec![attempt(sh("echo up; exec sleep 1000")), sh("echo never")])));
-    daemon.api.follow("starter").until(|entry| entry.data == b"up\n");
+    daemon.api.up(tree("starter", serial(vec![attempt(sh("echo up; exec sleep 1000")), sh("echo never")])));
     let shim = daemon.record("starter").shim.pid;
     let name = |pid: &i32| host::status(*pid, "Name").is_some_and(|name| name == "executor-steps");
     let starter = host::descendants(shim).into_iter().find(name).expect("a starter");

@@ -35,6 +35,7 @@ mod seccomp;
 mod server;
 mod shells;
 mod shim;
+mod signals;
 mod sweep;
 mod ulimits;
 mod watched;

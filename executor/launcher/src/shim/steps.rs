@@ -32,6 +32,7 @@ use crate::finish::{SHIM, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
+use crate::signals::ends_without_handler;
 
 /// Why a step is not started when nobody is there to start it.
 const NO_STARTER: &str = "the process that starts the steps has ended";
@@ -171,7 +172,7 @@ impl Process {
         }
     }
 
-    /// Tells the process to end, once it runs.
+    /// Tells the process to end.
     fn end_by(&mut self, signal: i32, grace: Duration) {
         if grace.is_zero() {
             self.kill_at = Some(Instant::now());
@@ -394,11 +395,12 @@ impl Running {
     fn take(&mut self, news: News, fd: Option<OwnedFd>, site: &mut Site<'_>) -> Vec<Order> {
         match news {
             News::Made { process: index, pid } => {
-                let grace = self.grace;
+                let (signal, grace) = (self.stop_signal, self.grace);
                 if let (Some(process), Some(pidfd)) = (self.processes.get_mut(&index), fd) {
                     process.pid = Some((pid, pidfd));
                     if process.cancelled {
-                        process.end_by(libc::SIGKILL, grace);
+                        // Before its program runs, nothing handles a signal: some would change nothing.
+                        process.end_by(if ends_without_handler(signal) { signal } else { libc::SIGKILL }, grace);
                     }
                 }
                 Vec::new()

@@ -18,6 +18,7 @@ use super::{Ready, checks, disclosure, egress, save, shrink, transfers, update, 
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
+use crate::signals::{ends_without_handler, takes_no_notice};
 
 /// Signals that a shim takes as events.
 pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
@@ -300,31 +301,6 @@ fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
     alone && ends_without_handler(signal) && takes_no_notice(&status, signal)
 }
 
-/// A process that has no handler ends when it gets the signal (signal(7)): it neither stops, nor goes on, nor passes it
-/// over.
-fn ends_without_handler(signal: i32) -> bool {
-    const OTHERS: [i32; 8] = [
-        libc::SIGCHLD,
-        libc::SIGCONT,
-        libc::SIGSTOP,
-        libc::SIGTSTP,
-        libc::SIGTTIN,
-        libc::SIGTTOU,
-        libc::SIGURG,
-        libc::SIGWINCH,
-    ];
-    !OTHERS.contains(&signal)
-}
-
-/// The process of a /proc/PID/status neither catches nor ignores nor blocks a signal.
-fn takes_no_notice(status: &str, signal: i32) -> bool {
-    let mask = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX)
-    };
-    (mask("SigCgt:") | mask("SigIgn:") | mask("SigBlk:")) & (1 << (signal - 1)) == 0
-}
-
 /// Signals a process of the container; [`MAIN_PROCESS`] is every one that runs, in a tree of actions.
 fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
     let is_main = id == MAIN_PROCESS;
@@ -352,20 +328,5 @@ fn tell_of_steps(ready: &Ready, control: &mut Control, told: &mut (Vec<StepRecor
 fn signal_init(ready: &Ready, signal: i32) {
     if let Err(error) = process::pidfd_signal(ready.container.pidfd().as_fd(), signal) {
         log::line(Level::Warning, ready.record.plan.id.as_str(), format_args!("signal {signal}: {error}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn which_signals_the_first_process_never_gets() {
-        let status = "SigBlk:\t0000000000000001\nSigIgn:\t0000000000000002\nSigCgt:\t0000000000004000\n";
-        for (signal, kept) in [(1, false), (2, false), (15, false), (3, true), (10, true), (64, true)] {
-            assert_eq!(takes_no_notice(status, signal), kept, "{signal}");
-        }
-        assert!(!takes_no_notice("", 15), "what cannot be read is not presumed");
-        assert!(ends_without_handler(libc::SIGQUIT) && !ends_without_handler(libc::SIGWINCH));
     }
 }

@@ -1,0 +1,41 @@
+//! What becomes of a process that gets a signal.
+
+/// A process that has no handler ends when it gets the signal (signal(7)): it neither stops, nor goes on, nor passes it
+/// over.
+pub(crate) fn ends_without_handler(signal: i32) -> bool {
+    const OTHERS: [i32; 8] = [
+        libc::SIGCHLD,
+        libc::SIGCONT,
+        libc::SIGSTOP,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGURG,
+        libc::SIGWINCH,
+    ];
+    !OTHERS.contains(&signal)
+}
+
+/// The process of a /proc/PID/status neither catches nor ignores nor blocks a signal.
+pub(crate) fn takes_no_notice(status: &str, signal: i32) -> bool {
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX)
+    };
+    (mask("SigCgt:") | mask("SigIgn:") | mask("SigBlk:")) & (1 << (signal - 1)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_signals_the_first_process_never_gets() {
+        let status = "SigBlk:\t0000000000000001\nSigIgn:\t0000000000000002\nSigCgt:\t0000000000004000\n";
+        for (signal, kept) in [(1, false), (2, false), (15, false), (3, true), (10, true), (64, true)] {
+            assert_eq!(takes_no_notice(status, signal), kept, "{signal}");
+        }
+        assert!(!takes_no_notice("", 15), "what cannot be read is not presumed");
+        assert!(ends_without_handler(libc::SIGQUIT) && !ends_without_handler(libc::SIGWINCH));
+    }
+}
