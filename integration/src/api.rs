@@ -137,6 +137,13 @@ impl Api {
         self.run(request).expect("Run").container.expect("a container")
     }
 
+    /// Calls Run, and waits until the process has printed `up`: it has its traps by then.
+    pub fn up(&self, request: RunRequest) -> Container {
+        let container = self.started(request);
+        self.follow(&container.id).until(|entry| entry.data == b"up\n");
+        container
+    }
+
     /// Calls Run and Wait, and returns the completed container.
     pub fn run_to_end(&self, request: RunRequest) -> Container {
         let id = self.started(request).id;

@@ -261,7 +261,9 @@ fn a_full_disk_under_the_state_directory() {
     let disk = daemon.setup().state_disk();
     let rootfs = Rootfs::busybox();
     let before = daemon.footprint();
-    daemon.api.started(sh("trap 'exit 6' TERM; while :; do sleep 0.05; done").id("runs").rootfs(&rootfs.reference()));
+    daemon
+        .api
+        .up(sh("trap 'exit 6' TERM; echo up; while :; do sleep 0.05; done").id("runs").rootfs(&rootfs.reference()));
     disk.fill();
     let files = || integration::footprint::files(&daemon.setup().run_dir(), &daemon.setup().state_dir());
     let (full, remaining) = (files(), daemon.api.info().remaining);

@@ -141,9 +141,8 @@ fn secrets_arrive_and_are_never_shown() {
 fn the_other_commands() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
-    daemon.api.started(sh("trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done").id("web").label("app", "web"));
+    daemon.api.up(sh("trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done").id("web").label("app", "web"));
     daemon.api.run_to_end(sh("echo done; exit 2").id("done"));
-    daemon.api.follow("web").until(|entry| entry.data == b"up\n");
 
     assert_eq!(run(&socket, &["ps", "-q"]).stdout, "web\n");
     assert_eq!(run(&socket, &["ps", "-aq"]).stdout, "done\nweb\n");

@@ -158,8 +158,7 @@ fn nothing_is_left_of_it_whoever_is_killed() {
     let before = daemon.footprint();
     let start = |daemon: &Daemon, id: &str| {
         let script = "dd if=/dev/zero of=/srv/big bs=64k count=64 2>/dev/null; echo up; exec sleep 100000";
-        let container = daemon.api.started(limited(sh(script).id(id).rootfs(&rootfs.reference()), LIMIT));
-        daemon.api.follow(id).until(|entry| entry.data == b"up\n");
+        let container = daemon.api.up(limited(sh(script).id(id).rootfs(&rootfs.reference()), LIMIT));
         let devices = loop_devices::below(daemon.setup().home());
         assert_eq!(devices.len(), 1, "the control: there is one: {devices:?}");
         assert!(devices[0].ends_with("(deleted)") || devices[0].contains('#'), "without a name: {devices:?}");

@@ -57,8 +57,7 @@ fn a_container_reads_its_own_secrets() {
         /tmp/agent-cli info --socket /run/executor/runtime.sock";
     for (id, user) in [("as-root", "root"), ("as-user", "vcap")] {
         let request = secret(id, script).user(user).unmasked().memory(1 << 30);
-        let init = pid(&daemon.api.started(request));
-        daemon.api.follow(id).until(|entry| entry.data == b"up\n");
+        let init = pid(&daemon.api.up(request));
         // As root of the container's user namespace: no other id of the host can create a file there.
         let mut inside = std::process::Command::new("nsenter");
         inside.args(["--target", &init.to_string(), "--user", "--mount", "--setuid", "0", "--setgid", "0"]);

@@ -303,8 +303,7 @@ fn outputs_of_every_end() {
         let daemon_api = &daemon.api;
         if id == "signal" {
             // Init cannot be killed from inside, so the host kills it.
-            let started = daemon_api.started(request(id, "echo up; exec sleep 100000"));
-            daemon_api.follow(id).until(|entry| entry.data == b"up\n");
+            let started = daemon_api.up(request(id, "echo up; exec sleep 100000"));
             daemon_api.signal(&started.id, 9).unwrap();
         } else {
             daemon_api.started(request(id, then));
@@ -315,8 +314,7 @@ fn outputs_of_every_end() {
     }
     let stopped = daemon
         .api
-        .started(request("stopped", "trap 'echo bye >/srv/pid; exit 4' TERM; echo up; while :; do sleep 0.05; done"));
-    daemon.api.follow("stopped").until(|entry| entry.data == b"up\n");
+        .up(request("stopped", "trap 'echo bye >/srv/pid; exit 4' TERM; echo up; while :; do sleep 0.05; done"));
     let early = fetch(&daemon.api, &stopped.id, "").unwrap_err();
     assert_eq!(early.code(), Code::FailedPrecondition);
     assert!(early.message().contains("is running: its outputs can be read when it is completed"), "{early:?}");

@@ -62,9 +62,8 @@ fn a_full_disk_costs_what_does_not_fit() {
 
     // The disk is full to the last byte while the container runs: its end is recorded all the same, and the secrets are
     // wiped.
-    let waits = sh("echo up; trap 'echo x >/tmp/x; exit 5' TERM; while :; do sleep 0.05; done");
-    daemon.api.started(with_outputs(files(&["/tmp/x"]), waits.id("none")));
-    daemon.api.follow("none").until(|entry| entry.data == b"up\n");
+    let waits = sh("trap 'echo x >/tmp/x; exit 5' TERM; echo up; while :; do sleep 0.05; done");
+    daemon.api.up(with_outputs(files(&["/tmp/x"]), waits.id("none")));
     daemon.setup().state_disk().fill();
     daemon.api.stop("none", None).unwrap();
     let container = daemon.api.wait("none").unwrap();
@@ -96,9 +95,8 @@ fn a_shim_that_is_lost_has_captured_nothing() {
     assert_eq!(exit(&container), Ok(0), "the process had ended before");
     assert_wiped(&container, "launcher");
 
-    let script = "echo up; trap 'exit 5' TERM; while :; do sleep 0.05; done";
-    daemon.api.started(with_outputs(files(&["/etc/passwd"]), sh(script).id("before")));
-    daemon.api.follow("before").until(|entry| entry.data == b"up\n");
+    let script = "trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done";
+    daemon.api.up(with_outputs(files(&["/etc/passwd"]), sh(script).id("before")));
     kill(daemon.record("before").shim.pid, 9);
     daemon.api.wait("before").unwrap();
     for id in ["middle", "before"] {

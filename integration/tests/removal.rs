@@ -32,9 +32,8 @@ fn full(id: &str, rootfs: &Rootfs) -> RunRequest {
 
 /// Runs such a container to its end. Returns it, and the pid of its shim.
 fn run_full(daemon: &Daemon, id: &str, rootfs: &Rootfs) -> (Container, i32) {
-    daemon.api.started(full(id, rootfs));
+    daemon.api.up(full(id, rootfs));
     let shim = daemon.record(id).shim.pid;
-    daemon.api.follow(id).until(|entry| entry.data == b"up\n");
     daemon.api.signal(id, 10).unwrap();
     (daemon.api.wait(id).unwrap(), shim)
 }

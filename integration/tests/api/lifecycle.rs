@@ -128,8 +128,7 @@ fn stop_is_term_then_the_grace_period_then_kill() {
     for (number, (script, grace, expected)) in SCRIPTS.into_iter().enumerate() {
         let id = format!("stop{number}");
         let own_grace = if expected == Err(9) { 200 } else { 50_000 };
-        daemon.api.started(sh(script).id(&id).grace_ms(own_grace));
-        daemon.api.follow(&id).until(|entry| entry.data == b"up\n");
+        daemon.api.up(sh(script).id(&id).grace_ms(own_grace));
         daemon.api.stop(&id, grace).unwrap();
         let ended = daemon.api.wait(&id).unwrap();
         assert_eq!((exit(&ended), ending(&ended).stopped), (expected, true), "{script}");

@@ -82,8 +82,7 @@ fn follow_goes_along() {
 #[test]
 fn without_follow_it_ends_with_what_there_is() {
     let daemon = Daemon::start();
-    daemon.api.started(sh("echo up; exec sleep 100000").id("now"));
-    daemon.api.follow("now").until(|entry| entry.data == b"up\n");
+    daemon.api.up(sh("echo up; exec sleep 100000").id("now"));
     let request = StreamLogsRequest { id: "now".into(), ..StreamLogsRequest::default() };
     assert_eq!(pairs(&daemon.api.logs(request).unwrap().rest()), [(LogStream::Stdout, "up\n")]);
 }

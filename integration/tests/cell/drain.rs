@@ -12,9 +12,9 @@ use integration::request::{RequestBuilder, sh, sleeper};
 use integration::{metrics, wait};
 
 /// A process that ends in order at SIGTERM.
-pub(crate) const ENDS: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+pub(crate) const ENDS: &str = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
 /// A process that pays no attention to SIGTERM.
-pub(crate) const IGNORES: &str = "trap '' TERM; while :; do sleep 0.05; done";
+pub(crate) const IGNORES: &str = "trap '' TERM; echo up; while :; do sleep 0.05; done";
 
 /// Number of containers, a tenth of which ignore SIGTERM.
 fn containers() -> usize {
@@ -51,7 +51,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
         let id = format!("c{index:03}");
         // The grace of those is longer than the drain has time: the deadline ends them.
         let (script, grace) = if ignores { (IGNORES, 3_600_000) } else { (ENDS, 3_000) };
-        daemon.api.started(sh(script).id(&id).memory(16 << 20).grace_ms(grace).file("a", b"secret"));
+        daemon.api.up(sh(script).id(&id).memory(16 << 20).grace_ms(grace).file("a", b"secret"));
         if ignores {
             expected.insert(id);
         }
@@ -112,7 +112,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
 fn a_drain_survives_its_client_and_its_daemon() {
     let mut daemon = Daemon::start();
     for id in ["a", "b"] {
-        daemon.api.started(sh(IGNORES).id(id).grace_ms(3_600_000));
+        daemon.api.up(sh(IGNORES).id(id).grace_ms(3_600_000));
     }
     let mut follower = daemon.api.client().cell().drain(Some(Duration::from_secs(3600)), 0, "").unwrap();
     assert!(!daemon.api.block_on(follower.next()).unwrap().unwrap().done);
@@ -137,7 +137,7 @@ fn a_drain_survives_its_client_and_its_daemon() {
     daemon.api.delete("x", true).unwrap();
 
     // Undrain ends one that is under way; those that were told to stop do stop.
-    daemon.api.started(sh(IGNORES).id("c").grace_ms(3_600_000));
+    daemon.api.up(sh(IGNORES).id("c").grace_ms(3_600_000));
     let mut follower = daemon.api.client().cell().drain(None, 0, "").unwrap();
     daemon.api.block_on(follower.next()).unwrap();
     undrain(&daemon);
@@ -163,8 +163,8 @@ fn a_drain_survives_its_client_and_its_daemon() {
 fn the_command_line_drains() {
     let daemon = Daemon::start();
     let run = |arguments: &[&str]| cli::run(&daemon.socket(), arguments);
-    daemon.api.started(sh(IGNORES).id("stubborn").grace_ms(100));
-    daemon.api.started(sh(ENDS).id("orderly"));
+    daemon.api.up(sh(IGNORES).id("stubborn").grace_ms(100));
+    daemon.api.up(sh(ENDS).id("orderly"));
     let drained = run(&["drain", "--deadline", "1m", "--reason", "new kernel"]);
     assert_eq!(drained.status, 0, "{drained:?}");
     assert!(drained.stdout.ends_with("drained: 2 ended, 1 killed\nkilled: stubborn\n"), "{drained:?}");

@@ -14,7 +14,7 @@ use crate::drain::{ENDS, IGNORES, undrain};
 fn containers(daemon: &Daemon) {
     for index in 0..10 {
         let (script, grace) = if index < 2 { (IGNORES, 3_600_000) } else { (ENDS, 30_000) };
-        daemon.api.started(sh(script).id(&format!("c{index}")).grace_ms(grace));
+        daemon.api.up(sh(script).id(&format!("c{index}")).grace_ms(grace));
     }
 }
 

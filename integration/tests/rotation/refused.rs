@@ -75,8 +75,7 @@ fn what_the_containers_memory_does_not_hold_is_refused() {
     // Uses most of the memory, and prints when it has.
     let script = "import time\nheld = bytearray(40 << 20)\nprint('up', flush=True)\ntime.sleep(100000)";
     let request = program("/usr/bin/python3", &["-c", script]).id("c").memory(64 << 20).file("a", b"old");
-    let before = daemon.api.started(request);
-    daemon.api.follow("c").until(|entry| entry.data == b"up\n");
+    let before = daemon.api.up(request);
     let refused = daemon.api.update(update("c", &[("a", &vec![b'x'; 32 << 20])])).unwrap_err();
     assert_eq!(
         (refused.code(), &*first_field(&refused)),

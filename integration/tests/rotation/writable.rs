@@ -104,8 +104,7 @@ fn what_was_given_can_be_asked_for_again() {
     let request = sh(script).id("t").runtime_token(TOKEN).secret_env("PW", "pw").unmasked();
     let files = ["a", "b", "c"].map(|name| format!("/etc/executor-test/{name}"));
     let request = files.iter().fold(request, |request, path| request.file(path, format!("was {path}").as_bytes()));
-    let container = daemon.api.started(writable(request));
-    daemon.api.follow("t").until(|entry| entry.data == b"up\n");
+    let container = daemon.api.up(writable(request));
     let answer = with_token(&socket(&daemon), &token(api::pid(&container))).unwrap();
     let given = files.map(|path| format!("{path}=was {path}"));
     assert_eq!(values(&answer), [&["PW=pw".to_owned()][..], &given[..]].concat());
@@ -143,8 +142,7 @@ fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
         let id = attacker.name;
         let request = program("/usr/bin/python3", &["-c", MISCHIEF, ROOT]).id(id).by(attacker).memory(128 << 20);
         let request = RunRequest { writable_files: Some(WritableFiles::default()), ..request };
-        let container = daemon.api.started(request.file("a", b"S3CR3T").file("db/b", b"S3CR3T"));
-        daemon.api.follow(id).until(|entry| entry.data == b"up\n");
+        let container = daemon.api.up(request.file("a", b"S3CR3T").file("db/b", b"S3CR3T"));
         let deep = format!("{ROOT}/{}", "d/".repeat(1500));
         assert!(inside(&container, &deep).is_dir(), "{id}");
         let kept = ["file", "db/another", "sparse", "shut/file"];
@@ -187,8 +185,7 @@ const LEASE: &str = "import fcntl, os, signal, sys\nsignal.signal(signal.SIGIO, 
 fn a_file_that_is_leased_from_outside_is_wiped_later() {
     let daemon = Daemon::start();
     let script = "cd /etc/cf-service-bindings; echo S3CR3T >own; echo up; exec sleep 100000";
-    let container = daemon.api.started(writable(sh(script).id("l").file("a", b"S3CR3T")));
-    daemon.api.follow("l").until(|entry| entry.data == b"up\n");
+    let container = daemon.api.up(writable(sh(script).id("l").file("a", b"S3CR3T")));
     let path = inside(&container, &format!("{ROOT}/own"));
     let kept = [path.clone(), inside(&container, &format!("{ROOT}/a"))].map(|path| File::open(path).unwrap());
     let mut lease = Command::new("python3");
