@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::lifecycle::State;
-use executor_core::protocol::{ShimCall, Stop};
 use tokio::time::timeout;
 
 use crate::container::{Handle, Presence};
 use crate::events::EventKind;
+use crate::members;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 
@@ -41,12 +41,10 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
         }
         // Checked before anything is killed: without a launcher nothing can be removed afterwards.
         node.launcher.session()?;
-        if let Some(link) = handle.shim() {
-            // A shim that is gone has no process any more.
-            match link.call(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 })).await {
-                Ok(()) | Err(None) => {}
-                Err(Some(problem)) => return Err(problem),
-            }
+        // One that is in quarantine may never be told.
+        tokio::select! {
+            told = members::tell(&handle, (Duration::ZERO, 0)) => told?,
+            ended = handle.ended() => drop(ended?),
         }
         handle.ended().await?;
     }

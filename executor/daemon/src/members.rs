@@ -1,4 +1,4 @@
-//! Members of pods: told to stop, one by one or all of a pod, and ended when their pod has ended without them.
+//! Containers and members of pods: told to stop, one by one or all of a pod, and ended when their pod has ended without them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,29 +31,39 @@ pub(crate) async fn stop_all(members: Vec<Arc<Handle>>, grace: Option<Duration>)
     first
 }
 
-/// Stops a container and waits until it is completed, over broken connections to its shim.
+/// Stops a container and waits until it is completed.
 ///
 /// # Errors
 /// The shim refuses, or the container does not end in time.
 pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(), Problem> {
+    let Some(facts) = handle.facts() else { return Ok(()) };
+    tell(handle, (grace.unwrap_or(facts.plan.grace), 0)).await?;
+    match handle.ended().await {
+        Err(problem) if !handle.is_over() => Err(problem),
+        // One that is refused in the meantime is over, too.
+        _ => Ok(()),
+    }
+}
+
+/// Tells a container to stop, with a grace period and a signal, its own where that is 0. Over broken connections to its shim, and
+/// when it has been made; one that is over needs not be told.
+///
+/// # Errors
+/// The shim refuses.
+pub(crate) async fn tell(handle: &Handle, (grace, signal): (Duration, i32)) -> Result<(), Problem> {
+    let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let mut again = AGAIN;
     loop {
         handle.settled().await;
-        let Some(facts) = handle.facts().filter(|_| !handle.is_over()) else { return Ok(()) };
-        let grace = grace.unwrap_or(facts.plan.grace);
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        if handle.is_over() {
+            return Ok(());
+        }
         let told = match handle.shim() {
-            Some(link) => link.call(ShimCall::Stop(Stop { signal: 0, grace_ms })).await,
+            Some(link) => link.call(ShimCall::Stop(Stop { signal, grace_ms })).await,
             None => Err(None),
         };
         match told {
-            Ok(()) => {
-                return match handle.ended().await {
-                    Err(problem) if !handle.is_over() => Err(problem),
-                    // One that is refused in the meantime is over, too.
-                    _ => Ok(()),
-                };
-            }
+            Ok(()) => return Ok(()),
             Err(Some(problem)) => return Err(problem),
             Err(None) => tokio::time::sleep(again.pause()).await,
         }

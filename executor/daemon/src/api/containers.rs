@@ -1,25 +1,30 @@
 //! Calls about existing containers: Get, List, Wait, Stop, Signal.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::limits::SIGNAL_MAX;
 use executor_core::plan::MAIN_PROCESS;
-use executor_core::protocol::{ShimCall, Signal, Stop};
+use executor_core::protocol::{ShimCall, Signal};
 use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
 use prost::Message as _;
+use tokio::time::timeout;
 
 use super::convert;
-use crate::container::Presence;
 use crate::container::link::shim_is_gone;
+use crate::container::{Handle, Presence};
 use crate::draft;
 use crate::facts::Facts;
+use crate::members;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::reservation::Reservation;
 
+/// Time limit for a container that is told to stop: it may only be being made, or the connection to its shim was lost.
+const SHIM_PATIENCE: Duration = Duration::from_secs(10);
 /// Default number of containers on a page.
 const PAGE_DEFAULT: usize = 100;
 /// Most containers on a page.
@@ -152,25 +157,26 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
     // In `wiping` outputs may still be captured, and the last of the output be waited for, which a stop cuts short.
-    if facts.state <= State::Wiping
-        && let Some(link) = handle.shim()
-    {
-        let grace = grace.unwrap_or(facts.plan.grace);
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        match link.call(ShimCall::Stop(Stop { grace_ms, signal })).await {
-            // A shim that is gone has nothing left to stop.
-            Ok(()) | Err(None) => {}
-            Err(Some(problem)) => return Err(problem),
-        }
+    if facts.state <= State::Wiping {
+        let told = members::tell(&handle, (grace.unwrap_or(facts.plan.grace), signal));
+        timeout(SHIM_PATIENCE, told).await.map_err(|_| not_told(&handle))??;
         // The answer has `stopping` or a later state: the shim reports it on the same connection.
         let mut watch = handle.watch();
         let news = watch.wait_for(|presence| match presence {
             Presence::Present(facts) => facts.state >= State::Stopping || handle.shim().is_none(),
             _ => true,
         });
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(1), news).await;
+        let _ = timeout(Duration::from_secs(1), news).await;
     }
     get(node, &request.id)
+}
+
+/// Makes the problem of a container whose shim did not answer in time.
+fn not_told(handle: &Handle) -> Problem {
+    let state = handle.state().map_or("gone", State::name);
+    let limit = SHIM_PATIENCE.as_secs();
+    let why = format!("container {} is {state}, and its shim did not answer within {limit} s: ask again", handle.id());
+    Problem::new(Kind::Unavailable, why)
 }
 
 pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Result<(), Problem> {

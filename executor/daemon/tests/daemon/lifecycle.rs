@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::harness::launcher::OnLaunch;
-use crate::harness::{Node, get, kinds, request, secret_request, wait};
+use crate::harness::{Node, get, kinds, request, secret_request, until, wait};
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::protocol::{Reason, Refused, ShimCall};
@@ -140,8 +140,9 @@ async fn a_shim_that_ends_without_a_report_leaves_its_record() {
     shim.drops_connections();
     shim.is_connected().await;
     assert_eq!(get(&mut client, "reconnects").await.state(), v1::State::Running);
+    let before = shim.connections();
     shim.says(b"\xff\xff\xff\xff");
-    shim.is_connected().await;
+    until("the daemon connects again", || shim.connections() > before).await;
     shim.exits(0);
     wait(&mut client, "reconnects").await;
 }
@@ -384,6 +385,43 @@ async fn stop_signal_and_delete() {
     assert_eq!(stopped.container.unwrap().state(), v1::State::Completed);
     let signal = v1::SignalRequest { id: "b".into(), signal: 9, process_id: String::new() };
     assert_eq!(client.signal(signal).await.unwrap_err().code(), Code::FailedPrecondition);
+}
+
+/// Stop and Delete reach a shim whose connection is being made again. Where it never is, Stop says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_connection_loses_no_stop() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    for round in 0..5 {
+        let id = format!("c{round}");
+        let (shim, _) = node.run(request(&id)).await;
+        shim.drops_connections();
+        let stopping = tokio::spawn({
+            let (mut client, id) = (client.clone(), id.clone());
+            async move { client.stop(v1::StopRequest { id, ..Default::default() }).await }
+        });
+        assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 10_000));
+        shim.reached(State::Stopping);
+        let answer = stopping.await.unwrap().unwrap().into_inner().container.unwrap();
+        assert_eq!(answer.state(), v1::State::Stopping);
+        shim.drops_connections();
+        let deleting = tokio::spawn({
+            let mut client = client.clone();
+            async move { client.delete(v1::DeleteRequest { id, force: true }).await }
+        });
+        assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 0));
+        shim.exits(0);
+        deleting.await.unwrap().unwrap();
+    }
+    let (shim, _) = node.run(request("silent")).await;
+    shim.hangs_up();
+    let refused = client.stop(v1::StopRequest { id: "silent".into(), ..Default::default() }).await.unwrap_err();
+    assert!(
+        refused.code() == Code::Unavailable && refused.message().contains("did not answer within 10 s"),
+        "{refused:?}"
+    );
+    node.launcher.shim_lost("silent");
+    wait(&mut client, "silent").await;
 }
 
 /// A caller that goes away during Run gets the same container when it comes back.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -60,6 +61,8 @@ struct Shared {
     dir: PathBuf,
     record: Mutex<ContainerRecord>,
     connections: Mutex<Vec<Arc<Seqpacket>>>,
+    /// Number of connections that were ever made.
+    made: AtomicUsize,
     listener: Mutex<Option<Arc<SeqpacketListener>>>,
     asked: mpsc::UnboundedSender<ShimCall>,
     on_update: Mutex<VecDeque<OnUpdate>>,
@@ -80,6 +83,7 @@ impl FakeShim {
             dir: dir.to_owned(),
             record: Mutex::new(record),
             connections: Mutex::default(),
+            made: AtomicUsize::new(0),
             listener: Mutex::new(None),
             asked,
             on_update: Mutex::default(),
@@ -236,6 +240,11 @@ impl FakeShim {
         std::fs::rename(dir.join("log"), dir.join("log.1")).unwrap();
     }
 
+    /// Number of connections that were ever made.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.made.load(Ordering::SeqCst)
+    }
+
     /// Waits for a connection, as after a restart of the daemon.
     pub(crate) async fn is_connected(&self) {
         super::until("the daemon connects to the shim", || !self.shared.connections.lock().unwrap().is_empty()).await;
@@ -276,14 +285,20 @@ impl Shared {
                 let state = shared.record.lock().unwrap().state;
                 let news = ShimNews::Reached(Reached { state: state_number(state) });
                 let _ = connection.send(&ShimReport { sequence: 0, news: Some(news) }.encode_to_vec(), &[]);
-                shared.take(connection);
+                let connection = shared.take(connection);
+                // It was waiting when the listener was closed.
+                if shared.listener.lock().unwrap().is_none() {
+                    hang_up(&*connection);
+                }
             }
         });
     }
 
-    fn take(self: &Arc<Self>, connection: Seqpacket) {
+    fn take(self: &Arc<Self>, connection: Seqpacket) -> Arc<Seqpacket> {
         let connection = Arc::new(connection);
+        let taken = Arc::clone(&connection);
         self.connections.lock().unwrap().push(Arc::clone(&connection));
+        self.made.fetch_add(1, Ordering::SeqCst);
         let shared = Arc::clone(self);
         std::thread::spawn(move || {
             let mut buffer = vec![0; PACKET_MAX];
@@ -306,6 +321,7 @@ impl Shared {
             }
             shared.connections.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &connection));
         });
+        taken
     }
 
     /// Returns the answer to an update; `None` where the connection is to be lost.
