@@ -322,7 +322,7 @@ fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) 
         if let Some(status) = child.try_wait().expect("wait") {
             panic!("the launcher ended with {status}");
         }
-        Seqpacket::connect(&socket).ok()
+        Seqpacket::connect_to_living(&socket).ok()
     });
     let hello = LauncherRequest {
         sequence: 1,

@@ -480,7 +480,7 @@ fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
     let deadline = Instant::now() + PREDECESSOR;
     // Another launcher that looks whether this one lives has it for an instant.
     while let Err(error) = files::lock(&file, LOOKED_AT) {
-        let ends = Seqpacket::connect(socket).is_err();
+        let ends = Seqpacket::connect_to_living(socket).is_err();
         if !ends || Instant::now() >= deadline {
             let dir = run_dir.display();
             return Err(io::Error::other(if ends {

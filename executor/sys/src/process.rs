@@ -339,6 +339,19 @@ pub fn has_ended(pid: i32) -> io::Result<bool> {
     Ok(waitid(Id::Pid(Pid::from_raw(pid)), flags)? != WaitStatus::StillAlive)
 }
 
+/// Looks whether a process runs, whoever's child it is: one that has ended and is not waited for does not.
+///
+/// # Errors
+/// Out of descriptors.
+pub fn is_alive(pid: i32) -> io::Result<bool> {
+    let pidfd = match pidfd(pid) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
+        pidfd => pidfd?,
+    };
+    let mut poll = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    Ok(rustix::event::poll(&mut poll, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0)
+}
+
 /// Takes one child that has ended, if there is one. One that is `kept` is left to be waited for, and no other is looked for
 /// behind it.
 ///
@@ -538,6 +551,7 @@ mod tests {
         let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
         assert_eq!(rustix::event::poll(&mut poll, None).unwrap(), 1);
         assert!(has_ended(child.id() as i32).unwrap());
+        assert!(!is_alive(child.id() as i32).unwrap(), "it is not waited for yet");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
         pidfd_signal(fd.as_fd(), 9).unwrap();
     }

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -21,6 +22,7 @@ use rustix::net::{
     listen, recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 
+use crate::process;
 use crate::ready::readable_by;
 
 /// Most descriptors in one message.
@@ -59,6 +61,21 @@ impl Seqpacket {
         with_address(path, |address| connect(&socket, address))?;
         rustix::io::ioctl_fionbio(&socket, false)?;
         Ok(Self::made(socket))
+    }
+
+    /// Connects as [`Self::connect`] does, and only where the process that listens lives. A process that one forked which has ended
+    /// may still have its socket open: connections are taken then, and nobody answers.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; `ConnectionRefused` where it has ended.
+    pub fn connect_to_living(path: &Path) -> io::Result<Self> {
+        let connection = Self::connect(path)?;
+        let pid = nix::sys::socket::getsockopt(&connection.fd, PeerCredentials)?.pid();
+        // One of another pid namespace has no number here.
+        if pid > 0 && !process::is_alive(pid)? {
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the process that listened has ended"));
+        }
+        Ok(connection)
     }
 
     /// Takes a socket that a peer passed. Its calls never wait.
@@ -249,6 +266,7 @@ impl From<Seqpacket> for OwnedFd {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Seek, Write};
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -272,6 +290,31 @@ mod tests {
         drop(a);
         assert!(b.recv(&mut buffer).unwrap().is_none());
         assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// A process that the listening one forked holds the socket on after its end, and answers nobody.
+    #[test]
+    fn a_listener_that_has_ended_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let script = "use Socket; socket(S, AF_UNIX, 5, 0) && bind(S, sockaddr_un($ARGV[0])) && listen(S, 5) or die; $| = 1; \
+                      if (!fork) { <STDIN>; exit } print \"listens\\n\"; sleep 100000";
+        let mut listens = Command::new("/usr/bin/perl")
+            .args(["-e", script])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        listens.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+        assert!(Seqpacket::connect_to_living(&path).is_ok());
+        let held = listens.stdin.take();
+        listens.kill().unwrap();
+        listens.wait().unwrap();
+        assert!(Seqpacket::connect(&path).is_ok(), "the control");
+        let refused = Seqpacket::connect_to_living(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "{refused}");
+        drop(held);
     }
 
     /// The last words of a peer are heard also where it did not read what it was sent.

@@ -61,7 +61,7 @@ pub(super) fn connect(
     root: bool,
 ) -> Result<(Option<Seqpacket>, Option<StartedLauncher>), BootError> {
     let socket = config.paths.launcher_socket();
-    match Seqpacket::connect(&socket) {
+    match Seqpacket::connect_to_living(&socket) {
         Ok(connection) => Ok((Some(connection), None)),
         Err(error) if !root => {
             tracing::warn!(socket = %socket.display(), %error, "no launcher listens, and without root none can be started");
@@ -121,7 +121,7 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
 fn await_listening(program: &Path, socket: &Path, started: &mut StartedLauncher) -> Result<Seqpacket, BootError> {
     let failed = |why: String| BootError::Launcher { program: program.to_owned(), why };
     let mut refused = None;
-    let found = poll(PATIENCE, || match Seqpacket::connect(socket) {
+    let found = poll(PATIENCE, || match Seqpacket::connect_to_living(socket) {
         Ok(connection) => Some(Ok(connection)),
         Err(error) => {
             refused = Some(error);
