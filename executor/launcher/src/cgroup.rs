@@ -408,7 +408,14 @@ impl Hierarchies {
 
     /// Makes the cgroup that containers' own are made below.
     pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
-        self.dirs(parent).try_for_each(fs::create_dir_all)?;
+        // Another launcher that ends may remove what is shared while it is empty.
+        let mut attempts = 0;
+        while let Err(error) = self.dirs(parent).try_for_each(fs::create_dir_all) {
+            attempts += 1;
+            if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) || attempts > 100 {
+                return Err(error);
+            }
+        }
         if self.socket_limit() {
             // The kernel changes its own code when the first cgroup counts buffers of sockets, and back when the last one has gone:
             // so one counts all the time, without a limit.

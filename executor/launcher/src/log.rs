@@ -32,7 +32,9 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
     };
     let separator = if about.is_empty() { "" } else { ": " };
     if is_read() {
-        let _ = writeln!(stderr(), "{prefix}executor-launcher: {about}{separator}{message}"); // nobody to tell
+        // In one write: executord, the launcher and all shims share one file or stream.
+        let line = format!("{prefix}executor-launcher: {about}{separator}{message}\n");
+        let _ = stderr().write_all(line.as_bytes()); // nobody to tell
     }
 }
 

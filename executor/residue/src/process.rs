@@ -94,7 +94,8 @@ impl Search<'_> {
                 self.bytes(&bytes, place);
                 drop(zeroize::Zeroizing::new(bytes));
             }
-            Err(error) if gone(&error) => {}
+            // The mount table of one that is an entry of its parent's only is EINVAL.
+            Err(error) if gone(&error) || Process::of(process.pid).is_none() => {}
             Err(error) => self.report.unsearched(format!("{file} of {process}"), error.to_string()),
         }
     }

@@ -7,6 +7,7 @@
 //! told which container it begins ([`super::takeover`]).
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use super::takeover;
 use crate::program::{Program, StartFailure};
 use crate::seccomp::Filter;
 
+/// Name of a process that is an init of ours.
+const INIT: &CStr = c"init";
 /// Message of init with its terminal. Shorter than any failure.
 pub(super) const TERMINAL: &[u8] = b"tty";
 
@@ -75,6 +78,8 @@ impl Init {
     fn stay(&self) -> Result<(), StartFailure> {
         let failed = |error: io::Error| StartFailure::new("begin as an init", error);
         process::hold_signals().map_err(failed)?;
+        // Before there is a child to see it, which gets its own name when it becomes the program.
+        rustix::thread::set_name(INIT).map_err(|error| failed(error.into()))?;
         let child = match process::fork().map_err(failed)? {
             Fork::Child => return Ok(()),
             Fork::Parent(child) => child,
@@ -85,7 +90,7 @@ impl Init {
     /// Looks after its child, or after processes that others start.
     fn serve(&self, child: Option<i32>) -> ! {
         let serve = || child.map_or_else(process::serve_as_reaper, process::serve_as_init);
-        let served = rustix::thread::set_name(c"init")
+        let served = rustix::thread::set_name(INIT)
             .map_err(io::Error::from)
             .and_then(|()| process::forbid_dumps())
             .and_then(|()| process::close_all_but(&[]))
