@@ -70,8 +70,11 @@ struct Process {
     /// It runs its program.
     runs: bool,
     cancelled: bool,
+    /// It was told to end, or has no time to.
+    told: bool,
     /// Time of SIGKILL.
     kill_at: Option<Instant>,
+    /// It got SIGKILL, because it went on after it was told.
     killed: bool,
 }
 
@@ -164,7 +167,7 @@ impl Process {
 
     /// Kills the process, and what is in its group.
     fn kill(&mut self) {
-        self.killed = true;
+        self.killed = self.told;
         self.signal(libc::SIGKILL);
         if let Some((pid, _)) = self.pid {
             // Its number is its own until its parent has taken it, and that tells first.
@@ -174,6 +177,7 @@ impl Process {
 
     /// Tells the process to end.
     fn end_by(&mut self, signal: i32, grace: Duration) {
+        self.told = true;
         if grace.is_zero() {
             self.kill_at = Some(Instant::now());
         } else {
@@ -314,6 +318,7 @@ impl Running {
                         payload: Some(payload),
                         runs: false,
                         cancelled: false,
+                        told: false,
                         kill_at: None,
                         killed: false,
                     };
@@ -398,9 +403,11 @@ impl Running {
                 let (signal, grace) = (self.stop_signal, self.grace);
                 if let (Some(process), Some(pidfd)) = (self.processes.get_mut(&index), fd) {
                     process.pid = Some((pid, pidfd));
-                    if process.cancelled {
-                        // Before its program runs, nothing handles a signal: some would change nothing.
-                        process.end_by(if ends_without_handler(signal) { signal } else { libc::SIGKILL }, grace);
+                    if process.cancelled && ends_without_handler(signal) {
+                        process.end_by(signal, grace);
+                    } else if process.cancelled {
+                        // It would not notice the signal before its program runs, which the next news may tell.
+                        process.kill_at = Some(Instant::now());
                     }
                 }
                 Vec::new()
@@ -416,7 +423,7 @@ impl Running {
                     let pid = process.pid.as_ref().map_or(0, |(pid, _)| *pid);
                     self.steps.started(index, pid, now());
                     // It was cancelled while it was made.
-                    if process.cancelled && process.kill_at.is_none() {
+                    if process.cancelled && !process.told {
                         process.end_by(signal, grace);
                     }
                 }
