@@ -261,11 +261,13 @@ impl Drop for Daemon {
 /// Pid of the launcher that serves a run directory, that is, of the holder of its lock. It is looked up without a
 /// connection, which would show in the launcher's descriptors.
 pub fn launcher_of(run_dir: &Path) -> Option<i32> {
-    let inode = fs::metadata(run_dir.join("launcher.lock")).ok()?.ino();
+    let lock = fs::metadata(run_dir.join("launcher.lock")).ok()?;
+    let device = lock.dev();
+    let file = format!("{:02x}:{:02x}:{}", rustix::fs::major(device), rustix::fs::minor(device), lock.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
     // 1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF
     let mut locks = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let lock = locks.find(|lock| lock.get(5).is_some_and(|file| file.ends_with(&format!(":{inode}"))))?;
+    let lock = locks.find(|lock| lock.get(5) == Some(&file.as_str()))?;
     lock[4].parse().ok().filter(|pid| *pid > 0)
 }
 

@@ -120,8 +120,10 @@ pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
 
 /// Directories of the daemon's own cgroup, without those of shells that wait.
 pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
-    let waiting = shells::waiting(run_dir);
+    // One that is made between two looks is in one of them.
+    let mut waiting = shells::waiting(run_dir);
     let mut found = all_cgroups(run_dir);
+    waiting.append(&mut shells::waiting(run_dir));
     found.retain(|path| !shells::is_cgroup_of(path, &waiting));
     found
 }

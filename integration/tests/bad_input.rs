@@ -10,7 +10,7 @@ use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
-use integration::{host, wait};
+use integration::{host, shells, wait};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -302,6 +302,9 @@ fn a_full_disk_at_the_start() {
         kill(launcher, 9);
         daemon.kill();
         wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+        // Shells that waited end by themselves, and give back their files.
+        let state_dir = daemon.setup().state_dir();
+        wait::until("the shells have gone", || shells::waiting(&state_dir).is_empty().then_some(()));
         if files {
             daemon.setup().state_disk().fill_with_files();
         } else {

@@ -103,7 +103,7 @@ fn a_container_becomes_ready_stops_being_so_and_is_ended() {
     let checks = Checks {
         startup: vec![tcp(8080)],
         liveness: vec![Check { unhealthy_threshold: 2, ..http("/live") }],
-        readiness: vec![Check { unhealthy_threshold: 1, ..http("/ready") }],
+        readiness: vec![Check { unhealthy_threshold: 1, timeout: millis(10_000), ..http("/ready") }],
         start_timeout: None,
     };
     let request = with(checks, script(HTTPD, "web", &rootfs).grace_ms(0));
@@ -217,7 +217,8 @@ fn a_program_in_the_container_is_a_check() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     let probe = "id -u; [ -e /tmp/ok ] || { echo broken; cat /etc/cf-service-bindings/a; exit 3; }";
-    let checks = Checks { liveness: vec![Check { unhealthy_threshold: 1, ..exec(probe) }], ..Checks::default() };
+    let liveness = Check { unhealthy_threshold: 1, timeout: millis(10_000), ..exec(probe) };
+    let checks = Checks { liveness: vec![liveness], ..Checks::default() };
     let request = script("touch /tmp/ok; exec sleep 1000", "db", &rootfs).user("app").file("a", CANARY.as_bytes());
     let db = daemon.api.started(with(checks, request.grace_ms(0)));
     until(&daemon, "db", "it is ready", |db| db.ready);

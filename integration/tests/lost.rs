@@ -301,7 +301,8 @@ fn a_shim_that_does_not_turn_its_loop_is_killed() {
         wait_until_gone(record.shim.pid);
     }
     assert_eq!(launcher.record("idle").unwrap().shim.pid, idle);
-    assert!(host::status(idle, "State").is_some_and(|state| state.starts_with('S')));
+    let waits = || host::status(idle, "State").is_some_and(|state| state.starts_with('S')).then_some(());
+    wait::until("the shim of the idle one waits", waits);
 }
 
 /// A shim that is killed after its process has ended but before it read the last output loses that output: the exit

@@ -29,8 +29,8 @@ fn containers_outlive_the_daemon() {
     let before = daemon.footprint();
     let counter = daemon.api.started(sh(COUNTER).id("counter").file("a", b"secret").label("app", "web"));
     let sleeping = daemon.api.started(sleeper("sleeps").user("vcap").env("TOKEN", "x"));
-    let soon = "while [ ! -e /tmp/end ]; do trap 'exit 9' USR1; sleep 0.02; done";
-    let ends = pid(&daemon.api.started(sh(soon).id("ends")));
+    let soon = "trap 'exit 9' USR1; echo up; while :; do sleep 0.02; done";
+    let ends = pid(&daemon.api.up(sh(soon).id("ends")));
     daemon.api.started(sh("exit 3").id("done"));
     daemon.api.wait("done").unwrap();
     daemon.api.follow("counter").until(|entry| entry.data == b"20\n");

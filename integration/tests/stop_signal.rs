@@ -63,9 +63,12 @@ fn an_init_passes_signals_on_and_takes_orphans() {
     let orphan = "(sh -c 'until test -e /tmp/go; do sleep 0.01; done' & echo $! >/tmp/pid); exec perl -e '
         open F, \"/tmp/pid\"; chomp($pid = <F>); open G, \">/tmp/go\";
         for (1..1000) { last if !-e \"/proc/$pid\" or `cat /proc/$pid/stat` =~ /\\) Z/; select undef, undef, undef, 0.01 }
-        select undef, undef, undef, 0.2; print -e \"/proc/$pid\" ? \"zombie\" : \"taken\"; exit 3'";
-    for (id, init, told) in [("orphan", true, "taken"), ("zombie", false, "zombie")] {
-        let ended = daemon.api.run_to_end(with_init(sh(orphan).id(id).user("vcap"), init));
+        for (1..$ENV{TURNS}) { last if !-e \"/proc/$pid\"; select undef, undef, undef, 0.01 }
+        print -e \"/proc/$pid\" ? \"zombie\" : \"taken\"; exit 3'";
+    // A zombie would be taken within milliseconds if it were.
+    for (id, init, turns, told) in [("orphan", true, "3000", "taken"), ("zombie", false, "20", "zombie")] {
+        let request = sh(orphan).id(id).user("vcap").env("TURNS", turns);
+        let ended = daemon.api.run_to_end(with_init(request, init));
         assert_eq!((exit(&ended), daemon.api.output(id).text().as_str()), (Ok(3), told), "{id}");
     }
     // The init is a copy of the process that made the container; root of the container can read only its name.

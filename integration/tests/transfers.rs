@@ -10,7 +10,7 @@ use executor_proto::v1::{
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Report, Search};
 use integration::api::{ending, exit};
-use integration::daemon::{Daemon, Setup, kill};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::request::RequestBuilder as _;
 use integration::residue::wait_until_settled;
 use integration::web::{WebAnswer, WebServer};
@@ -21,7 +21,7 @@ use tonic::Code;
 const CONFIG: &str = r#"
 [transfers]
 allowed = ["127.0.0.1"]
-idle_seconds = 1
+idle_seconds = 600
 attempts = 2
 "#;
 
@@ -255,8 +255,10 @@ fn a_download_outlives_executord() {
     let asked = download(server.url("/x?sig=canary"), "/tmp/file");
     daemon.api.started(tree("outlives", vec![of(asked), sh("cat /tmp/file")]));
     wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
+    let working = workers(&daemon);
+    assert_eq!(working.len(), 1, "the control");
     daemon.kill();
-    assert_eq!(footprint::processes(&daemon.setup().run_dir(), None).iter().filter(|pid| is_worker(**pid)).count(), 0);
+    wait::until("the worker has ended with it", || has_ended(working[0]).then_some(()));
     daemon.start_again();
     let container = daemon.api.wait("outlives").unwrap();
     assert_eq!(exit(&container), Ok(0), "{container:#?}");

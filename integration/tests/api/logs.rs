@@ -90,7 +90,14 @@ fn without_follow_it_ends_with_what_there_is() {
 #[test]
 fn since_leaves_out_what_came_before() {
     let daemon = Daemon::start();
-    daemon.api.started(sh("for i in 1 2 3 4; do echo $i; sleep 0.05; done").id("since"));
+    let script = "n=1; trap 'n=$((n+1)); echo $n' USR1; echo 1; while [ $n -lt 4 ]; do sleep 0.01; done";
+    daemon.api.started(sh(script).id("since"));
+    let mut log = daemon.api.follow("since");
+    // Each line comes when the one before has been read: no two entries have the same time.
+    for number in 1..4 {
+        log.until(|entry| entry.data == format!("{number}\n").into_bytes());
+        daemon.api.signal("since", 10).unwrap();
+    }
     let all = daemon.api.follow("since").rest();
     assert_eq!(all.len(), 4);
     for (index, entry) in all.iter().enumerate() {

@@ -32,6 +32,7 @@ fn the_next_container_finds_nothing_of_the_one_before() {
         let pool = "userns_pool_start = 939524096\nuserns_pool_ranges = 2";
         let config = format!("[policy]\n{pool}\n[shells]\nready = {shells}\n");
         let daemon = Setup::default().config(&config).start();
+        daemon.api.wait_until_shells_are_ready();
         let ended = |id: &str, what: &str| {
             let request = program("/usr/bin/perl", &["-e", PROBE, what]).id(id).rootfs(&rootfs.reference());
             let container = daemon.api.run_to_end(request);

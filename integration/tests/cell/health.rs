@@ -46,7 +46,7 @@ fn an_operator_calls_the_cell_unhealthy() {
 #[test]
 fn the_self_test_fails_and_recovers() {
     let setup = Setup::default();
-    let config = "[self_test]\ninterval_seconds = 1\ntimeout_seconds = 3\n[capacity]\nmemory_bytes = \"64M\"\n";
+    let config = "[self_test]\ninterval_seconds = 1\ntimeout_seconds = 8\n[capacity]\nmemory_bytes = \"64M\"\n";
     let config = metrics::table(&setup) + config;
     let daemon = setup.config(&config).start();
     let counted = |value: f64| {

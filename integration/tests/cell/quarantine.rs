@@ -36,7 +36,7 @@ impl Stage {
         let fuse = Fuse::mount(&at);
         let setup = Setup::default();
         let config = format!(
-            "{}[policy]\nallow_host_userns = true\n[capacity]\nmemory_bytes = \"256M\"\n[quarantine]\ncreate_seconds = 2\n\
+            "{}[policy]\nallow_host_userns = true\n[capacity]\nmemory_bytes = \"256M\"\n[quarantine]\ncreate_seconds = 5\n\
              stop_seconds = 1\n[[volumes]]\nname = 'lent'\npath = '{}'\n",
             metrics::table(&setup),
             at.display()

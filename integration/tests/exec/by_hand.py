@@ -35,6 +35,13 @@ class Session:
             self.seen += os.read(self.master, 65536)
         self.seen = self.seen[self.seen.index(text.encode()) + len(text):]
 
+    def until_it_sleeps(self, seconds):
+        """bash can lose a signal while it makes a process."""
+        deadline = time.monotonic() + PATIENCE
+        while subprocess.run(["pgrep", "-x", "-f", f"sleep {seconds}"], stdout=subprocess.DEVNULL).returncode:
+            assert time.monotonic() < deadline, "nothing sleeps"
+            time.sleep(0.01)
+
     def raw(self):
         return not termios.tcgetattr(self.slave)[3] & termios.ICANON
 
@@ -64,6 +71,7 @@ def run(cli):
     session.resize(40, 100)
     session.types("(echo go''ing; sleep 1000)\n")
     session.until("going")
+    session.until_it_sleeps(1000)
     session.types("\x03")
     session.types("stty size; exit 5\n")
     session.until("40 100")

@@ -3,6 +3,7 @@
 use executor_proto::v1::{ExecStart, WindowSize};
 use integration::daemon::Daemon;
 use integration::streams::{Executed, executed, script, start};
+use integration::{host, wait};
 
 use crate::sleeping;
 
@@ -54,6 +55,9 @@ fn a_shell_is_used_as_by_hand() {
     shell.until("a42b");
     shell.send_input(b"(echo go''ing; sleep 1000)\n");
     shell.until("going");
+    // bash can lose a signal while it makes a process.
+    let sleeps = |pid: &i32| host::status(*pid, "Name").as_deref() == Some("sleep");
+    wait::until("sleep runs", || host::descendants(shell.pid).iter().any(sleeps).then_some(()));
     shell.send_input(b"\x03");
     shell.until("^C");
     shell.send_input(b"echo still-$((1))\n");
@@ -84,7 +88,7 @@ fn a_false_multiplexer_is_refused() {
     let daemon = Daemon::start();
     let trick = "rm /dev/ptmx; echo >/dev/ptmx; echo changed; sleep 100000";
     daemon.api.started(integration::request::RequestBuilder::id(integration::request::sh(trick), "c"));
-    integration::wait::until("the container has changed /dev/ptmx", || {
+    wait::until("the container has changed /dev/ptmx", || {
         daemon.api.logs_so_far("c").contains("changed").then_some(())
     });
     let told = on_terminal(&daemon, "echo fooled").end().unwrap();

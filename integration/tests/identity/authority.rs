@@ -32,7 +32,6 @@ fn a_ca_that_cannot_sign_is_told_by_its_file() {
     let daemon = ca.daemon();
     let why = refusal(&daemon);
     assert!(why.contains(&format!("{key}: has mode 0640")), "{why}");
-    set_mode(&key, 0o600);
     type Change<'a> = &'a dyn Fn();
     let keep = |name: &str| (fs::read(ca.path(name)).unwrap(), ca.path(name));
     let whole = [keep("ca.crt"), keep("ca.key")];
@@ -79,15 +78,17 @@ fn a_ca_that_cannot_sign_is_told_by_its_file() {
             "only CERTIFICATE",
         ),
     ];
+    // At no moment between them is the CA good: executord looks at it by itself, and what it has once it keeps.
     for (change, path, expected) in cases {
         change();
+        let _ = fs::set_permissions(&key, fs::Permissions::from_mode(0o600)); // it may have been removed
         let why = refusal(&daemon);
         assert!(why.contains(&format!("{path}: ")) && why.contains(expected), "{expected}: {why}");
-        for (content, path) in &whole {
-            fs::write(path, content).unwrap();
-        }
-        set_mode(&key, 0o600);
+        let _ = fs::set_permissions(&key, fs::Permissions::from_mode(0o640));
+        whole.iter().for_each(|(content, path)| fs::write(path, content).unwrap());
+        set_mode(&key, 0o640);
     }
+    set_mode(&key, 0o600);
     daemon.api.started(with_identity(sleeper("good"), None));
     let logged = daemon.setup().logged();
     let text = fs::read_to_string(&key).unwrap();
@@ -149,7 +150,7 @@ fn a_replaced_ca_signs_and_a_broken_one_does_not_end_the_old_one() {
     ca.make("second CA", &["rsa:2048"]); // nobody tells executord
     signs("second CA");
     assert!(issuer("b").contains("CN = second CA"));
-    assert_eq!(crate::signers(&daemon).len(), 1, "the old one has ended");
+    wait::until("the old one has ended", || (crate::signers(&daemon).len() == 1).then_some(()));
     set_mode(&ca.path("ca.key"), 0o644);
     kill(daemon.pid(), 1);
     wait::until("the broken CA is told", || daemon.setup().logged().contains("has mode 0644").then_some(()));

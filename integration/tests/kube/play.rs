@@ -26,8 +26,10 @@ fn a_pod_goes_through_its_life() {
         assert!(ran.stderr.contains(line), "{line}: {ran:?}");
     }
     // Order, shared volume, secrets, masked output.
-    let output = world.daemon.api.logs_so_far("default_web_app");
-    assert!(output.starts_with("up\ngot ") && output.contains(" hello\n") && !output.contains(VARIABLE), "{output}");
+    let output = wait::until("the first container's output", || {
+        Some(world.daemon.api.logs_so_far("default_web_app")).filter(|output| output.contains(" hello\n"))
+    });
+    assert!(output.starts_with("up\ngot ") && !output.contains(VARIABLE), "{output}");
     wait::until("the second container's output", || {
         world.daemon.api.logs_so_far("default_web_second").starts_with("prepared\n").then_some(())
     });
@@ -68,7 +70,9 @@ fn a_pod_goes_through_its_life() {
     assert_eq!(world.diff(&path), [("web".to_owned(), "replace".to_owned())]);
     world.plays(&path);
     assert_ne!(pid(&world.container("default_web_app")), pid(&app));
-    assert!(world.daemon.api.logs_so_far("default_web_app").contains(" goodbye\n"));
+    wait::until("the new variable", || {
+        world.daemon.api.logs_so_far("default_web_app").contains(" goodbye\n").then_some(())
+    });
 
     // So does a secret variable, though nothing of it is in the digest.
     let app = world.container("default_web_app");

@@ -121,7 +121,9 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
 #[test]
 fn many_at_once_and_nobody_waits_for_them() {
     let launcher = Launcher::start(&[]);
-    let blobs: Vec<_> = (0..5).map(|index| Blob::of_many_files(3000, &format!("content {index}"))).collect();
+    let blobs: Vec<_> = (0..5)
+        .map(|index| Blob::of_many_files(if index == 0 { 20_000 } else { 3000 }, &format!("content {index}")))
+        .collect();
     let mut order = Vec::new();
     for (sequence, blob) in blobs.iter().chain([&blobs[0]]).enumerate() {
         let request = LauncherRequest { sequence: 100 + sequence as u64, call: Some(blob.request(&[])) };

@@ -135,6 +135,8 @@ impl Node {
         wait::until("results beyond those to be kept are removed", || {
             (self.daemon.api.ids().len() <= KEPT).then_some(())
         });
+        // They are made at the lowest priority: one that is half made stands still on a busy machine, which is not rest.
+        self.daemon.api.wait_until_shells_are_ready();
         let mut before = look::counts(&self.daemon);
         wait::until("the daemon is at rest", || {
             std::thread::sleep(look::PAUSE);

@@ -70,9 +70,11 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
     let by_address = || connect_from_container(&daemon, &rootfs, &address(&published), 8080, false);
     wait::until("a peer is answered", || by_address().contains("from-web").then_some(()));
     for host in ["127.0.0.1", "192.0.2.1"] {
-        let told = network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]);
         // From loopback only where the plugin routes it, which this plugin does by default.
-        assert!(told.contains("from-web"), "{host}: {told}");
+        wait::until_ok(host, || match network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]) {
+            told if told.contains("from-web") => Ok(()),
+            told => Err(told),
+        });
     }
     let unpublished = network.on_host(&["busybox", "nc", "-w", "2", "192.0.2.1", "18081"]);
     assert!(!unpublished.contains("from-web"), "the control: a port that is not published");
@@ -92,7 +94,7 @@ fn egress_is_closed_unless_it_is_asked_for() {
     let daemon = network.daemon("allow_egress = true");
     let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
     let beyond = |egress| connect_from_container(&daemon, &rootfs, BEYOND, BEYOND_PORT, egress);
-    assert!(beyond(true).contains(BEYOND_SAYS), "the control");
+    wait::until("the control", || beyond(true).contains(BEYOND_SAYS).then_some(()));
     let closed = beyond(false);
     assert!(!closed.contains(BEYOND_SAYS), "{closed}");
     // The host is no peer, by the address of its bridge or by another one.

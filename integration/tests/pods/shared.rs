@@ -96,7 +96,7 @@ fn the_network_outlives_every_member() {
     let serve = "exec busybox nc -ll -p 8080 -e /bin/echo from-server";
     daemon.api.started(run("web", sh(serve).id("server")));
     let asks = |pod: &str, address: &str| {
-        script_output(&daemon, run(pod, sh(&format!("busybox nc -w 2 {address} 8080 </dev/null"))))
+        script_output(&daemon, run(pod, sh(&format!("busybox nc -w 30 {address} 8080 </dev/null"))))
     };
     wait::until("a member is reached by loopback", || asks("web", "127.0.0.1").contains("from-server").then_some(()));
     assert!(!asks("other", "127.0.0.1").contains("from-server"), "another pod has another loopback");

@@ -22,9 +22,14 @@ const WRITTEN: u64 = 32 << 20;
 /// moment when there are as many as ever.
 fn used(daemon: &Daemon) -> u64 {
     daemon.api.wait_until_shells_are_ready();
-    let ledger = std::fs::read_dir(daemon.setup().state_dir().join("ledger")).unwrap().flatten();
-    let noted: u64 = ledger.map(|file| file.metadata().map_or(0, |meta| meta.blocks() * 512)).sum();
-    daemon.setup().state_disk().used() - noted
+    let noted = || -> u64 {
+        let ledger = std::fs::read_dir(daemon.setup().state_dir().join("ledger")).unwrap().flatten();
+        ledger.map(|file| file.metadata().map_or(0, |meta| meta.blocks() * 512)).sum()
+    };
+    wait::until("a look at both, while the ledger does not grow", || {
+        let (before, used) = (noted(), daemon.setup().state_disk().used());
+        (noted() == before).then(|| used - before)
+    })
 }
 
 #[test]

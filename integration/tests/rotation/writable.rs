@@ -203,5 +203,5 @@ fn a_file_that_is_leased_from_outside_is_wiped_later() {
     lease.kill().unwrap();
     lease.wait().unwrap();
     wait::until("the file is wiped", || (first(&kept[0]) == 0).then_some(()));
-    assert!(daemon.setup().logged().contains("1 secret files were wiped late"));
+    wait::until("it is told", || daemon.setup().logged().contains("1 secret files were wiped late").then_some(()));
 }

@@ -73,7 +73,8 @@ fn checks_have_it_when_asked_for() {
             container_environment: asked,
             ..ExecCheck::default()
         };
-        let check = Check { kind: Some(check::Kind::Exec(probe)), ..Check::default() };
+        let timeout = Some(prost_types::Duration { seconds: 10, nanos: 0 });
+        let check = Check { kind: Some(check::Kind::Exec(probe)), timeout, ..Check::default() };
         let checks = Some(Checks { readiness: vec![check], ..Checks::default() });
         daemon.api.started(keeping(RunRequest { checks, ..sleeper(id).secret_env("PW", SECRET) }));
         wait::until("the check was made", || {

@@ -48,10 +48,11 @@ fn what_a_container_has_used_is_counted() {
     request.limits.get_or_insert_default().cpu_millis = 500;
     worked(&daemon, request);
     daemon.api.started(sleeper("idle"));
-    // The kernel counts a period when it is over.
-    let both = wait::until("a period is over", || {
+    // The kernel counts a period when it is over. Until then the shell may wait for its turn to make the last process.
+    let both = wait::until("a period is over, and the shell has made its sleep", || {
         let both = of(&daemon, &["idle", "busy"]);
-        both[0].usage.and_then(|used| used.cpu).is_some_and(|cpu| cpu.periods > 0).then_some(both)
+        let used = both[0].usage?;
+        (used.cpu?.periods > 0 && used.pids?.current == 2).then_some(both)
     });
     let [busy, idle] = &both[..] else { panic!("two containers") };
     assert_eq!((&*busy.id, &*idle.id, busy.state()), ("busy", "idle", State::Running));

@@ -46,7 +46,8 @@ fn a_shell_that_is_killed_is_replaced() {
         let killed = if which == "its init" { inits[0] } else { made[0] };
         kill(killed, 9);
         wait::until(&format!("the shell whose {which} was killed is gone"), || {
-            (!processes(&run_dir, launcher).0.contains(&killed)).then_some(())
+            let (made, inits) = processes(&run_dir, launcher);
+            (!made.contains(&killed) && !inits.contains(&killed)).then_some(())
         });
         daemon.api.wait_until_shells_are_ready();
         only_those_that_wait((&run_dir, &state_dir), launcher, 2);

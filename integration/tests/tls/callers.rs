@@ -194,13 +194,13 @@ fn a_rule_of_a_provider_names_a_certificate() {
 fn only_tls_1_3_with_a_certificate_is_answered() {
     let tls = TlsDaemon::start("", "");
     let files = tls.operator();
-    let s_client = |more: &[&str]| {
+    let s_client = |patience: u64, more: &[&str]| {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-alpn", "h2", "-connect", &tls.address, "-CAfile"]).arg(&files.ca).args(more);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The connection stays open for a moment, so that what comes after the handshake is seen.
+        // The connection stays open, so that what comes after the handshake is seen.
         let input = child.stdin.take().unwrap();
-        let told = wait::within(std::time::Duration::from_secs(2), || match child.try_wait().unwrap() {
+        let told = wait::within(std::time::Duration::from_secs(patience), || match child.try_wait().unwrap() {
             Some(_) => Ok(()),
             None => Err(()),
         });
@@ -210,11 +210,11 @@ fn only_tls_1_3_with_a_certificate_is_answered() {
     };
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     let (certificate, key) = (path(&files.certificate), path(&files.key));
-    let old = s_client(&["-tls1_2", "-cert", &certificate, "-key", &key]);
+    let old = s_client(30, &["-tls1_2", "-cert", &certificate, "-key", &key]);
     assert!(old.contains("alert protocol version") && old.contains("Cipher is (NONE)"), "{old}");
-    let without = s_client(&["-tls1_3"]);
+    let without = s_client(30, &["-tls1_3"]);
     assert!(without.contains("alert certificate required"), "{without}");
-    let good = s_client(&["-tls1_3", "-cert", &certificate, "-key", &key]);
+    let good = s_client(2, &["-tls1_3", "-cert", &certificate, "-key", &key]);
     assert!(good.contains("ALPN protocol: h2") && good.contains("Verify return code: 0"), "{good}");
     assert!(!good.contains("alert"), "{good}");
 }

@@ -180,8 +180,13 @@ impl<N: Node> Run<N> {
     fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
         let mut lives = Vec::new();
         for target in targets {
-            self.row(*target);
-            self.kill_at(*target, u64::MAX)?; // only counts the calls
+            // Only counts the calls. What is to be traced can have been made a moment before tracing began.
+            for _ in 0..5 {
+                self.kill_at(*target, u64::MAX)?;
+                if self.row(*target).calls > 0 {
+                    break;
+                }
+            }
             lives.push((*target, self.row(*target).calls));
         }
         let all: u64 = lives.iter().map(|(_, calls)| calls).sum();

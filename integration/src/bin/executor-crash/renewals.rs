@@ -109,8 +109,12 @@ impl Renewals {
         let launcher = self.node.pid(Part::Launcher);
         let signers = || identity::signers(launcher);
         if matches!(target, Renewing::NextSigner | Renewing::Launcher) {
-            signers().into_iter().for_each(|pid| kill(pid, 9));
-            wait::until("nobody signs", || signers().is_empty().then_some(()));
+            // Another certificate may be due meanwhile, for which executord asks for the next one.
+            wait::until("nobody signs", || {
+                let left = signers();
+                left.iter().for_each(|pid| kill(*pid, 9));
+                left.is_empty().then_some(())
+            });
         }
         Ok(match target {
             Renewing::Executord => TraceTarget::Living(self.node.pid(Part::Executord)),
