@@ -111,7 +111,8 @@ fn archives_are_unpacked_and_files_are_placed_as_the_user() {
 /// Each failure names the step, the reason, and nothing of the URL but the server.
 #[test]
 fn failures_are_told_without_the_url() {
-    let daemon = daemon();
+    let config = CONFIG.replace("idle_seconds = 600", "idle_seconds = 1");
+    let daemon = Setup::default().config(&config).start();
     let server = WebServer::start(|_, request| match request.target.split('?').next().unwrap() {
         "/out" => WebAnswer::ok(&tar("../../etc/escaped", b"x")),
         "/absolute" => WebAnswer::ok(&tar("/etc/escaped", b"x")),
@@ -276,8 +277,7 @@ fn workers(daemon: &Daemon) -> Vec<i32> {
 
 #[test]
 fn timeouts_and_stops_end_the_transfer() {
-    let config = CONFIG.replace("idle_seconds = 1", "idle_seconds = 600");
-    let daemon = Setup::default().config(&config).start();
+    let daemon = daemon();
     let server = WebServer::start(|_, _| WebAnswer::Never);
     let never = || of(download(server.url("/x"), "/tmp/file"));
     let limited = TimeoutAction { action: Some(Box::new(never())), timeout_ms: 500, ..TimeoutAction::default() };
@@ -324,8 +324,7 @@ fn search(daemon: &Daemon, needles: &Needles) -> Report {
 /// while the download waits for its server.
 #[test]
 fn nothing_is_left_of_a_url() {
-    let config = CONFIG.replace("idle_seconds = 1", "idle_seconds = 600");
-    let daemon = Setup::default().config(&config).start();
+    let daemon = daemon();
     let server = WebServer::start(|number, _| if number == 0 { WebAnswer::Never } else { WebAnswer::ok(b"content") });
     let canary = Canary::random(64).unwrap();
     let mut needles = Needles::new().unwrap();

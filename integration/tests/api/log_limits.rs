@@ -118,7 +118,7 @@ fn entries_end_on_whole_characters() {
     // Three bytes each, from an odd place on, in far more than one entry; then one in three pieces, each written when the one before
     // was read, and half a one.
     let script = r"import os, fcntl, array, termios
-os.write(1, b'x' + 100_000 * b'\xe2\x82\xac')
+os.write(1, b'x' + 300_000 * b'\xe2\x82\xac')
 def written(piece):
     left = array.array('i', [1])
     while left[0]:
@@ -135,7 +135,7 @@ os.write(2, b'\xe2\x82')";
         assert!(std::str::from_utf8(&entry.data).is_ok(), "{:x?}", &entry.data[entry.data.len().saturating_sub(4)..]);
     }
     let output = daemon.api.output("c");
-    assert!(output.stdout == format!("x{}", "€".repeat(100_001)).into_bytes(), "{} bytes", output.stdout.len());
+    assert!(output.stdout == format!("x{}", "€".repeat(300_001)).into_bytes(), "{} bytes", output.stdout.len());
     assert_eq!(output.stderr, b"\xe2\x82", "what is no character comes as it is");
 }
 
