@@ -23,7 +23,7 @@ use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::reservation::Reservation;
 
-/// Time limit for a container that is told to stop: it may only be being made, or the connection to its shim was lost.
+/// Time limit for the shim of a container that is to be stopped: it may only be being made, or the connection to it was lost.
 const SHIM_PATIENCE: Duration = Duration::from_secs(10);
 /// Default number of containers on a page.
 const PAGE_DEFAULT: usize = 100;
@@ -158,8 +158,8 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
     // In `wiping` outputs may still be captured, and the last of the output be waited for, which a stop cuts short.
     if facts.state <= State::Wiping {
-        let told = members::tell(&handle, (grace.unwrap_or(facts.plan.grace), signal));
-        timeout(SHIM_PATIENCE, told).await.map_err(|_| not_told(&handle))??;
+        timeout(SHIM_PATIENCE, handle.settled()).await.map_err(|_| not_connected(&handle))?;
+        members::tell(&handle, (grace.unwrap_or(facts.plan.grace), signal)).await?;
         // The answer has `stopping` or a later state: the shim reports it on the same connection.
         let mut watch = handle.watch();
         let news = watch.wait_for(|presence| match presence {
@@ -171,11 +171,11 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     get(node, &request.id)
 }
 
-/// Makes the problem of a container whose shim did not answer in time.
-fn not_told(handle: &Handle) -> Problem {
+/// Makes the problem of a container that cannot be told to stop.
+fn not_connected(handle: &Handle) -> Problem {
     let state = handle.state().map_or("gone", State::name);
     let limit = SHIM_PATIENCE.as_secs();
-    let why = format!("container {} is {state}, and its shim did not answer within {limit} s: ask again", handle.id());
+    let why = format!("container {} is {state}, and its shim was not connected for {limit} s: ask again", handle.id());
     Problem::new(Kind::Unavailable, why)
 }
 
