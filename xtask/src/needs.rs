@@ -61,8 +61,10 @@ const PLUGINS: Need = Need {
 };
 
 /// Needed by every `cargo xtask test`, also without root.
-pub(crate) const TEST: [Need; 1] =
-    [Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") }];
+pub(crate) const TEST: [Need; 2] = [
+    Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") },
+    Need { package: "perl-base", reason: "a process that forks and ends", sign: Sign::File("/usr/bin/perl") },
+];
 
 /// Needed by the tests that require root.
 pub(crate) const ROOT_TEST: &[Need] = &[

@@ -4,6 +4,14 @@ import fcntl, os, pty, select, signal, struct, subprocess, sys, termios, time
 PATIENCE = 60
 
 
+def command_line(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""  # it has ended, or is no process
+
+
 class Session:
     def __init__(self, *command, rows=31, columns=117):
         self.master, self.slave = pty.openpty()
@@ -38,7 +46,7 @@ class Session:
     def until_it_sleeps(self, seconds):
         """bash can lose a signal while it makes a process."""
         deadline = time.monotonic() + PATIENCE
-        while subprocess.run(["pgrep", "-x", "-f", f"sleep {seconds}"], stdout=subprocess.DEVNULL).returncode:
+        while f"sleep\0{seconds}\0".encode() not in map(command_line, os.listdir("/proc")):
             assert time.monotonic() < deadline, "nothing sleeps"
             time.sleep(0.01)
 
