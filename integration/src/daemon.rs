@@ -264,10 +264,15 @@ pub fn launcher_of(run_dir: &Path) -> Option<i32> {
     let lock = fs::metadata(run_dir.join("launcher.lock")).ok()?;
     let device = lock.dev();
     let file = format!("{:02x}:{:02x}:{}", rustix::fs::major(device), rustix::fs::minor(device), lock.ino());
+    // The kernel gives its list in pieces. Where others take locks or give them back meanwhile, one can be left out.
+    (0..3).find_map(|_| holder_of_lock(&file))
+}
+
+fn holder_of_lock(file: &str) -> Option<i32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     // 1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF
     let mut locks = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let lock = locks.find(|lock| lock.get(5) == Some(&file.as_str()))?;
+    let lock = locks.find(|lock| lock.get(5) == Some(&file))?;
     lock[4].parse().ok().filter(|pid| *pid > 0)
 }
 
