@@ -120,7 +120,7 @@ pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
 
 /// Directories of the daemon's own cgroup, without those of shells that wait.
 pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
-    // One that is made between two looks is in one of them.
+    // A shell that is made between the first look and the cgroups is found by the second look.
     let mut waiting = shells::waiting(run_dir);
     let mut found = all_cgroups(run_dir);
     waiting.append(&mut shells::waiting(run_dir));

@@ -45,8 +45,8 @@ pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(),
     }
 }
 
-/// Tells a container to stop, with a grace period and a signal, its own where that is 0. Over broken connections to its shim, and
-/// when it has been made; one that is over needs not be told.
+/// Tells a container to stop, with a grace period and a signal (0 is the container's own). Waits until its shim is connected, and
+/// tells it again where the connection breaks. A container that is over is not told.
 ///
 /// # Errors
 /// The shim refuses.

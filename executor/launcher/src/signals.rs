@@ -1,4 +1,4 @@
-//! What becomes of a process that gets a signal.
+//! What a signal does to a process.
 
 /// A process that has no handler ends when it gets the signal (signal(7)): it neither stops, nor goes on, nor passes it
 /// over.

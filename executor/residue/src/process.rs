@@ -94,7 +94,7 @@ impl Search<'_> {
                 self.bytes(&bytes, place);
                 drop(zeroize::Zeroizing::new(bytes));
             }
-            // The mount table of one that is an entry of its parent's only is EINVAL.
+            // Reading the mount table of a zombie fails with EINVAL.
             Err(error) if gone(&error) || Process::of(process.pid).is_none() => {}
             Err(error) => self.report.unsearched(format!("{file} of {process}"), error.to_string()),
         }

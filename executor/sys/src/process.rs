@@ -12,6 +12,8 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
 use rustix::process::PidfdFlags;
 
+use crate::ready::is_readable;
+
 /// Side of a fork.
 #[derive(Debug)]
 pub enum Fork {
@@ -348,8 +350,7 @@ pub fn is_alive(pid: i32) -> io::Result<bool> {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
         pidfd => pidfd?,
     };
-    let mut poll = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
-    Ok(rustix::event::poll(&mut poll, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0)
+    Ok(!is_readable(&pidfd))
 }
 
 /// Takes one child that has ended, if there is one. One that is `kept` is left to be waited for, and no other is looked for

@@ -63,8 +63,8 @@ impl Seqpacket {
         Ok(Self::made(socket))
     }
 
-    /// Connects as [`Self::connect`] does, and only where the process that listens lives. A process that one forked which has ended
-    /// may still have its socket open: connections are taken then, and nobody answers.
+    /// Connects as [`Self::connect`] does, and only where the process that listens is alive. A child of a listener that has ended may
+    /// still hold its socket open: the kernel accepts connections there, and nobody answers them.
     ///
     /// # Errors
     /// As [`Self::connect`]; `ConnectionRefused` where it has ended.
@@ -212,7 +212,7 @@ impl SeqpacketListener {
     /// Refuses connections from now on. Those that were made before can still be taken.
     ///
     /// # Errors
-    /// Those of `shutdown`, which has none for a socket that listens.
+    /// Never, on a socket that listens: `shutdown` cannot fail there.
     pub fn refuse(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }

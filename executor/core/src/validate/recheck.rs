@@ -1,6 +1,6 @@
 //! A plan is checked again by the process that has the privileges, whatever the one that sends it says of it.
 //!
-//! It is turned back into the draft that it comes from and validated as that: there is no second set of rules.
+//! The plan is turned back into a draft of the request, and that draft is validated: one set of rules serves both.
 
 use std::path::{Path, PathBuf};
 

@@ -25,7 +25,7 @@ use super::takeover;
 use crate::program::{Program, StartFailure};
 use crate::seccomp::Filter;
 
-/// Name of a process that is an init of ours.
+/// Name of the executor's own init, as `ps` in the container shows it.
 const INIT: &CStr = c"init";
 /// Message of init with its terminal. Shorter than any failure.
 pub(super) const TERMINAL: &[u8] = b"tty";

@@ -70,11 +70,11 @@ struct Process {
     /// It runs its program.
     runs: bool,
     cancelled: bool,
-    /// It was told to end, or has no time to.
+    /// It was sent the stop signal, or its grace period is zero.
     told: bool,
     /// Time of SIGKILL.
     kill_at: Option<Instant>,
-    /// It got SIGKILL, because it went on after it was told.
+    /// It got SIGKILL at the end of its grace period.
     killed: bool,
 }
 
@@ -406,7 +406,8 @@ impl Running {
                     if process.cancelled && ends_without_handler(signal) {
                         process.end_by(signal, grace);
                     } else if process.cancelled {
-                        // It would not notice the signal before its program runs, which the next news may tell.
+                        // Before its program runs, this signal would be lost. If the next news says that it runs, it gets the
+                        // signal after all.
                         process.kill_at = Some(Instant::now());
                     }
                 }
