@@ -1,4 +1,4 @@
-//! Attacks from four positions: the short form of `cargo xtask adversary` (docs/adversary.md).
+//! Attacks from six positions: the short form of `cargo xtask adversary` (docs/adversary.md).
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 

@@ -1,4 +1,4 @@
-//! `cargo xtask adversary`: attacks the release binaries from four positions, at length, and fails if an attack
+//! `cargo xtask adversary`: attacks the release binaries from six positions, at length, and fails if an attack
 //! succeeds.
 //!
 //! The attacks are those of `executor-adversary` (in `integration/`), which gets the location of the binaries.
@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// Only attacks whose name contains these words
     #[arg(long, value_name = "WORDS")]
     filter: Option<String>,
-    /// Only attacks from this position: client, container, executord, image
+    /// Only attacks from this position: client, container, executord, image, server, machine
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     position: Vec<String>,
     /// As few and as small as in `cargo xtask test`

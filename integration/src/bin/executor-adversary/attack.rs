@@ -1,4 +1,4 @@
-//! Attacks: a claim, an attempt to break it from one of four positions, and a control.
+//! Attacks: a claim, an attempt to break it from one of six positions, and a control.
 
 use clap::ValueEnum;
 
@@ -13,6 +13,10 @@ pub(crate) enum Position {
     Executord,
     /// The author of an image or of a root file system.
     Image,
+    /// A server that executord or a front end sends requests to.
+    Server,
+    /// The machine: its clock, disk, memory and processes.
+    Machine,
 }
 
 impl Position {
@@ -23,6 +27,8 @@ impl Position {
             Self::Container => "container",
             Self::Executord => "executord",
             Self::Image => "image",
+            Self::Server => "server",
+            Self::Machine => "machine",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `executor-adversary`: repeats attacks on the executor that once succeeded, and variants of them.
 //!
 //! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST). Each entry of [`all`] is a
-//! claim with an attack on it from one of four positions, and a control: the same judgement where the attack is known
+//! claim with an attack on it from one of six positions, and a control: the same judgement where the attack is known
 //! to succeed, or where there is none, so that an attack that fails only because the judge sees nothing is noticed.
 //! Each part runs in a process of its own, with daemons and directories of its own: a panic costs only its entry.
 //!
@@ -29,7 +29,9 @@ use crate::attack::{Attack, Position, Scale};
 use crate::report::{Report, Row};
 
 #[derive(Parser)]
-#[command(about = "Attack the executor from the positions of a client, a container, executord's user and an image")]
+#[command(
+    about = "Attack the executor from the positions of a client, a container, executord's user, an image, a server and the machine"
+)]
 struct Options {
     /// Print the attacks, and run none
     #[arg(long)]
