@@ -60,6 +60,14 @@ pub struct Objects {
     pub workloads: Vec<Workload>,
 }
 
+impl Objects {
+    /// True if the files hold no object. Objects that run nothing, such as a Deployment with zero replicas, still say
+    /// what is to be.
+    pub fn is_empty(&self) -> bool {
+        self.config_maps.is_empty() && self.secrets.is_empty() && self.workloads.is_empty()
+    }
+}
+
 /// Reads files, each with its name: ConfigMaps and Secrets first, whatever the order (P1). What is wrong is in the report.
 pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mut Report) -> Objects {
     let mut located = Vec::new();

@@ -187,6 +187,25 @@ fn deployments_and_what_is_no_longer_there() {
     world.write("box.yaml", &deployment(2, "two"));
     world.plays(&path);
     assert_ne!(pid(&world.container("team_box-0_box")), first);
+    // Zero replicas is a scale, not an error, and `diff` says the same as `play`.
+    world.write("box.yaml", &deployment(0, "two"));
+    let names = ["box-0", "box-1"].map(|pod| (pod.to_owned(), "remove".to_owned()));
+    assert_eq!(world.diff(&path), names);
+    let scaled = world.play(&["play", &path, "--json"]);
+    assert_eq!(scaled.status, 0, "{scaled:?}");
+    let document: serde_json::Value = serde_json::from_str(&scaled.stdout).unwrap();
+    assert_eq!(document["pods"].as_array().unwrap().len(), 2, "{document}");
+    assert_eq!(world.containers().len(), 0);
+    world.write("box.yaml", &deployment(1, "two"));
+    world.plays(&path);
+    // A file without objects ends no play.
+    world.write("box.yaml", "# nothing\n");
+    for command in ["play", "diff"] {
+        let empty = world.play(&[command, &path]);
+        assert!(empty.status == 125 && empty.stderr.contains("no objects; to remove a play"), "{empty:?}");
+    }
+    assert_eq!(ids().len(), 1);
+    world.write("box.yaml", &deployment(1, "two"));
     // Another play does not take it over.
     let other = world.play(&["play", &path, "--name", "other"]);
     assert!(other.status == 125 && other.stderr.contains("belongs to the play `box`"), "{other:?}");

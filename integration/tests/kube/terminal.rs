@@ -30,7 +30,7 @@ fn p64_objects_from_standard_input_are_played_compared_and_taken_down() {
     assert!(differs.status == 1 && differs.stdout.contains("replace"), "{differs:?}");
     for nothing in ["", "---\n", "# nothing\n"] {
         let refused = given(&play, nothing);
-        assert!(refused.status == 125 && refused.stderr.contains("there is nothing to run in -"), "{refused:?}");
+        assert!(refused.status == 125 && refused.stderr.contains("-: no objects"), "{refused:?}");
     }
     assert_eq!(world.kube(&["down", "-"]).status, 0);
     assert_eq!(world.containers().len(), 0);

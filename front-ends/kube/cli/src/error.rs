@@ -19,8 +19,8 @@ pub(crate) enum KubeError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("{}: {message}", .path.display())]
     Input { path: PathBuf, message: String },
-    #[error("there is nothing to run in {0}")]
-    Nothing(String),
+    #[error("{0}: no objects; to remove a play, use `kube down`")]
+    Empty(String),
     #[error("there is no play `{0}`, and no such file")]
     NoPlay(String),
     #[error("{0}")]

@@ -55,11 +55,17 @@ impl Input {
     }
 
     /// Checks everything, decorates it by conventions and lowers it.
+    ///
+    /// # Errors
+    /// Returns [`KubeError::Empty`] if the files hold no object: a template that renders nothing shall not end a play.
     pub(crate) async fn decorated_plan(
         &self,
         info: &InfoResponse,
     ) -> Result<(Plan, Vec<Violation>, Vec<Config>), KubeError> {
         let (mut objects, mut report) = self.objects();
+        if report.violations().is_empty() && objects.is_empty() {
+            return Err(KubeError::Empty(self.named()));
+        }
         // Objects that are refused anyway are shown to no convention.
         if report.violations().is_empty() {
             conventions::decorate(&self.args, &mut objects, &mut report).await?;
@@ -81,7 +87,7 @@ impl Input {
     }
 
     /// Files as the user named them, for messages.
-    pub(crate) fn named(&self) -> String {
+    fn named(&self) -> String {
         self.args.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 

@@ -28,9 +28,6 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
             let name = plain(&cron.name);
             session.output.note(format!("CronJob {name} is not run by a play: `generate unit` makes a timer of it, --cron-job {name} runs it now"));
         }
-        if plan.pods.is_empty() && plan.crons.is_empty() {
-            return Err(KubeError::Nothing(input.named()).into());
-        }
     }
     let context = Context { client: session.client.clone(), output: session.output.clone(), json: session.json };
     let mut memory = Memory::open(&input.play, || context.waits(&input.play)).await?;
@@ -39,6 +36,10 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     }
     memory.keep(&configs)?;
     let known = known::pods(&session.client, None).await?;
+    let removed: Vec<view::Played> = match args.cron_job {
+        None => superfluous(&input.play, &plan, &known).map(view::Played::removed).collect(),
+        Some(_) => Vec::new(),
+    };
     let mut playing = Playing { memory, context, args, known };
     if args.cron_job.is_none() {
         playing.prune(&input.play, &plan).await?;
@@ -76,9 +77,10 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
         failures.extend(failure);
     }
     if session.json {
+        done.extend(removed);
         let document = view::Play::new(&input.play, done, &warnings);
         session.output.text(agent_cli::view::json::document(&document)).await;
-    } else if changes.iter().all(|change| !change.is_something()) {
+    } else if removed.is_empty() && changes.iter().all(|change| !change.is_something()) {
         session.output.note(format!("{}: nothing has changed", input.play));
     }
     match failures.into_iter().next() {
