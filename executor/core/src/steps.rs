@@ -19,6 +19,7 @@
 //! again after their end (`restart.rs`); setup does not.
 
 mod error;
+mod pace;
 mod restart;
 
 use std::time::Duration;

@@ -30,6 +30,11 @@ impl Timestamp {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// The point that much later, or the last one that can be represented.
+    pub fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 impl From<SystemTime> for Timestamp {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::pace::{BURST, PERIOD};
 use super::*;
 use crate::plan::{MAIN_PROCESS, RestartMode, RestartPolicy};
 
@@ -193,7 +194,7 @@ impl Reference<'_> {
             };
             let cancelled = |at: u64| cancel.is_some_and(|cancel| cancel < at);
             let (Some(policy), true, false) = (&actions.restart, again, cancelled(end.at)) else { return end };
-            let pause = earlier.after(policy, end.at - started);
+            let pause = earlier.after(policy, end.at - started, end.at);
             if cancelled(end.at + pause) {
                 let exit = if failed { end.error.and_then(|error| error.exit) } else { Some(Exit::Code(0)) };
                 return End { at: cancel.unwrap(), error: Some(StepError { why: Why::Cancelled, exit }), ran: end.ran };
@@ -204,18 +205,31 @@ impl Reference<'_> {
     }
 }
 
-/// Pauses before restarts, by the ends in a row.
+/// Pauses before restarts, by the ends in a row and the times of all restarts.
 #[derive(Default)]
-struct Pauses(u32);
+struct Pauses {
+    row: u32,
+    restarts: Vec<u64>,
+}
 
 impl Pauses {
-    fn after(&mut self, policy: &RestartPolicy, ran: u64) -> u64 {
+    fn after(&mut self, policy: &RestartPolicy, ran: u64, now: u64) -> u64 {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap();
         if ran >= 2 * millis(policy.delay_max) {
-            self.0 = 0;
+            self.row = 0;
         }
-        self.0 += 1;
-        if self.0 == 1 { 0 } else { (millis(policy.delay_min) << (self.0 - 2)).min(millis(policy.delay_max)) }
+        self.row += 1;
+        let pause =
+            if self.row == 1 { 0 } else { (millis(policy.delay_min) << (self.row - 2)).min(millis(policy.delay_max)) };
+        // Pace: from any earlier restart up to this one, both counted, no more than the burst and one per period.
+        let bound = |(since, begun): (usize, &u64)| {
+            let beyond = (self.restarts.len() - since + 1).saturating_sub(BURST as usize);
+            begun + beyond as u64 * millis(PERIOD)
+        };
+        let paced = self.restarts.iter().enumerate().map(bound).max().unwrap_or(0);
+        let at = (now + pause).max(paced);
+        self.restarts.push(at);
+        at - now
     }
 }
 

@@ -5,8 +5,9 @@
 //!                    └── none ──> the step ends with the last run's error
 //! ```
 //! The first restart is at once. Ends that follow wait, twice as long each time, until a run lasts ([`RestartPolicy`]). A
-//! cancellation ends the policy, also in a pause.
+//! cancellation ends the policy, also in a pause. However short the pauses are, [`Pace`] bounds the number of restarts.
 
+use super::pace::Pace;
 use super::{Order, Role, StepError, StepState, Steps, Timer, Why, go_duration};
 use crate::backoff::Backoff;
 use crate::plan::RestartPolicy;
@@ -20,6 +21,7 @@ pub(super) struct Restarts {
     record: RestartRecord,
     /// Pauses of ends in a row, after the first one.
     pauses: Option<Backoff>,
+    pace: Pace,
     /// Error of the last run.
     error: Option<StepError>,
     /// Reason for which the present run is being ended, to begin again.
@@ -31,7 +33,8 @@ pub(super) struct Restarts {
 impl Restarts {
     pub(super) fn new(policy: &RestartPolicy) -> Self {
         let policy = policy.clone();
-        Self { policy, record: RestartRecord::default(), pauses: None, error: None, asked: None, over: false }
+        let record = RestartRecord::default();
+        Self { policy, record, pauses: None, pace: Pace::new(), error: None, asked: None, over: false }
     }
 
     /// True in a pause.
@@ -50,13 +53,14 @@ impl Restarts {
         if ran >= self.policy.forget_after() {
             self.pauses = None;
         }
-        match &mut self.pauses {
+        let pause = match &mut self.pauses {
             Some(pauses) => pauses.pause(),
             None => {
                 self.pauses = Some(Backoff::new(self.policy.delay_min, self.policy.delay_max));
                 std::time::Duration::ZERO
             }
-        }
+        };
+        pause + self.pace.take(now.after(pause))
     }
 }
 
@@ -175,8 +179,7 @@ impl Steps {
         self.orders.push(Order::Clear(format!("restarting {words}: {reason}")));
         let started_at = restarts.record.started_at;
         restarts.record.last = Some(LastEnd { exit, reason, started_at, finished_at: now });
-        let nanos = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
-        restarts.record.next_at = Some(Timestamp(now.0.saturating_add(nanos)));
+        restarts.record.next_at = Some(now.after(pause));
         restarts.error = error;
         step.run += 1;
         self.orders.push(Order::Expire(Timer { step: index, run: step.run }, pause));
