@@ -229,6 +229,7 @@ impl Server {
                 (!self.unwiped.is_empty()).then_some(now + WIPE_AGAIN),
                 self.watch_period().map(|period| watched_at + period),
                 self.deferred.iter().map(|deferred| deferred.until).min(),
+                self.shims.values().filter_map(|shim| shim.offer.as_ref()).map(|offer| offer.until).min(),
             ];
             let events = self.wait(due.into_iter().flatten().chain(self.shells_due()))?;
             if watchdog.is_some() {
@@ -238,6 +239,7 @@ impl Server {
                 return Ok(()); // the shims live on, and the next launcher finds them
             }
             self.attend(&events);
+            self.give_up_silent_shells();
             if self.watch_period().is_some_and(|period| watched_at.elapsed() >= period) {
                 watched_at = Instant::now();
                 self.watch_shims();

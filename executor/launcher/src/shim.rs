@@ -76,7 +76,7 @@ use control::Control;
 use create::NotStarted;
 use pace::Pace;
 
-pub(crate) use shell::{Order as ShellOrder, READY as SHELL_READY, run as run_shell};
+pub(crate) use shell::{BEGUN as SHELL_BEGUN, Order as ShellOrder, READY as SHELL_READY, run as run_shell};
 
 /// Name of the process.
 pub(crate) const NAME: &CStr = c"executor-shim";

@@ -417,6 +417,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         watch: None,
         killed: None,
         shell: None,
+        offer: None,
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
-use executor_core::protocol::{Ping, ShimCall, ShimNews, ShimReport, ShimRequest, state_of};
+use executor_core::protocol::{Launch, Ping, ShimCall, ShimNews, ShimReport, ShimRequest, state_of};
 use executor_core::record::VolumeKind;
 use executor_core::time::Timestamp;
 use executor_secrets::volume::Volume;
@@ -19,6 +19,7 @@ use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
 use crate::shells::Place;
+use crate::shim::SHELL_BEGUN;
 
 /// A shim that is watched.
 pub(crate) struct Shim {
@@ -52,6 +53,18 @@ pub(crate) struct Shim {
     pub(crate) killed: Option<Killed>,
     /// Place of the shell that it was.
     pub(crate) shell: Option<Place>,
+    /// The launch that was handed to a shell, until the shell has acknowledged it.
+    pub(crate) offer: Option<Offer>,
+}
+
+/// A launch without its payloads, which are [`Shim::inputs`]: enough to launch the container in another way.
+pub(crate) struct Offer {
+    pub(crate) launch: Launch,
+    /// To the daemon.
+    pub(crate) connection: Seqpacket,
+    pub(crate) plan: MemFile,
+    /// Time by which the shell is to acknowledge the launch.
+    pub(crate) until: Instant,
 }
 
 impl Shim {
@@ -78,6 +91,7 @@ impl Shim {
             watch: Some(Watch::of(pulse)),
             killed: None,
             shell: None,
+            offer: None,
         }
     }
 
@@ -86,6 +100,7 @@ impl Shim {
         let mut buffer = [0; 4096];
         while let Some(lifeline) = &self.lifeline {
             match lifeline.recv(&mut buffer) {
+                Ok(Some((length, _))) if &buffer[..length] == SHELL_BEGUN => self.offer = None,
                 Ok(Some((length, fds))) => {
                     if let Ok(report) = ShimReport::decode(&buffer[..length]) {
                         self.take(report, fds, kind);

@@ -54,6 +54,32 @@ fn a_shell_that_is_killed_is_replaced() {
     }
 }
 
+/// A shell that does not acknowledge its launch has changed nothing: it is killed, and the container is made without one.
+#[test]
+fn launch_with_stopped_shells_goes_cold() {
+    let (daemon, rootfs) = (daemon(3), Rootfs::busybox());
+    let (run_dir, state_dir) = (daemon.setup().run_dir(), daemon.setup().state_dir());
+    let launcher = daemon.launcher().unwrap();
+    let (stopped, _) = processes(&run_dir, launcher);
+    assert_eq!(stopped.len(), 3);
+    for pid in &stopped {
+        kill(*pid, 19);
+        wait::until("the shell is stopped", || host::status(*pid, "State").filter(|state| state.starts_with('T')));
+    }
+    for id in ["a", "b", "c"] {
+        let script = "busybox cat /etc/cf-service-bindings/key; echo up; exec busybox sleep 100000";
+        daemon.api.up(sh(script).id(id).rootfs(&rootfs.reference()).unmasked().file("key", b"once\n"));
+        assert_eq!(daemon.api.logs_so_far(id), "once\nup\n", "the program runs once");
+    }
+    assert_eq!(daemon.setup().logged().matches("did not acknowledge the launch").count(), 3);
+    assert!(stopped.iter().all(|pid| has_ended(*pid)));
+    for id in ["a", "b", "c"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+    daemon.api.wait_until_shells_are_ready();
+    only_those_that_wait((&run_dir, &state_dir), launcher, 3);
+}
+
 /// A launcher that is killed leaves shells without use. They end by themselves; what they cannot end is ended by the next one.
 #[test]
 fn shells_end_with_their_launcher() {

@@ -15,18 +15,18 @@ use executor_secrets::TagKey;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
 use executor_sys::pulse::Pulse;
-use executor_sys::ready::is_readable;
+use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::{Server, shells};
+use super::{DEATH_PATIENCE, Server, shells};
 use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
 use crate::shim;
-use crate::watched::Shim;
+use crate::watched::{Killed, Offer, Shim};
 
 /// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in
 /// the middle of one, does not keep it for as long as its container lives.
@@ -37,6 +37,8 @@ const LAST_STEPS: Duration = Duration::from_secs(5);
 const REMOVAL: Duration = Duration::from_secs(30);
 /// And from its fork until it listens, before a daemon is welcomed all the same.
 const SHIM_PATIENCE: Duration = Duration::from_secs(20);
+/// Time in which a shell acknowledges a launch: it only receives it and sends a word.
+const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 /// Requests that wait with descriptors, of all daemons.
 const LAUNCHES_MAX: usize = 64;
 /// Requests that wait without, most of them for the removal of a container that is to be deleted. They leave launches alone.
@@ -229,12 +231,25 @@ impl Server {
                 self.shells.hand_over(&launch, &fds)
             {
                 let watched = Shim::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
-                let shim =
-                    Shim { inputs: vec![process, files], id_range: Some(id_range), shell: Some(place), ..watched };
+                let (inputs, id_range) = (vec![process, files], Some(id_range));
+                let offer = Offer { launch, connection, plan, until: Instant::now() + ACKNOWLEDGE };
+                let shim = Shim { inputs, id_range, shell: Some(place), offer: Some(offer), ..watched };
                 self.shims.insert(id, shim);
                 return Ok(LauncherAnswer::Done(Done {}));
             }
         }
+        self.launch_without_shell(id, launch, (connection, plan), [process, files])?;
+        Ok(LauncherAnswer::Done(Done {}))
+    }
+
+    /// Forks a shim that makes a container without a shell.
+    fn launch_without_shell(
+        &mut self,
+        id: ContainerId,
+        launch: Launch,
+        (connection, plan): (Seqpacket, MemFile),
+        [process, files]: [MemFile; 2],
+    ) -> Result<(), Refused> {
         let pulse = Pulse::create().map_err(|error| failed("pulse", &error))?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
@@ -272,7 +287,55 @@ impl Server {
         let watched = Shim::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
         let shim = Shim { inputs: vec![process, files], id_range, pod_range, ..watched };
         self.shims.insert(id, shim);
-        Ok(LauncherAnswer::Done(Done {}))
+        Ok(())
+    }
+
+    /// Gives up shells that have not acknowledged their launch in time, and launches their containers without one. Such a
+    /// shell has changed nothing for the container, and after its SIGKILL never will.
+    pub(super) fn give_up_silent_shells(&mut self) {
+        let is_late = |shim: &&Shim| shim.offer.as_ref().is_some_and(|offer| offer.until <= Instant::now());
+        let late: Vec<ContainerId> = self.shims.values().filter(is_late).map(|shim| shim.id.clone()).collect();
+        for id in late {
+            let Some(shim) = self.hear_shim(&id).filter(|shim| shim.offer.is_some()) else { continue };
+            let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+            if !readable_by(&shim.pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
+                shim.offer = None; // the kernel holds it: left to the watchdog
+                continue;
+            }
+            let Some(shim) = self.hear_shim(&id) else { continue };
+            // One that has acknowledged in the last moment may have changed something: its end is that of a shim.
+            let Some(Offer { launch, connection, plan, .. }) = shim.offer.take() else { continue };
+            let (pid, place) = (shim.pid, shim.shell.take());
+            let again = |input: &MemFile| {
+                let handle = input.as_fd().try_clone_to_owned()?;
+                MemFile::from_fd_to_wipe(handle, BYTES_MAX as u64)
+            };
+            let inputs: io::Result<Vec<MemFile>> = shim.inputs.iter().map(again).collect();
+            log::line(
+                Level::Warning,
+                id.as_str(),
+                "a shell did not acknowledge the launch: the container is made without one",
+            );
+            let _ = process::wait_for(pid);
+            self.unreaped = true;
+            if let Some(place) = &place {
+                self.clear(place);
+            }
+            let inputs = inputs.map_err(|error| failed("start payloads", &error));
+            let inputs = inputs.and_then(|inputs| {
+                <[MemFile; 2]>::try_from(inputs)
+                    .map_err(|_| Refused::new(Reason::Internal, "start payloads are missing"))
+            });
+            let lost = self.shims.remove(&id);
+            let launched =
+                inputs.and_then(|inputs| self.launch_without_shell(id.clone(), launch, (connection, plan), inputs));
+            if let (Err(refused), Some(lost)) = (launched, lost) {
+                // The daemon was answered when the launch was handed over: it learns of a lost shim.
+                let killed = Some(Killed { at: Instant::now(), why: refused.message });
+                self.shims.insert(id.clone(), Shim { killed, ..lost });
+                self.shim_has_ended(&id);
+            }
+        }
     }
 
     /// Directories that found no room when this launcher started.

@@ -57,6 +57,8 @@ const NAME: &CStr = c"executor-shell";
 const LAUNCH_MAX: usize = 8192;
 /// Word of a shell that can be used.
 pub(crate) const READY: &[u8] = b"ready";
+/// Word of a shell that has received a launch, sent before anything is changed for the container.
+pub(crate) const BEGUN: &[u8] = b"begun";
 
 /// Everything that a shell is made of.
 pub(crate) struct Order {
@@ -114,14 +116,16 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
     let _ = process::trim_stack();
     rehearse(host);
     match wait(&lifeline, &shell) {
-        Ok(Some((call, fds))) => match launch(&call, fds, (id_range, launcher, pulse)) {
-            Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(shell), signals)),
-            Err(error) => {
-                log::line(Level::Error, "", format_args!("a shell was given no launch: {error}"));
-                shell.end(host);
-                1
+        Ok(Some((call, fds))) => {
+            match acknowledge(&lifeline).and_then(|()| launch(&call, fds, (id_range, launcher, pulse))) {
+                Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(shell), signals)),
+                Err(error) => {
+                    log::line(Level::Error, "", format_args!("a shell was given no launch: {error}"));
+                    shell.end(host);
+                    1
+                }
             }
-        },
+        }
         // The launcher has no use for it any more, or is gone.
         Ok(None) => {
             shell.end(host);
@@ -174,6 +178,14 @@ fn wait(lifeline: &Seqpacket, shell: &Shell) -> io::Result<Option<(Vec<u8>, Vec<
                 (buffer, fds)
             }));
         }
+    }
+}
+
+/// Acknowledges a launch. A launcher that has ended needs no acknowledgement.
+fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
+    match lifeline.send(BEGUN, &[]) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
+        sent => sent,
     }
 }
 
