@@ -9,6 +9,9 @@ const OWN_DESCRIPTORS: i32 = 24;
 /// And for a host that has as many open files as it may have (ENFILE).
 const HOSTS_DESCRIPTORS: i32 = 23;
 
+/// Text of an error of [`of_fork`], by which [`named`] recognizes it.
+const NO_PROCESS: &str = "no further process can be made";
+
 /// Something that ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
@@ -20,6 +23,8 @@ pub enum Shortage {
     Disk,
     /// Memory.
     Memory,
+    /// No further process may be made: by the process's cgroup, by its user's limit, or on the host.
+    Processes,
 }
 
 impl fmt::Display for Shortage {
@@ -29,6 +34,9 @@ impl fmt::Display for Shortage {
             Self::HostDescriptors => "out of file descriptors (the limit of the host, fs.file-max)",
             Self::Disk => "no room on the disk",
             Self::Memory => "out of memory",
+            Self::Processes => {
+                "out of processes (TasksMax of the unit or another pids.max, RLIMIT_NPROC, or the host's kernel.pid_max)"
+            }
         })
     }
 }
@@ -80,6 +88,15 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
     None
 }
 
+/// Marks an error of fork(2), clone(2) or of spawning as a shortage of processes if it is EAGAIN, which other system calls use
+/// for other reasons.
+pub fn of_fork(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::other(Shortage::Processes.told(NO_PROCESS.to_owned())),
+        _ => error,
+    }
+}
+
 /// Returns the shortage that the text of an error names, for libraries and helpers that only pass on text.
 pub fn named(words: &str) -> Option<Shortage> {
     let is = |names: [&str; 2]| names.iter().any(|name| words.contains(name));
@@ -88,6 +105,7 @@ pub fn named(words: &str) -> Option<Shortage> {
         () if is(["Too many open files", "EMFILE"]) => Some(Shortage::Descriptors),
         () if is(["No space left on device", "ENOSPC"]) => Some(Shortage::Disk),
         () if is(["Cannot allocate memory", "ENOMEM"]) => Some(Shortage::Memory),
+        () if is([NO_PROCESS, "failed to clone process: EAGAIN"]) => Some(Shortage::Processes),
         () => None,
     }
 }
@@ -105,6 +123,7 @@ mod tests {
             (28, Some(Shortage::Disk)),
             (122, Some(Shortage::Disk)),
             (12, Some(Shortage::Memory)),
+            (11, None),
             (2, None),
         ] {
             assert_eq!(of(&system(number)), shortage, "{number}");
@@ -117,5 +136,13 @@ mod tests {
                 assert_eq!((of(&told), told.to_string()), (Some(shortage), "a/b: no".to_owned()));
             }
         }
+    }
+
+    #[test]
+    fn of_fork_marks_only_eagain() {
+        let forked = of_fork(io::Error::from_raw_os_error(11));
+        assert_eq!((of(&forked), named(&forked.to_string())), (Some(Shortage::Processes), Some(Shortage::Processes)));
+        assert_eq!(of(&of_fork(io::Error::from_raw_os_error(12))), Some(Shortage::Memory));
+        assert_eq!(of(&of_fork(io::Error::from_raw_os_error(1))), None);
     }
 }

@@ -94,7 +94,7 @@ impl Problem {
     pub fn of_system(about: &str, error: &(dyn std::error::Error + 'static)) -> Self {
         let told = format!("{about}: {}", crate::chain(error));
         match shortage::of(error) {
-            Some(what @ (Shortage::Descriptors | Shortage::HostDescriptors)) => {
+            Some(what @ (Shortage::Descriptors | Shortage::HostDescriptors | Shortage::Processes)) => {
                 Self::new(Kind::Exhausted, format!("executord: {what}: {told}"))
             }
             Some(_) => Self::new(Kind::Exhausted, told),

@@ -68,7 +68,7 @@ fn descriptors_are_short() -> bool {
 
 fn exhausted(what: Shortage, words: String) -> Refused {
     match what {
-        Shortage::Descriptors | Shortage::HostDescriptors => {
+        Shortage::Descriptors | Shortage::HostDescriptors | Shortage::Processes => {
             Refused::new(Reason::Exhausted, format!("{}: {what}: {words}", own_name()))
         }
         Shortage::Disk | Shortage::Memory => Refused::new(Reason::Exhausted, words),
