@@ -61,6 +61,9 @@ pub enum Failure {
     /// An archive that came is damaged, or ends too early.
     #[error("the archive for {} is damaged or incomplete", .path.display())]
     Archive { path: PathBuf, source: io::Error },
+    /// A copy is larger than its limit.
+    #[error("{path}: more than {max} bytes; --max-size sets the limit")]
+    CopyTooLarge { path: String, max: u64 },
     /// Entries were left out of a copy; each was reported.
     #[error("{left_out} not copied, {copied} copied")]
     LeftOut { left_out: usize, copied: u64 },

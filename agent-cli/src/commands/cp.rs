@@ -16,6 +16,7 @@ use crate::ids;
 use crate::session::Session;
 use crate::status::Doing as _;
 use crate::text::plain;
+use crate::units;
 use crate::view::json;
 
 pub(super) use outputs::{To, Wanted, check_destination, fetch};
@@ -25,6 +26,9 @@ pub(crate) struct CpArgs {
     /// Copy what a symbolic link at the end of the source leads to, and not the link
     #[arg(long, short = 'L')]
     pub(crate) follow_link: bool,
+    /// Most bytes to copy out of a running container, holes and headers of the archive included
+    #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = units::size)]
+    pub(crate) max_size: u64,
     /// ID:PATH or a local path; ID: for all outputs of an ended container, - for a tar archive on standard input
     #[arg(value_name = "SOURCE")]
     pub(crate) source: String,
@@ -45,7 +49,7 @@ pub(crate) enum Copy {
 impl CpArgs {
     /// Reads which of the two is in a container: `ID:PATH` is, and what begins with `.` or `/` is not.
     pub(crate) fn parse(&self) -> Result<Copy, Failure> {
-        let Self { follow_link, source, destination } = self;
+        let Self { follow_link, source, destination, max_size } = self;
         let usage = |text: &str| {
             let (source, destination) = (plain(source), plain(destination));
             Err(Failure::Usage(format!("cp {source} {destination}: {text}")))
@@ -71,7 +75,8 @@ impl CpArgs {
                 let live = if path.is_empty() { "" } else { "/" };
                 let path = Some(path.trim_end_matches('/')).filter(|path| !path.is_empty()).map(str::to_owned);
                 let live = path.clone().unwrap_or_else(|| live.to_owned());
-                Ok(Copy::Out(Source { id, path, live, contents, follow }, destination.into()))
+                let max_size = *max_size;
+                Ok(Copy::Out(Source { id, path, live, contents, follow, max_size }, destination.into()))
             }
         }
     }
@@ -159,7 +164,8 @@ mod tests {
     #[test]
     fn sources_and_destinations_of_cp() {
         let parse = |source: &str, destination: &str| {
-            CpArgs { follow_link: false, source: source.into(), destination: destination.into() }.parse()
+            let (source, destination) = (source.into(), destination.into());
+            CpArgs { follow_link: false, max_size: 7, source, destination }.parse()
         };
         for (text, path, live, contents, follow) in [
             ("web-1:/out/a", Some("/out/a"), "/out/a", false, false),
@@ -171,7 +177,7 @@ mod tests {
             ("web-1:/.", None, "/", true, true),
         ] {
             let (id, path, live) = ("web-1".to_owned(), path.map(str::to_owned), live.to_owned());
-            let expected = Copy::Out(Source { id, path, live, contents, follow }, ".".into());
+            let expected = Copy::Out(Source { id, path, live, contents, follow, max_size: 7 }, ".".into());
             assert_eq!(parse(text, ".").unwrap(), expected, "{text}");
         }
         for source in ["a", "./a:b", "/a:b", "a/b:/c", "-"] {

@@ -5,8 +5,9 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
@@ -30,6 +31,8 @@ pub struct Partial {
     partial: String,
     name: OsString,
     file: File,
+    /// Length so far, with the holes.
+    length: u64,
     shown: PathBuf,
     finished: bool,
 }
@@ -119,7 +122,7 @@ impl Tree {
         // No set-user-id bits, and what the umask here leaves.
         let file = openat(&directory, &partial, flags, Mode::from_raw_mode(mode & 0o777))
             .map_err(|error| WriteError::Io { path: shown.clone(), source: error.into() })?;
-        Ok(Partial { directory, partial, name: name.to_owned(), file: file.into(), shown, finished: false })
+        Ok(Partial { directory, partial, name: name.to_owned(), file: file.into(), length: 0, shown, finished: false })
     }
 }
 
@@ -147,12 +150,19 @@ impl Partial {
         &self.shown
     }
 
+    /// Appends bytes. A piece of zeros becomes a hole, so that a sparse file takes no more room here than it did.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        self.file.write_all(bytes).map_err(|source| WriteError::Io { path: self.shown.clone(), source })
+        let written = match bytes.iter().all(|byte| *byte == 0) {
+            true => Ok(()),
+            false => self.file.write_all_at(bytes, self.length),
+        };
+        self.length += bytes.len() as u64;
+        written.map_err(|source| WriteError::Io { path: self.shown.clone(), source })
     }
 
     /// Gives it its name, whatever had that before.
     pub fn finish(mut self) -> Result<(), WriteError> {
+        self.file.set_len(self.length).map_err(|source| WriteError::Io { path: self.shown.clone(), source })?;
         renameat(&self.directory, &self.partial, &self.directory, &self.name)
             .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })?;
         self.finished = true;

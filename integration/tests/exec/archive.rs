@@ -79,6 +79,40 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     assert_eq!(fs::read(at("one")).unwrap(), b"new");
 }
 
+/// A sparse file takes no more room after a copy, in either direction, and an endless one is bounded.
+#[test]
+fn cp_sparse_file_keeps_holes() {
+    use std::os::unix::fs::MetadataExt as _;
+    const LENGTH: u64 = 256 << 20;
+    const BLOCKS_MAX: u64 = 4096; // of 512 bytes: 2 MiB, where all of it would be 524,288
+    let (daemon, home) = (sleeping("c"), tempfile::tempdir().unwrap());
+    let at = |name: &str| home.path().join(name).display().to_string();
+    let file = fs::File::create(at("sparse")).unwrap();
+    file.set_len(LENGTH).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"in the middle", LENGTH / 2).unwrap();
+    for (source, destination) in [(at("sparse"), "c:/tmp/sparse".to_owned()), ("c:/tmp/sparse".to_owned(), at("out"))] {
+        let copied = cp(&daemon, &[&source, &destination]);
+        assert_eq!((copied.status, &*copied.stderr), (0, ""));
+    }
+    let inside = shell_output(&daemon, "stat -c '%s %b' /tmp/sparse");
+    let (size, blocks) = inside.trim().split_once(' ').unwrap();
+    assert!(size.parse() == Ok(LENGTH) && blocks.parse::<u64>().unwrap() < BLOCKS_MAX, "{inside}");
+    let out = fs::metadata(at("out")).unwrap();
+    assert!(out.len() == LENGTH && out.blocks() < BLOCKS_MAX, "{out:?}");
+    let mut middle = [0; 13];
+    std::os::unix::fs::FileExt::read_exact_at(&fs::File::open(at("out")).unwrap(), &mut middle, LENGTH / 2).unwrap();
+    assert_eq!(&middle, b"in the middle");
+    for destination in [at("bounded"), "-".to_owned()] {
+        let arguments = ["cp", "--max-size", "1M", "c:/tmp/sparse", &*destination];
+        let refused = command(Some(&daemon.socket()), &arguments).output().unwrap();
+        let message = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(125), "{message}");
+        assert!(message.contains("cp c:/tmp/sparse: more than 1048576 bytes; --max-size"), "{message}");
+        assert!(refused.stdout.len() <= 1 << 20);
+    }
+    assert!(!home.path().join("bounded").exists(), "nothing of it stays");
+}
+
 /// A dash as source or destination is an archive that tar can read and write.
 #[test]
 fn a_dash_is_an_archive() {

@@ -4,7 +4,6 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use executor_client::Error;
 use executor_client::v1::PathStat;
 use executor_client::v1::path_stat::Kind;
 use tokio::sync::mpsc;
@@ -16,7 +15,7 @@ use crate::failure::Failure;
 use crate::ids;
 use crate::output::Stream;
 use crate::session::Session;
-use crate::status::{self, Doing as _};
+use crate::status::Doing as _;
 use crate::text::plain;
 use crate::view::json;
 
@@ -38,6 +37,20 @@ pub(crate) struct Source {
     pub(crate) contents: bool,
     /// A link at the end of the path is followed: the caller asked for it, or the path ended in a slash.
     pub(crate) follow: bool,
+    /// Most bytes of the archive.
+    pub(crate) max_size: u64,
+}
+
+impl Source {
+    /// Counts bytes that have come.
+    ///
+    /// # Errors
+    /// Returns [`Failure::CopyTooLarge`] if there are more than permitted: the container decides how many it sends.
+    fn count(&self, total: &mut u64, piece: &[u8]) -> Result<(), Failure> {
+        *total += piece.len() as u64;
+        let path = || format!("cp {}:{}", self.id, plain(&self.live));
+        if *total > self.max_size { Err(Failure::CopyTooLarge { path: path(), max: self.max_size }) } else { Ok(()) }
+    }
 }
 
 /// A file or directory of this machine that is copied into a container.
@@ -58,8 +71,10 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
     }
     let doing = format!("cp {id}:{}", plain(live));
     let mut archive = session.client.get_archive(id, live, *follow).await.doing(&doing)?;
+    let mut total = 0;
     if to_stdout {
         while let Some(data) = archive.next().await.doing(&doing)? {
+            source.count(&mut total, &data)?;
             session.output.bytes(Stream::Out, data).await;
         }
         return Ok(0);
@@ -79,7 +94,8 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
     });
     let mut feed = Feed { sender: Some(sender), ended };
     let received = async {
-        while let Some(data) = archive.next().await? {
+        while let Some(data) = archive.next().await.doing(&doing)? {
+            source.count(&mut total, &data)?;
             if let Some(sender) = &feed.sender
                 && sender.send(data).await.is_err()
             {
@@ -88,13 +104,13 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
         }
         Ok(())
     };
-    let received: Result<(), Error> = received.await;
+    let received: Result<(), Failure> = received.await;
     feed.sender = None;
     let unpacked = unpacking.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
     if let Err(error) = received {
         // An archive that breaks off is damaged for this reason.
         unpacked.iter().for_each(|tally| note(session, tally));
-        return Err(status::failure(&doing, error));
+        return Err(error);
     }
     tell(session, id, live, &unpacked?).await
 }

@@ -205,7 +205,11 @@ impl Target {
                 let file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?);
                 let mut buffer = vec![0; PIECE];
                 while let Some((at, length)) = reader.content(&mut buffer).map_err(Err)? {
-                    file.write_all_at(&buffer[..length], at).map_err(Ok)?;
+                    let piece = &buffer[..length];
+                    // Zeros become a hole: a sparse file takes no more room here than it did.
+                    if piece.iter().any(|byte| *byte != 0) {
+                        file.write_all_at(piece, at).map_err(Ok)?;
+                    }
                 }
                 file.set_len(entry.size).map_err(Ok)?;
                 fchmod(&file, mode).map_err(failed)?;
