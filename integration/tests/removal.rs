@@ -151,6 +151,35 @@ fn whoever_is_killed_in_the_removal_nothing_is_left() {
     }
 }
 
+/// A container whose exit record and ledger entry are both gone is listed as lost while its directory is there, whether the launcher
+/// lives or not.
+#[test]
+fn container_without_records_is_listed_lost() {
+    let mut daemon = Daemon::start();
+    for with_launcher in [true, false] {
+        let id = format!("lost-{with_launcher}");
+        daemon.api.run_to_end(sh("exit 3").id(&id));
+        daemon.wait_until_removed(&id);
+        let launcher = daemon.launcher().unwrap();
+        daemon.terminate();
+        if !with_launcher {
+            kill(launcher, 9);
+            wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+        }
+        let state = daemon.setup().state_dir();
+        fs::remove_file(state.join("containers").join(&id).join("exit.json")).unwrap();
+        fs::remove_file(state.join("ledger/executord.redb")).unwrap();
+        daemon.start_again();
+        let container = wait::until_ok("the container is found", || daemon.api.wait(&id));
+        let lost = ending(&container);
+        assert!(lost.exit.is_none() && lost.failure.is_some(), "{container:?}");
+        assert_eq!(daemon.api.ids(), [&*id]);
+        assert!(container.spec.is_some(), "its request is known");
+        daemon.api.delete(&id, false).unwrap();
+        assert!(!state.join("containers").join(&id).exists());
+    }
+}
+
 /// Records are not synced. Where one is damaged, the ledger has the result; without both the container has no result that it
 /// never had.
 #[test]

@@ -73,6 +73,11 @@ impl Paths {
         self.kept_container(id).join("exit.json")
     }
 
+    /// Returns the first record of a container, which stays until the container is deleted.
+    pub fn first_record(&self, id: &ContainerId) -> PathBuf {
+        self.kept_container(id).join("container.json")
+    }
+
     /// Returns the directory of the images.
     pub fn images(&self) -> PathBuf {
         self.state_dir.join(IMAGES)

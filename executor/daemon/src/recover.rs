@@ -59,6 +59,13 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
             merge(&mut known, record);
         }
     }
+    for id in containers(&node.config.paths.kept_containers()) {
+        if !known.contains_key(&id)
+            && let Some(facts) = lost(node, &id)
+        {
+            known.insert(id, facts);
+        }
+    }
     let (mut completed, mut open) = (0, Vec::new());
     for facts in known.into_values() {
         if facts.state == State::Completed {
@@ -107,6 +114,23 @@ fn look_for_record(node: &Node, facts: &mut Facts) {
         Arc::make_mut(end).record_lost = true;
     }
     node.ledger.put(Arc::new(facts.clone()));
+}
+
+/// Returns the facts of a container of which neither the ledger nor a record of its end or its life is left, but a directory with its
+/// first record. It is taken for one that was made, so that its task looks for its shim and then concludes that it is lost.
+fn lost(node: &Node, id: &ContainerId) -> Option<Facts> {
+    match records::first(&node.config.paths, id) {
+        Ok(Some(record)) => Some(Facts { state: State::Created, ..Facts::from_record(record) }),
+        Ok(None) => {
+            let directory = node.config.paths.kept_container(id);
+            tracing::error!(container = %id, directory = %directory.display(), "a container's directory has no record at all: remove it by hand");
+            None
+        }
+        Err(error) => {
+            tracing::error!(container = %id, error = crate::chain(&error), "cannot use the container's first record");
+            None
+        }
+    }
 }
 
 /// Takes a container out of quarantine of which nothing is left.
