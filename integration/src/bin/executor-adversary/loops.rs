@@ -1,0 +1,221 @@
+//! Attacks by what begins again and again, and by a machine that has run out of processes or holds processes up.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail, ensure};
+use executor_proto::v1::restart_policy::Mode;
+use executor_proto::v1::{Container, RestartPolicy, RunRequest, WatchEventsRequest};
+use integration::daemon::{Daemon, Setup, kill};
+use integration::request::{RequestBuilder as _, program, sh, sleeper};
+use integration::rootfs::Rootfs;
+use integration::streams::{Executed, start};
+use integration::{footprint, host, shells, wait};
+use tonic::Code;
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// Attacks of this module.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "loops: restarts without a pause",
+        position: Position::Client,
+        claim: "containers that restart in loops take neither the event log nor a processor from others",
+        attack: restarts,
+        control: restarts_control,
+    },
+    Attack {
+        name: "faults: no process left",
+        position: Position::Machine,
+        claim: "a Run or an Exec for which no process can be made answers RESOURCE_EXHAUSTED, and the node goes on afterwards",
+        attack: processes,
+        control: processes_control,
+    },
+    Attack {
+        name: "faults: shells that are stopped",
+        position: Position::Machine,
+        claim: "a shell that does not answer delays a container by a second, and the container runs once",
+        attack: stopped_shells,
+        control: stopped_shells_control,
+    },
+];
+
+/// Restarts of a container that are not delayed, and seconds for each further one (docs/restarts.md).
+const BURST: u64 = 10;
+const PERIOD: u64 = 5;
+
+/// Runs containers whose runs end at once, until each of them waits for a second or more. Returns the number of restarts of each.
+fn paced(daemon: &Daemon, count: usize) -> Vec<u64> {
+    let every = prost_types::Duration { seconds: 0, nanos: 100_000_000 };
+    let policy =
+        RestartPolicy { mode: Mode::Always.into(), max_retries: 0, min_delay: Some(every), max_delay: Some(every) };
+    for index in 0..count {
+        let request = program("/bin/true", &[]).id(&format!("loop{index}"));
+        daemon.api.started(RunRequest { restart_policy: Some(policy), ..request });
+    }
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let waits = |container: Container| {
+        let restart = container.restart?;
+        let next = u64::try_from(restart.next_start_at?.seconds).ok()?;
+        (next > now() + 1).then_some(restart.count)
+    };
+    (0..count)
+        .map(|index| wait::until("the loop waits", || waits(daemon.api.get(&format!("loop{index}")).ok()?)))
+        .collect()
+}
+
+fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    daemon.api.run_to_end(program("/bin/true", &[]).id("other"));
+    let begun = Instant::now();
+    let restarts = paced(&daemon, scale.of(5, 100));
+    let most = BURST + begun.elapsed().as_secs() / PERIOD + 1;
+    // Another client's events are still there, from the first one on.
+    let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("an event")?;
+    let kept = first.event.as_ref().is_some_and(|event| event.container_id == "other");
+    let fault = match restarts.iter().max() {
+        Some(restarts) if *restarts > most => Some(format!("{restarts} restarts, where {most} are permitted")),
+        _ => (!kept).then(|| format!("the first event is {first:?}")),
+    };
+    Ok(Outcome::of(fault, format!("{} loops are paced, and no event is lost", restarts.len())))
+}
+
+/// A container is restarted as often as the burst allows.
+fn restarts_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    let restarts = paced(&daemon, 1);
+    ensure!(restarts.iter().all(|count| *count >= BURST), "{restarts:?} restarts");
+    Ok(format!("{restarts:?} restarts before the pace"))
+}
+
+/// A cgroup that limits the number of processes. Dropping it moves its processes back and removes it.
+struct PidsLimit {
+    dir: PathBuf,
+    parent: PathBuf,
+}
+
+impl PidsLimit {
+    /// Starts a daemon whose launcher, with all that it forks, is in the cgroup.
+    fn around_launcher() -> anyhow::Result<(Daemon, Self)> {
+        let limit = Self::new()?;
+        fs::write(limit.dir.join("cgroup.procs"), std::process::id().to_string())?;
+        let daemon = Setup::default().config("[shells]\nready = 0\n").start();
+        for pid in [daemon.pid(), std::process::id() as i32] {
+            fs::write(limit.parent.join("cgroup.procs"), pid.to_string())?;
+        }
+        Ok((daemon, limit))
+    }
+
+    fn new() -> anyhow::Result<Self> {
+        let first = PathBuf::from("/sys/fs/cgroup/pids");
+        let parent = if first.is_dir() { first } else { PathBuf::from("/sys/fs/cgroup") };
+        if parent.join("cgroup.subtree_control").exists() {
+            let _ = fs::write(parent.join("cgroup.subtree_control"), "+pids"); // a manager may have enabled it
+        }
+        let dir = parent.join(format!("executor-adversary-{}", std::process::id()));
+        fs::create_dir(&dir)?;
+        Ok(Self { dir, parent })
+    }
+
+    fn set(&self, most: &str) -> anyhow::Result<()> {
+        fs::write(self.dir.join("pids.max"), most).context("pids.max")
+    }
+}
+
+impl Drop for PidsLimit {
+    fn drop(&mut self) {
+        let _ = wait::within(wait::PATIENCE, || {
+            let members = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
+            for pid in members.lines() {
+                let _ = fs::write(self.parent.join("cgroup.procs"), pid);
+            }
+            fs::remove_dir(&self.dir)
+        });
+    }
+}
+
+/// Most containers that are begun until one is refused.
+const CONTAINERS: usize = 60;
+
+/// Begins containers, and then processes, until none can be made. Returns the codes that are not RESOURCE_EXHAUSTED.
+fn processes(scale: Scale) -> anyhow::Result<Outcome> {
+    let (mut told, mut faults) = (Vec::new(), Vec::new());
+    for room in scale.of(&[5_u32, 6, 7][..], &[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]) {
+        let (daemon, limit) = PidsLimit::around_launcher()?;
+        limit.set(&room.to_string())?;
+        let refused = (0..CONTAINERS).find_map(|index| daemon.api.run(sleeper(&format!("c{index}"))).err());
+        let refused = refused.with_context(|| format!("{CONTAINERS} containers with {room} processes"))?;
+        let mut statuses = vec![("Run", refused)];
+        let begin = || Executed::begin(&daemon.api, start("c0", "/bin/sleep", &["100000"]));
+        let mut begun = Vec::new();
+        if daemon.api.get("c0").is_ok() {
+            let refused = (0..CONTAINERS).find_map(|_| begin().map(|process| begun.push(process)).err());
+            statuses.push(("Exec", refused.with_context(|| format!("{CONTAINERS} processes with {room}"))?));
+        }
+        for (call, status) in statuses {
+            match status.code() {
+                Code::ResourceExhausted => told.push(format!("{call} with {room}")),
+                code => faults.push(format!("{call} with {room}: {code:?}: {}", status.message())),
+            }
+        }
+        limit.set("max")?;
+        if let Err(status) = daemon.api.run(sleeper("after")) {
+            faults.push(format!("afterwards: {status}"));
+        }
+    }
+    let held = format!("RESOURCE_EXHAUSTED: {}", told.join(", "));
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), held))
+}
+
+/// As many containers run without the limit.
+fn processes_control(_: Scale) -> anyhow::Result<String> {
+    let (daemon, limit) = PidsLimit::around_launcher()?;
+    limit.set("max")?;
+    for index in 0..10 {
+        daemon.api.run(sleeper(&format!("c{index}")))?;
+    }
+    Ok("without a limit 10 containers run".into())
+}
+
+/// Returns a daemon with two shells that wait, and their processes.
+fn with_shells() -> anyhow::Result<(Daemon, Vec<i32>)> {
+    let daemon = Setup::default().config("[shells]\nready = 2\n").start();
+    daemon.api.wait_until_shells_are_ready();
+    let launcher = daemon.launcher().context("a launcher")?;
+    let all = footprint::processes(&daemon.setup().run_dir(), Some(launcher));
+    let own = shells::processes(&all).into_iter().filter(|pid| host::parent(*pid) == Some(launcher));
+    let own: Vec<i32> = own.collect();
+    ensure!(own.len() == 2, "{own:?}");
+    Ok((daemon, own))
+}
+
+fn stopped_shells(_: Scale) -> anyhow::Result<Outcome> {
+    let (daemon, shells) = with_shells()?;
+    let rootfs = Rootfs::busybox();
+    for pid in &shells {
+        kill(*pid, 19);
+        wait::until("it is stopped", || host::status(*pid, "State").filter(|state| state.starts_with('T')));
+    }
+    for id in ["a", "b"] {
+        daemon.api.up(sh("echo up; exec busybox sleep 100000").id(id).rootfs(&rootfs.reference()));
+        let printed = daemon.api.logs_so_far(id);
+        if printed != "up\n" {
+            return Ok(Outcome::Through(format!("{id} printed {printed:?}")));
+        }
+    }
+    let given_up = daemon.setup().logged().matches("did not acknowledge the launch").count();
+    let fault = (given_up != 2).then(|| format!("{given_up} of 2 stopped shells were given up"));
+    Ok(Outcome::of(fault, "both containers run, without the shells"))
+}
+
+/// Shells that are not stopped are used.
+fn stopped_shells_control(_: Scale) -> anyhow::Result<String> {
+    let (daemon, _) = with_shells()?;
+    let rootfs = Rootfs::busybox();
+    daemon.api.up(sh("echo up; exec busybox sleep 100000").id("a").rootfs(&rootfs.reference()));
+    match daemon.api.info().shells.map(|shells| shells.used) {
+        Some(1) => Ok("a container used a shell".into()),
+        used => bail!("{used:?} shells were used"),
+    }
+}
