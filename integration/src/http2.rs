@@ -1,7 +1,8 @@
 //! A low-level HTTP/2 client, for frames that no library sends. It sends exactly what the test says, and keeps its
 //! connection whatever the server answers.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub const PING: u8 = 6;
 /// See [`DATA`].
 pub const GOAWAY: u8 = 7;
 /// See [`DATA`].
+pub const WINDOW_UPDATE: u8 = 8;
+/// See [`DATA`].
 pub const CONTINUATION: u8 = 9;
 /// Flags of frames, RFC 9113, section 6.
 pub const END_STREAM: u8 = 1;
@@ -32,12 +35,66 @@ pub const PADDED: u8 = 8;
 /// Silence after which nothing more is expected.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// Stream that carries a connection.
+pub trait Transport: Read + Write + Send {
+    /// Limits how long a read waits.
+    ///
+    /// # Errors
+    /// The socket option cannot be set.
+    fn read_within(&self, limit: Duration) -> io::Result<()>;
+
+    /// Limits how long a write waits.
+    ///
+    /// # Errors
+    /// The socket option cannot be set.
+    fn write_within(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl Transport for UnixStream {
+    fn read_within(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+
+    fn write_within(&self, limit: Duration) -> io::Result<()> {
+        self.set_write_timeout(Some(limit))
+    }
+}
+
+impl Transport for rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+    fn read_within(&self, limit: Duration) -> io::Result<()> {
+        self.sock.set_read_timeout(Some(limit))
+    }
+
+    fn write_within(&self, limit: Duration) -> io::Result<()> {
+        self.sock.set_write_timeout(Some(limit))
+    }
+}
+
 /// An HTTP/2 connection under the test's control.
 pub struct RawClient {
-    stream: UnixStream,
+    stream: Box<dyn Transport>,
     read: Vec<u8>,
     newest: u32,
     pings: u64,
+}
+
+/// Connects as another user of root's group.
+///
+/// # Errors
+/// The socket cannot be connected.
+///
+/// # Panics
+/// This process is not root's.
+pub fn connect_as(socket: &Path, user: u32) -> io::Result<UnixStream> {
+    use rustix::thread::{CapabilitiesSecureBits, Uid, set_capabilities_secure_bits, set_thread_res_uid};
+    let connect = || {
+        // The thread keeps root's right to open any file.
+        set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).expect("root");
+        let user = Uid::from_raw(user);
+        set_thread_res_uid(user, user, user).expect("root");
+        UnixStream::connect(socket)
+    };
+    std::thread::scope(|scope| scope.spawn(connect).join()).expect("a thread")
 }
 
 /// Encodes a gRPC message with its length prefix.
@@ -93,9 +150,17 @@ impl RawClient {
     ///
     /// # Errors
     /// The socket cannot be connected or written.
-    pub fn with_window(socket: &Path, window: u32) -> std::io::Result<Self> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+    pub fn with_window(socket: &Path, window: u32) -> io::Result<Self> {
+        Self::over(UnixStream::connect(socket)?, window)
+    }
+
+    /// The same over a stream that is connected.
+    ///
+    /// # Errors
+    /// The stream cannot be written.
+    pub fn over(stream: impl Transport + 'static, window: u32) -> io::Result<Self> {
+        let mut stream: Box<dyn Transport> = Box::new(stream);
+        stream.read_within(PATIENCE)?;
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
         stream.write_all(&frame(SETTINGS, 0, 0, &[&[0, 4], &window.to_be_bytes()[..]].concat()))?;
         Ok(Self { stream, read: Vec::new(), newest: 0, pings: 0 })
@@ -105,8 +170,8 @@ impl RawClient {
     ///
     /// # Errors
     /// The socket option cannot be set.
-    pub fn bounded(self, patience: Duration) -> std::io::Result<Self> {
-        self.stream.set_write_timeout(Some(patience))?;
+    pub fn bounded(self, patience: Duration) -> io::Result<Self> {
+        self.stream.write_within(patience)?;
         Ok(self)
     }
 
@@ -114,7 +179,7 @@ impl RawClient {
     ///
     /// # Errors
     /// The write failed.
-    pub fn try_call(&mut self, method: &str, bytes: &[u8]) -> std::io::Result<()> {
+    pub fn try_call(&mut self, method: &str, bytes: &[u8]) -> io::Result<()> {
         let on = self.next();
         self.stream.write_all(&frame(HEADERS, END_HEADERS, on, &fields(method)))?;
         message(bytes).chunks(16_384).try_for_each(|part| self.stream.write_all(&frame(DATA, 0, on, part)))?;
@@ -127,14 +192,14 @@ impl RawClient {
         let (mut buffer, mut all, mut patience) = ([0; 65_536], self.read.len(), first);
         self.read.clear();
         loop {
-            let _ = self.stream.set_read_timeout(Some(patience));
+            let _ = self.stream.read_within(patience);
             match self.stream.read(&mut buffer) {
                 Ok(n @ 1..) => all += n,
                 _ => break,
             }
             patience = PAUSE;
         }
-        let _ = self.stream.set_read_timeout(Some(PATIENCE));
+        let _ = self.stream.read_within(PATIENCE);
         all
     }
 
@@ -147,6 +212,20 @@ impl RawClient {
     /// Writes bytes.
     pub fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the connection is open");
+    }
+
+    /// Writes a frame. The peer may have closed the connection or stopped reading.
+    ///
+    /// # Errors
+    /// The write failed.
+    pub fn try_frame(&mut self, kind: u8, flags: u8, on: u32, payload: &[u8]) -> io::Result<()> {
+        self.stream.write_all(&frame(kind, flags, on, payload))
+    }
+
+    /// Waits for the peer's settings and acknowledges them: a connection that does not is closed after a while.
+    pub fn settle(&mut self) {
+        self.until(|kind, flags, _, _| kind == SETTINGS && flags == 0);
+        self.frame(SETTINGS, 1, 0, &[]);
     }
 
     /// Writes a frame.

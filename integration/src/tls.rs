@@ -1,8 +1,10 @@
 //! A daemon that listens over TCP with mutual TLS, and the certificates for it and its callers.
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use executor_client::{Client, ConnectError, Tls};
 use rcgen::{
@@ -11,6 +13,7 @@ use rcgen::{
 };
 
 use crate::daemon::{Daemon, Setup};
+use crate::http2::RawClient;
 use crate::wait;
 
 /// A certificate authority.
@@ -149,6 +152,30 @@ impl TlsDaemon {
     /// There is no connection.
     pub fn connect(&self, tls: &Tls) -> Result<Client, ConnectError> {
         self.daemon.api.block_on(Client::connect_tls(&self.address, tls))
+    }
+
+    /// Connects with this certificate, for frames that no library sends, with windows of `window` bytes. The settings are
+    /// acknowledged.
+    pub fn raw(&self, issued: &Issued, window: u32) -> RawClient {
+        use rustls::pki_types::pem::PemObject as _;
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+        let certificate = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate(&self.authority.pem())).expect("a certificate");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("TLS 1.3")
+            .with_root_certificates(roots);
+        let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).expect("a key");
+        let mut config = config.with_client_auth_cert(vec![certificate(&issued.certificate)], key).expect("a pair");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let name = ServerName::try_from("127.0.0.1").expect("an address");
+        let session = rustls::ClientConnection::new(Arc::new(config), name).expect("a session");
+        let stream = TcpStream::connect(&self.address).expect("an address that is served");
+        let mut raw = RawClient::over(rustls::StreamOwned::new(session, stream), window).expect("a connection");
+        raw.settle();
+        raw
     }
 
     /// Lines of the daemon's log about refused clients.

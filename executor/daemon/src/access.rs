@@ -70,7 +70,7 @@ const TABLE: [(&str, Callers); 40] = [
 
 /// Methods that last for as long as their caller wants, or for a container's life.
 const LASTING: [&str; 15] = [
-    "/executor.v1.Executor/Wait",
+    WAIT,
     "/executor.v1.Executor/StreamLogs",
     "/executor.v1.Executor/WatchEvents",
     "/executor.v1.Executor/WatchStats",
@@ -86,6 +86,14 @@ const LASTING: [&str; 15] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
+
+/// The one method that lasts without a stream.
+const WAIT: &str = "/executor.v1.Executor/Wait";
+
+/// True if the requests or the answers of a path's method are a stream.
+pub(crate) fn is_stream(path: &str) -> bool {
+    path != WAIT && LASTING.contains(&path)
+}
 
 /// A method that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,7 +279,7 @@ mod tests {
                     let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
                     assert!(TABLE.iter().any(|(name, _)| *name == path), "{path}");
                     let streams = method.client_streaming() || method.server_streaming();
-                    let waits = path == "/executor.v1.Executor/Wait";
+                    let waits = path == WAIT;
                     assert_eq!(LASTING.contains(&&*path), streams || waits, "{path}: streams and waits alone last");
                     methods += 1;
                 }

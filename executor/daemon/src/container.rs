@@ -9,6 +9,7 @@
 //! task its shim removes what it held of the node.
 
 pub mod link;
+pub(crate) mod reading;
 pub mod records;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,7 @@ use crate::locked;
 use crate::problem::{Kind, Problem};
 use crate::sources::{SourceChange, SourceNews};
 use link::ShimLink;
+use reading::LatestReading;
 
 /// Time that a container in quarantine has to end after it was told to.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
@@ -55,6 +57,8 @@ pub struct Handle {
     closed: AtomicBool,
     presence: watch::Sender<Presence>,
     shim: Mutex<Option<Arc<ShimLink>>>,
+    /// Latest reading of the counters.
+    pub(crate) reading: LatestReading,
     /// True when nothing is left of a completed container but what its deletion removes.
     removed: watch::Sender<bool>,
     /// Notified when the launcher has finished the container, whose shim was lost.
@@ -80,6 +84,7 @@ impl Handle {
             closed: AtomicBool::new(false),
             presence: watch::Sender::new(Presence::Present(Arc::new(facts))),
             shim: Mutex::new(None),
+            reading: LatestReading::default(),
             removed: watch::Sender::new(false),
             shim_lost: Notify::new(),
             deleting: tokio::sync::Mutex::new(()),

@@ -52,6 +52,8 @@ pub struct Metrics {
     refused: Family<One, Counter>,
     strangers: Counter,
     in_progress: Gauge,
+    /// Requests to shims for counters.
+    pub(crate) readings: Counter,
     calls: Family<Two, Counter>,
     call_times: Family<One, Histogram>,
     /// Counters of spans.
@@ -142,6 +144,7 @@ impl Default for Metrics {
             refused: family("socket", sockets),
             strangers: Counter::default(),
             in_progress: Gauge::default(),
+            readings: Counter::default(),
             calls: Family::default(),
             call_times: Family::new_with_constructor(times),
             spans: Spans { dropped: family("reason", ["queue_full", "export_failed"]), ..Spans::default() },
@@ -226,6 +229,11 @@ impl Metrics {
             "executor_strangers_refused",
             "Clients over TCP that were refused before they were callers",
             self.strangers.clone(),
+        );
+        registry.register(
+            "executor_container_readings",
+            "Requests to shims for the counters of their containers",
+            self.readings.clone(),
         );
         registry.register("executor_calls_in_progress", "Calls that are under way", self.in_progress.clone());
         registry.register("executor_calls", "Calls that ended, by method and gRPC code", self.calls.clone());

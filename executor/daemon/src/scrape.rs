@@ -12,6 +12,7 @@ pub(crate) mod families;
 mod form;
 pub mod http;
 mod own;
+mod places;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -41,7 +41,7 @@ use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::scrape::http::Listener;
 use crate::wire::body::{Call, ResponseBody};
-use crate::wire::budget::{AnswerBudget, ConnectionBudget};
+use crate::wire::budget::{AnswerBudget, ConnectionBudget, Shares};
 use crate::wire::{Calls, FIELDS_MAX, Wire};
 use client::ClientSocket;
 use linger::LingeringSocket;
@@ -169,7 +169,11 @@ fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
 /// Serves until told to stop, then until every connection has ended. The caller sets a time limit for that.
 pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool>) {
     let routes = endpoint.routes.clone().prepare();
-    let (slots, budget) = (Slots::new(endpoint.limits), AnswerBudget::new());
+    let shares = match endpoint.socket {
+        Socket::Main(_) => Shares::LOCAL,
+        Socket::Runtime => Shares::RUNTIME,
+    };
+    let (slots, budget) = (Slots::new(endpoint.limits), AnswerBudget::new(shares));
     let (alive, mut ended) = mpsc::channel::<Infallible>(1);
     let mut refusals = Refusals::default();
     // Only containers are not trusted to connect at a reasonable rate.
@@ -229,7 +233,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             client: Client::Local(endpoint.socket, peer),
             bounds: endpoint.bounds,
             calls,
-            budget: budget.connection(matches!(endpoint.socket, Socket::Runtime).then(|| owner.number())),
+            budget: budget.connection(owner.number(), matches!(endpoint.socket, Socket::Main(_)) && owner.is_root()),
             slot,
             lifetime: if shortage.is_some() { Some(SHORTAGE_LIFETIME) } else { endpoint.lifetime },
             shortage: shortage.clone(),
@@ -271,12 +275,12 @@ pub(crate) fn serve_tcp(
     let routes = routes.prepare();
     Ok(async move {
         let limits = limits_of_operators(bounds);
-        let (slots, budget) = (Slots::new(limits), AnswerBudget::new());
+        let (slots, budget) = (Slots::new(limits), AnswerBudget::new(Shares::REMOTE));
         let (alive, mut ended) = mpsc::channel::<Infallible>(1);
         let mut refusals = Refusals::default();
         while let Some(Guest { caller, stream, session, place }) = guests.recv().await {
             let calls = Calls::new(bounds.streams);
-            let owner = Owner::Caller(caller.entry);
+            let owner = Owner::Caller(caller.number);
             let Some(slot) = slots.take(owner, &calls) else {
                 metrics.connection_refused(access::TCP);
                 refusals.log(owner, limits);
@@ -287,7 +291,7 @@ pub(crate) fn serve_tcp(
                 client: Client::Remote(caller),
                 bounds,
                 calls,
-                budget: budget.connection(None),
+                budget: budget.connection(owner.number(), false),
                 slot,
                 lifetime: None,
                 shortage: None,
@@ -488,10 +492,14 @@ fn call(
             }
         };
         let secrets = call.request.path == GET_SECRETS;
+        let is_stream = access::is_stream(&call.request.path);
         let of_executor = call.request.path.starts_with(EXECUTOR);
         let (mut request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
         request.extensions_mut().insert(client);
         let Ok(response) = routes.call(request).await;
-        Ok(answering.answer(response, permit, secrets, timer))
+        Ok(match is_stream {
+            true => answering.answer(response, Some(permit), secrets, timer),
+            false => answering.answer_whole(response, permit, secrets, timer).await,
+        })
     }
 }

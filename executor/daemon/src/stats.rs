@@ -2,21 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::usage::Usage;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::container::Handle;
+use crate::container::reading::{ANSWERED_WITHIN, Known};
 use crate::facts::Facts;
 use crate::node::Node;
 use crate::problem::Problem;
 
-/// Time limit for a shim to answer. It may be writing new secret files.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of shims that are asked at the same time.
 const ASKED_AT_ONCE: usize = 64;
 
@@ -93,14 +91,19 @@ impl Chosen {
     }
 }
 
-/// Reads the counters of these containers, in their order. Those that were deleted meanwhile are left out.
-pub(crate) async fn read(handles: Vec<Arc<Handle>>) -> Vec<Reading> {
-    read_within(handles.into_iter().map(|handle| (handle, false)).collect(), None).await
+/// Reads the counters of these containers, in their order. Those that were deleted meanwhile are left out. Counters may be
+/// as old as [`FRESH`](crate::container::reading::FRESH).
+pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<Reading> {
+    read_within(node, handles.into_iter().map(|handle| (handle, false)).collect(), None).await
 }
 
 /// Reads the counters of these containers likewise, those of the log alone where the flag is set. Shims that have not answered at the
 /// deadline are not waited for.
-pub(crate) async fn read_within(handles: Vec<(Arc<Handle>, bool)>, deadline: Option<Instant>) -> Vec<Reading> {
+pub(crate) async fn read_within(
+    node: &Node,
+    handles: Vec<(Arc<Handle>, bool)>,
+    deadline: Option<Instant>,
+) -> Vec<Reading> {
     let mut readings: Vec<Option<Reading>> = handles.iter().map(|_| None).collect();
     let mut waiting = handles.into_iter().enumerate();
     let mut asked = JoinSet::new();
@@ -108,28 +111,37 @@ pub(crate) async fn read_within(handles: Vec<(Arc<Handle>, bool)>, deadline: Opt
         while asked.len() < ASKED_AT_ONCE
             && let Some((index, (handle, log_only))) = waiting.next()
         {
-            let answered_by = Instant::now() + ANSWERED_WITHIN;
-            let answered_by = deadline.map_or(answered_by, |deadline| deadline.min(answered_by));
-            asked.spawn(async move { (index, read_one(&handle, log_only, answered_by).await) });
+            let Some(facts) = handle.facts() else { continue };
+            let shim = match (facts.state, handle.shim()) {
+                (State::Running | State::Stopping, Some(shim)) => shim,
+                _ => {
+                    readings[index] = Some(reading_of(facts, None));
+                    continue;
+                }
+            };
+            if let Known::Fresh(usage) = handle.reading.get(log_only) {
+                readings[index] = Some(reading_of(facts, usage));
+                continue;
+            }
+            let by = Instant::now() + ANSWERED_WITHIN;
+            let by = deadline.map_or(by, |deadline| deadline.min(by));
+            let requests = node.metrics.readings.clone();
+            asked.spawn(async move {
+                let usage = handle.reading.read(shim, log_only, by, requests).await;
+                // One that has ended meanwhile has its final counters.
+                (index, reading_of(handle.facts().unwrap_or(facts), usage))
+            });
         }
         match asked.join_next().await {
-            Some(Ok((index, reading))) => readings[index] = reading,
+            Some(Ok((index, reading))) => readings[index] = Some(reading),
             Some(Err(_)) => {} // the daemon is stopping
             None => return readings.into_iter().flatten().collect(),
         }
     }
 }
 
-async fn read_one(handle: &Handle, log_only: bool, answered_by: Instant) -> Option<Reading> {
-    let facts = handle.facts()?;
-    let counted = match (facts.state, handle.shim()) {
-        (State::Running | State::Stopping, Some(link)) => {
-            timeout_at(answered_by, link.usage(log_only)).await.ok().and_then(Result::ok)
-        }
-        _ => None,
-    };
-    // One that has ended meanwhile has its final counters.
-    let facts = handle.facts().unwrap_or(facts);
-    let counted = facts.end.as_ref().map_or(counted, |end| end.usage.clone());
-    Some((facts, counted))
+/// Makes a reading: of a container that has ended it has the final counters.
+fn reading_of(facts: Arc<Facts>, usage: Option<Usage>) -> Reading {
+    let usage = facts.end.as_ref().map_or(usage, |end| end.usage.clone());
+    (facts, usage)
 }

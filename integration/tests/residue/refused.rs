@@ -5,8 +5,8 @@ use executor_proto::v1;
 use executor_residue::Canary;
 use integration::daemon::{Daemon, Setup};
 use integration::http2::{
-    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, RST_STREAM, RawClient, SETTINGS, field, fields,
-    message,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, RST_STREAM, RawClient, SETTINGS, connect_as, field,
+    fields, message,
 };
 use integration::request::{RequestBuilder as _, sh};
 use integration::streams::script;
@@ -225,26 +225,13 @@ fn after_a_process_of_exec_has_ended() {
     }
 }
 
-/// Connects as a user whom executord does not serve, but who may open its socket.
-fn connected_as(daemon: &Daemon, user: u32) -> RawClient {
-    use rustix::thread::{CapabilitiesSecureBits, Uid, set_capabilities_secure_bits, set_thread_res_uid};
-    let socket = daemon.socket();
-    let connect = move || {
-        // The thread keeps root's right to open any file.
-        set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).unwrap();
-        let user = Uid::from_raw(user);
-        set_thread_res_uid(user, user, user).unwrap();
-        RawClient::connect(&socket)
-    };
-    std::thread::spawn(connect).join().unwrap()
-}
-
 /// A connected user whom executord does not serve leaves nothing.
 #[test]
 fn after_a_user_was_refused() {
     let daemon = Daemon::start();
     for piece in [16_384, 7] {
-        let (mut raw, secret) = (connected_as(&daemon, 54_321), Canary::random(4096).unwrap());
+        let stream = connect_as(&daemon.socket(), 54_321).unwrap();
+        let (mut raw, secret) = (RawClient::over(stream, 0x7fff_ffff).unwrap(), Canary::random(4096).unwrap());
         let request = sh("true").id("c").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
         let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
         raw.wait_for_answer(on);

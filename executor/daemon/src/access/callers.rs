@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
@@ -15,7 +16,7 @@ const SHOWN_MAX: usize = 200;
 const NAMES_MAX: usize = 64;
 
 /// Identities in a certificate whose chain is verified.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     /// URIs among the alternative names of the subject, as SPIFFE has them.
     pub(crate) uris: Vec<String>,
@@ -114,6 +115,13 @@ impl Named {
     }
 }
 
+/// Number of an identity for as long as the process lives. Two identities may have one number by chance: the hash has a
+/// random key, so that no caller can bring that about.
+fn number(identity: &Identity) -> u32 {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    KEY.hash_one(identity) as u32
+}
+
 /// Callers of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callers(pub Vec<CallerRule>);
@@ -121,10 +129,10 @@ pub struct Callers(pub Vec<CallerRule>);
 impl Callers {
     /// Returns the caller with these identities; `None` where no entry matches. Several entries add up.
     pub(crate) fn caller(&self, identity: &Identity) -> Option<Caller> {
-        let matching = || self.0.iter().enumerate().filter(|(_, rule)| rule.named.matches(identity));
-        let (entry, _) = matching().next()?;
-        let methods: BTreeSet<&'static str> = matching().flat_map(|(_, rule)| rule.methods.iter().copied()).collect();
-        Some(Caller { identity: Arc::new(identity.clone()), entry, methods: methods.into() })
+        let matching = || self.0.iter().filter(|rule| rule.named.matches(identity));
+        matching().next()?;
+        let methods: BTreeSet<&'static str> = matching().flat_map(|rule| rule.methods.iter().copied()).collect();
+        Some(Caller { identity: Arc::new(identity.clone()), number: number(identity), methods: methods.into() })
     }
 }
 
@@ -132,8 +140,8 @@ impl Callers {
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     identity: Arc<Identity>,
-    /// Place of the first entry that matches.
-    pub(crate) entry: usize,
+    /// Number of the identity, under which its connections share what one caller may have.
+    pub(crate) number: u32,
     methods: Arc<BTreeSet<&'static str>>,
 }
 
@@ -227,7 +235,8 @@ mod tests {
         let by_case = named(Named { uri: some("spiffe://cell/REP"), ..Named::default() }, "admin");
         assert!(callers(vec![by_other.clone(), by_case.clone()]).is_none());
         let caller = callers(vec![by_other, by_dns, by_case, by_both]).unwrap();
-        assert_eq!(caller.entry, 1);
+        let same = callers(vec![named(Named { cn: some("rep"), ..Named::default() }, "read")]).unwrap();
+        assert_eq!(caller.number, same.number, "the identity decides, not the entries");
         for (method, allowed) in [("Get", true), ("Stop", true), ("Run", false), ("GetSecrets", false)] {
             let path = format!("/executor.v1.Executor/{method}");
             let checked = caller.check(&path);

@@ -12,8 +12,9 @@ use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::wire::conversation::{Answers, Conversation, Outlet};
 
-/// Most events that are taken from the log at once.
-const BATCH: usize = 256;
+/// Most events that are taken from the log at once, and so held for a follower that does not read. Others stay in the
+/// log, which no follower holds up: one that is too slow gets a gap.
+const BATCH: usize = 16;
 
 type Sender = Outlet<v1::WatchEventsResponse>;
 

@@ -52,7 +52,7 @@ pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v
     let chosen = Chosen::of(node, &request.ids)?;
     let (page, more) = chosen.page(node, after.as_ref(), most, |facts| has(facts, &request.labels));
     let next_page_token = page.last().filter(|_| more).map(|last| last.id().to_string()).unwrap_or_default();
-    Ok(v1::StatsResponse { containers: messages(&stats::read(page).await), next_page_token })
+    Ok(v1::StatsResponse { containers: messages(&stats::read(node, page).await), next_page_token })
 }
 
 pub(super) fn watch(
@@ -86,20 +86,21 @@ async fn follow(node: Arc<Node>, chosen: Chosen, labels: HashMap<String, String>
     loop {
         // Seen before the reading, which has their final counters then.
         let is_last = chosen.is_over();
-        let (handles, _) = chosen.page(&node, None, usize::MAX, |facts| has(facts, &labels));
-        let readings = tokio::select! {
-            readings = stats::read(handles) => readings,
-            () = sender.closed() => return,
-        };
-        let mut rest = &messages(&readings)[..];
+        // A part of it at a time, so that a client that does not read takes no more memory where there are more containers.
+        let mut after = None;
         loop {
-            let (some, later) = rest.split_at(rest.len().min(IN_MESSAGE));
-            rest = later;
-            let message = v1::WatchStatsResponse { containers: some.to_vec(), end_of_reading: rest.is_empty() };
-            if sender.send(Ok(message)).await.is_err() {
+            let (handles, more) = chosen.page(&node, after.as_ref(), IN_MESSAGE, |facts| has(facts, &labels));
+            after = handles.last().map(|last| last.id().clone());
+            let readings = tokio::select! {
+                readings = stats::read(&node, handles) => readings,
+                () = sender.closed() => return,
+            };
+            let containers = messages(&readings);
+            drop(readings);
+            if sender.send(Ok(v1::WatchStatsResponse { containers, end_of_reading: !more })).await.is_err() {
                 return;
             }
-            if rest.is_empty() {
+            if !more {
                 break;
             }
         }

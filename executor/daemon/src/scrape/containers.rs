@@ -140,7 +140,7 @@ pub(super) async fn put(families: &mut Families, node: &Node, deadline: Instant)
         true
     });
     let all = chosen.len();
-    let readings = stats::read_within(chosen, Some(deadline)).await;
+    let readings = stats::read_within(node, chosen, Some(deadline)).await;
     let answered = readings.iter().filter(|(facts, usage)| facts.end.is_some() || usage.is_some()).count();
     let mut logs = locked(&node.metrics.logs);
     for (facts, usage) in readings.iter().filter(|(facts, _)| facts.end.is_none()) {

@@ -1,4 +1,6 @@
 //! The listener of scrapes: HTTP/1.1 on a unix socket or a loopback address. One request on each connection.
+//!
+//! Clients that send or read nothing give their places to new ones ([`super::places`]).
 
 use std::convert::Infallible;
 use std::net::TcpListener as StdTcpListener;
@@ -6,6 +8,7 @@ use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_sys::peer;
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap};
 use hyper::server::conn::http1;
@@ -14,13 +17,12 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
 
+use super::places::{Owner, Place, Places};
 use super::{Form, Scraper};
 
-/// Most connections at once; others wait in the kernel's queue.
-const CONNECTIONS: usize = 8;
 /// Time limit for a connection, from its first byte to its last.
 const LIFETIME: Duration = Duration::from_secs(15);
 /// Time limit for the head of a request.
@@ -83,18 +85,26 @@ pub(crate) fn serve(listener: Listener, scraper: Scraper, stopping: watch::Recei
 }
 
 async fn accept(listener: Accepting, scraper: Arc<Scraper>, mut stopping: watch::Receiver<bool>) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Places::default();
     loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        // Without a place the next client waits in the kernel's queue.
+        let free = places.free_at(Instant::now());
         let accepted = async {
-            match &listener {
+            places.until_free(free).await;
+            let answer = |owner| (places.enter(owner, Instant::now()), Arc::clone(&scraper));
+            Ok::<_, std::io::Error>(match &listener {
                 Accepting::Unix(listener) => {
-                    listener.accept().await.map(|(stream, _)| tokio::spawn(answer(stream, Arc::clone(&scraper), slot)))
+                    let (stream, _) = listener.accept().await?;
+                    let uid = peer::of(&stream)?.uid;
+                    let (place, scraper) = answer(Owner::User(uid));
+                    drop(tokio::spawn(serve_one(stream, scraper, place)));
                 }
                 Accepting::Tcp(listener) => {
-                    listener.accept().await.map(|(stream, _)| tokio::spawn(answer(stream, Arc::clone(&scraper), slot)))
+                    let (stream, address) = listener.accept().await?;
+                    let (place, scraper) = answer(Owner::Address(address.ip()));
+                    drop(tokio::spawn(serve_one(stream, scraper, place)));
                 }
-            }
+            })
         };
         tokio::select! {
             accepted = accepted => if let Err(error) = accepted {
@@ -110,14 +120,16 @@ async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-async fn answer(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    scraper: Arc<Scraper>,
-    slot: tokio::sync::OwnedSemaphorePermit,
-) {
-    let service = service_fn(move |request| {
-        let scraper = Arc::clone(&scraper);
-        async move { Ok::<_, Infallible>(respond(&scraper, &request).await) }
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, scraper: Arc<Scraper>, place: Place) {
+    let place = Arc::new(place);
+    let service = service_fn(|request| {
+        let (scraper, place) = (Arc::clone(&scraper), Arc::clone(&place));
+        async move {
+            place.asked();
+            let response = respond(&scraper, &request).await;
+            place.answered(Instant::now());
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -126,12 +138,15 @@ async fn answer(
         .max_headers(FIELDS_MAX)
         .keep_alive(false)
         .half_close(false);
-    match timeout(LIFETIME, http.serve_connection(TokioIo::new(stream), service)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics ended with an error"),
-        Err(_) => tracing::warn!("closing a connection for metrics: it was open for {} s", LIFETIME.as_secs()),
+    let served = timeout(LIFETIME, http.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        served = served => match served {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics ended with an error"),
+            Err(_) => tracing::warn!("closing a connection for metrics: it was open for {} s", LIFETIME.as_secs()),
+        },
+        () = place.lost() => tracing::debug!("closing a slow connection for metrics: another one needs its place"),
     }
-    drop(slot);
 }
 
 async fn respond(scraper: &Scraper, request: &Request<Incoming>) -> Response<Whole> {

@@ -19,17 +19,22 @@ pub(super) enum Owner {
     User(u32),
     /// A container with a user namespace of its own, by its range of host ids: a process in it can have any of these.
     Container(u32),
-    /// A caller over TCP, by its entry in the configuration.
-    Caller(usize),
+    /// A caller over TCP, by the number of its identity.
+    Caller(u32),
 }
 
 impl Owner {
+    /// True of root of the host.
+    pub(super) fn is_root(self) -> bool {
+        self == Self::User(0)
+    }
+
     /// Returns a unique number.
     pub(super) fn number(self) -> u64 {
         match self {
             Self::User(uid) => u64::from(uid),
             Self::Container(range) => 1 << 32 | u64::from(range),
-            Self::Caller(entry) => 1 << 33 | entry as u64,
+            Self::Caller(identity) => 1 << 33 | u64::from(identity),
         }
     }
 
@@ -129,7 +134,7 @@ impl Slots {
             let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
             let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));
             if most.is_none_or(|most| most <= own) || give_up(&mut taken, has_most).is_none() {
-                let few = if owner == Owner::User(0) { few_of_root } else { few };
+                let few = if owner.is_root() { few_of_root } else { few };
                 let beyond = own < few && taken.len() < all + spare;
                 if !beyond {
                     give_up(&mut taken, |one| one.owner == owner)?;

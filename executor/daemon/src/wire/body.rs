@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use hyper::body::{Bytes, Frame, Incoming};
+use hyper::body::{Body as _, Bytes, Frame, Incoming};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
@@ -86,6 +86,49 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
+    /// Answers with one message, which is encoded at once, so that its room is that of its own size however slowly the
+    /// client reads. Without room for it the call is refused.
+    pub(crate) async fn answer_whole(
+        self,
+        answer: http::Response<Body>,
+        mut permit: AnswerPermit,
+        secrets: bool,
+        timer: CallTimer,
+    ) -> http::Response<ResponseBody> {
+        let (head, mut body) = answer.into_parts();
+        let (mut parts, mut trailers) = (Vec::new(), None);
+        let mut failure = None;
+        while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            match frame.map(Frame::into_data) {
+                Ok(Ok(part)) => parts.push(part),
+                Ok(Err(frame)) => trailers = frame.into_trailers().ok(),
+                Err(status) => failure = Some(status),
+            }
+        }
+        drop(body);
+        let size = parts.iter().map(Bytes::len).sum();
+        let room = match failure {
+            Some(status) => Err(status),
+            None => permit.resize(size).await.map_err(Status::resource_exhausted),
+        };
+        if let Err(status) = room {
+            drop(parts);
+            return self.answer(status.into_http(), Some(permit), false, timer);
+        }
+        let (calls, id) = (self.calls.clone(), self.id);
+        let mut shadow = self.answer(http::Response::from_parts(head, Body::empty()), Some(permit), secrets, timer);
+        let body = shadow.body_mut();
+        for part in parts {
+            body.owed += part.len();
+            calls.send(id, part);
+        }
+        body.trailers = trailers.is_some();
+        if let Some(trailers) = trailers {
+            body.finish(&trailers);
+        }
+        shadow
+    }
+
     /// Answers. Returns the answer as the library gets it. `secrets` says that it holds some; the permit is given back
     /// when it is written.
     pub(crate) fn answer(
@@ -102,7 +145,8 @@ impl Responder {
         put_fields(&mut block, &head.headers);
         timer.take_status(&head.headers);
         calls.answer(id, block, permit, secrets);
-        let mut shadow = http::Response::new(ResponseBody { body, calls, id, owed: 0, conversation, timer });
+        let mut shadow =
+            http::Response::new(ResponseBody { body, calls, id, owed: 0, trailers: false, conversation, timer });
         *shadow.status_mut() = head.status;
         shadow
     }
@@ -265,8 +309,19 @@ pub(crate) struct ResponseBody {
     id: u32,
     /// Number of zeros still to be given to the library.
     owed: usize,
+    /// True if the trailers are there already and the library has not got its own yet.
+    trailers: bool,
     conversation: Conversation,
     timer: CallTimer,
+}
+
+impl ResponseBody {
+    fn finish(&mut self, trailers: &HeaderMap) {
+        let mut block = Vec::new();
+        put_fields(&mut block, trailers);
+        self.timer.take_status(trailers);
+        self.calls.finish(self.id, block);
+    }
 }
 
 impl hyper::body::Body for ResponseBody {
@@ -280,6 +335,9 @@ impl hyper::body::Body for ResponseBody {
                 let given = this.owed.min(ZEROS.len());
                 this.owed -= given;
                 return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&ZEROS[..given])))));
+            }
+            if std::mem::take(&mut this.trailers) {
+                return Poll::Ready(Some(Ok(Frame::trailers(HeaderMap::new()))));
             }
             let Some(frame) = ready!(Pin::new(&mut this.body).poll_frame(context)?) else { return Poll::Ready(None) };
             let frame = match frame.into_data() {
@@ -299,16 +357,13 @@ impl hyper::body::Body for ResponseBody {
                 Err(frame) => frame,
             };
             if let Ok(trailers) = frame.into_trailers() {
-                let mut block = Vec::new();
-                put_fields(&mut block, &trailers);
-                this.timer.take_status(&trailers);
-                this.calls.finish(this.id, block);
+                this.finish(&trailers);
                 return Poll::Ready(Some(Ok(Frame::trailers(HeaderMap::new()))));
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.owed == 0 && self.body.is_end_stream()
+        self.owed == 0 && !self.trailers && self.body.is_end_stream()
     }
 }

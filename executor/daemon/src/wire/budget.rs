@@ -1,54 +1,88 @@
-//! Memory for unread answers: a budget for each connection, or for all connections of a container, and one for all.
+//! Memory for unread answers, shared out by owner: one pool for a socket, a share of it for each owner, and a part of
+//! the share for each connection.
 //!
-//! A large answer is made when the budgets have room for it: until then its call waits. A client that reads nothing
-//! delays only its own calls; where others need the memory that it takes, its connection is closed.
+//! An answer takes its own size until the client has read it. A large answer is made only after room was reserved for
+//! it; until then its call waits. A client that reads nothing delays its own calls first, then those of its owner; a
+//! connection whose client makes no progress is closed when its owner or the whole socket needs the room. Streams of
+//! answers are counted likewise, by owner.
+//!
+//! An owner is a user of the host, a container or a caller's identity. Root of the host may have all that is free, and
+//! part of the pool is kept for it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::access;
 use crate::locked;
 
-/// Bytes for large answers of one connection.
+/// Bytes for unread answers of one connection.
 const CONNECTION: usize = 16 << 20;
-/// Bytes for large answers of all connections of a socket.
+/// Bytes for unread answers of all connections of a socket.
 const ALL: usize = 128 << 20;
-/// Bytes for one large answer: a page of a list, and the message that it is encoded from.
+/// Bytes reserved to make one large answer: a page of a list, and the message that it is encoded from.
 const LARGE: usize = 4 << 20;
 /// Most streams of answers of all connections of a socket: each may have some 64 KiB that its client has not read.
 const STREAMS: usize = 4096;
-/// Bytes of one permit of the semaphores.
-const UNIT: usize = 1 << 10;
+/// Divisor of the pool: one owner has at most this part, and so much is kept for root.
+const PART: usize = 4;
 /// Time limit for room; then the call is refused.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time without progress after which a client is stalled, while others wait for room.
 const STALLED: Duration = Duration::from_secs(10);
+/// Bytes of answers that a client must read within [`STALLED`] to make progress: 16 KiB per second.
+pub(super) const PROGRESS: usize = 160 << 10;
 /// Interval of looks for stalled clients.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Methods with one answer that can be large.
-const LARGE_ANSWERS: [&str; 6] = [
+const LARGE_ANSWERS: [&str; 8] = [
     "/executor.v1.Executor/List",
     "/executor.v1.Executor/Get",
     "/executor.v1.Executor/Stats",
     "/executor.v1.Executor/GetSecrets",
     "/executor.v1.Images/List",
     "/executor.v1.Images/Inspect",
+    "/executor.v1.Pods/GetPod",
+    "/executor.v1.Pods/ListPods",
 ];
 
-/// Methods with streams of answers.
-const STREAM_ANSWERS: [&str; 7] = [
-    "/executor.v1.Executor/StreamLogs",
-    "/executor.v1.Executor/WatchEvents",
-    "/executor.v1.Executor/WatchStats",
-    "/executor.v1.Executor/GetOutputs",
-    "/executor.v1.Executor/Exec",
-    "/executor.v1.Executor/Attach",
-    "/executor.v1.Images/Pull",
-];
+/// Amount of memory or places.
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
+    bytes: usize,
+    streams: usize,
+}
+
+impl Amount {
+    const fn part(self, of: usize) -> Self {
+        Self { bytes: self.bytes / of, streams: self.streams / of }
+    }
+}
+
+const POOL: Amount = Amount { bytes: ALL, streams: STREAMS };
+
+/// Shares of a socket's pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shares {
+    /// Most that one owner has; root has no such limit.
+    each: Amount,
+    /// Part that is kept for root.
+    kept: Amount,
+}
+
+impl Shares {
+    /// Shares on the control plane's socket, where root calls.
+    pub(crate) const LOCAL: Self = Self { each: POOL.part(PART), kept: POOL.part(PART) };
+    /// Shares over TCP, where no caller is root.
+    pub(crate) const REMOTE: Self = Self { kept: Amount { bytes: 0, streams: 0 }, ..Self::LOCAL };
+    /// Shares on the containers' socket: all connections of a container have the room of one.
+    pub(crate) const RUNTIME: Self = Self { each: Amount { bytes: CONNECTION, streams: 0 }, ..Self::REMOTE };
+}
 
 /// Budget of a socket's connections.
 #[derive(Clone, Debug)]
@@ -56,93 +90,209 @@ pub(crate) struct AnswerBudget(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    room: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
-    /// Budgets that several connections share, by owner.
-    shared: Mutex<HashMap<u64, Weak<Semaphore>>>,
-    /// Notified while a call waits for room that others take.
+    shares: Shares,
+    /// Held while amounts in use change.
+    owners: Mutex<HashMap<u64, Weak<OwnerShare>>>,
+    all: InUse,
+    /// Part of `all` that owners other than root have.
+    guests: InUse,
+    /// Notified when room becomes free.
+    freed: Notify,
+    /// Notified while a call waits for room that all owners take together.
     pressed: Notify,
+}
+
+/// Share of an owner, with all of its connections.
+#[derive(Debug)]
+struct OwnerShare {
+    is_root: bool,
+    used: InUse,
+    /// Notified while a call waits for room that its owner takes.
+    pressed: Notify,
+}
+
+/// Amount in use. Changed under the lock of [`Shared::owners`] only.
+#[derive(Debug, Default)]
+struct InUse {
+    bytes: AtomicUsize,
+    streams: AtomicUsize,
+}
+
+impl InUse {
+    fn add(&self, Amount { bytes, streams }: Amount) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.streams.fetch_add(streams, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, Amount { bytes, streams }: Amount) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.streams.fetch_sub(streams, Ordering::Relaxed);
+    }
+
+    /// True if `more` fits beside what is in use. What takes nothing of a kind always fits.
+    fn fits(&self, more: Amount, limit: Amount) -> bool {
+        let fits = |used: &AtomicUsize, more, limit| more == 0 || used.load(Ordering::Relaxed) + more <= limit;
+        fits(&self.bytes, more.bytes, limit.bytes) && fits(&self.streams, more.streams, limit.streams)
+    }
+}
+
+/// Level at which there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Full {
+    Connection,
+    Owner,
+    All,
 }
 
 /// Budget of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionBudget {
     all: AnswerBudget,
-    own: Arc<Semaphore>,
+    owner: Arc<OwnerShare>,
+    own: Arc<InUse>,
 }
 
-/// Permit for one answer; its bytes are given back when it is dropped.
+/// Room for one answer or stream; given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct AnswerPermit {
-    _permits: [Option<OwnedSemaphorePermit>; 2],
+    budget: ConnectionBudget,
+    amount: Amount,
 }
 
 impl AnswerBudget {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(shares: Shares) -> Self {
         Self(Arc::new(Shared {
-            room: Arc::new(Semaphore::new(ALL / UNIT)),
-            streams: Arc::new(Semaphore::new(STREAMS)),
-            shared: Mutex::default(),
+            shares,
+            owners: Mutex::default(),
+            all: InUse::default(),
+            guests: InUse::default(),
+            freed: Notify::new(),
             pressed: Notify::new(),
         }))
     }
 
-    /// Returns the budget of a new connection: one of its own, or the one that all connections of an `owner` share.
-    pub(crate) fn connection(&self, owner: Option<u64>) -> ConnectionBudget {
-        let new = || Arc::new(Semaphore::new(CONNECTION / UNIT));
-        let own = owner.map_or_else(new, |owner| {
-            let mut rooms = locked(&self.0.shared);
-            let own = rooms.get(&owner).and_then(Weak::upgrade).unwrap_or_else(new);
-            rooms.retain(|_, room| room.strong_count() > 0);
-            rooms.insert(owner, Arc::downgrade(&own));
-            own
-        });
-        ConnectionBudget { all: self.clone(), own }
+    /// Returns the budget of a new connection of an owner. Shares of containers' users are never root's.
+    pub(crate) fn connection(&self, owner: u64, is_root: bool) -> ConnectionBudget {
+        let mut owners = locked(&self.0.owners);
+        let share = owners.get(&owner).and_then(Weak::upgrade);
+        let share =
+            share.unwrap_or_else(|| Arc::new(OwnerShare { is_root, used: InUse::default(), pressed: Notify::new() }));
+        owners.retain(|_, share| share.strong_count() > 0);
+        owners.insert(owner, Arc::downgrade(&share));
+        drop(owners);
+        ConnectionBudget { all: self.clone(), owner: share, own: Arc::default() }
     }
 }
 
 impl ConnectionBudget {
-    /// Waits until there is room for the answer of a method; most methods need no permit.
+    /// Takes room on all levels.
+    fn take(&self, more: Amount) -> Result<(), Full> {
+        let Shared { shares, owners, all, guests, .. } = &*self.all.0;
+        let _changing = locked(owners);
+        if !self.own.fits(more, Amount { bytes: CONNECTION, streams: usize::MAX }) {
+            return Err(Full::Connection);
+        }
+        if !self.owner.is_root {
+            if !self.owner.used.fits(more, shares.each) {
+                return Err(Full::Owner);
+            }
+            let Amount { bytes, streams } = shares.kept;
+            if !guests.fits(more, Amount { bytes: POOL.bytes - bytes, streams: POOL.streams - streams }) {
+                return Err(Full::All);
+            }
+        }
+        if !all.fits(more, POOL) {
+            return Err(Full::All);
+        }
+        self.levels(|level| level.add(more));
+        Ok(())
+    }
+
+    fn give_back(&self, less: Amount) {
+        let changing = locked(&self.all.0.owners);
+        self.levels(|level| level.subtract(less));
+        drop(changing);
+        self.all.0.freed.notify_waiters();
+    }
+
+    fn levels(&self, change: impl Fn(&InUse)) {
+        let guests = (!self.owner.is_root).then_some(&self.all.0.guests);
+        [Some(&*self.own), Some(&self.owner.used), guests, Some(&self.all.0.all)]
+            .into_iter()
+            .flatten()
+            .for_each(change);
+    }
+
+    /// Waits for room for this many bytes.
     ///
     /// # Errors
     /// There was no room in time. The text is for the caller.
-    pub(crate) async fn reserve(&self, method: &str) -> Result<Option<AnswerPermit>, String> {
-        if STREAM_ANSWERS.contains(&method) {
-            let stream = Arc::clone(&self.all.0.streams).try_acquire_owned();
-            let refused =
-                |_| format!("{STREAMS} calls with streams of answers are open, which is the limit: end some of them");
-            return stream.map(|stream| Some(AnswerPermit { _permits: [Some(stream), None] })).map_err(refused);
-        }
-        if !LARGE_ANSWERS.contains(&method) {
-            return Ok(None);
-        }
-        let units = (LARGE / UNIT) as u32;
-        let own = Arc::clone(&self.own).acquire_many_owned(units);
-        let Ok(Ok(own)) = tokio::time::timeout(PATIENCE, own).await else {
-            return Err(format!(
-                "unread answers on this connection have taken more than {} MiB for {} s: read them first",
-                CONNECTION >> 20,
-                PATIENCE.as_secs()
-            ));
-        };
-        let mut all = Box::pin(Arc::clone(&self.all.0.room).acquire_many_owned(units));
+    async fn take_in_time(&self, bytes: usize) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
+        let Shared { shares, freed, pressed, .. } = &*self.all.0;
         loop {
-            if let Ok(all) = tokio::time::timeout(LOOK, all.as_mut()).await {
-                return Ok(Some(AnswerPermit { _permits: [Some(own), all.ok()] }));
+            let mut room = std::pin::pin!(freed.notified());
+            room.as_mut().enable();
+            let Err(full) = self.take(Amount { bytes, streams: 0 }) else { return Ok(()) };
+            let now = Instant::now();
+            if now >= deadline {
+                let seconds = PATIENCE.as_secs();
+                return Err(match full {
+                    Full::Connection => format!(
+                        "unread answers on this connection have taken more than {} MiB for {seconds} s: read them first",
+                        CONNECTION >> 20
+                    ),
+                    Full::Owner => format!(
+                        "unread answers of this caller's connections have taken more than {} MiB for {seconds} s: read \
+                         them first",
+                        shares.each.bytes >> 20
+                    ),
+                    Full::All => {
+                        format!("unread answers of all clients take more than {} MiB: try again later", ALL >> 20)
+                    }
+                });
             }
-            if Instant::now() >= deadline {
-                return Err(format!("unread answers of all clients take more than {} MiB: try again later", ALL >> 20));
+            match full {
+                Full::Connection => {}
+                Full::Owner => self.owner.pressed.notify_waiters(),
+                Full::All => pressed.notify_waiters(),
             }
-            self.all.0.pressed.notify_waiters();
+            let _ = tokio::time::timeout(LOOK.min(deadline - now), room).await;
         }
+    }
+
+    /// Waits until there is room to make the answer of a method.
+    ///
+    /// # Errors
+    /// There was no room in time, or the owner has too many streams. The text is for the caller.
+    pub(crate) async fn reserve(&self, method: &str) -> Result<AnswerPermit, String> {
+        let mut amount = Amount::default();
+        if access::is_stream(method) {
+            amount.streams = 1;
+            self.take(amount).map_err(|full| match full {
+                Full::Owner | Full::Connection => format!(
+                    "this caller has {} calls with streams of answers open, which is the limit: end some of them",
+                    self.all.0.shares.each.streams
+                ),
+                Full::All => format!(
+                    "{STREAMS} calls with streams of answers are open, which is the limit of all callers: try again later"
+                ),
+            })?;
+        } else if LARGE_ANSWERS.contains(&method) {
+            amount.bytes = LARGE;
+            self.take_in_time(LARGE).await?;
+        }
+        Ok(AnswerPermit { budget: self.clone(), amount })
     }
 
     /// Resolves when others wait for room and this connection's client is stalled, with its unread bytes. `unread`
     /// returns the unread bytes and the time of the last progress.
     pub(crate) async fn stalled(&self, unread: impl Fn() -> (usize, Instant)) -> usize {
         loop {
-            self.all.0.pressed.notified().await;
+            tokio::select! {
+                () = self.all.0.pressed.notified() => {}
+                () = self.owner.pressed.notified() => {}
+            }
             let (bytes, progress) = unread();
             if bytes > 0 && progress.elapsed() >= STALLED {
                 return bytes;
@@ -151,74 +301,144 @@ impl ConnectionBudget {
     }
 }
 
+impl AnswerPermit {
+    /// Makes the room that of an answer of this many bytes.
+    ///
+    /// # Errors
+    /// The answer is larger than its reservation, and there was no room in time. The text is for the caller.
+    pub(crate) async fn resize(&mut self, bytes: usize) -> Result<(), String> {
+        if let Some(less) = self.amount.bytes.checked_sub(bytes) {
+            self.budget.give_back(Amount { bytes: less, streams: 0 });
+        } else {
+            self.budget.take_in_time(bytes - self.amount.bytes).await?;
+        }
+        self.amount.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for AnswerPermit {
+    fn drop(&mut self) {
+        self.budget.give_back(self.amount);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn streams_of_answers_are_counted() {
-        let (budget, method) = (AnswerBudget::new(), "/executor.v1.Executor/StreamLogs");
+    const LIST: &str = "/executor.v1.Executor/List";
+    const LOGS: &str = "/executor.v1.Executor/StreamLogs";
+
+    /// Takes room for large answers of an owner, each unread, on as many connections as it takes.
+    async fn fill(budget: &AnswerBudget, owner: u64, bytes: usize) -> Vec<AnswerPermit> {
         let mut held = Vec::new();
-        for _ in 0..STREAMS {
-            held.push(budget.connection(None).reserve(method).await.unwrap().unwrap());
+        while held.len() * LARGE < bytes {
+            let room = budget.connection(owner, owner == 0);
+            for _ in 0..(CONNECTION / LARGE).min(bytes / LARGE - held.len()) {
+                held.push(room.reserve(LIST).await.unwrap());
+            }
         }
-        let refused = budget.connection(None).reserve(method).await.unwrap_err();
+        held
+    }
+
+    #[tokio::test]
+    async fn streams_of_one_owner_leave_places() {
+        let budget = AnswerBudget::new(Shares::LOCAL);
+        let mut held = Vec::new();
+        for owner in [7, 8, 9] {
+            for _ in 0..STREAMS / PART {
+                held.push(budget.connection(owner, false).reserve(LOGS).await.unwrap());
+            }
+            let refused = budget.connection(owner, false).reserve(LOGS).await.unwrap_err();
+            assert!(refused.contains("has 1024 calls"), "{refused}");
+        }
+        let refused = budget.connection(10, false).reserve(LOGS).await.unwrap_err();
         assert!(refused.contains("4096"), "{refused}");
-        held.pop();
-        assert!(budget.connection(None).reserve(method).await.is_ok());
+        for _ in 0..STREAMS / PART {
+            held.push(budget.connection(0, true).reserve(LOGS).await.unwrap());
+        }
+        assert!(budget.connection(0, true).reserve(LOGS).await.is_err(), "root has what is left, and no more");
+        held.truncate(STREAMS / PART - 1);
+        assert!(budget.connection(7, false).reserve(LOGS).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unread_answers_of_an_owner_leave_room() {
+        let budget = AnswerBudget::new(Shares::LOCAL);
+        let mut held = fill(&budget, 7, ALL / PART).await;
+        let refused = budget.connection(7, false).reserve(LIST).await.unwrap_err();
+        assert!(refused.contains("this caller") && refused.contains("32 MiB"), "{refused}");
+        for owner in [8, 9] {
+            held.extend(fill(&budget, owner, ALL / PART).await);
+        }
+        assert!(budget.connection(10, false).reserve(LIST).await.is_err(), "the rest is root's");
+        held.extend(fill(&budget, 0, ALL / PART).await);
+        assert!(budget.connection(0, true).reserve(LIST).await.is_err());
+        held.truncate(ALL / PART / LARGE - 1);
+        assert!(budget.connection(7, false).reserve(LIST).await.is_ok());
+        assert!(budget.connection(10, false).reserve(LIST).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_takes_its_own_size() {
+        let budget = AnswerBudget::new(Shares::REMOTE);
+        let room = budget.connection(7, false);
+        let mut held = Vec::new();
+        for _ in 0..1000 {
+            let mut permit = room.reserve(LIST).await.unwrap();
+            permit.resize(1000).await.unwrap();
+            held.push(permit);
+        }
+        assert_eq!(budget.0.all.bytes.load(Ordering::Relaxed), 1_000_000);
+        let mut waited = room.reserve("/executor.v1.Executor/Wait").await.unwrap();
+        waited.resize(CONNECTION - 1_000_000).await.unwrap();
+        assert!(waited.resize(CONNECTION).await.unwrap_err().contains("16 MiB"));
+        held.clear();
+        waited.resize(CONNECTION).await.unwrap();
+        drop(waited);
+        assert_eq!(budget.0.all.bytes.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn connections_of_one_container_have_one_room() {
-        let budget = AnswerBudget::new();
-        let mut held = Vec::new();
-        for _ in 0..CONNECTION / LARGE {
-            let room = budget.connection(Some(7));
-            held.push((room.reserve(LIST).await.unwrap().unwrap(), room));
-        }
-        assert!(budget.connection(Some(7)).reserve(LIST).await.is_err());
-        assert!(budget.connection(Some(8)).reserve(LIST).await.is_ok());
+        let budget = AnswerBudget::new(Shares::RUNTIME);
+        let mut held = fill(&budget, 7, CONNECTION).await;
+        assert!(budget.connection(7, false).reserve(LIST).await.is_err());
+        assert!(budget.connection(8, false).reserve(LIST).await.is_ok());
         held.clear();
-        assert!(budget.connection(Some(7)).reserve(LIST).await.is_ok());
-        let _other = budget.connection(Some(9));
-        assert_eq!(locked(&budget.0.shared).len(), 1, "nothing is kept of owners without connections");
+        assert!(budget.connection(7, false).reserve(LIST).await.is_ok());
+        let _other = budget.connection(9, false);
+        assert_eq!(locked(&budget.0.owners).len(), 1, "nothing is kept of owners without connections");
     }
 
-    const LIST: &str = "/executor.v1.Executor/List";
-
-    /// One connection's unread answers delay its own calls; a stalled connection is closed when others need room.
+    /// A stalled connection is closed when its owner or others need room, and no other connection is.
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_waits_and_is_then_closed() {
-        let budget = AnswerBudget::new();
-        let room = budget.connection(None);
-        let mut held = Vec::new();
-        for _ in 0..CONNECTION / LARGE {
-            held.push(room.reserve(LIST).await.unwrap().unwrap());
-        }
-        let refused = room.reserve(LIST).await.unwrap_err();
-        assert!(refused.contains("16 MiB"), "{refused}");
-        assert!(room.reserve("/executor.v1.Executor/Wait").await.unwrap().is_none());
-        let others: Vec<ConnectionBudget> = (1..ALL / CONNECTION).map(|_| budget.connection(None)).collect();
-        for other in &others {
-            for _ in 0..CONNECTION / LARGE {
-                held.push(other.reserve(LIST).await.unwrap().unwrap());
+    async fn stalled_connection_is_closed_under_pressure() {
+        for waiting in [7, 11] {
+            let budget = AnswerBudget::new(Shares::REMOTE);
+            let mut held = fill(&budget, 7, ALL / PART).await;
+            let others = if waiting == 7 { vec![] } else { vec![8, 9, 10] };
+            for owner in others {
+                held.extend(fill(&budget, owner, ALL / PART).await);
             }
+            let (stalled, foreign) = (budget.connection(7, false), budget.connection(8, false));
+            let begun = Instant::now();
+            let late = budget.connection(waiting, false);
+            let served = async {
+                late.reserve(LIST).await.unwrap();
+            };
+            let watching = async {
+                assert_eq!(stalled.stalled(|| (7, begun)).await, 7);
+                held.clear();
+            };
+            tokio::select! {
+                ((), ()) = async { tokio::join!(served, watching) } => {}
+                _ = stalled.stalled(|| (0, begun)) => panic!("a client that has nothing to read"),
+                _ = stalled.stalled(|| (7, Instant::now())) => panic!("a client that makes progress"),
+                _ = foreign.stalled(|| (7, begun)), if waiting == 7 => panic!("a client of another owner"),
+            }
+            assert!((STALLED..STALLED + 2 * LOOK).contains(&begun.elapsed()), "{:?}", begun.elapsed());
         }
-        let begun = Instant::now();
-        let late = budget.connection(None);
-        let waiting = async {
-            let share = late.reserve(LIST).await.unwrap();
-            assert!(share.is_some());
-        };
-        let watching = async {
-            assert_eq!(room.stalled(|| (7, begun)).await, 7);
-            held.clear();
-        };
-        let start = Instant::now();
-        tokio::select! {
-            ((), ()) = async { tokio::join!(waiting, watching) } => {}
-            _ = room.stalled(|| (0, begun)) => panic!("a client that has nothing to read"),
-        }
-        assert!((STALLED..STALLED + 2 * LOOK).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
 }

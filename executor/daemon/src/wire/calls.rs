@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::codegen::http::{HeaderMap, Method};
 
-use super::budget::AnswerPermit;
+use super::budget::{AnswerPermit, PROGRESS};
 use super::hpack;
 use crate::locked;
 
@@ -62,8 +62,10 @@ struct State {
     unread: usize,
     /// Bytes of answers that the socket has not taken.
     unwritten: usize,
-    /// Time at which the socket last took bytes, or had none to take.
+    /// Time at which the client last made progress: it had nothing to read, or had read [`PROGRESS`] bytes of answers.
     progress: Instant,
+    /// Bytes of answers that it has read since.
+    read: usize,
     /// Time since which there are answers with secrets that are not written.
     secrets: Option<Instant>,
     pings: VecDeque<[u8; 8]>,
@@ -107,6 +109,7 @@ impl Calls {
             unread: 0,
             unwritten: 0,
             progress: Instant::now(),
+            read: 0,
             secrets: None,
             pings: VecDeque::new(),
             own_pings: VecDeque::new(),
@@ -137,7 +140,7 @@ impl Calls {
         self.state().newest > 0
     }
 
-    /// Returns the bytes of answers that the socket has not taken, and the time of its last progress.
+    /// Returns the bytes of answers that the socket has not taken, and the time of the client's last progress.
     pub(crate) fn unwritten(&self) -> (usize, Instant) {
         let state = self.state();
         (state.unwritten, state.progress)
@@ -271,7 +274,7 @@ impl Calls {
         let Some(stream) = state.streams.get_mut(&id) else { return false };
         stream.answer.push_back(data);
         if state.unwritten == 0 {
-            state.progress = Instant::now();
+            state.note_progress();
         }
         state.unwritten += length;
         true
@@ -344,7 +347,10 @@ impl Calls {
     pub(super) fn written(&self, bytes: usize) {
         let mut state = self.state();
         state.unwritten = state.unwritten.saturating_sub(bytes);
-        state.progress = Instant::now();
+        state.read = state.read.saturating_add(bytes);
+        if state.unwritten == 0 || state.read >= PROGRESS {
+            state.note_progress();
+        }
         state.look_for_secrets();
     }
 
@@ -375,6 +381,10 @@ impl Calls {
 }
 
 impl State {
+    fn note_progress(&mut self) {
+        (self.progress, self.read) = (Instant::now(), 0);
+    }
+
     fn client_is_done(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.client_done = true;

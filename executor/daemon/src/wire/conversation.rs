@@ -5,13 +5,15 @@
 //! for each message, and the messages themselves are here, each in memory of its own.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use hyper::body::Bytes;
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Extensions, Status, Streaming};
 
 use crate::locked;
@@ -118,8 +120,8 @@ impl Conversation {
     /// Returns the outlet for a handler's answers, and the stream that the handler returns.
     pub(crate) fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
         self.0.streams_answers.store(true, Ordering::Release);
-        let (sender, receiver) = mpsc::channel(DEPTH);
-        (Outlet { sender, conversation: self.clone() }, ReceiverStream::new(receiver))
+        let (sender, marks) = mpsc::channel(DEPTH);
+        (Outlet { sender, conversation: self.clone(), of: PhantomData }, Answers { marks, of: PhantomData })
     }
 
     /// Returns the requests.
@@ -129,7 +131,21 @@ impl Conversation {
 }
 
 /// Stream of empty messages that a handler returns.
-pub(crate) type Answers<T> = ReceiverStream<Result<T, Status>>;
+#[derive(Debug)]
+pub(crate) struct Answers<T> {
+    /// Marks of answers, of which the messages are in the conversation, and a problem at the end.
+    marks: mpsc::Receiver<Option<Box<Status>>>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Default> tokio_stream::Stream for Answers<T> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let answer = |mark: Option<Box<Status>>| mark.map_or_else(|| Ok(T::default()), |status| Err(*status));
+        self.get_mut().marks.poll_recv(context).map(|mark| mark.map(answer))
+    }
+}
 
 /// The client does not read the answers any longer.
 #[derive(Clone, Copy, Debug)]
@@ -138,13 +154,14 @@ pub(crate) struct ClientGone;
 /// Outlet for answers.
 #[derive(Debug)]
 pub(crate) struct Outlet<T> {
-    sender: mpsc::Sender<Result<T, Status>>,
+    sender: mpsc::Sender<Option<Box<Status>>>,
     conversation: Conversation,
+    of: PhantomData<fn(T)>,
 }
 
 impl<T> Clone for Outlet<T> {
     fn clone(&self) -> Self {
-        Self { sender: self.sender.clone(), conversation: self.conversation.clone() }
+        Self { sender: self.sender.clone(), conversation: self.conversation.clone(), of: PhantomData }
     }
 }
 
@@ -154,16 +171,16 @@ impl<T: Message + Default> Outlet<T> {
     /// # Errors
     /// The client does not read any longer.
     pub(crate) async fn send(&self, answer: Result<T, Status>) -> Result<(), ClientGone> {
-        let answer = match answer {
+        let mark = match answer {
             Ok(message) => {
                 let bytes = encoded(&message);
                 drop(message);
                 self.push(bytes).await?;
-                Ok(T::default())
+                None
             }
-            Err(status) => Err(status),
+            Err(status) => Some(Box::new(status)),
         };
-        self.sender.send(answer).await.map_err(|_| ClientGone)
+        self.sender.send(mark).await.map_err(|_| ClientGone)
     }
 
     /// Sends where there is room now; `false` where there is none.
@@ -171,7 +188,7 @@ impl<T: Message + Default> Outlet<T> {
         let Ok(permit) = self.sender.try_reserve() else { return false };
         let fits = locked(&self.conversation.0.outgoing).push(encoded(message)).is_ok();
         if fits {
-            permit.send(Ok(T::default()));
+            permit.send(None);
         }
         fits
     }

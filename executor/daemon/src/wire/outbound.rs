@@ -186,6 +186,11 @@ impl Outbound {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::super::budget::PROGRESS;
     use super::super::calls::Request;
     use super::*;
 
@@ -246,6 +251,36 @@ mod tests {
             assert!(calls.is_idle() && calls.unwritten().0 == 0, "nothing is kept of a stream that is over");
             assert!(!calls.send(1, Bytes::from_static(b"late")));
         }
+    }
+
+    /// A client that reads acknowledgements of its PINGs, or a byte of its answers, makes no progress.
+    #[tokio::test(start_paused = true)]
+    async fn progress_is_answers_at_a_minimum_rate() {
+        let calls = Calls::new(8);
+        let mut outbound = Outbound::new(calls.clone());
+        calls.opened(1, Request::default(), true);
+        let begun = Instant::now();
+        calls.send(1, vec![7; 3 * PROGRESS].into());
+        let mut read = |frame: Vec<u8>| {
+            outbound.feed(&frame);
+            assert_eq!(outbound.pieces().map(<[u8]>::len).sum::<usize>(), frame.len());
+            outbound.taken(frame.len());
+        };
+        let data = |length| frame_of(kind::DATA, 0, 1, &vec![0; length]);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert!(calls.pinged(*b"12345678"));
+        read(frame_of(kind::PING, flag::ACK, 0, &[0; 8]));
+        (0..9).for_each(|_| read(data(1)));
+        assert_eq!(calls.unwritten(), (3 * PROGRESS - 9, begun));
+        (0..PROGRESS / 10_000).for_each(|_| read(data(10_000)));
+        assert_eq!(calls.unwritten().1, begun);
+        read(data(10_000));
+        assert_eq!(calls.unwritten().1, Instant::now());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        while calls.unwritten().0 > 0 {
+            read(data(calls.unwritten().0.min(10_000)));
+        }
+        assert_eq!(calls.unwritten().1, Instant::now(), "nothing is left to read");
     }
 
     /// A stream that the client has ended gets an error and zeros.

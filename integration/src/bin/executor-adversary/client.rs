@@ -2,6 +2,7 @@
 
 mod crowd;
 mod memory;
+pub(crate) mod streams;
 
 use crate::attack::{Attack, Position};
 

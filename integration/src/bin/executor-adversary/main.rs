@@ -56,7 +56,7 @@ struct Options {
 
 /// Every attack, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
-    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL, loops::ALL].into_iter().flatten()
+    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL, loops::ALL, streams::ALL].into_iter().flatten()
 }
 
 fn main() -> ExitCode {

@@ -84,14 +84,14 @@ fn forget_peak(pid: i32) -> std::io::Result<()> {
 }
 
 /// Returns the peak memory that an action costs a process.
-fn cost(pid: i32, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
+pub(super) fn cost(pid: i32, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
     forget_peak(pid)?;
     let before = peak(pid)?;
     act()?;
     Ok(peak(pid)?.saturating_sub(before))
 }
 
-fn megabytes(bytes: u64) -> String {
+pub(super) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 

@@ -1,0 +1,210 @@
+//! Places for scrapes: a new client finds one although others hold theirs and do nothing.
+//!
+//! A connection that has sent no whole request, or does not read its answer, gives its place to a new one after
+//! [`LIFE_MIN`]. Connections of the owner with the most go first, of these the silent ones, and of these the oldest. A
+//! connection whose request is being answered keeps its place; that takes a bounded time.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::locked;
+
+/// Most connections at once.
+const MOST: usize = 64;
+/// Time that a connection has to send its request, and again to read the answer, before another one gets its place.
+const LIFE_MIN: Duration = Duration::from_secs(1);
+
+/// Owner of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A user of the host, on the unix socket.
+    User(u32),
+    /// A client of the loopback address.
+    Address(IpAddr),
+}
+
+/// Phase of a connection.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The client has sent no whole request since then.
+    Silent(Instant),
+    /// The request is being answered.
+    Asked,
+    /// The client has not read the answer since then.
+    Answered(Instant),
+}
+
+impl Phase {
+    /// Time of its beginning, and true for a silent client; `None` while it is being answered.
+    fn idle(self) -> Option<(Instant, bool)> {
+        match self {
+            Self::Silent(since) => Some((since, true)),
+            Self::Answered(since) => Some((since, false)),
+            Self::Asked => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Taken {
+    owner: Owner,
+    phase: Phase,
+    leave: Arc<Notify>,
+}
+
+/// Places of a listener.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    taken: Mutex<Vec<Taken>>,
+    /// Notified when a connection has left or its phase has changed.
+    changed: Notify,
+}
+
+/// A connection's place; given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Places,
+    leave: Arc<Notify>,
+}
+
+impl Places {
+    /// Returns the time from which on a new connection finds a place; `None` while all are being answered.
+    pub(super) fn free_at(&self, now: Instant) -> Option<Instant> {
+        let taken = locked(&self.0.taken);
+        if taken.len() < MOST {
+            return Some(now);
+        }
+        taken.iter().filter_map(|one| one.phase.idle()).map(|(since, _)| since + LIFE_MIN).min()
+    }
+
+    /// Waits until then, or until a place may be free before that.
+    pub(super) async fn until_free(&self, mut at: Option<Instant>) {
+        loop {
+            let mut changed = std::pin::pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            match at {
+                Some(at) if at <= Instant::now() => return,
+                Some(at) => tokio::select! {
+                    () = sleep_until(at) => {}
+                    () = changed => {}
+                },
+                None => changed.await,
+            }
+            at = self.free_at(Instant::now());
+        }
+    }
+
+    /// Takes a place, which another connection loses if all are taken.
+    pub(super) fn enter(&self, owner: Owner, now: Instant) -> Place {
+        let mut taken = locked(&self.0.taken);
+        if taken.len() >= MOST {
+            let of = |owner: Owner| taken.iter().filter(|one| one.owner == owner).count();
+            let candidates = taken.iter().enumerate().filter_map(|(index, one)| {
+                let (since, silent) = one.phase.idle().filter(|(since, _)| now >= *since + LIFE_MIN)?;
+                Some(((of(one.owner), silent, std::cmp::Reverse(since)), index))
+            });
+            if let Some((_, index)) = candidates.max() {
+                taken.remove(index).leave.notify_one();
+            }
+        }
+        let leave = Arc::new(Notify::new());
+        taken.push(Taken { owner, phase: Phase::Silent(now), leave: Arc::clone(&leave) });
+        drop(taken);
+        Place { places: self.clone(), leave }
+    }
+}
+
+impl Place {
+    /// Resolves when another connection has got the place.
+    pub(super) async fn lost(&self) {
+        self.leave.notified().await;
+    }
+
+    /// Notes that the client has sent its request.
+    pub(super) fn asked(&self) {
+        self.change(Phase::Asked);
+    }
+
+    /// Notes that the answer is there for the client to read.
+    pub(super) fn answered(&self, now: Instant) {
+        self.change(Phase::Answered(now));
+    }
+
+    fn change(&self, phase: Phase) {
+        let mut taken = locked(&self.places.0.taken);
+        if let Some(one) = taken.iter_mut().find(|one| Arc::ptr_eq(&one.leave, &self.leave)) {
+            one.phase = phase;
+        }
+        drop(taken);
+        self.places.0.changed.notify_waiters();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        locked(&self.places.0.taken).retain(|one| !Arc::ptr_eq(&one.leave, &self.leave));
+        self.places.0.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Owner = Owner::User(1);
+    const B: Owner = Owner::User(2);
+
+    fn is_lost(place: &Place) -> bool {
+        let mut lost = std::pin::pin!(place.lost());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        lost.as_mut().poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn slow_clients_make_room_in_order() {
+        let places = Places::default();
+        let begun = Instant::now();
+        let old = places.enter(B, begun);
+        let slow: Vec<Place> = (1..MOST as u64).map(|ms| places.enter(A, begun + Duration::from_millis(ms))).collect();
+        let now = begun + Duration::from_millis(MOST as u64);
+        assert_eq!(places.free_at(now), Some(begun + LIFE_MIN), "all are young");
+        slow[0].asked();
+        slow[1].asked();
+        slow[1].answered(begun + Duration::from_millis(2));
+        let later = begun + 2 * LIFE_MIN;
+        let new = places.enter(B, later);
+        assert!(is_lost(&slow[2]), "the oldest silent one of the owner with the most");
+        let lost: Vec<usize> = (0..slow.len()).filter(|index| is_lost(&slow[*index])).collect();
+        assert!(lost.is_empty() && !is_lost(&old) && !is_lost(&new));
+        let more: Vec<Place> = (3..slow.len()).map(|_| places.enter(B, later)).collect();
+        assert_eq!(more.iter().filter(|place| is_lost(place)).count(), 0, "none that is young");
+        assert!(!is_lost(&slow[0]), "one that is being answered");
+        assert_eq!(locked(&places.0.taken).len(), MOST);
+        drop((old, new, slow, more));
+        assert!(locked(&places.0.taken).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_client_waits_while_all_are_answered() {
+        let places = Places::default();
+        let held: Vec<Place> = (0..MOST).map(|_| places.enter(A, Instant::now())).collect();
+        held.iter().for_each(Place::asked);
+        assert_eq!(places.free_at(Instant::now()), None);
+        let waiting = tokio::spawn({
+            let places = places.clone();
+            async move { places.until_free(None).await }
+        });
+        tokio::task::yield_now().await;
+        let begun = Instant::now();
+        held[7].answered(begun);
+        waiting.await.unwrap();
+        assert_eq!(begun.elapsed(), LIFE_MIN);
+    }
+}

@@ -1,0 +1,391 @@
+//! Attacks of a caller on what all callers share: room for answers, streams, readings of counters, places for scrapes.
+//!
+//! The attacker is another user than root, whom executord serves, and the victim is root.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use executor_proto::v1;
+use integration::daemon::{Daemon, Setup};
+use integration::http2::{DATA, END_STREAM, HEADERS, PING, RawClient, WINDOW_UPDATE, connect_as};
+use integration::metrics;
+use integration::request::{RequestBuilder as _, program, sleeper};
+use prost::Message as _;
+use tonic::Status;
+
+use super::crowd::{cost, megabytes};
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// Attacks of this module.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "shares: unread answers and PINGs",
+        position: Position::Client,
+        claim: "a caller that reads nothing and sends PINGs delays no call of another",
+        attack: |scale| flood(scale, false),
+        control: flood_control,
+    },
+    Attack {
+        name: "shares: unread answers and a byte of window",
+        position: Position::Client,
+        claim: "a connection whose client reads a byte at a time is closed when its owner needs the room",
+        attack: |scale| flood(scale, true),
+        control: flood_control,
+    },
+    Attack {
+        name: "shares: streams of events",
+        position: Position::Client,
+        claim: "a caller takes a quarter of the streams of answers, and others have the rest",
+        attack: followers,
+        control: followers_control,
+    },
+    Attack {
+        name: "shares: streams of counters",
+        position: Position::Client,
+        claim: "however many streams of counters a caller opens, a shim is asked once a second",
+        attack: counters,
+        control: counters_control,
+    },
+    Attack {
+        name: "shares: slow scrapers",
+        position: Position::Client,
+        claim: "clients of the metrics that send nothing keep no scraper out",
+        attack: scrapers,
+        control: scrapers_control,
+    },
+];
+
+/// Uid of the attacker.
+const ATTACKER: u32 = 54_321;
+/// Longest time for a call of root: less than the time after which executord closes stalled connections.
+const ANSWER: Duration = Duration::from_secs(8);
+/// Longest time for a call of the attacker, which waits until its stalled connections are closed.
+const OWN_ANSWER: Duration = Duration::from_secs(28);
+/// Interval between two signs of life of a client that does not read.
+const SIGN: Duration = Duration::from_secs(2);
+/// Most streams of calls on a connection.
+const STREAMS: usize = 250;
+
+/// Most memory that all streams of one caller may cost.
+const FOLLOWERS_MAX: u64 = 96 << 20;
+
+const LIST: &str = "/executor.v1.Executor/List";
+const EVENTS: &str = "/executor.v1.Executor/WatchEvents";
+
+/// Starts a daemon whose callers are root and its group, with metrics.
+fn daemon() -> Daemon {
+    let setup = Setup::default();
+    let table = metrics::table(&setup);
+    setup.config(&table).arguments(&["--allow-group", "root"]).start()
+}
+
+/// Connects with flow-control windows of `window` bytes.
+fn connect(socket: &Path, user: u32, window: u32) -> anyhow::Result<RawClient> {
+    let mut raw = RawClient::over(connect_as(socket, user)?, window)?.bounded(ANSWER)?;
+    raw.settle();
+    Ok(raw)
+}
+
+/// Opens as many streams of a method on connections that read nothing. Returns the connections and the number of streams
+/// that were not refused.
+fn open(daemon: &Daemon, user: u32, connections: usize, method: &str) -> anyhow::Result<(Vec<RawClient>, usize)> {
+    let (mut all, mut accepted) = (Vec::new(), 0);
+    for _ in 0..connections {
+        let mut raw = connect(&daemon.socket(), user, 0)?;
+        for _ in 0..STREAMS {
+            raw.try_call(method, &[])?;
+        }
+        let mut answered = 0;
+        raw.until(|kind, flags, _, _| {
+            if kind == HEADERS {
+                answered += 1;
+                accepted += usize::from(flags & END_STREAM == 0);
+            }
+            answered == STREAMS
+        });
+        all.push(raw);
+    }
+    Ok((all, accepted))
+}
+
+/// Makes a call of root's within a time.
+fn in_time<T>(daemon: &Daemon, within: Duration, call: impl Future<Output = Result<T, Status>>) -> Result<T, String> {
+    match daemon.api.block_on(async { tokio::time::timeout(within, call).await }) {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(status)) => Err(format!("{:?}: {}", status.code(), status.message())),
+        Err(_) => Err(format!("no answer within {} s", within.as_secs())),
+    }
+}
+
+/// Runs containers whose list has a quarter of a megabyte.
+fn with_a_long_list() -> Daemon {
+    let daemon = daemon();
+    for index in 0..20 {
+        let mut request = program("/bin/true", &[]).id(&format!("c{index}"));
+        request.labels = (0..64).map(|label| (format!("l{label}"), "x".repeat(200))).collect();
+        daemon.api.run_to_end(request);
+    }
+    daemon
+}
+
+fn list() -> v1::ListRequest {
+    v1::ListRequest { page_size: 1000, ..Default::default() }
+}
+
+/// Lists on connections that are not read, with a sign of life every two seconds, and then makes calls: as root, and as
+/// the same user on another connection.
+fn flood(scale: Scale, reads: bool) -> anyhow::Result<Outcome> {
+    let daemon = with_a_long_list();
+    let (connections, calls) = (8, scale.of(18, 40));
+    let mut unread = Vec::new();
+    for _ in 0..connections {
+        let mut raw = connect(&daemon.socket(), ATTACKER, 0)?;
+        for _ in 0..calls {
+            raw.try_call(LIST, &list().encode_to_vec())?;
+        }
+        unread.push(raw);
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let living = std::thread::spawn({
+        let over = Arc::clone(&over);
+        move || {
+            let mut sent = Instant::now();
+            while !over.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(20)); // the pace of the attack
+                if sent.elapsed() >= SIGN {
+                    sent = Instant::now();
+                    // Connections that were closed are left alone.
+                    unread.retain_mut(|raw| {
+                        let byte = |raw: &mut RawClient, on| raw.try_frame(WINDOW_UPDATE, 0, on, &[0, 0, 0, 1]);
+                        raw.try_frame(PING, 0, 0, &[7; 8]).is_ok()
+                            && (!reads || byte(raw, 0).and_then(|()| byte(raw, 1)).is_ok())
+                    });
+                }
+            }
+        }
+    });
+    let mut faults = Vec::new();
+    let mut rpc = daemon.api.rpc();
+    faults.extend(in_time(&daemon, ANSWER, rpc.list(list())).err().map(|why| format!("List of root: {why}")));
+    let get = v1::GetRequest { id: "c1".into() };
+    faults.extend(in_time(&daemon, ANSWER, rpc.get(get)).err().map(|why| format!("Get of root: {why}")));
+    let stats = v1::StatsRequest::default();
+    faults.extend(in_time(&daemon, ANSWER, rpc.stats(stats)).err().map(|why| format!("Stats of root: {why}")));
+    let mut own = connect(&daemon.socket(), ATTACKER, 1 << 20)?;
+    own.frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes());
+    own.try_call(LIST, &list().encode_to_vec())?;
+    let begun = Instant::now();
+    let mut bytes = 0;
+    own.until(|kind, flags, _, part| {
+        bytes += if kind == DATA { part.len() } else { 0 };
+        matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0
+    });
+    let waited = begun.elapsed();
+    if bytes < 60_000 || waited > OWN_ANSWER {
+        let waited = waited.as_secs();
+        faults.push(format!("List on a connection of the attacker's that reads: {bytes} bytes after {waited} s"));
+    }
+    let waited = waited.as_secs_f64();
+    over.store(true, Ordering::Release);
+    living.join().expect("a thread");
+    let held =
+        format!("{} unread answers: root is answered at once, the attacker after {waited:.0} s", connections * calls);
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), held))
+}
+
+/// Lists on one connection that is not read: some answers are made and the last ones wait, so that the room is full.
+fn flood_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = with_a_long_list();
+    let mut raw = connect(&daemon.socket(), ATTACKER, 0)?;
+    let calls = 200;
+    for _ in 0..calls {
+        raw.try_call(LIST, &list().encode_to_vec())?;
+    }
+    let mut made = 0;
+    raw.until(|kind, _, _, _| {
+        made += usize::from(kind == HEADERS);
+        made == 30
+    });
+    // Of the others some are made meanwhile.
+    in_time(&daemon, ANSWER, daemon.api.rpc().list(list())).map_err(anyhow::Error::msg)?;
+    raw.frame(PING, 0, 0, &[9; 8]);
+    raw.until(|kind, _, _, said| {
+        made += usize::from(kind == HEADERS);
+        kind == PING && said == [9; 8]
+    });
+    ensure!(made < calls, "all {made} answers were made");
+    Ok(format!("of {calls} answers that are not read {made} are made, and the others wait"))
+}
+
+/// Opens more streams of events than there may be, and then one as root.
+fn followers(scale: Scale) -> anyhow::Result<Outcome> {
+    // With more events than a follower that does not read holds.
+    let daemon = with_a_long_list();
+    let connections = scale.of(17, 60);
+    let (mut held, mut accepted) = (Vec::new(), 0);
+    let cost = cost(daemon.pid(), || {
+        (held, accepted) = open(&daemon, ATTACKER, connections, EVENTS)?;
+        Ok(())
+    })?;
+    let mut rpc = daemon.api.rpc();
+    let root = in_time(&daemon, ANSWER, rpc.watch_events(v1::WatchEventsRequest::default()));
+    drop(held);
+    let opened = connections * STREAMS;
+    let told = format!("{accepted} of {opened} streams of one caller are open and cost {}", megabytes(cost));
+    let fault = root.err().map(|why| format!("{told}; one of root: {why}"));
+    let fault = fault.or_else(|| (accepted > 1024 || cost > FOLLOWERS_MAX).then(|| told.clone()));
+    Ok(Outcome::of(fault, told))
+}
+
+/// Opens them as root, which may have all of them: the next one is refused.
+fn followers_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = daemon();
+    let (_held, accepted) = open(&daemon, 0, 17, EVENTS)?;
+    let mut rpc = daemon.api.rpc();
+    let next = in_time(&daemon, ANSWER, rpc.watch_events(v1::WatchEventsRequest::default()));
+    let Err(refused) = next else { anyhow::bail!("{accepted} streams are open, and one more is") };
+    ensure!(refused.contains("ResourceExhausted"), "{refused}");
+    Ok(format!("{accepted} streams of root are open; the next: {refused}"))
+}
+
+/// Requests to shims so far.
+fn requests(daemon: &Daemon) -> f64 {
+    metrics::value(daemon, "executor_container_readings_total")
+}
+
+/// Starts a daemon with idle containers.
+fn with_containers(count: usize) -> anyhow::Result<Daemon> {
+    let daemon = daemon();
+    for index in 0..count {
+        daemon.api.run(sleeper(&format!("c{index}")))?;
+    }
+    Ok(daemon)
+}
+
+/// Opens streams of counters of all containers, and reads them; root's calls are answered meanwhile.
+fn counters(scale: Scale) -> anyhow::Result<Outcome> {
+    let (containers, streams) = scale.of((5, 100), (40, 200));
+    let daemon = with_containers(containers)?;
+    let api = &daemon.api;
+    let readings = Arc::new(AtomicUsize::new(0));
+    let reading: Vec<_> = (0..streams)
+        .map(|_| {
+            let (mut rpc, readings) = (api.rpc(), Arc::clone(&readings));
+            api.spawn(async move {
+                let mut stream = rpc.watch_stats(v1::WatchStatsRequest::default()).await?.into_inner();
+                while let Some(message) = stream.message().await? {
+                    readings.fetch_add(usize::from(message.end_of_reading), Ordering::Relaxed);
+                }
+                Ok::<_, Status>(())
+            })
+        })
+        .collect();
+    let (begun, before) = (Instant::now(), requests(&daemon));
+    let mut faults = Vec::new();
+    // Five readings of each stream, on average.
+    while readings.load(Ordering::Relaxed) < 5 * streams {
+        let mut rpc = api.rpc();
+        let info = in_time(&daemon, ANSWER, rpc.info(v1::InfoRequest {}));
+        faults.extend(info.err().map(|why| format!("Info of root: {why}")));
+        ensure!(begun.elapsed() < Duration::from_secs(120), "the streams bring nothing");
+        std::thread::sleep(Duration::from_millis(50)); // the pace of root's calls
+    }
+    let asked = requests(&daemon) - before;
+    let most = (begun.elapsed().as_secs_f64() / 0.9 + 2.0) * containers as f64;
+    reading.iter().for_each(tokio::task::JoinHandle::abort);
+    let told =
+        format!("{streams} streams: {asked} requests to {containers} shims in {:.1} s", begun.elapsed().as_secs_f64());
+    faults.extend((asked > most).then(|| format!("{told}; at most {most:.0} were to be")));
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+}
+
+/// Reads one stream: each of its readings is a request to each shim. Two scrapes are, too.
+fn counters_control(_: Scale) -> anyhow::Result<String> {
+    let (containers, readings) = (3, 5);
+    let daemon = with_containers(containers)?;
+    let before = requests(&daemon);
+    daemon.api.block_on(async {
+        let mut stream = daemon.api.rpc().watch_stats(v1::WatchStatsRequest::default()).await?.into_inner();
+        for _ in 0..readings {
+            stream.message().await?;
+        }
+        Ok::<_, Status>(())
+    })?;
+    let least = (containers * (readings - 1)) as f64;
+    let asked = integration::wait::until("the requests are seen", || {
+        let asked = requests(&daemon) - before;
+        (asked >= least).then_some(asked)
+    });
+    Ok(format!("{readings} readings of {containers} containers: {asked} requests are seen"))
+}
+
+/// Path of the socket of metrics.
+fn scraped(daemon: &Daemon) -> PathBuf {
+    daemon.setup().run_dir().join("metrics.sock")
+}
+
+/// Scrapes within the time that Prometheus gives by default.
+fn scrape(daemon: &Daemon) -> Result<usize, String> {
+    let mut stream = UnixStream::connect(scraped(daemon)).map_err(|error| error.to_string())?;
+    let why = |error: std::io::Error| error.to_string();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(why)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").map_err(why)?;
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text).map_err(why)?;
+    match String::from_utf8_lossy(&text).contains("executor_build_info") {
+        true => Ok(text.len()),
+        false => Err(format!("{} bytes and no metrics", text.len())),
+    }
+}
+
+/// Connects 64 clients to the metrics that send the beginning of a request, and again when they are closed; and scrapes.
+fn scrapers(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = daemon();
+    let (socket, over) = (scraped(&daemon), Arc::new(AtomicBool::new(false)));
+    let connected = Arc::new(AtomicUsize::new(0));
+    let slow: Vec<_> = (0..64)
+        .map(|_| {
+            let (socket, over, connected) = (socket.clone(), Arc::clone(&over), Arc::clone(&connected));
+            std::thread::spawn(move || {
+                while !over.load(Ordering::Acquire) {
+                    let Ok(mut stream) = UnixStream::connect(&socket) else { return };
+                    let _ = stream.write_all(b"GET /metr");
+                    connected.fetch_add(1, Ordering::Relaxed);
+                    let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+                    // Until it is closed.
+                    while !over.load(Ordering::Acquire) && stream.read(&mut [0; 64]).map_or(true, |read| read > 0) {}
+                }
+            })
+        })
+        .collect();
+    integration::wait::until("64 clients are connected", || (connected.load(Ordering::Relaxed) >= 64).then_some(()));
+    let mut faults = Vec::new();
+    let (mut longest, begun) = (Duration::ZERO, Instant::now());
+    for _ in 0..scale.of(3, 30) {
+        let asked = Instant::now();
+        faults.extend(scrape(&daemon).err());
+        longest = longest.max(asked.elapsed());
+    }
+    over.store(true, Ordering::Release);
+    slow.into_iter().for_each(|client| client.join().expect("a thread"));
+    let told = format!("64 slow clients: scrapes take at most {:.1} s", longest.as_secs_f64());
+    let fault =
+        format!("{} scrapes in {:.0} s failed: {}", faults.len(), begun.elapsed().as_secs_f64(), faults.join("; "));
+    Ok(Outcome::of((!faults.is_empty()).then_some(fault), told))
+}
+
+/// Scrapes without other clients, and without a daemon.
+fn scrapers_control(_: Scale) -> anyhow::Result<String> {
+    let mut daemon = daemon();
+    let bytes = scrape(&daemon).map_err(anyhow::Error::msg)?;
+    daemon.kill();
+    let dead = scrape(&daemon);
+    daemon.start_again();
+    ensure!(dead.is_err(), "a dead daemon is scraped");
+    Ok(format!("a daemon left alone gives {bytes} bytes, and a dead one none"))
+}
