@@ -4,14 +4,16 @@
 //! `TYPE SIZE`, a zero byte and the content. The walk from the commit to the blobs counts every entry of every tree that it visits: trees
 //! that contain one tree many times are small and have billions of paths.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::rc::Rc;
 
 use sha1_checked::Digest as _;
 
 use super::process::{Limits, Running, git};
 use super::{Repository, name_within};
-use crate::source::{FILES_MAX, Sink, SourceError};
+use crate::source::{FILES_MAX, NAME_MAX, Sink, SourceError};
 
 /// Largest commit, in bytes.
 const COMMIT_MAX: u64 = 1 << 20;
@@ -120,22 +122,39 @@ impl Objects {
             root =
                 found.ok_or_else(|| SourceError::Entry(directory.to_owned(), "is no directory of the commit"))?.object;
         }
-        let (mut waiting, mut seen) = (vec![(root, String::new())], 0);
+        for (object, name) in self.walk(root, sink)? {
+            self.blob(&object, &name, sink)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the name and the path of every blob below a tree. A tree is read once, however many paths lead to it.
+    fn walk(&mut self, root: String, sink: &Sink) -> Result<Vec<(String, String)>, SourceError> {
+        let (mut waiting, mut seen, mut blobs) = (vec![(root, String::new())], 0, Vec::new());
+        let mut trees: BTreeMap<String, Rc<[Entry]>> = BTreeMap::new();
         while let Some((tree, prefix)) = waiting.pop() {
-            for entry in self.tree(&tree)? {
-                seen += 1;
-                if seen > FILES_MAX {
-                    return Err(SourceError::TooLarge(sink.bytes_max()));
+            let entries = match trees.get(&tree) {
+                Some(entries) => Rc::clone(entries),
+                None => {
+                    let entries: Rc<[Entry]> = self.tree(&tree)?.into();
+                    trees.insert(tree, Rc::clone(&entries));
+                    entries
                 }
+            };
+            seen += entries.len();
+            if seen > FILES_MAX {
+                return Err(SourceError::TooLarge(sink.bytes_max()));
+            }
+            for entry in &*entries {
                 let name = name_within(format!("{prefix}{}", entry.name).as_bytes())?;
                 if entry.is_tree {
-                    waiting.push((entry.object, format!("{name}/")));
+                    waiting.push((entry.object.clone(), format!("{name}/")));
                 } else {
-                    self.blob(&entry.object, &name, sink)?;
+                    blobs.push((entry.object.clone(), name));
                 }
             }
         }
-        Ok(())
+        Ok(blobs)
     }
 
     /// Asks for an object of a type and returns its size.
@@ -239,8 +258,8 @@ impl Objects {
 fn entry_name(name: &[u8]) -> Result<String, SourceError> {
     let refused = |why| SourceError::Entry(String::from_utf8_lossy(name).chars().take(200).collect(), why);
     let text = std::str::from_utf8(name).map_err(|_| refused("is not UTF-8"))?;
-    if text.is_empty() || text.contains('/') || matches!(text, "." | "..") {
-        return Err(refused("is not a name in a directory"));
+    if text.is_empty() || text.len() > NAME_MAX || text.contains('/') || matches!(text, "." | "..") {
+        return Err(refused("is not a name of at most 1024 bytes in a directory"));
     }
     if text.eq_ignore_ascii_case(".git") {
         return Err(refused("is git's own directory, which no commit has"));
