@@ -14,11 +14,14 @@ mod container;
 mod copies;
 mod executord;
 mod image;
+mod providers;
 mod python;
 mod report;
 mod revive;
 mod search;
+mod sources;
 mod stage;
+mod texts;
 
 use std::process::ExitCode;
 
@@ -55,7 +58,9 @@ struct Options {
 
 /// Every attack, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
-    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL].into_iter().flatten()
+    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL, providers::ALL, sources::ALL, texts::ALL]
+        .into_iter()
+        .flatten()
 }
 
 fn main() -> ExitCode {
