@@ -248,7 +248,7 @@ fn remove_home(home: &Path) -> Result<(), String> {
 }
 
 /// Returns the first mount point below a directory in a table of mounts (proc_pid_mountinfo(5)), as the table has it. The
-/// command line depends on no crate of the executor's, whose parser this could be.
+/// command line depends on no crate with system calls, whose parser this could be.
 fn mounted_below<'a>(table: &'a [u8], home: &Path) -> Option<&'a Path> {
     let escaped = escaped(home);
     let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));

@@ -307,7 +307,7 @@ const PURPOSES: [Purpose; 3] = [Purpose::Startup, Purpose::Liveness, Purpose::Re
 
 /// Makes a reason one line of at most [`REASON_MAX`] bytes.
 fn shorten(reason: &str) -> String {
-    let mut text: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut text: String = crate::text::replaced(reason, ' ');
     if text.len() > REASON_MAX {
         text.truncate((0..=REASON_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0));
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::Unusable;
+use crate::text::is_harmful;
 use crate::violation::ViolationReason::{
     Duplicate, InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, TooLong, TooMany, Unsupported,
 };
@@ -18,6 +19,9 @@ use crate::violation::{FieldFault, Violation};
 pub const IDENTITY_NAMES_MAX: usize = 32;
 /// Longest common name and organizational unit, in bytes (RFC 5280, appendix A.1).
 pub const COMMON_NAME_MAX: usize = 64;
+/// Characters that delimit the parts of a subject where it is written as text (RFC 4514, section 2.4, and OpenSSL's `/OU=a/CN=b`). A
+/// peer that matches a subject as text would take a unit `a,OU=b` for two units.
+const UNIT_DELIMITERS: &str = ",/=+;\"\\<>";
 /// Longest DNS name, in bytes.
 const DNS_NAME_MAX: usize = 253;
 /// Longest SPIFFE ID, in bytes (SPIFFE-ID, section 2.3).
@@ -258,10 +262,15 @@ fn check_unit(unit: &str) -> Result<(), FieldFault> {
         let why = format!("has {} characters; 1 to {COMMON_NAME_MAX} are allowed", unit.chars().count());
         return Err(TooLong.because(why));
     }
-    if unit.chars().any(char::is_control) {
-        return Err(InvalidCharacter.because("contains a control character"));
+    match unit.chars().find(|c| is_harmful(*c) || UNIT_DELIMITERS.contains(*c)) {
+        None => Ok(()),
+        Some(c) => {
+            let why = format!(
+                "contains {c:?}; control characters, bidirectional marks and {UNIT_DELIMITERS} are not allowed"
+            );
+            Err(InvalidCharacter.because(why))
+        }
     }
-    Ok(())
 }
 
 /// Checks a DNS name: labels of lower-case letters, digits and `-`.
@@ -413,6 +422,20 @@ mod tests {
         let closed = IdentitySettings { organizational_unit_prefixes: Vec::new(), ..settings() };
         let one = IdentityNames { organizational_units: vec!["app:1".into()], ..IdentityNames::default() };
         assert_eq!(closed.judge("c", &one, None).len(), 1, "an empty list allows nothing");
+    }
+
+    #[test]
+    fn unit_with_delimiter_is_refused() {
+        let judge = |unit: String| settings().judge("c1", &names(&[&unit], &[], &[], ""), None);
+        for c in UNIT_DELIMITERS.chars().chain(['\n', '\u{9b}', '\u{61c}', '\u{202e}', '\u{2066}', '\u{2029}']) {
+            let found = judge(format!("app:1{c}OU=admin"));
+            let [one] = &found[..] else { panic!("{c:?}: {found:?}") };
+            assert_eq!((&*one.field, one.reason), ("identity.organizational_units[0]", InvalidCharacter));
+            assert!(one.description.contains(&format!("{c:?}")), "{c:?}: {}", one.description);
+            let prefix = IdentitySettings { organizational_unit_prefixes: vec![format!("app{c}")], ..settings() };
+            assert_eq!(prefix.check().map_err(|bad| bad.key), Err("identity.organizational_unit_prefixes"), "{c:?}");
+        }
+        assert_eq!(judge("app:größe 1-2_3.4@5'(6)".into()), []);
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub mod settings;
 pub mod shortage;
 pub mod spec;
 pub mod steps;
+pub mod text;
 pub mod time;
 pub mod token;
 pub mod update;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::PATH_MAX;
 use crate::record::OutputsRecord;
+use crate::text::visible;
 
 /// The directory, below the container's state directory.
 pub const DIRECTORY: &str = "outputs";
@@ -118,12 +119,12 @@ pub fn tellable(path: &[u8]) -> Option<&str> {
     std::str::from_utf8(path).ok().filter(|path| path.starts_with('/') && path.len() < PATH_MAX)
 }
 
-/// A path of a container for people: what is no text as `\xff`, and the end of one that is too long left out.
+/// A path of a container for people: what is no text as `\xff`, harmful characters escaped, and the end of one that is too long left out.
 pub fn escaped(path: &[u8]) -> String {
     const SHOWN_MAX: usize = 1024;
     let mut told = String::with_capacity(path.len().min(SHOWN_MAX));
     for chunk in path.utf8_chunks() {
-        told.push_str(chunk.valid());
+        told.push_str(&visible(chunk.valid()));
         for byte in chunk.invalid() {
             told.push_str(&format!("\\x{byte:02x}"));
         }
@@ -143,6 +144,7 @@ mod tests {
     #[test]
     fn names_that_are_no_text_are_escaped() {
         assert_eq!(escaped(b"/a/\xff\xfe-\xc3\xa4"), "/a/\\xff\\xfe-ä");
+        assert_eq!(escaped("/a\n\u{202e}b".as_bytes()), "/a\\n\\u{202e}b");
         let long = escaped(&[b'x'; 5000]);
         assert!(long.len() == 1027 && long.ends_with("x..."), "{}", long.len());
         assert_eq!(tellable(b"/a b\n"), Some("/a b\n"));

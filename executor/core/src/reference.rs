@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::is_harmful;
 use crate::violation::FieldFault;
 use crate::violation::ViolationReason::{InvalidCharacter, InvalidFormat, Required, TooLong};
 
@@ -111,8 +112,8 @@ fn check_text(text: &str, most: usize) -> Result<(), FieldFault> {
     if text.len() > most {
         return Err(TooLong.because(format!("has {} bytes; at most {most}", text.len())));
     }
-    if text.chars().any(char::is_control) {
-        return Err(InvalidCharacter.because("contains a control character"));
+    if text.chars().any(is_harmful) {
+        return Err(InvalidCharacter.because("contains a control character or a bidirectional mark"));
     }
     Ok(())
 }
@@ -157,7 +158,7 @@ mod tests {
         let long = "a".repeat(2000);
         let bad = of(&long, &long, &long, &long).faults();
         assert_eq!(bad.iter().map(|(field, _)| *field).collect::<Vec<_>>(), ["provider", "path", "key", "version"]);
-        for path in ["", "/a", "a/", "a//b", "a/../b", ".", "..", "a/.", "a\nb", "a\u{7f}"] {
+        for path in ["", "/a", "a/", "a//b", "a/../b", ".", "..", "a/.", "a\nb", "a\u{7f}", "a\u{202e}"] {
             assert!(matches!(&of("p", path, "", "").faults()[..], [("path", _)]), "{path:?}");
         }
         for provider in ["", "A", "-a", ".a", "a b", "a/b", "\u{e4}"] {

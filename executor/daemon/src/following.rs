@@ -121,8 +121,14 @@ async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> Look {
         source.followed && source.lease.as_ref().is_none_or(|lease| source.stale.is_some() || lease.renew_at <= now)
     };
     let due: Vec<&SourceRecord> = facts.sources.iter().filter(is_due).collect();
-    let wanted: Vec<Wanted> =
-        due.iter().map(|source| Wanted { reference: source.reference.clone(), lease: source.lease.clone() }).collect();
+    let wanted: Vec<Wanted> = due
+        .iter()
+        .map(|source| Wanted {
+            reference: source.reference.clone(),
+            rule: source.rule.clone(),
+            lease: source.lease.clone(),
+        })
+        .collect();
     let results = node.providers.fetch(&wanted).await;
     let (mut looked, mut files) = (Vec::new(), BTreeMap::new());
     for (old, result) in due.into_iter().zip(results) {

@@ -30,6 +30,8 @@ pub(crate) struct Asked {
     target: Target,
     action: String,
     reference: SecretReference,
+    /// Path of the rule that allows it.
+    rule: String,
     followed: bool,
 }
 
@@ -146,7 +148,7 @@ impl Collecting {
         };
         // A version stays what it is.
         let followed = followed && reference.version.is_empty();
-        self.asked.push(Asked { field, target, action: action.to_owned(), reference, followed });
+        self.asked.push(Asked { field, target, action: action.to_owned(), reference, rule: String::new(), followed });
     }
 
     fn refuse_plain(&mut self, field: &str, variables: &[EnvironmentVariable]) {
@@ -158,14 +160,14 @@ impl Collecting {
 
     /// Judges each reference: its form, its provider, and the caller's right to it.
     fn judged(self, node: &Node, list: &str, client: Option<&Client>) -> Collected {
-        let Self { asked, mut violations } = self;
+        let Self { mut asked, mut violations } = self;
         if asked.len() > REFERENCES_MAX {
             let why = format!("{} references in the request; at most {REFERENCES_MAX}", asked.len());
             violations.push(Violation::new(list, TooMany.because(why)));
             return Collected { asked, violations, is_denial: false };
         }
         let mut denials = Vec::new();
-        for Asked { field, reference, .. } in &asked {
+        for Asked { field, reference, rule, .. } in &mut asked {
             let name = |part: &str| format!("{field}.from.{part}");
             let faults = reference.faults();
             if !faults.is_empty() {
@@ -180,10 +182,13 @@ impl Collecting {
             if let Some((part, why)) = config.misfit(reference) {
                 violations.push(Violation::new(name(part), ViolationReason::InvalidFormat.because(why)));
             }
-            let may = client.is_some_and(|client| {
-                config.allow.iter().any(|grant| is_to(grant, client) && grant.covers(&reference.path))
+            let covering = client.and_then(|client| {
+                let grants = config.allow.iter().filter(|grant| is_to(grant, client));
+                grants.filter_map(|grant| grant.covering(&reference.path)).min_by_key(|rule| rule.len())
             });
-            if !may {
+            if let Some(covering) = covering {
+                covering.clone_into(rule);
+            } else {
                 let who = client.map_or_else(|| "this caller".to_owned(), ToString::to_string);
                 let why = format!(
                     "{who} may not use {:?} of provider {:?}: no rule of secret_providers.allow covers it",
@@ -233,8 +238,10 @@ pub(crate) struct Fetches {
 /// # Errors
 /// One cannot be fetched: each is named with its field, its target, provider and path.
 pub(crate) async fn fetch(node: &Node, asked: &[Asked], key: &TagKey) -> Result<Fetches, Problem> {
-    let wanted: Vec<Wanted> =
-        asked.iter().map(|one| Wanted { reference: one.reference.clone(), lease: None }).collect();
+    let wanted: Vec<Wanted> = asked
+        .iter()
+        .map(|one| Wanted { reference: one.reference.clone(), rule: one.rule.clone(), lease: None })
+        .collect();
     let results = tokio::select! {
         results = node.providers.fetch(&wanted) => results,
         () = node.until_stopping() => return Err(Problem::stopping()),
@@ -266,6 +273,7 @@ fn record(asked: &Asked, value: &Value, key: &TagKey, now: executor_core::time::
         target: asked.target.clone(),
         action: asked.action.clone(),
         reference: asked.reference.clone(),
+        rule: asked.rule.clone(),
         version: value.version.clone(),
         tag: key.tag([&value.content[..]]),
         fetched_at: now,

@@ -34,6 +34,9 @@ pub struct SourceRecord {
     pub action: String,
     /// Reference of the request.
     pub reference: SecretReference,
+    /// Path of the rule that allowed it; empty in a record of an earlier version.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rule: String,
     /// Version of the value; empty where the provider has none.
     #[serde(default)]
     pub version: String,

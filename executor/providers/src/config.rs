@@ -7,6 +7,8 @@ use executor_core::reference::{check_provider_name, covers};
 use executor_http::Origin;
 use serde::Deserialize;
 
+use crate::vault_path;
+
 /// Shortest and longest time between two looks, in seconds.
 const POLL: (u64, u64) = (1, 86_400);
 /// Shortest and longest time limit of a fetch, in seconds.
@@ -17,6 +19,8 @@ const TIMEOUT_DEFAULT: u64 = 10;
 pub(crate) const PROVIDERS_MAX: usize = 64;
 /// Maximum number of rules of a provider, of paths of a rule, and of words of a command.
 const LIST_MAX: usize = 1000;
+/// Mounts of version 2 of the KV engine by default.
+const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
 
 /// Type of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -89,9 +93,9 @@ impl Grant {
         [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|name| name.is_some())
     }
 
-    /// Returns whether the rule covers a path.
-    pub fn covers(&self, path: &str) -> bool {
-        self.paths.iter().any(|rule| covers(rule, path))
+    /// Returns the widest path of the rule that covers a path, if one does.
+    pub fn covering(&self, path: &str) -> Option<&str> {
+        self.paths.iter().map(String::as_str).filter(|rule| covers(rule, path)).min_by_key(|rule| rule.len())
     }
 }
 
@@ -116,7 +120,7 @@ pub struct ProviderConfig {
     /// Address of `vault`.
     pub(crate) address: Option<String>,
     pub(crate) namespace: Option<String>,
-    pub(crate) kv_mounts: Option<Vec<String>>,
+    kv_mounts: Option<Vec<String>>,
     pub(crate) ca_file: Option<PathBuf>,
     pub(crate) auth: Option<Auth>,
     pub(crate) auth_mount: Option<String>,
@@ -180,7 +184,28 @@ impl ProviderConfig {
         if self.allow.len() > LIST_MAX || self.allow.iter().any(|grant| grant.paths.len() > LIST_MAX) {
             return Err(unusable("secret_providers.allow", &self.allow.len(), format!("at most {LIST_MAX} entries")));
         }
-        self.check_keys()
+        self.check_keys()?;
+        self.check_vault_paths()
+    }
+
+    /// Checks that no path at Vault is one of the server's own.
+    fn check_vault_paths(&self) -> Result<(), Unusable> {
+        if self.kind != ProviderKind::Vault {
+            return Ok(());
+        }
+        let refused = |key: &'static str, path: &String, mounts: &[String]| match vault_path::refusal(mounts, path) {
+            Some(why) => Err(unusable(key, path, why)),
+            None => Ok(()),
+        };
+        for name in self.namespace.iter().chain(self.kv_mounts.iter().flatten()) {
+            let is_namespace = self.namespace.as_ref() == Some(name);
+            refused(if is_namespace { "secret_providers.namespace" } else { "secret_providers.kv_mounts" }, name, &[])?;
+        }
+        let mounts = self.kv_mounts();
+        self.allow
+            .iter()
+            .flat_map(|grant| &grant.paths)
+            .try_for_each(|rule| refused("secret_providers.allow.paths", rule, &mounts))
     }
 
     /// Checks the keys of its type: those that it needs, and none of another type.
@@ -263,6 +288,16 @@ impl ProviderConfig {
         self.kind
     }
 
+    /// Returns the mounts of version 2 of the KV engine.
+    pub(crate) fn kv_mounts(&self) -> Vec<String> {
+        self.kv_mounts.clone().unwrap_or_else(|| KV_MOUNTS.map(str::to_owned).to_vec())
+    }
+
+    /// Returns the files with which executord itself logs in at the provider.
+    pub(crate) fn credentials(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.token_file, &self.role_id_file, &self.secret_id_file, &self.key_file].into_iter().flatten()
+    }
+
     /// Returns the server of `vault`. In plain text only on this machine.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let address = self.address.as_deref()?;
@@ -282,11 +317,13 @@ impl ProviderConfig {
     }
 
     /// Returns what of a reference this type of provider has no use for, or needs: the field and the reason.
-    pub fn misfit(
-        &self,
-        reference: &executor_core::reference::SecretReference,
-    ) -> Option<(&'static str, &'static str)> {
-        match self.kind {
+    pub fn misfit(&self, reference: &executor_core::reference::SecretReference) -> Option<(&'static str, String)> {
+        if self.kind == ProviderKind::Vault
+            && let Some(why) = vault_path::refusal(&self.kv_mounts(), &reference.path)
+        {
+            return Some(("path", why));
+        }
+        let misfit = match self.kind {
             ProviderKind::Directory if !reference.key.is_empty() => Some(("key", "must be empty: a file has no keys")),
             ProviderKind::Directory if !reference.version.is_empty() => {
                 Some(("version", "must be empty: a file has no versions"))
@@ -296,7 +333,8 @@ impl ProviderConfig {
                 Some(("version", "must be a number"))
             }
             _ => None,
-        }
+        };
+        misfit.map(|(part, why)| (part, why.to_owned()))
     }
 }
 

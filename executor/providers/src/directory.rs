@@ -1,33 +1,42 @@
 //! `directory`: files beneath a directory, such as systemd's credentials directory or a volume of secrets.
 //!
-//! A path is opened beneath the directory: no link leads out of it, and nothing but a regular file is read.
+//! A path is opened beneath the directory of the rule that allows it: no link leads out of what the rule covers, so that a user who may
+//! write in one part of the directory names no secret of another part. Nothing but a regular file is read, and none of the files with
+//! which executord itself logs in at a provider.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
-use executor_core::reference::{REFERENCE_VALUE_MAX, SecretReference};
+use executor_core::reference::REFERENCE_VALUE_MAX;
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
 use rustix::io::Errno;
 
 use crate::config::ProviderConfig;
 use crate::files::{self, ReadError};
-use crate::{ErrorKind, FetchError, Value};
+use crate::{ErrorKind, FetchError, Value, Wanted};
 
 /// A directory of secrets.
 #[derive(Debug)]
-pub(crate) struct Directory(PathBuf);
+pub(crate) struct Directory {
+    path: PathBuf,
+    /// Files with credentials of all providers.
+    credentials: Arc<[PathBuf]>,
+}
 
 impl Directory {
-    pub(crate) fn new(config: &ProviderConfig) -> Self {
-        Self(config.path.clone().unwrap_or_default())
+    pub(crate) fn new(config: &ProviderConfig, credentials: Arc<[PathBuf]>) -> Self {
+        Self { path: config.path.clone().unwrap_or_default(), credentials }
     }
 
     /// Reads a file. A thread waits for the disk.
-    pub(crate) async fn read(&self, reference: &SecretReference) -> Result<Value, FetchError> {
-        let (dir, path) = (self.0.clone(), reference.path.clone());
+    pub(crate) async fn read(&self, wanted: &Wanted) -> Result<Value, FetchError> {
+        let (dir, credentials) = (self.path.clone(), Arc::clone(&self.credentials));
+        let (path, rule) = (wanted.reference.path.clone(), wanted.rule.clone());
         let read = tokio::task::spawn_blocking(move || {
-            let content = read(&dir, &path);
+            let content = read(&dir, &path, &rule, &credentials);
             executor_secrets::scrub_stack();
             content
         });
@@ -35,24 +44,65 @@ impl Directory {
     }
 }
 
-fn read(dir: &Path, path: &str) -> Result<Value, FetchError> {
+/// Part of a directory that a rule covers.
+#[derive(Debug, PartialEq, Eq)]
+struct Covered<'a> {
+    /// Directory within the provider's; empty for all of it.
+    dir: &'a str,
+    /// Path in that directory.
+    path: &'a str,
+    /// True if links within the directory are followed.
+    links: bool,
+}
+
+impl<'a> Covered<'a> {
+    fn new(rule: &'a str, path: &'a str) -> Self {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let bare = rule.strip_suffix('/').unwrap_or(rule);
+        match path.strip_prefix(bare).map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
+            _ if rule == "/" => Self { dir: "", path, links: true },
+            // The rule names this one file.
+            Some("") => Self { dir: parent, path: name, links: false },
+            Some(rest) if !bare.is_empty() => Self { dir: bare, path: rest, links: true },
+            // A record of an executord that did not keep the rule.
+            _ => Self { dir: parent, path: name, links: true },
+        }
+    }
+}
+
+fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<Value, FetchError> {
+    let credential = || FetchError::new(ErrorKind::Denied, "is a file with which executord logs in at a provider");
     let shown = dir.display();
+    if credentials.iter().any(|one| lexical(one) == lexical(&dir.join(path))) {
+        return Err(credential());
+    }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = open(dir, flags, Mode::empty());
     let dir = opened.map_err(|error| FetchError::unavailable(format!("cannot open {shown}: {}", plain(error))))?;
-    let file = open_beneath(&dir, path).map_err(|error| match error {
+    let covered = Covered::new(rule, path);
+    let file = covered.open(&dir).map_err(|error| match error {
         Errno::NOENT | Errno::NOTDIR => {
             FetchError::new(ErrorKind::NotFound, format!("there is no such file in {shown}"))
         }
         Errno::XDEV | Errno::LOOP => {
-            FetchError::new(ErrorKind::Denied, format!("a symbolic link on the way leads out of {shown}"))
+            let Covered { dir, links, .. } = covered;
+            let of_rule = if rule == "/" { String::new() } else { format!("/{dir}, of which a rule allows {rule:?}") };
+            let leads = if links { "leads out of" } else { "is not followed in" };
+            FetchError::new(ErrorKind::Denied, format!("a symbolic link on the way {leads} {shown}{of_rule}"))
         }
         Errno::ACCESS | Errno::PERM => {
             FetchError::new(ErrorKind::Denied, format!("executord may not read the file in {shown}"))
         }
         error => FetchError::unavailable(format!("cannot open the file in {shown}: {}", plain(error))),
     })?;
-    let content = files::read(&File::from(file), REFERENCE_VALUE_MAX).map_err(|error| match error {
+    let file = File::from(file);
+    // By another name, such as a link's.
+    let of_file = file.metadata().ok().map(|metadata| identity(&metadata));
+    let is_same = |one: &PathBuf| std::fs::metadata(one).is_ok_and(|metadata| Some(identity(&metadata)) == of_file);
+    if credentials.iter().any(is_same) {
+        return Err(credential());
+    }
+    let content = files::read(&file, REFERENCE_VALUE_MAX).map_err(|error| match error {
         ReadError::NotRegular => FetchError::new(ErrorKind::Unsuitable, "is not a regular file"),
         ReadError::TooLarge => FetchError::too_large(),
         ReadError::Io(error) => FetchError::unavailable(format!("cannot read the file in {shown}: {error}")),
@@ -65,10 +115,40 @@ fn plain(error: Errno) -> String {
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Opens a file beneath a directory.
-fn open_beneath(dir: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    match openat2(dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS) {
+/// Device and inode.
+fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// A path without `.` and `..`, whether or not it is there.
+fn lexical(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+impl Covered<'_> {
+    /// Opens the file. The rule's directory is what its name says, and no link's target.
+    fn open(&self, provider: &OwnedFd) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        if self.dir.is_empty() {
+            return open_beneath(provider, self.path, flags, self.links);
+        }
+        let dir = open_beneath(provider, self.dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, false)?;
+        open_beneath(&dir, self.path, flags, self.links)
+    }
+}
+
+/// Opens a path beneath a directory.
+fn open_beneath(dir: &OwnedFd, path: &str, flags: OFlags, links: bool) -> Result<OwnedFd, Errno> {
+    let followed = if links { ResolveFlags::NO_MAGICLINKS } else { ResolveFlags::NO_SYMLINKS };
+    match openat2(dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | followed) {
         // As in the sandbox of the daemon's unit, where no filter can look into its arguments (systemd's RestrictSUIDSGID).
         Err(Errno::NOSYS) => open_without_links(dir, path, flags),
         opened => opened,
@@ -104,7 +184,7 @@ mod tests {
         symlink("../out", dir.join("link")).unwrap();
         symlink("/proc/self/environ", dir.join("absolute")).unwrap();
         symlink("a/b", dir.join("within")).unwrap();
-        let of = |path: &str| read(&dir, path).map(|value| value.content.to_vec());
+        let of = |path: &str| read(&dir, path, "/", &[]).map(|value| value.content.to_vec());
         assert_eq!(of("a/b").unwrap(), b"value");
         assert_eq!(of("within").unwrap(), b"value");
         assert_eq!(of("full").unwrap().len(), REFERENCE_VALUE_MAX);
@@ -124,5 +204,72 @@ mod tests {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         assert!(open_without_links(&dir, "a/b", flags).is_ok());
         assert!(open_without_links(&dir, "within", flags).is_err());
+    }
+
+    #[test]
+    fn link_does_not_cross_its_rule() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path();
+        for (path, content) in
+            [("app/pw", "app"), ("app/v1/pw", "versioned"), ("other/pw", "canary"), ("top", "canary")]
+        {
+            std::fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
+            std::fs::write(dir.join(path), content).unwrap();
+        }
+        for (target, link) in [
+            ("../other/pw", "app/ln"),
+            ("../other", "app/dir"),
+            ("../top", "app/up"),
+            ("v1/pw", "app/within"),
+            ("v1", "app/..data"),
+            ("..data/pw", "app/volume"),
+            ("other", "alias"),
+        ] {
+            symlink(target, dir.join(link)).unwrap();
+        }
+        let of = |rule: &str, path: &str| read(dir, path, rule, &[]).map(|value| value.content.to_vec());
+        for (rule, path, content) in [
+            ("app/", "app/pw", "app"),
+            ("app", "app/within", "versioned"),
+            ("app/", "app/volume", "versioned"),
+            ("app/pw", "app/pw", "app"),
+            ("/", "app/ln", "canary"),
+            ("", "app/volume", "versioned"),
+        ] {
+            assert_eq!(of(rule, path).unwrap(), content.as_bytes(), "{rule} {path}");
+        }
+        for (rule, path) in [
+            ("app/", "app/ln"),
+            ("app", "app/dir/pw"),
+            ("app/", "app/up"),
+            ("app/ln", "app/ln"),
+            ("app/within", "app/within"),
+            ("alias/", "alias/pw"),
+            ("", "app/ln"),
+        ] {
+            let refused = of(rule, path).unwrap_err();
+            assert!(
+                refused.kind == ErrorKind::Denied && refused.why.contains("symbolic link"),
+                "{rule} {path}: {refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn credential_of_provider_is_no_value() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path();
+        std::fs::create_dir(dir.join("a")).unwrap();
+        for name in ["token", "value"] {
+            std::fs::write(dir.join(name), name).unwrap();
+        }
+        symlink("../token", dir.join("a/link")).unwrap();
+        std::fs::hard_link(dir.join("token"), dir.join("hard")).unwrap();
+        let credentials = [dir.join("a/../token"), dir.join("absent")];
+        for path in ["token", "a/link", "hard", "absent"] {
+            let refused = read(dir, path, "/", &credentials).unwrap_err();
+            assert!(refused.kind == ErrorKind::Denied && refused.why.contains("logs in"), "{path}: {refused}");
+        }
+        assert_eq!(read(dir, "value", "/", &credentials).unwrap().content.as_slice(), b"value");
     }
 }

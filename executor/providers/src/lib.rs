@@ -17,8 +17,10 @@ mod config;
 mod directory;
 mod files;
 mod vault;
+mod vault_path;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -38,6 +40,9 @@ const AT_ONCE: usize = 8;
 pub struct Wanted {
     /// The secret.
     pub reference: SecretReference,
+    /// Path of the rule that allowed it. A directory follows no link out of what the rule covers; empty, and for a rule that names one
+    /// file, out of that file's directory or not at all.
+    pub rule: String,
     /// Lease of the value that is there already; it is renewed where that is possible.
     pub lease: Option<Lease>,
 }
@@ -170,14 +175,17 @@ pub struct ProviderStatus {
 }
 
 /// What one question to a provider answers: several keys of one secret, with one lease.
-type Group = (String, String, String, Option<String>, Option<String>);
+type Group = (String, String, String, Option<String>, Option<String>, String);
 
 impl Providers {
     /// Makes the providers of a checked configuration.
     pub fn new(configs: Vec<ProviderConfig>) -> Self {
+        let credentials: Arc<[PathBuf]> = configs.iter().flat_map(ProviderConfig::credentials).cloned().collect();
         let made = configs.into_iter().map(|config| {
             let kind = match config.kind() {
-                config::ProviderKind::Directory => Kind::Directory(directory::Directory::new(&config)),
+                config::ProviderKind::Directory => {
+                    Kind::Directory(directory::Directory::new(&config, Arc::clone(&credentials)))
+                }
                 config::ProviderKind::Vault => Kind::Vault(Box::new(vault::Vault::new(&config))),
                 config::ProviderKind::Command => Kind::Command(command::Program::new(&config)),
             };
@@ -214,7 +222,8 @@ impl Providers {
             let whole = matches!(self.by_name.get(provider).map(|found| &found.kind), Some(Kind::Vault(_)));
             let key = (!whole).then(|| key.clone());
             let lease = one.lease.as_ref().map(|lease| lease.id.clone());
-            groups.entry((provider.clone(), path.clone(), version.clone(), key, lease)).or_default().push(index);
+            let rule = if whole { String::new() } else { one.rule.clone() };
+            groups.entry((provider.clone(), path.clone(), version.clone(), key, lease, rule)).or_default().push(index);
         }
         let mut tasks = JoinSet::new();
         for ((name, ..), members) in groups {
@@ -268,7 +277,7 @@ impl Provider {
             match (&self.kind, wanted) {
                 (Kind::Vault(vault), wanted) => vault.fetch(wanted).await,
                 (_, []) => Ok(Vec::new()),
-                (Kind::Directory(directory), [one, ..]) => one_value(directory.read(&one.reference).await, wanted),
+                (Kind::Directory(directory), [one, ..]) => one_value(directory.read(one).await, wanted),
                 (Kind::Command(program), [one, ..]) => one_value(program.run(&one.reference).await, wanted),
             }
         });

@@ -23,6 +23,7 @@ use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
 use crate::config::{Auth, ProviderConfig};
+use crate::vault_path::{self, encoded};
 use crate::{ErrorKind, FetchError, Fetched, Lease, Value, Wanted};
 use answer::{Document, document};
 use session::Session;
@@ -37,8 +38,6 @@ const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
 const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
 /// Header without which an agent between refuses the request, so that no page of a browser can make one.
 const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
-/// Mounts of version 2 of the KV engine by default.
-const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
 
 /// A server, and how to log in there.
 #[derive(Debug)]
@@ -81,12 +80,11 @@ impl Vault {
     pub(crate) fn new(config: &ProviderConfig) -> Self {
         let auth = config.auth.unwrap_or_default();
         let mount = if auth == Auth::AppRole { "approle" } else { "cert" };
-        let mounts = || KV_MOUNTS.map(str::to_owned).to_vec();
         let pair = config.certificate_file.clone().zip(config.key_file.clone());
         Self {
             origin: config.origin().unwrap_or_else(|| Origin::of("", true)),
             namespace: config.namespace.clone(),
-            kv_mounts: config.kv_mounts.clone().unwrap_or_else(mounts),
+            kv_mounts: config.kv_mounts(),
             ca_file: config.ca_file.clone(),
             certificate: pair.map(|(certificate, key)| ClientCertificate { certificate, key }),
             auth,
@@ -103,6 +101,10 @@ impl Vault {
     /// Fetches entries of one secret.
     pub(crate) async fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
         let Some(first) = wanted.first() else { return Ok(Vec::new()) };
+        // Judged with the request, too. This is for records of requests that were admitted with another configuration.
+        if let Some(why) = vault_path::refusal(&self.kv_mounts, &first.reference.path) {
+            return Err(FetchError::new(ErrorKind::Denied, format!("the path {why}")));
+        }
         if let Some(lease) = first.lease.as_ref().filter(|lease| lease.renewable)
             && let Some(renewed) = self.renew(lease).await?
         {
@@ -124,19 +126,14 @@ impl Vault {
 
     /// Returns path and query of a reference, and whether it is one of version 2 of KV.
     fn path(&self, reference: &SecretReference) -> (String, bool) {
-        let below = |mount: &String| {
-            let rest = reference.path.strip_prefix(mount.as_str())?.strip_prefix('/')?;
-            Some((mount.clone(), rest))
-        };
-        // The longest mount counts, as at the server.
-        match self.kv_mounts.iter().filter_map(below).max_by_key(|(mount, _)| mount.len()) {
+        match vault_path::below(&self.kv_mounts, &reference.path) {
             Some((mount, rest)) => {
                 let query = if reference.version.is_empty() {
                     String::new()
                 } else {
                     format!("?version={}", reference.version)
                 };
-                (format!("/v1/{}/data/{}{query}", encoded(&mount), encoded(rest)), true)
+                (format!("/v1/{}/data/{}{query}", encoded(mount), encoded(rest)), true)
             }
             None => (format!("/v1/{}", encoded(&reference.path)), false),
         }
@@ -272,27 +269,5 @@ impl Vault {
             }
             status => FetchError::unavailable(format!("{origin} answered {status}")),
         }
-    }
-}
-
-/// Encodes a path for a URL.
-fn encoded(path: &str) -> String {
-    let mut text = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => text.push(char::from(byte)),
-            other => text.push_str(&format!("%{other:02X}")),
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_the_interface() {
-        assert_eq!(encoded("a b/c?d%e"), "a%20b/c%3Fd%25e");
     }
 }

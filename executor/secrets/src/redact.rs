@@ -30,6 +30,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use executor_core::plan::Redaction;
+use executor_core::text::is_harmful;
 use zeroize::Zeroizing;
 
 use matcher::Matcher;
@@ -227,7 +228,7 @@ impl Marker {
 
 /// A name fit for a line of a log.
 fn shown(name: &str) -> String {
-    let plain = name.chars().map(|c| if c.is_control() { '?' } else { c });
+    let plain = name.chars().map(|c| if is_harmful(c) { '?' } else { c });
     if name.len() <= NAME_MAX {
         return plain.collect();
     }

@@ -139,7 +139,7 @@ pub fn key_digest(key: &str) -> String {
 
 /// Makes one line of a reason: no control characters, no more bytes than a reason may have.
 pub fn one_line(why: &str) -> String {
-    let line: String = why.chars().map(|one| if one.is_control() { ' ' } else { one }).collect();
+    let line = executor_core::text::replaced(why, ' ');
     line[..line.floor_char_boundary(executor_core::limits::TRANSFER_REASON_MAX)].to_owned()
 }
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn reasons_are_one_bounded_line() {
-        assert_eq!(one_line("a\nb\u{7}c"), "a b c");
+        assert_eq!(one_line("a\nb\u{7}c\u{202e}d"), "a b c d");
         assert_eq!(one_line(&"\u{e4}".repeat(1000)).len(), 1024);
     }
 }

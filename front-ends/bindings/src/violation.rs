@@ -5,6 +5,8 @@
 
 use std::fmt::{self, Write as _};
 
+use executor_core::text::visible;
+
 use crate::names::BINDING_RULE;
 use crate::{BYTES_MAX, DEPTH_MAX, INPUT_MAX};
 
@@ -96,16 +98,10 @@ impl std::error::Error for Refused {}
 
 /// A name without what a terminal would obey, and not longer than [`SHOWN_MAX`].
 fn shown(name: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let mut text = String::new();
-    for (count, c) in name.chars().enumerate() {
-        if count == SHOWN_MAX {
-            text.push_str("...");
-            break;
-        }
-        if c.is_control() || turns(c) { text.extend(c.escape_default()) } else { text.push(c) }
+    match name.char_indices().nth(SHOWN_MAX) {
+        None => visible(name),
+        Some((end, _)) => visible(&name[..end]) + "...",
     }
-    text
 }
 
 #[cfg(test)]

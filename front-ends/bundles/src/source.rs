@@ -230,6 +230,20 @@ impl Sink {
         }
     }
 
+    /// Most bytes of all files together.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        match self {
+            Self::Memory { .. } => MEMORY_MAX,
+            Self::Directory { .. } => DIRECTORY_MAX,
+        }
+    }
+
+    /// Bytes that may still come.
+    pub(crate) fn room(&self) -> u64 {
+        let (Self::Memory { bytes, .. } | Self::Directory { bytes, .. }) = self;
+        self.bytes_max().saturating_sub(*bytes)
+    }
+
     /// Takes a file. One that is there already is replaced, as a later layer of an image does it.
     pub(crate) fn file(&mut self, name: &str, content: &mut dyn Read) -> Result<(), SourceError> {
         let read = |error| SourceError::Read(name.into(), error);

@@ -31,9 +31,11 @@ impl Applied {
             return Err(Violations::one(Some(convention), field, 10, message));
         }
         for name in applied {
-            if name.is_empty() || name.len() > LINE_MAX || name.chars().any(char::is_control) {
-                let message =
-                    format!("{} is not a name of 1 to {LINE_MAX} bytes without control characters", shown(name));
+            if name.is_empty() || name.len() > LINE_MAX || name.chars().any(executor_core::text::is_harmful) {
+                let message = format!(
+                    "{} is not a name of 1 to {LINE_MAX} bytes without control characters and bidirectional marks",
+                    shown(name)
+                );
                 violations.add(Some(convention), field, 10, message);
             }
         }

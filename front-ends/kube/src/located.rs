@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use executor_core::text::is_harmful;
 use executor_yaml::{FaultKind, Limits, Node, Value, decode, parse, parts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
@@ -119,5 +120,5 @@ fn flatten(mut origin: Origin, node: Node, found: &mut Vec<Located>, report: &mu
 }
 
 pub(crate) fn shown(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(100).collect()
+    text.chars().filter(|c| !is_harmful(*c)).take(100).collect()
 }

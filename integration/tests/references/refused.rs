@@ -19,9 +19,15 @@ fn every_fault_names_its_place_and_no_value() {
     shelf.put("binary", [CANARY.as_bytes(), b"\xff\xfe"].concat());
     shelf.put("good", CANARY);
     symlink(outside.put("secret", CANARY), shelf.path().join("link")).unwrap();
+    let token = shelf.put("token", CANARY);
+    let vault = format!(
+        "[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"http://127.0.0.1:1\"\ntoken_file = \"{}\"\n\
+         allow = [{{ uid = 0, paths = [\"/\"] }}]\n",
+        token.display()
+    );
     let closed = shelf.provider().replace("\"shelf\"", "\"closed\"").replace("\"/\"", "\"app\"");
     let nobody = shelf.provider().replace("\"shelf\"", "\"nobody\"").replace("uid = 0", "uid = 4242");
-    let daemon = Setup::default().config(&[shelf.provider(), closed, nobody].concat()).start();
+    let daemon = Setup::default().config(&[shelf.provider(), closed, nobody, vault].concat()).start();
     let file = |provider: &str, path: &str, key: &str| {
         let mut request = sleeper("r");
         request.volume_mounted_files.push(from("db/x", provider, path, key));
@@ -48,6 +54,8 @@ fn every_fault_names_its_place_and_no_value() {
         (file("shelf", "nothing", ""), Code::NotFound, at(""), "no such file"),
         (file("shelf", "large", ""), Code::FailedPrecondition, at(""), "more than 1048576 bytes"),
         (file("shelf", "link", ""), Code::PermissionDenied, at(""), "leads out of"),
+        (file("shelf", "token", ""), Code::PermissionDenied, at(""), "logs in at a provider"),
+        (file("vault", "auth/token/lookup-self", "id"), Code::InvalidArgument, at(".path"), "contains `auth`"),
         (file("none", "good", ""), Code::InvalidArgument, at(".provider"), "not a provider of this node"),
         (file("shelf", "../good", ""), Code::InvalidArgument, at(".path"), "contains `..`"),
         (file("shelf", "/good", ""), Code::InvalidArgument, at(".path"), "empty component"),

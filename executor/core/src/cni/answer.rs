@@ -170,7 +170,7 @@ pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     let code = told.as_ref().and_then(|told| told.get("code")?.as_u64()).unwrap_or(0);
     let message = [part("msg"), part("details")].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
     let message = if message.is_empty() { String::from_utf8_lossy(stderr).into_owned() } else { message.join(": ") };
-    let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
+    let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ").replace(crate::text::is_harmful, "?");
     line.truncate(line.floor_char_boundary(WORDS_MAX));
     PluginFailure { code, message: if line.is_empty() { "it said nothing".into() } else { line } }
 }

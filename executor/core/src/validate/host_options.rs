@@ -255,7 +255,7 @@ pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
         if name.is_empty() {
             return Some(Required.because("a name is empty"));
         }
-        let plain = name.trim() == name && !name.chars().any(char::is_control);
+        let plain = name.trim() == name && !name.chars().any(crate::text::is_harmful);
         (!plain || name.len() > APPARMOR_PROFILE_MAX).then(|| {
             let why = format!("{:?} is not a name of at most {APPARMOR_PROFILE_MAX} bytes", shorten(name));
             InvalidCharacter.because(why)

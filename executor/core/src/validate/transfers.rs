@@ -38,8 +38,8 @@ fn transfer(
     {
         if text.len() > most {
             report.add(field(name), TooLong.because(format!("has {} bytes; at most {most}", text.len())));
-        } else if text.chars().any(char::is_control) {
-            report.add(field(name), InvalidCharacter.because("contains a control character"));
+        } else if text.chars().any(crate::text::is_harmful) {
+            report.add(field(name), InvalidCharacter.because("contains a control character or a bidirectional mark"));
         }
     }
     if let Some(why) = log_source_fault(asked.log_source) {

@@ -122,8 +122,11 @@ fn checked_reason(reason: &str) -> Result<(), Violation> {
         let why = format!("has {} bytes; at most {REASON_MAX} are allowed", reason.len());
         return Err(Violation::new("reason", TooLong.because(why)));
     }
-    if reason.contains(char::is_control) {
-        return Err(Violation::new("reason", InvalidFormat.because("must be one line without control characters")));
+    if reason.contains(executor_core::text::is_harmful) {
+        return Err(Violation::new(
+            "reason",
+            InvalidFormat.because("must be one line without control characters and bidirectional marks"),
+        ));
     }
     Ok(())
 }

@@ -316,3 +316,24 @@ fn targets_of_logs_are_checked_and_every_fault_is_told() {
     let large = told("message_bytes_max = \"1M\"\n[logs.syslog]\naddress = \"unix:///x\"\nca_file = \"/ca\"\n");
     assert!(large.contains("at most 65536") && large.contains("logs.syslog.ca_file = /ca: needs"), "{large}");
 }
+
+#[test]
+fn vault_rule_for_system_mount_is_refused() {
+    let load = |more: &str, path: &str| {
+        let table =
+            "[[secret_providers]]\nname = 'v'\ntype = 'vault'\naddress = 'https://vault.example'\ntoken_file = '/t'\n";
+        load(&format!("{table}{more}\nallow = [{{ uid = 1, paths = ['{path}'] }}]\n"), &[])
+    };
+    for path in ["auth/", "sys", "team/identity/entity", "Cubbyhole/x", "%61uth/token"] {
+        let told = load("", path).unwrap_err();
+        assert!(
+            told.contains(&format!("secret_providers.allow.paths = {path}")) && told.contains("server's own"),
+            "{told}"
+        );
+    }
+    assert!(load("kv_mounts = ['auth']", "/").unwrap_err().contains("secret_providers.kv_mounts = auth"));
+    assert!(load("namespace = 'team/sys'", "/").unwrap_err().contains("secret_providers.namespace = team/sys"));
+    for path in ["/", "kv/auth/", "database/creds/app", "oauth/x"] {
+        load("", path).unwrap();
+    }
+}

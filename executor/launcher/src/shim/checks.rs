@@ -30,7 +30,7 @@ pub(super) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Resul
         return Err(Refused::new(Reason::Denied, "the container has no checks"));
     }
     let fits = (1..=UNHEALTHY_REASON_MAX).contains(&reason.len()) && output.len() <= CHECK_OUTPUT_MAX;
-    if !fits || reason.chars().any(char::is_control) {
+    if !fits || reason.chars().any(executor_core::text::is_harmful) {
         return Err(Refused::new(Reason::Invalid, "the reason or the output of a check is not in its bounds"));
     }
     if ready.record.state != State::Running {

@@ -54,7 +54,7 @@ pub(super) fn end(host: &Host, asked: EndTransfer, ready: &mut Ready) -> Result<
     if began.0 != asked.began {
         return Err(Refused::new(Reason::Stale, format!("transfer {transfer} has begun again")));
     }
-    if asked.error.len() > TRANSFER_REASON_MAX || asked.error.chars().any(char::is_control) {
+    if asked.error.len() > TRANSFER_REASON_MAX || asked.error.chars().any(executor_core::text::is_harmful) {
         let why = format!("the reason has {} bytes; at most {TRANSFER_REASON_MAX} on one line", asked.error.len());
         return Err(Refused::new(Reason::Invalid, why));
     }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use executor_core::text::is_harmful;
+
 use super::model::{Catalog, Channel, Package};
 
 /// Draws one package, or all.
@@ -73,6 +75,6 @@ fn id(names: &[&str]) -> String {
 
 /// A text in quotes that nothing in it ends.
 fn quoted(text: &str) -> String {
-    let escaped: String = text.chars().filter(|c| !c.is_control()).collect();
+    let escaped: String = text.chars().filter(|c| !is_harmful(*c)).collect();
     format!("\"{}\"", escaped.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;"))
 }

@@ -1,13 +1,24 @@
 //! Commits of repositories of git, by the program `git`: local ones, and those that are served over https.
 //!
-//! The commit is given whole, so that nothing but what it names is read: git checks each object against its own name. No configuration, hook, filter or credential helper of the
-//! user or of the repository takes part, and no protocol but `https` and `file`.
+//! ```text
+//!  https://HOST/REPOSITORY ── git fetch ──> repository of our own ──┐
+//!                              (bounded)                            ├── git cat-file ──> commit ──> trees ──> blobs
+//!  /PATH ── its directory of objects ───────────────────────────────┘       each hashed here, and compared with its name
+//! ```
+//! The commit is given whole. git compares an object that it reads from a local repository only in part with the object's name, so
+//! [`objects`] hashes every object itself: the commit pins everything that is read. No configuration, hook, filter, replacement, graft or
+//! credential helper of the user or of the repository takes part, and no protocol other than `https`. [`process`] bounds what `git` takes.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::Path;
-use std::process::{Command, Stdio};
+mod objects;
+mod process;
 
-use super::{FILES_MAX, MEMORY_MAX, Sink, Source, SourceError, name_within};
+use std::path::{Path, PathBuf};
+
+use executor_core::text::is_harmful;
+
+use self::objects::Objects;
+use self::process::{Limits, git, run};
+use super::{Sink, Source, SourceError, name_within};
 
 /// Reads `REPOSITORY@COMMIT[#DIRECTORY]`.
 pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
@@ -18,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
         return Err(wrong("the commit must have all of its 40 or 64 hexadecimal digits, in lower case"));
     }
     let repository = if repository.starts_with("https://") {
-        if repository.contains(['@', ' ']) || repository.chars().any(char::is_control) {
+        if repository.contains(['@', ' ']) || repository.chars().any(is_harmful) {
             return Err(wrong("a URL with a user or a space is refused"));
         }
         repository.to_owned()
@@ -36,123 +47,62 @@ fn is_commit(commit: &str) -> bool {
     matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn git(directory: &Path) -> Command {
-    let mut command = Command::new("git");
-    command.env_clear().stdin(Stdio::null());
-    if let Some(path) = std::env::var_os("PATH") {
-        command.env("PATH", path);
-    }
-    for (name, value) in [
-        ("GIT_CONFIG_NOSYSTEM", "1"),
-        ("GIT_CONFIG_GLOBAL", "/dev/null"),
-        ("GIT_TERMINAL_PROMPT", "0"),
-        ("GIT_ASKPASS", "/bin/false"),
-        ("GIT_ALLOW_PROTOCOL", "https:file"),
-        ("GIT_NO_REPLACE_OBJECTS", "1"),
-        ("GIT_NO_LAZY_FETCH", "1"),
-        ("GIT_ATTR_NOSYSTEM", "1"),
-        ("GIT_OPTIONAL_LOCKS", "0"),
-        ("LC_ALL", "C"),
-    ] {
-        command.env(name, value);
-    }
-    // A repository of another user is read, too: nothing of it is run.
-    command.args([
-        "-c",
-        "safe.directory=*",
-        "-c",
-        "core.hooksPath=/dev/null",
-        "-c",
-        "core.fsmonitor=false",
-        "-c",
-        "protocol.file.allow=always",
-    ]);
-    command.arg("--git-dir").arg(directory);
-    command
-}
-
-fn output(mut command: Command, doing: &str) -> Result<Vec<u8>, SourceError> {
-    let output = command.output().map_err(|error| SourceError::Git(format!("cannot run git: {error}")))?;
-    if output.status.success() {
-        return Ok(output.stdout);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().last().unwrap_or_default().trim().chars().take(300).collect::<String>();
-    Err(SourceError::Git(format!("git cannot {doing}: {said}")))
+/// Directories that the objects of a commit are read with.
+struct Repository {
+    /// Repository of our own, with a configuration of our own.
+    own: tempfile::TempDir,
+    /// Objects of a local repository; none if they were fetched.
+    objects: Option<PathBuf>,
 }
 
 /// Reads the files of a commit.
 pub(super) fn open(repository: &str, commit: &str, directory: &str, sink: &mut Sink) -> Result<(), SourceError> {
-    let fetched;
-    let local = Path::new(repository);
-    let git_dir = if repository.starts_with("https://") {
-        fetched = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" })
-            .map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
-        let mut init = git(fetched.path());
-        init.args(["init", "--quiet", "--bare"]).arg(fetched.path());
-        output(init, "make a repository")?;
-        let mut fetch = git(fetched.path());
-        fetch.args(["fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, commit]);
-        output(fetch, &format!("fetch {commit} from {repository}"))?;
-        fetched.path().to_owned()
-    } else if local.join(".git").exists() {
-        local.join(".git")
+    let found = if repository.starts_with("https://") {
+        fetch(repository, commit, &Limits::FETCH)?
     } else {
-        local.to_owned()
+        local(Path::new(repository), commit)?
     };
-    // The objects themselves, so that no attribute or filter changes what is read.
-    let tree = if directory.is_empty() { commit.to_owned() } else { format!("{commit}:{directory}") };
-    let mut list = git(&git_dir);
-    list.args(["ls-tree", "-r", "-z", "--full-tree", "--end-of-options", &tree]);
-    let listed = output(list, &format!("read {tree} of {repository}"))?;
-    let mut blobs = Vec::new();
-    for line in listed.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
-        let odd = || SourceError::Git("git ls-tree answers something unknown".to_owned());
-        let tab = line.iter().position(|byte| *byte == b'\t').ok_or_else(odd)?;
-        let name = name_within(&line[tab + 1..])?;
-        let meta = std::str::from_utf8(&line[..tab]).map_err(|_| odd())?;
-        let mut fields = meta.split(' ');
-        let (Some(mode), Some("blob"), Some(object)) = (fields.next(), fields.next(), fields.next()) else {
-            return Err(SourceError::Entry(name, "is neither a file nor a directory"));
-        };
-        if !mode.starts_with("100") || !is_commit(object) {
-            return Err(SourceError::Entry(name, "is neither a file nor a directory"));
-        }
-        blobs.push((object.to_owned(), name));
-    }
-    if blobs.len() > FILES_MAX {
-        return Err(SourceError::TooLarge(MEMORY_MAX));
-    }
-    contents(&git_dir, &blobs, sink)
+    Objects::new(&found, commit.len())?.read(commit, directory, sink)
 }
 
-/// Reads the contents of blobs, one after another.
-fn contents(git_dir: &Path, blobs: &[(String, String)], sink: &mut Sink) -> Result<(), SourceError> {
-    let failed = |error: std::io::Error| SourceError::Git(format!("git cat-file: {error}"));
-    let mut command = git(git_dir);
-    command.args(["cat-file", "--batch"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(failed)?;
-    let (Some(mut to), Some(from)) = (child.stdin.take(), child.stdout.take()) else { return Ok(()) };
-    let mut from = BufReader::new(from);
-    let result = (|| {
-        for (object, name) in blobs {
-            writeln!(to, "{object}").map_err(failed)?;
-            let mut header = String::new();
-            (&mut from).take(200).read_line(&mut header).map_err(failed)?;
-            let size =
-                header.trim_end().strip_prefix(&format!("{object} blob ")).and_then(|size| size.parse::<u64>().ok());
-            let size =
-                size.ok_or_else(|| SourceError::Git(format!("the repository lacks the object {object} of {name:?}")))?;
-            let mut content = (&mut from).take(size);
-            sink.file(name, &mut content)?;
-            std::io::copy(&mut content, &mut std::io::sink()).map_err(failed)?;
-            from.read_exact(&mut [0]).map_err(failed)?;
-        }
-        Ok(())
-    })();
-    drop(to);
-    drop(from);
-    let _ = child.kill(); // it has ended where everything was read
-    let _ = child.wait();
-    result
+/// Makes an empty repository whose objects have names of as many digits.
+fn init(digits: usize) -> Result<tempfile::TempDir, SourceError> {
+    let own = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" })
+        .map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
+    let mut command = git(own.path(), &Limits::READ);
+    // No template: it could have hooks.
+    command.args(["init", "--quiet", "--bare", "--template="]);
+    if digits == 64 {
+        command.arg("--object-format=sha256");
+    }
+    command.arg(own.path());
+    run(command, &Limits::READ, "make a repository")?;
+    Ok(own)
 }
+
+/// Fetches a commit without its ancestors. Its objects stay in one pack, whose size is bounded.
+fn fetch(url: &str, commit: &str, limits: &Limits) -> Result<Repository, SourceError> {
+    let own = init(commit.len())?;
+    let mut command = git(own.path(), limits);
+    command.args(["-c", "transfer.unpackLimit=1", "-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60"]);
+    command.args(["fetch", "--quiet", "--depth=1", "--no-tags", "--no-auto-gc", "--no-recurse-submodules"]);
+    command.args(["--", url, commit]);
+    run(command, limits, &format!("fetch {commit} from {url}"))?;
+    Ok(Repository { own, objects: None })
+}
+
+/// Finds the objects of a local repository, of a worktree or of a submodule. Its configuration is read for the place of its objects alone.
+fn local(path: &Path, commit: &str) -> Result<Repository, SourceError> {
+    let nested = path.join(".git");
+    let git_dir = if nested.exists() { &nested } else { path };
+    let mut command = git(git_dir, &Limits::READ);
+    command.args(["rev-parse", "--git-path", "objects"]);
+    let said = run(command, &Limits::READ, &format!("find the objects of {}", path.display()))?;
+    let objects = PathBuf::from(String::from_utf8_lossy(&said).trim_end_matches('\n'));
+    // A relative answer is one to the directory that git ran in, which is this program's.
+    let objects = super::absolute(&objects.display().to_string())?;
+    Ok(Repository { own: init(commit.len())?, objects: Some(objects) })
+}
+
+#[cfg(test)]
+mod tests;

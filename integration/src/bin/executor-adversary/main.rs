@@ -15,11 +15,14 @@ mod copies;
 mod executord;
 mod image;
 mod loops;
+mod providers;
 mod python;
 mod report;
 mod revive;
 mod search;
+mod sources;
 mod stage;
+mod texts;
 
 use std::process::ExitCode;
 
@@ -56,7 +59,20 @@ struct Options {
 
 /// Every attack, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
-    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL, loops::ALL, streams::ALL].into_iter().flatten()
+    [
+        client::ALL,
+        container::ALL,
+        copies::ALL,
+        executord::ALL,
+        image::ALL,
+        loops::ALL,
+        streams::ALL,
+        providers::ALL,
+        sources::ALL,
+        texts::ALL,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn main() -> ExitCode {

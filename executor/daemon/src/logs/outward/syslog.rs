@@ -3,12 +3,14 @@
 //! ```text
 //! <14>1 2026-11-24T10:00:00.123456Z node executor web-1 stdout [container@32473 id="web-1" sequence="7"] text
 //! ```
-//! The text is UTF-8. Bytes that are not become U+FFFD, control characters but for the tab become `#` and three octal digits (section
-//! 6.4 says that they should not be sent), and a text beyond ASCII begins with the byte order mark that the RFC asks for.
+//! The text is UTF-8. Bytes that are not become U+FFFD. Each byte of a control character other than the tab, and of a bidirectional mark,
+//! becomes `#` and three octal digits (section 6.4 says that control characters should not be sent, and a receiver shows the text in a
+//! terminal). A text beyond ASCII begins with the byte order mark that the RFC asks for.
 
 use std::fmt::Write as _;
 
 use executor_core::logline::Stream;
+use executor_core::text::is_harmful;
 
 use super::Origin;
 use super::message::Message;
@@ -99,32 +101,33 @@ fn time(text: &str) -> String {
     }
 }
 
-/// Escapes a parameter's value (RFC 5424, section 6.3.3), and control characters besides.
+/// Escapes a parameter's value (RFC 5424, section 6.3.3), and replaces harmful characters.
 fn escaped(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for c in value.chars() {
         match c {
             '"' | '\\' | ']' => out.extend(['\\', c]),
-            c if c.is_ascii_control() => out.push('_'),
+            c if is_harmful(c) => out.push('_'),
             c => out.push(c),
         }
     }
     out
 }
 
-/// Makes text of bytes; none where they are text without control characters.
+/// Makes text of bytes; none if they are text without harmful characters other than the tab. The text has at most four times the bytes.
 pub(super) fn text(bytes: &[u8]) -> Option<Vec<u8>> {
-    let is_control = |byte: u8| byte.is_ascii_control() && byte != b'\t';
-    if !bytes.iter().any(|byte| is_control(*byte)) && std::str::from_utf8(bytes).is_ok() {
+    let is_escaped = |c: char| is_harmful(c) && c != '\t';
+    if std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(is_escaped)) {
         return None;
     }
     let mut out = String::with_capacity(bytes.len() + 16);
     for c in String::from_utf8_lossy(bytes).chars() {
-        match u8::try_from(c) {
-            Ok(byte) if is_control(byte) => {
+        if is_escaped(c) {
+            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
                 let _ = write!(out, "#{byte:03o}");
             }
-            _ => out.push(c),
+        } else {
+            out.push(c);
         }
     }
     Some(out.into_bytes())
@@ -163,7 +166,7 @@ mod tests {
         let origin = Origin {
             id: "web-1".parse().unwrap(),
             image: None,
-            labels: vec![("a b".into(), "x\"]\\\ny".into())],
+            labels: vec![("a b".into(), "x\"]\\\ny\u{9b}\u{202e}".into())],
             tags: vec![("t".into(), "v".repeat(1000))],
         };
         let header = Header::new(&settings, "no de", &origin, 200);
@@ -173,10 +176,12 @@ mod tests {
             assert!(out.len() <= header.length() + message.content.len());
             String::from_utf8(out).unwrap()
         };
-        let fixed = "2025-11-24T16:00:00.123456Z node app web-1 stderr [c@1 id=\"web-1\" a_b=\"x\\\"\\]\\\\_y\"";
+        let fixed = "2025-11-24T16:00:00.123456Z node app web-1 stderr [c@1 id=\"web-1\" a_b=\"x\\\"\\]\\\\_y__\"";
         assert_eq!(told(&message(b"plain\ttext")), format!("<131>1 {fixed} sequence=\"7\"] plain\ttext"));
         let odd = told(&message(b"a\x1b[1m\x00\xff\xc3\xa4\r"));
         assert_eq!(odd, format!("<131>1 {fixed} sequence=\"7\"] \u{feff}a#033[1m#000\u{fffd}ä#015"));
+        let marks = told(&message("a\u{9b}b\u{202e}c\u{2028}ä".as_bytes()));
+        assert_eq!(marks, format!("<131>1 {fixed} sequence=\"7\"] \u{feff}a#302#233b#342#200#256c#342#200#250ä"));
         let part =
             Message { source: "S]".into(), part: Some(Part { line: 7, ordinal: 2, last: true }), ..message(b"") };
         let data = "sequence=\"7\" source=\"S\\]\" partial_id=\"7\" partial_ordinal=\"2\" partial_last=\"true\"] ";

@@ -1,0 +1,166 @@
+//! Attacks by the owner of a repository of git, which `agent-cli bundle` reads a bundle from.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use integration::dist;
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// Attacks of this module.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "git: an object with another content",
+        position: Position::Server,
+        claim: "a commit of git pins the content of every file that is read from it, whatever is in the repository",
+        attack: rewritten,
+        control: rewritten_control,
+    },
+    Attack {
+        name: "git: a tree with billions of paths",
+        position: Position::Server,
+        claim: "a small repository whose trees have billions of paths is refused at once",
+        attack: bomb,
+        control: bomb_control,
+    },
+];
+
+/// Longest time for refusing a repository.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
+/// A repository with one bundle.
+struct Repository {
+    dir: tempfile::TempDir,
+    commit: String,
+}
+
+impl Repository {
+    fn new() -> anyhow::Result<Self> {
+        let mut repository = Self { dir: tempfile::tempdir()?, commit: String::new() };
+        repository.git(&["init", "-q"], "")?;
+        let manifests = repository.dir.path().join("manifests");
+        fs::create_dir(&manifests)?;
+        fs::write(manifests.join("map.yaml"), map("good"))?;
+        repository.git(&["add", "."], "")?;
+        repository.commit = repository.commit_tree(&repository.git(&["write-tree"], "")?)?;
+        Ok(repository)
+    }
+
+    fn git(&self, arguments: &[&str], input: &str) -> anyhow::Result<String> {
+        let mut child = Command::new("git")
+            .current_dir(self.dir.path())
+            .args(["-c", "user.name=x", "-c", "user.email=x@example.com"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("git")?;
+        child.stdin.take().context("stdin")?.write_all(input.as_bytes())?;
+        let output = child.wait_with_output()?;
+        ensure!(output.status.success(), "git {arguments:?}");
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    fn commit_tree(&self, tree: &str) -> anyhow::Result<String> {
+        self.git(&["commit-tree", "-m", "x", tree], "")
+    }
+
+    /// File of a loose object.
+    fn loose(&self, object: &str) -> PathBuf {
+        self.dir.path().join(".git/objects").join(&object[..2]).join(&object[2..])
+    }
+
+    /// Gives an object the content of another one.
+    fn replace(&self, object: &str, by: &str) -> anyhow::Result<()> {
+        fs::remove_file(self.loose(object))?;
+        fs::copy(self.loose(by), self.loose(object))?;
+        Ok(())
+    }
+}
+
+/// A ConfigMap.
+fn map(name: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: b}}\n")
+}
+
+/// Inspects a bundle.
+fn inspect(repository: &Path, commit: &str, limit: Duration) -> anyhow::Result<Output> {
+    let source = format!("git:{}@{commit}", repository.display());
+    let mut command = Command::new("timeout");
+    command.arg(limit.as_secs().to_string()).arg(dist::binary("agent-cli-bundle"));
+    Ok(command.args(["--json", "inspect", &source]).stdin(Stdio::null()).output()?)
+}
+
+/// Replaces the blob, the tree and the commit, one after another, and reads the bundle under the old commit.
+fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
+    for name in ["HEAD:manifests/map.yaml", "HEAD:manifests", "HEAD^{tree}", "HEAD"] {
+        let repository = Repository::new()?;
+        let name = name.replace("HEAD", &repository.commit);
+        let object = repository.git(&["rev-parse", &name], "")?;
+        let blob = repository.git(&["hash-object", "-w", "--stdin"], &map("evil"))?;
+        let within = repository.git(&["mktree"], &format!("100644 blob {blob}\tmap.yaml\n"))?;
+        let root = repository.git(&["mktree"], &format!("040000 tree {within}\tmanifests\n"))?;
+        let other = match &*name {
+            name if name.ends_with(".yaml") => blob,
+            name if name.ends_with(":manifests") => within,
+            name if name.ends_with("}") => root,
+            _ => repository.commit_tree(&root)?,
+        };
+        repository.replace(&object, &other)?;
+        let output = inspect(repository.dir.path(), &repository.commit, AT_ONCE)?;
+        if String::from_utf8_lossy(&output.stdout).contains("evil") {
+            return Ok(Outcome::Through(format!(
+                "{name} was read with another content, pinned to {}",
+                repository.commit
+            )));
+        }
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(told.contains(&object) && told.contains("another content"), "{name}: {told}");
+    }
+    Ok(Outcome::Held("a blob, two trees and a commit are refused by their names".into()))
+}
+
+/// Reads a repository that is as it was.
+fn rewritten_control(_: Scale) -> anyhow::Result<String> {
+    let repository = Repository::new()?;
+    let output = inspect(repository.dir.path(), &repository.commit, AT_ONCE)?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && told.contains("good") && told.contains(&repository.commit), "{output:?}");
+    Ok("the repository as it was is read".into())
+}
+
+/// Commits levels of trees that each contain the next one ten times.
+fn levels(repository: &Repository, count: usize) -> anyhow::Result<String> {
+    let mut tree = repository.git(&["rev-parse", &format!("{}^{{tree}}", repository.commit)], "")?;
+    for _ in 0..count {
+        let lines: String = (0..10).map(|index| format!("040000 tree {tree}\td{index}\n")).collect();
+        tree = repository.git(&["mktree"], &lines)?;
+    }
+    repository.commit_tree(&tree)
+}
+
+/// Reads a commit with ten to the power of ten files in a dozen objects.
+fn bomb(scale: Scale) -> anyhow::Result<Outcome> {
+    let repository = Repository::new()?;
+    let commit = levels(&repository, scale.of(10, 20))?;
+    let begun = Instant::now();
+    let output = inspect(repository.dir.path(), &commit, AT_ONCE)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let refused = String::from_utf8_lossy(&output.stderr).contains("more than 100000 files");
+    let fault = (!refused).then(|| format!("not refused after {seconds:.1} s ({})", output.status));
+    Ok(Outcome::of(fault, format!("refused after {seconds:.1} s")))
+}
+
+/// Reads a commit of two levels, which has a hundred files.
+fn bomb_control(_: Scale) -> anyhow::Result<String> {
+    let repository = Repository::new()?;
+    let commit = levels(&repository, 2)?;
+    let output = inspect(repository.dir.path(), &commit, AT_ONCE)?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(!told.contains("more than") && output.status.code() != Some(124), "{told}");
+    Ok("a hundred paths to one file are read".into())
+}

@@ -1,0 +1,120 @@
+//! Attacks by text: output that changes how a receiver's terminal shows it, and names that a peer takes for others.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+
+use anyhow::{Context as _, ensure};
+use executor_proto::v1::Identity;
+use integration::daemon::{Daemon, Setup};
+use integration::identity::Ca;
+use integration::request::{RequestBuilder as _, sh, sleeper};
+use integration::wait;
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// Attacks of this module.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "texts: controls in output for syslog",
+        position: Position::Container,
+        claim: "a receiver of syslog gets no control character and no bidirectional mark of a container's output",
+        attack: syslog,
+        control: syslog_control,
+    },
+    Attack {
+        name: "texts: units that read as two",
+        position: Position::Client,
+        claim: "no identity has a unit with a character that delimits parts of a subject, or that changes how it is shown",
+        attack: units,
+        control: units_control,
+    },
+];
+
+/// Characters that a terminal obeys: C0, DEL, C1, bidirectional marks, separators of lines.
+const HARMFUL: &str = "\u{1b}\u{7f}\u{9b}\u{90}\u{61c}\u{200e}\u{202a}\u{202e}\u{2066}\u{2069}\u{2028}\u{2029}";
+/// Last line of the output.
+const LAST: &str = "end-of-output";
+
+/// Harmful characters in bytes that were received.
+fn harmful(bytes: &[u8]) -> Vec<char> {
+    String::from_utf8_lossy(bytes).chars().filter(|c| HARMFUL.contains(*c)).collect()
+}
+
+/// Runs a container that prints harmful characters; its label has them, too. Returns its output as executord keeps it.
+fn print(daemon: &Daemon) -> Vec<u8> {
+    let octal: String = HARMFUL.bytes().map(|byte| format!("\\{byte:03o}")).collect();
+    let mut request = sh(&format!("printf 'a{octal}b\\n{LAST}\\n'")).id("printer");
+    request.labels.insert("app".into(), format!("x{HARMFUL}").replace(|c: char| u32::from(c) < 0x80 && c != 'x', ""));
+    daemon.api.run_to_end(request);
+    daemon.api.output("printer").stdout
+}
+
+/// Receives the output of a container.
+fn syslog(_: Scale) -> anyhow::Result<Outcome> {
+    let setup = Setup::default();
+    let dir = setup.home().join("receiver");
+    fs::create_dir(&dir)?;
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
+    let listener = UnixListener::bind(dir.join("socket"))?;
+    fs::set_permissions(dir.join("socket"), fs::Permissions::from_mode(0o666))?;
+    let config = format!(
+        "[logs]\ntargets = ['file', 'syslog']\nlabels = ['app']\n[logs.syslog]\naddress = 'unix://{}'\n",
+        dir.join("socket").display()
+    );
+    let daemon = setup.config(&config).start();
+    let receiver = std::thread::spawn(move || -> anyhow::Result<Vec<u8>> {
+        let (mut stream, _) = listener.accept()?;
+        stream.set_read_timeout(Some(wait::PATIENCE))?;
+        let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
+        while !received.windows(LAST.len()).any(|part| part == LAST.as_bytes()) {
+            let count = stream.read(&mut buffer).context("the output did not come")?;
+            ensure!(count > 0, "the connection ended before the output came");
+            received.extend_from_slice(&buffer[..count]);
+        }
+        Ok(received)
+    });
+    print(&daemon);
+    let received = receiver.join().map_err(|_| anyhow::anyhow!("the receiver failed"))??;
+    let found = harmful(&received);
+    let fault = (!found.is_empty()).then(|| format!("the receiver got {found:?}"));
+    Ok(Outcome::of(fault, format!("{} bytes without any of {} characters", received.len(), HARMFUL.chars().count())))
+}
+
+/// Judges the same output as executord keeps it, where it is what the container printed.
+fn syslog_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    let found = harmful(&print(&daemon));
+    ensure!(found.len() == HARMFUL.chars().count(), "{found:?}");
+    Ok(format!("all {} characters are in the output that is kept", found.len()))
+}
+
+/// Asks for an identity with a unit.
+fn has_identity(daemon: &Daemon, unit: &str) -> bool {
+    let mut request = sleeper("named");
+    request.identity = Some(Identity { organizational_units: vec![unit.into()], ..Identity::default() });
+    let accepted = daemon.api.run(request).is_ok();
+    if accepted {
+        let _ = daemon.api.delete("named", true);
+    }
+    accepted
+}
+
+/// Asks for units that a peer, which matches the subject as text, takes for two or for another one.
+fn units(_: Scale) -> anyhow::Result<Outcome> {
+    let ca = Ca::new("cell CA");
+    let daemon = ca.daemon();
+    let delimiters = ",/=+;\"\\<>";
+    let mut units = delimiters.chars().chain(HARMFUL.chars()).map(|c| format!("app:1{c}OU=admin"));
+    let fault = units.find(|unit| has_identity(&daemon, unit)).map(|unit| format!("{unit:?} is certified"));
+    Ok(Outcome::of(fault, "every one is refused"))
+}
+
+/// Asks for an ordinary unit.
+fn units_control(_: Scale) -> anyhow::Result<String> {
+    let ca = Ca::new("cell CA");
+    let daemon = ca.daemon();
+    ensure!(has_identity(&daemon, "app:1-OU:admin"), "an ordinary unit is refused");
+    Ok("an ordinary unit is certified".into())
+}
