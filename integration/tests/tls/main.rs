@@ -6,4 +6,5 @@ mod callers;
 mod cli;
 mod memory;
 mod renewal;
+mod revoked;
 mod strangers;

@@ -1,13 +1,10 @@
-//! Callers with a certificate: the identities in it, and the methods that the configuration allows to them.
+//! Identities in certificates, and the methods that entries of `[[callers]]` allow to them.
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
-
-use super::TABLE;
-use crate::problem::{Kind, Problem};
 
 /// Most bytes of an identity that are told in a log or an error.
 const SHOWN_MAX: usize = 200;
@@ -15,16 +12,17 @@ const SHOWN_MAX: usize = 200;
 const NAMES_MAX: usize = 64;
 
 /// Identities in a certificate whose chain is verified.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Identity {
     /// URIs among the alternative names of the subject, as SPIFFE has them.
-    pub(crate) uris: Vec<String>,
+    pub uris: Vec<String>,
     /// DNS names among the alternative names.
-    pub(crate) dns: Vec<String>,
+    pub dns: Vec<String>,
     /// Common names of the subject.
-    pub(crate) common_names: Vec<String>,
+    pub common_names: Vec<String>,
     /// Organizational units of the subject.
-    pub(crate) units: Vec<String>,
+    pub units: Vec<String>,
 }
 
 impl Identity {
@@ -53,6 +51,11 @@ impl Identity {
             names.truncate(NAMES_MAX);
         }
         Ok(found)
+    }
+
+    /// Returns the total size of all names, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        [&self.uris, &self.dns, &self.common_names, &self.units].into_iter().flatten().map(String::len).sum()
     }
 
     fn is_empty(&self) -> bool {
@@ -98,7 +101,8 @@ pub struct CallerRule {
 }
 
 impl Named {
-    fn matches(&self, identity: &Identity) -> bool {
+    /// Returns whether an identity has every name of the rule.
+    pub(crate) fn matches(&self, identity: &Identity) -> bool {
         let has =
             |wanted: &Option<String>, names: &[String]| wanted.as_ref().is_none_or(|wanted| names.contains(wanted));
         let named = [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|wanted| wanted.is_some());
@@ -118,58 +122,41 @@ impl Named {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callers(pub Vec<CallerRule>);
 
-impl Callers {
-    /// Returns the caller with these identities; `None` where no entry matches. Several entries add up.
-    pub(crate) fn caller(&self, identity: &Identity) -> Option<Caller> {
-        let matching = || self.0.iter().enumerate().filter(|(_, rule)| rule.named.matches(identity));
-        let (entry, _) = matching().next()?;
-        let methods: BTreeSet<&'static str> = matching().flat_map(|(_, rule)| rule.methods.iter().copied()).collect();
-        Some(Caller { identity: Arc::new(identity.clone()), entry, methods: methods.into() })
-    }
-}
-
-/// A caller that was identified by its certificate.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    identity: Arc<Identity>,
-    /// Place of the first entry that matches.
+/// Permission of an identity: the sum of all entries that match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Permission {
+    /// Index of the first entry that matches.
     pub(crate) entry: usize,
-    methods: Arc<BTreeSet<&'static str>>,
+    /// Paths of methods.
+    pub(crate) methods: BTreeSet<&'static str>,
 }
 
-impl Caller {
-    /// Returns whether the caller has the identities that a rule names.
-    pub(crate) fn is(&self, named: &Named) -> bool {
-        named.matches(&self.identity)
+impl Callers {
+    fn matching(&self, identity: &Identity) -> impl Iterator<Item = (usize, &CallerRule)> {
+        self.0.iter().enumerate().filter(|(_, rule)| rule.named.matches(identity))
     }
 
-    /// Checks that the caller may call a method.
-    ///
-    /// # Errors
-    /// No entry of the caller's allows it.
-    pub(crate) fn check(&self, method: &str) -> Result<(), Problem> {
-        if self.methods.contains(method) {
-            return Ok(());
-        }
-        let why = match TABLE.iter().find(|(name, _)| *name == method) {
-            Some((name, _)) => format!("the caller ({self}) may not call {name}: no entry of [[callers]] allows it"),
-            // The method is not repeated: a client can put any bytes there.
-            None => format!("the caller ({self}) called a method that is not served"),
-        };
-        Err(Problem::new(Kind::Denied, why))
+    /// Returns the permission of an identity; `None` if no entry matches.
+    pub(crate) fn permission(&self, identity: &Identity) -> Option<Permission> {
+        let (entry, _) = self.matching(identity).next()?;
+        let methods = self.matching(identity).flat_map(|(_, rule)| rule.methods.iter().copied()).collect();
+        Some(Permission { entry, methods })
     }
-}
 
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.identity.fmt(f)
+    /// Returns whether an entry of the identity has a method.
+    pub(crate) fn permits(&self, identity: &Identity, method: &str) -> bool {
+        self.matching(identity).any(|(_, rule)| rule.methods.contains(&method))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::rules::{Caller, RuleSet, Rules};
     use super::super::sets;
     use super::*;
+    use crate::problem::Kind;
 
     fn identity(certificate: &rcgen::CertificateParams) -> Identity {
         let key = rcgen::KeyPair::generate().unwrap();
@@ -216,7 +203,8 @@ mod tests {
     fn every_identity_of_an_entry_must_be_there_and_entries_add_up() {
         let some = |text: &str| Some(text.to_owned());
         let named = |named: Named, methods: &str| CallerRule { named, methods: sets::methods(methods).unwrap() };
-        let callers = |rules: Vec<CallerRule>| Callers(rules).caller(&diego());
+        let rules = |entries: Vec<CallerRule>| RuleSet { callers: Callers(entries), ..RuleSet::default() };
+        let callers = |entries| Caller::new(diego(), &Arc::new(Rules::new(rules(entries))));
         assert!(callers(vec![named(Named::default(), "read")]).is_none(), "an entry without an identity is nobody's");
         let by_dns = named(Named { dns: some("REP.service.internal"), ..Named::default() }, "read");
         let by_both = named(
@@ -227,7 +215,7 @@ mod tests {
         let by_case = named(Named { uri: some("spiffe://cell/REP"), ..Named::default() }, "admin");
         assert!(callers(vec![by_other.clone(), by_case.clone()]).is_none());
         let caller = callers(vec![by_other, by_dns, by_case, by_both]).unwrap();
-        assert_eq!(caller.entry, 1);
+        assert_eq!(caller.entry(), 1);
         for (method, allowed) in [("Get", true), ("Stop", true), ("Run", false), ("GetSecrets", false)] {
             let path = format!("/executor.v1.Executor/{method}");
             let checked = caller.check(&path);

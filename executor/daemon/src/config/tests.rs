@@ -51,7 +51,7 @@ fn images_run_by_the_files_policy() {
     // The default file is for the daemon of the whole host.
     let args = Args::try_parse_from(["executord", "--ephemeral"]).unwrap();
     let file = parse(Path::new("/etc/executor/executor.toml"), closed).unwrap();
-    let private = resolve(&args, file, None).unwrap();
+    let private = resolve(&args, file, None, String::new()).unwrap();
     assert!(private.policy.images.is_open() && private.images.policy.is_open() && private.policy.images.is_set());
 }
 

@@ -13,6 +13,7 @@
 //!
 //! Bytes of callers that were decrypted are nowhere but in the session's own buffers, which are overwritten ([`session`]).
 
+mod admission;
 mod certificates;
 mod crowd;
 mod session;
@@ -28,11 +29,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::access::callers::Caller;
+use crate::access::rules::Caller;
 use crate::config::TcpSettings;
 use crate::locked;
 use crate::metrics::Metrics;
 
+pub(super) use admission::Admission;
 pub use certificates::{CertificateError, Certificates};
 use crowd::{Crowd, Place};
 use session::Session;
@@ -59,6 +61,7 @@ pub(super) struct Guest {
     pub(super) caller: Caller,
     pub(super) stream: StdTcpStream,
     pub(super) session: Session,
+    pub(super) admission: Admission,
     /// Counts the connection for its address.
     pub(super) place: Place,
 }
@@ -154,10 +157,12 @@ impl Door {
                 Ok(caller) => {
                     place.settle();
                     session.settle();
+                    let chain = session.certificates().to_vec();
+                    let admission = Admission::new(Arc::clone(&self.certificates), caller.clone(), chain);
                     tracing::debug!(%caller, "a caller connected");
                     let stream = stream.into_std().map_err(|error| error.to_string())?;
                     // The daemon stops where nobody takes it.
-                    let _ = self.guests.send(Guest { caller, stream, session, place }).await;
+                    let _ = self.guests.send(Guest { caller, stream, session, admission, place }).await;
                     return Ok(());
                 }
                 Err(why) => why,
