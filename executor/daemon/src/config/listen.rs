@@ -83,7 +83,7 @@ impl Default for Tcp {
             certificate: None,
             key: None,
             client_ca: None,
-            handshakes: 64,
+            handshakes: 512,
             handshake_seconds: 10,
             connections_per_address: 128,
         }

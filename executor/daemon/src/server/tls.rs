@@ -122,9 +122,9 @@ impl Door {
                     continue;
                 }
             };
-            let Some(place) = door.crowd.enter(address.ip()) else {
+            let Some(place) = door.crowd.enter(address.ip(), Instant::now().into_std()) else {
                 door.metrics.stranger_refused();
-                log.borrow_mut().refused(Some(address), "too many connections of this address");
+                log.borrow_mut().refused(Some(address), "too many handshakes at once, or connections of this address");
                 continue;
             };
             let (door, log) = (std::rc::Rc::clone(&door), std::rc::Rc::clone(&log));
@@ -141,7 +141,7 @@ impl Door {
     ///
     /// # Errors
     /// Why the client was refused.
-    async fn welcome(&self, mut stream: TcpStream, place: Place) -> Result<(), String> {
+    async fn welcome(&self, mut stream: TcpStream, mut place: Place) -> Result<(), String> {
         let _ = stream.set_nodelay(true);
         let mut session = self.certificates.session().map_err(|error| error.to_string())?;
         let deadline = Instant::now() + self.time;
@@ -155,7 +155,7 @@ impl Door {
             Ok(Err(Broken::Refused(error))) => self.certificates.reason(&error),
             Ok(Ok(())) => match self.certificates.caller(&session) {
                 Ok(caller) => {
-                    place.settle();
+                    place.settle(Instant::now().into_std());
                     session.settle();
                     let chain = session.certificates().to_vec();
                     let admission = Admission::new(Arc::clone(&self.certificates), caller.clone(), chain);
