@@ -64,10 +64,21 @@ impl Setup {
 
     /// Sets the configuration file.
     pub fn config(mut self, toml: &str) -> Self {
-        let path = self.home.path().join("executor.toml");
-        fs::write(&path, shells::configured(toml)).expect("write");
-        self.arguments.extend([OsString::from("--config"), path.into()]);
+        self.replace_config(toml);
+        self.arguments.extend([OsString::from("--config"), self.config_file().into()]);
         self
+    }
+
+    /// Path of the configuration file.
+    pub fn config_file(&self) -> PathBuf {
+        self.home.path().join("executor.toml")
+    }
+
+    /// Replaces the configuration file in one step, also while the daemon runs.
+    pub fn replace_config(&self, toml: &str) {
+        let new = self.home.path().join(".executor.toml");
+        fs::write(&new, shells::configured(toml)).expect("write");
+        fs::rename(&new, self.config_file()).expect("rename");
     }
 
     /// Runs the daemon in the network namespace at this path.

@@ -89,6 +89,8 @@ pub struct TlsDaemon {
     pub address: String,
     /// The authority of node and callers.
     pub authority: Authority,
+    /// Table `listen.tcp`.
+    listen: String,
 }
 
 impl TlsDaemon {
@@ -106,21 +108,25 @@ impl TlsDaemon {
         write_pair(&dir, &authority.node("node"));
         fs::write(dir.join("ca.crt"), authority.pem()).expect("write");
         let file = |name: &str| dir.join(name).display().to_string();
-        let toml = format!(
-            "[listen.tcp]\naddress = '127.0.0.1:0'\ncertificate = '{}'\nkey = '{}'\nclient_ca = '{}'\n{more}\n\
-             [[callers]]\nuri = '{OPERATOR}'\nmethods = ['read', 'run', 'admin']\n{callers}\n",
+        let listen = format!(
+            "[listen.tcp]\naddress = '127.0.0.1:0'\ncertificate = '{}'\nkey = '{}'\nclient_ca = '{}'\n{more}\n",
             file("tls.crt"),
             file("tls.key"),
             file("ca.crt")
         );
-        let daemon = setup.config(&toml).start();
+        let daemon = setup.config(&with_callers(&listen, callers)).start();
         let address = wait::until("the daemon tells its port", || {
             let log = daemon.setup().logged();
             let (_, after) = log.rsplit_once("address=127.0.0.1:")?;
             let port: String = after.chars().take_while(char::is_ascii_digit).collect();
             Some(format!("127.0.0.1:{port}"))
         });
-        Self { daemon, address, authority }
+        Self { daemon, address, authority, listen }
+    }
+
+    /// Replaces the callers besides the operator in the configuration file, while the daemon runs.
+    pub fn replace_callers(&self, callers: &str) {
+        self.daemon.setup().replace_config(&with_callers(&self.listen, callers));
     }
 
     /// Directory of the node's files.
@@ -183,6 +189,10 @@ impl TlsDaemon {
         let log = self.daemon.setup().logged();
         log.lines().filter(|line| line.contains("refused a client over TCP")).map(str::to_owned).collect()
     }
+}
+
+fn with_callers(listen: &str, callers: &str) -> String {
+    format!("{listen}[[callers]]\nuri = '{OPERATOR}'\nmethods = ['read', 'run', 'admin']\n{callers}\n")
 }
 
 /// Writes certificate and key beside what is there, and renames them over it. The daemon's user can read them, and others

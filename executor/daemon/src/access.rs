@@ -1,9 +1,10 @@
 //! Access control: a table of methods and the callers that may use them. Methods that are not in it are denied.
 //!
 //! Local clients are judged by the credentials that the kernel tells (`Socket`), those over the network by their
-//! certificates (`callers`).
+//! certificates (`callers`) and the rules in force (`rules`).
 
-pub(crate) mod callers;
+pub mod callers;
+pub mod rules;
 pub(crate) mod sets;
 
 use std::fmt;
@@ -137,7 +138,7 @@ pub(crate) enum Client {
     /// A process of this machine, by its credentials.
     Local(Socket, Peer),
     /// A caller over the network, by its certificate.
-    Remote(callers::Caller),
+    Remote(rules::Caller),
 }
 
 impl Client {

@@ -137,7 +137,7 @@ async fn admit(
     let mut sources = Vec::new();
     let is_filled = !referred.asked.is_empty() || identity.is_some();
     if !referred.asked.is_empty() {
-        let fetched = references::fetch(node, &referred.asked, &tag_key(node).await?).await?;
+        let fetched = references::fetch(node, &referred, &tag_key(node).await?).await?;
         references::fill(request, &referred.asked, fetched.values)?;
         sources = fetched.records;
     }

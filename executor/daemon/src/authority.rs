@@ -3,20 +3,18 @@
 //! executord sees when the files change, and nothing of the key. A CA that cannot sign is told, and the one in force stays until
 //! its process ends. The two files are rarely replaced in the same moment: a failure is tried again.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::backoff::Backoff;
 use executor_core::time::Timestamp;
 use tokio::signal::unix::Signal;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::node::Node;
-use crate::renewal::directories;
+use crate::renewal;
 
 /// Time after a change until the files are read: several are often written one after the other.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -33,14 +31,7 @@ pub(crate) async fn keep(node: Arc<Node>, mut hangup: Signal) {
     let mut retry = RETRY;
     let (mut seen, mut told, mut is_wanted) = (None, String::new(), true);
     loop {
-        let mut changes = JoinSet::new();
-        for directory in paths.iter().flat_map(|path| directories(path)).collect::<BTreeSet<_>>() {
-            match node.log_watch.subscribe(&directory) {
-                Ok(mut subscription) => drop(changes.spawn(async move { subscription.changed().await })),
-                // The key's directory can be closed to this user.
-                Err(error) => tracing::debug!(%error, directory = %directory.display(), "cannot watch the CA's files"),
-            }
-        }
+        let mut changes = renewal::watch(&node, paths.map(PathBuf::as_path), "the CA's files");
         // What changes from here on is told.
         let is = paths.map(|path| version(path));
         is_wanted |= seen.as_ref() != Some(&is);

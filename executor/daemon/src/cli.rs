@@ -12,7 +12,7 @@ pub const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 ///
 /// Started as root it makes its directories, listens, starts executor-launcher if none is there, and drops its
 /// privileges before the first byte of a client is read. Containers outlive it: the next executord finds them.
-#[derive(Parser, Debug, Default)]
+#[derive(Parser, Clone, Debug, Default)]
 #[command(
     name = "executord",
     version = executor_secrets::VERSION,

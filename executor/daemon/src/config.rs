@@ -28,6 +28,7 @@ use executor_core::validate::{
 };
 use serde::Deserialize;
 
+use crate::access::rules::RuleSet;
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
 use crate::quarantine::PhaseLimits;
@@ -171,8 +172,12 @@ impl Default for Keep {
 /// The configuration in force.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Command line; the path of the configuration file is absolute in it.
+    pub args: Args,
     /// Configuration file, where there was one.
     pub file: Option<PathBuf>,
+    /// Text of the configuration file.
+    pub text: String,
     /// Directories.
     pub paths: Paths,
     /// Path of the socket that clients connect to.
@@ -245,22 +250,64 @@ impl Config {
     /// See [`ConfigError`].
     pub fn load(args: &Args) -> Result<Self, ConfigError> {
         let path = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
-        let (file, path) = match std::fs::read_to_string(&path) {
-            Ok(text) => (parse(&path, &text)?, Some(path)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && args.config.is_none() => {
-                (File::default(), None)
+        match read(&path) {
+            Ok(text) => Self::of_text(args, &path, text),
+            Err(ConfigError::Read(_, error))
+                if error.kind() == std::io::ErrorKind::NotFound && args.config.is_none() =>
+            {
+                resolve(args, File::default(), None, String::new())
             }
-            Err(error) => return Err(ConfigError::Read(path, error)),
-        };
-        resolve(args, file, path)
+            Err(error) => Err(error),
+        }
     }
+
+    fn of_text(args: &Args, path: &Path, text: String) -> Result<Self, ConfigError> {
+        resolve(args, parse(path, &text)?, Some(path.to_owned()), text)
+    }
+
+    /// Returns the path of the file whose changes count: the file that was read, or the default one.
+    pub(crate) fn watched_file(&self) -> &Path {
+        self.file.as_deref().unwrap_or(Path::new(CONFIG_DEFAULT))
+    }
+
+    /// Reads the text of the file again. A default file that was not there need not be there now.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError::Read`] if the file cannot be read.
+    pub(crate) fn read_again(&self) -> Result<String, ConfigError> {
+        match read(self.watched_file()) {
+            Err(ConfigError::Read(_, error)) if self.file.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(String::new())
+            }
+            read => read,
+        }
+    }
+
+    /// Makes the configuration of another text of the file.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub(crate) fn with_text(&self, text: String) -> Result<Self, ConfigError> {
+        Self::of_text(&self.args, self.watched_file(), text)
+    }
+
+    /// Returns the rules of the file: callers, and the grants of each provider of secrets.
+    pub fn rules(&self) -> RuleSet {
+        let grants = self.secret_providers.iter().map(|provider| (provider.name.clone(), provider.allow.clone()));
+        let callers = self.tcp.as_ref().map(|tcp| tcp.callers.clone()).unwrap_or_default();
+        RuleSet { callers, grants: grants.collect() }
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| ConfigError::Read(path.to_owned(), error))
 }
 
 fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError::Form(path.to_owned(), Box::new(error)))
 }
 
-fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config, ConfigError> {
+fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> Result<Config, ConfigError> {
     let origin = path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
     let check = Check { origin };
     // An ephemeral daemon is its user's own, who has the host's network anyway.
@@ -343,8 +390,15 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
         completed_kept_for: Duration::from_secs(file.retention.hours.saturating_mul(3600)),
         events_kept: file.retention.events,
         log_bytes_max: file.launcher.log_bytes(),
-        file: path,
+        file: path.map(absolute),
+        args: Args { config: args.config.clone().map(absolute), ..args.clone() },
+        text,
     })
+}
+
+/// Makes a path absolute: it is used again later. Only an empty path cannot be made so.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 struct Check {

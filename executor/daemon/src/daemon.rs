@@ -9,12 +9,15 @@ use executor_sys::seqpacket::Seqpacket;
 use tokio::time::timeout;
 
 use crate::access::Access;
+use crate::access::rules::Rules;
 use crate::config::Config;
 use crate::facts::Facts;
 use crate::node::{Node, NodeError};
 use crate::scrape::Scraper;
 use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
-use crate::{admit, api, authority, drain, forwarding, recover, renewal, reserve, retention, scrape, self_test};
+use crate::{
+    admit, api, authority, drain, forwarding, recover, reload, renewal, reserve, retention, scrape, self_test,
+};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -34,6 +37,9 @@ pub enum ServeError {
     /// The listening socket cannot be used.
     #[error("cannot use the listening socket")]
     Listen(#[source] std::io::Error),
+    /// The handler of SIGHUP cannot be installed.
+    #[error("cannot install the handler of SIGHUP")]
+    Hangup(#[source] std::io::Error),
     /// The certificates of the TCP listener cannot be used.
     #[error("cannot use the certificates of listen.tcp")]
     Certificates(#[from] CertificateError),
@@ -56,12 +62,14 @@ pub async fn serve(
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let rules = Arc::new(Rules::new(config.rules()));
     // As the user who serves, because they are read again later.
     let certificates = match &config.tcp {
-        Some(tcp) => Some(Arc::new(Certificates::load(tcp.files.clone(), Arc::clone(&tcp.callers))?)),
+        Some(tcp) => Some(Arc::new(Certificates::load(tcp.files.clone(), Arc::clone(&rules))?)),
         None => None,
     };
-    let (node, remembered) = Node::open(Arc::clone(&config))?;
+    let (node, remembered) = Node::open(Arc::clone(&config), rules)?;
+    tokio::spawn(reload::keep(Arc::clone(&node), renewal::hangup().map_err(ServeError::Hangup)?));
     recover::recover(&node, remembered);
     let finished = {
         let node = Arc::clone(&node);
@@ -93,14 +101,14 @@ pub async fn serve(
     let server = tokio::spawn(server::serve(main, stopping.clone()));
     let mut remote = None;
     if let (Some(tcp), Some(listener), Some(certificates)) = (&config.tcp, listeners.tcp, certificates) {
-        let hangup = renewal::hangup().map_err(ServeError::Listen)?;
+        let hangup = renewal::hangup().map_err(ServeError::Hangup)?;
         let (door, metrics) = (Arc::clone(&certificates), Arc::clone(&node.metrics));
         let served = server::serve_tcp(listener, tcp, door, routes, config.bounds, metrics, stopping.clone());
         remote = Some(tokio::spawn(served.map_err(ServeError::Listen)?));
         tokio::spawn(renewal::keep(Arc::clone(&node), certificates, hangup));
     }
     if config.identity.is_on() {
-        let hangup = renewal::hangup().map_err(ServeError::Listen)?;
+        let hangup = renewal::hangup().map_err(ServeError::Hangup)?;
         tokio::spawn(authority::keep(Arc::clone(&node), hangup));
     }
     if let Some(runtime) = listeners.runtime {

@@ -89,6 +89,7 @@ mod tests {
     use executor_core::validate::{Draft, Policy, validate};
 
     use super::*;
+    use crate::access::rules::Rules;
     use crate::cli::Args;
     use crate::config::Config;
     use crate::event_log::Position;
@@ -99,7 +100,8 @@ mod tests {
         let path = |name| Some(dir.join(name));
         let config = Config::load(&Args { run_dir: path("run"), state_dir: path("state"), ..Args::default() }).unwrap();
         std::fs::create_dir_all(config.paths.ledger()).unwrap();
-        Node::open(Arc::new(config)).unwrap().0
+        let rules = Arc::new(Rules::new(config.rules()));
+        Node::open(Arc::new(config), rules).unwrap().0
     }
 
     fn facts(id: &str, tag: &str) -> Facts {

@@ -22,7 +22,7 @@ use crate::facts::Facts;
 use crate::node::Node;
 use crate::problem::Kind;
 use crate::rotate;
-use crate::sources::{SourceChange, SourceRecord, Stale, Target, any_stale};
+use crate::sources::{SourceChange, SourceRecord, Stale, Target};
 
 /// Longest pause while a provider does not answer.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
@@ -61,16 +61,23 @@ enum Look {
 
 async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
     let mut backoff: Option<Backoff> = None;
+    let mut rules = node.rules.subscribe();
     let mut again = false;
     while let Some(facts) = handle.facts().filter(|facts| facts.state == State::Running) {
         let Some(pause) = due_in(node, &facts) else { return };
         let pause = match &mut backoff {
             _ if again => AGAIN,
             Some(backoff) => backoff.pause(),
-            None if any_stale(&facts.sources) => AGAIN, // of an earlier daemon
+            None if is_any_followed_stale(&facts.sources) => AGAIN, // of an earlier daemon
             None => pause,
         };
-        tokio::time::sleep(crate::with_jitter(pause)).await;
+        let mut pause = std::pin::pin!(tokio::time::sleep(crate::with_jitter(pause)));
+        loop {
+            tokio::select! {
+                () = &mut pause => break,
+                Ok(()) = rules.changed() => end_denied(node, handle).await,
+            }
+        }
         again = false;
         match look(node, handle).await {
             Look::Fresh => backoff = None,
@@ -108,8 +115,47 @@ fn seconds() -> u64 {
     crate::now().0 / 1_000_000_000
 }
 
+/// Returns whether a followed source may be old.
+fn is_any_followed_stale(sources: &[SourceRecord]) -> bool {
+    sources.iter().any(|source| source.followed && source.stale.is_some())
+}
+
+/// Returns the path of the rule in force that allows a source to its requester, if one does. A record of an earlier version has
+/// no requester: a rule for the path is enough then.
+fn covering_rule(node: &Node, source: &SourceRecord) -> Option<String> {
+    let (rules, reference) = (node.rules.current(), &source.reference);
+    let covering = match &source.requester {
+        Some(requester) => rules.covering(requester, &reference.provider, &reference.path),
+        None => rules.covering_any(&reference.provider, &reference.path),
+    };
+    covering.map(str::to_owned)
+}
+
+fn is_allowed(node: &Node, source: &SourceRecord) -> bool {
+    covering_rule(node, source).is_some()
+}
+
+/// Stops following sources that no rule allows any longer. The container keeps their values, marked as stale, until an update
+/// names them again.
+async fn end_denied(node: &Node, handle: &Handle) {
+    let Some(facts) = handle.facts() else { return };
+    let denied = facts.sources.iter().filter(|source| source.followed && !is_allowed(node, source));
+    let mut ended = Vec::new();
+    for old in denied {
+        let who = old.requester.as_ref().map_or_else(|| "its requester".to_owned(), ToString::to_string);
+        let why =
+            format!("not followed any longer: no rule of secret_providers.allow allows {} to {who}", old.reference);
+        tracing::warn!(container = %handle.id(), "a reference is {why}");
+        ended.push(SourceRecord { followed: false, lease: None, stale: Some(stale(old, why)), ..old.clone() });
+    }
+    if !ended.is_empty() {
+        handle.tell_sources(SourceChange::Looked(ended)).await;
+    }
+}
+
 /// Asks the providers once, and replaces what has changed.
 async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> Look {
+    end_denied(node, handle).await;
     // Under the lock of updates, sources and generation belong together.
     let turn = handle.updating.lock().await;
     let Some(facts) = handle.facts() else { return Look::Fresh };
@@ -120,18 +166,18 @@ async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> Look {
     let is_due = |source: &&SourceRecord| {
         source.followed && source.lease.as_ref().is_none_or(|lease| source.stale.is_some() || lease.renew_at <= now)
     };
-    let due: Vec<&SourceRecord> = facts.sources.iter().filter(is_due).collect();
-    let wanted: Vec<Wanted> = due
-        .iter()
-        .map(|source| Wanted {
-            reference: source.reference.clone(),
-            rule: source.rule.clone(),
-            lease: source.lease.clone(),
+    let due = facts.sources.iter().filter(is_due);
+    let due = due.filter_map(|source| Some((source, covering_rule(node, source)?)));
+    let (due, wanted): (Vec<&SourceRecord>, Vec<Wanted>) = due
+        .map(|(source, rule)| {
+            let (reference, lease) = (source.reference.clone(), source.lease.clone());
+            (source, Wanted { reference, rule, lease })
         })
-        .collect();
+        .unzip();
     let results = node.providers.fetch(&wanted).await;
     let (mut looked, mut files) = (Vec::new(), BTreeMap::new());
-    for (old, result) in due.into_iter().zip(results) {
+    // The rules can have changed during the fetch.
+    for (old, result) in due.into_iter().zip(results).filter(|(old, _)| is_allowed(node, old)) {
         let mut new = SourceRecord { stale: None, ..old.clone() };
         match result {
             Ok(Fetched::Renewed(lease)) => new.lease = Some(lease),
@@ -153,7 +199,7 @@ async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> Look {
     if !files.is_empty() {
         let request = update(&facts, files);
         match rotate::replace(node, request, SourceChange::Looked(looked.clone())).await {
-            Ok(()) => return if any_stale(&looked) { Look::Stale } else { Look::Fresh },
+            Ok(()) => return if is_any_followed_stale(&looked) { Look::Stale } else { Look::Fresh },
             Err(problem) if problem.kind == Kind::Aborted => return Look::Overtaken,
             Err(_) if handle.state() != Some(State::Running) => return Look::Fresh,
             Err(problem) => {
@@ -164,7 +210,7 @@ async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> Look {
             }
         }
     }
-    let outcome = if any_stale(&looked) { Look::Stale } else { Look::Fresh };
+    let outcome = if is_any_followed_stale(&looked) { Look::Stale } else { Look::Fresh };
     if looked.iter().any(|source| !facts.sources.contains(source)) {
         handle.tell_sources(SourceChange::Looked(looked)).await;
     }

@@ -69,6 +69,7 @@ pub mod quarantine;
 pub mod recover;
 mod references;
 pub mod registry;
+mod reload;
 mod renewal;
 pub mod reservation;
 mod reserve;

@@ -39,6 +39,10 @@ fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return fail(1, &format!("cannot generate: {error}")),
     }
+    // Until the handler that reads the configuration again is there.
+    if let Err(error) = executor_sys::process::survive_hangup() {
+        return fail(1, &format!("cannot install the handler of SIGHUP: {error}"));
+    }
     let config = match Config::load(&args) {
         Ok(config) => config,
         Err(error) => return fail(2, &chain(&error)),

@@ -12,6 +12,7 @@ use rustix::fs::StatVfs;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
+use crate::access::rules::Rules;
 use crate::artifacts::Artifacts;
 use crate::cell::{Cell, CellState};
 use crate::config::Config;
@@ -83,6 +84,8 @@ pub struct Node {
     pub images: Arc<Images<LauncherLayers>>,
     /// Process that signs certificates of containers.
     pub signer: Signer,
+    /// Rules of callers and of references.
+    pub rules: Arc<Rules>,
     /// Providers of secrets.
     pub providers: Arc<Providers>,
     /// What downloads and uploads share.
@@ -120,7 +123,7 @@ impl Node {
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub fn open(config: Arc<Config>) -> Result<(Arc<Self>, Remembered), NodeError> {
+    pub fn open(config: Arc<Config>, rules: Arc<Rules>) -> Result<(Arc<Self>, Remembered), NodeError> {
         let (ledger, loaded) = Ledger::open(&config.paths.ledger())?;
         tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
         let ledger = Arc::new(ledger);
@@ -132,6 +135,7 @@ impl Node {
         let node = Self {
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
             providers: Arc::new(Providers::new(config.secret_providers.clone())),
+            rules,
             signer: Signer::default(),
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
             registry: Registry::new(config.capacity),

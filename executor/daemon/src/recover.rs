@@ -241,6 +241,7 @@ mod tests {
     use executor_sys::identity;
 
     use super::*;
+    use crate::access::rules::Rules;
     use crate::cli::Args;
     use crate::config::Config;
     use crate::ledger::Ledger;
@@ -272,6 +273,12 @@ mod tests {
             Arc::new(Config::load(&args).unwrap())
         }
 
+        fn open(&self) -> (Arc<Node>, Remembered) {
+            let config = self.config();
+            let rules = Arc::new(Rules::new(config.rules()));
+            Node::open(config, rules).unwrap()
+        }
+
         fn write_record(&self, id: &str, content: &[u8]) {
             let path = self.config().paths.exit_record(&id.parse().unwrap());
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -280,7 +287,7 @@ mod tests {
 
         /// Starts a daemon and ends it. Returns the exit codes that it knows, by id.
         fn codes(&self) -> Vec<(String, Option<Exit>)> {
-            let (node, remembered) = Node::open(self.config()).unwrap();
+            let (node, remembered) = self.open();
             recover(&node, remembered);
             let known = node.registry.all();
             let code = |handle: &Arc<Handle>| handle.facts().and_then(|facts| facts.end.as_ref()?.exit);
@@ -362,7 +369,7 @@ mod tests {
             let disk = Disk::left_by(None, &[]);
             disk.write_record("torn", &content);
             assert!(disk.codes().is_empty(), "{form}: no container is known by it");
-            let (node, _) = Node::open(disk.config()).unwrap();
+            let (node, _) = disk.open();
             let facts = Facts { state: State::Running, ..Facts::from_record(record("torn").container) };
             let handle = node.registry.adopt(facts.clone(), false).unwrap();
             actor::resume(Arc::clone(&node), Arc::clone(&handle), facts, None).await;

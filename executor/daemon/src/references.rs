@@ -8,16 +8,17 @@
 //! say which inputs are fetched again while it runs (`following`).
 
 use std::path::Path;
+use std::sync::Arc;
 
 use executor_core::reference::{REFERENCES_MAX, SecretReference};
 use executor_core::validate::ViolationReason::{Conflict, InvalidCharacter, NotAllowed, TooMany, UnknownValue};
 use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1::{self, Action, EnvironmentVariable, File, RunAction, RunRequest, UpdateFilesRequest};
-use executor_providers::{ErrorKind, FetchError, Fetched, Grant, Value, Wanted};
+use executor_providers::{ErrorKind, FetchError, Fetched, Value, Wanted};
 use executor_secrets::TagKey;
 
 use crate::access::Client;
-use crate::access::callers::Named;
+use crate::access::rules::Requester;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::sources::{SourceRecord, Target};
@@ -40,6 +41,8 @@ pub(crate) struct Asked {
 pub(crate) struct Collected {
     /// References, in the order in which [`fill`] takes the values.
     pub(crate) asked: Vec<Asked>,
+    /// Client that the references were judged for.
+    requester: Option<Arc<Requester>>,
     /// Everything that is wrong.
     pub(crate) violations: Vec<Violation>,
     /// True when the caller may not use a reference, and nothing else is wrong.
@@ -164,8 +167,9 @@ impl Collecting {
         if asked.len() > REFERENCES_MAX {
             let why = format!("{} references in the request; at most {REFERENCES_MAX}", asked.len());
             violations.push(Violation::new(list, TooMany.because(why)));
-            return Collected { asked, violations, is_denial: false };
+            return Collected { asked, violations, ..Collected::default() };
         }
+        let (rules, requester) = (node.rules.current(), client.map(Requester::new));
         let mut denials = Vec::new();
         for Asked { field, reference, rule, .. } in &mut asked {
             let name = |part: &str| format!("{field}.from.{part}");
@@ -182,14 +186,13 @@ impl Collecting {
             if let Some((part, why)) = config.misfit(reference) {
                 violations.push(Violation::new(name(part), ViolationReason::InvalidFormat.because(why)));
             }
-            let covering = client.and_then(|client| {
-                let grants = config.allow.iter().filter(|grant| is_to(grant, client));
-                grants.filter_map(|grant| grant.covering(&reference.path)).min_by_key(|rule| rule.len())
-            });
+            let covering = requester
+                .as_ref()
+                .and_then(|requester| rules.covering(requester, &reference.provider, &reference.path));
             if let Some(covering) = covering {
                 covering.clone_into(rule);
             } else {
-                let who = client.map_or_else(|| "this caller".to_owned(), ToString::to_string);
+                let who = requester.as_ref().map_or_else(|| "this caller".to_owned(), ToString::to_string);
                 let why = format!(
                     "{who} may not use {:?} of provider {:?}: no rule of secret_providers.allow covers it",
                     reference.path, reference.provider
@@ -199,23 +202,7 @@ impl Collecting {
         }
         let is_denial = violations.is_empty() && !denials.is_empty();
         violations.extend(denials);
-        Collected { asked, violations, is_denial }
-    }
-}
-
-/// Returns whether a rule of a provider names this client: a process by its credentials, a caller over the network by its certificate.
-fn is_to(grant: &Grant, client: &Client) -> bool {
-    let Grant { uid, gid, uri, dns, cn, ou, .. } = grant;
-    match client {
-        Client::Local(_, peer) => {
-            !grant.is_to_certificates()
-                && uid.is_none_or(|uid| peer.uid == uid)
-                && gid.is_none_or(|gid| peer.is_member(gid))
-        }
-        Client::Remote(caller) => {
-            let named = Named { uri: uri.clone(), dns: dns.clone(), cn: cn.clone(), ou: ou.clone() };
-            grant.is_to_certificates() && caller.is(&named)
-        }
+        Collected { asked, requester: requester.map(|requester| Arc::new(requester.bounded())), violations, is_denial }
     }
 }
 
@@ -237,7 +224,8 @@ pub(crate) struct Fetches {
 ///
 /// # Errors
 /// One cannot be fetched: each is named with its field, its target, provider and path.
-pub(crate) async fn fetch(node: &Node, asked: &[Asked], key: &TagKey) -> Result<Fetches, Problem> {
+pub(crate) async fn fetch(node: &Node, collected: &Collected, key: &TagKey) -> Result<Fetches, Problem> {
+    let Collected { asked, requester, .. } = collected;
     let wanted: Vec<Wanted> = asked
         .iter()
         .map(|one| Wanted { reference: one.reference.clone(), rule: one.rule.clone(), lease: None })
@@ -261,19 +249,25 @@ pub(crate) async fn fetch(node: &Node, asked: &[Asked], key: &TagKey) -> Result<
                 continue;
             }
         };
-        fetches.records.push(record(one, &value, key, now));
+        fetches.records.push(record(one, requester.as_ref(), &value, key, now));
         fetches.values.push(value);
     }
     executor_secrets::scrub_stack();
     if failed.is_empty() { Ok(fetches) } else { Err(not_fetched(&failed)) }
 }
 
-fn record(asked: &Asked, value: &Value, key: &TagKey, now: executor_core::time::Timestamp) -> SourceRecord {
+fn record(
+    asked: &Asked,
+    requester: Option<&Arc<Requester>>,
+    value: &Value,
+    key: &TagKey,
+    now: executor_core::time::Timestamp,
+) -> SourceRecord {
     SourceRecord {
+        requester: requester.filter(|_| asked.followed).map(Arc::clone),
         target: asked.target.clone(),
         action: asked.action.clone(),
         reference: asked.reference.clone(),
-        rule: asked.rule.clone(),
         version: value.version.clone(),
         tag: key.tag([&value.content[..]]),
         fetched_at: now,
@@ -350,38 +344,5 @@ fn fill_files<'a>(files: &mut [File], pairs: &mut impl Iterator<Item = (&'a Aske
         if let Some((_, mut value)) = pairs.next() {
             file.content = std::mem::take(&mut *value.content);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use executor_sys::peer::Peer;
-
-    use super::*;
-    use crate::access::callers::{CallerRule, Callers, Identity};
-    use crate::access::{Access, Socket};
-
-    /// A rule for processes is none for certificates, and the other way round: neither has what the other one names.
-    #[test]
-    fn a_rule_is_for_processes_or_for_certificates() {
-        let some = |text: &str| Some(text.to_owned());
-        let local = |uid, gid| {
-            let access = Access { own_uid: 7, group: None };
-            Client::Local(Socket::Main(access), Peer { uid, gid, groups: vec![50] })
-        };
-        let identity =
-            Identity { common_names: vec!["rep".to_owned()], units: vec!["a".to_owned()], ..Identity::default() };
-        let named = Named { cn: some("rep"), ..Named::default() };
-        let callers = Callers(vec![CallerRule { named, methods: Vec::new() }]);
-        let remote = Client::Remote(callers.caller(&identity).unwrap());
-        let nobody =
-            Grant { uid: None, gid: None, uri: None, dns: None, cn: None, ou: None, paths: vec!["/".to_owned()] };
-        let root = Grant { uid: Some(0), ..nobody.clone() };
-        let both = Grant { uid: Some(0), gid: Some(50), ..nobody.clone() };
-        let rep = Grant { cn: some("rep"), ou: some("a"), ..nobody.clone() };
-        let other = Grant { cn: some("rep"), ou: some("b"), ..nobody };
-        assert!(is_to(&root, &local(0, 0)) && is_to(&both, &local(0, 0)) && !is_to(&root, &local(1, 0)));
-        assert!(is_to(&rep, &remote) && !is_to(&other, &remote));
-        assert!(!is_to(&root, &remote) && !is_to(&both, &remote) && !is_to(&rep, &local(0, 0)));
     }
 }

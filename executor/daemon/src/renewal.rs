@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Most links that are followed on the way to a file.
 const LINKS_MAX: usize = 40;
 
-/// Installs the handler of SIGHUP, which would end the process otherwise.
+/// Subscribes to SIGHUP.
 ///
 /// # Errors
 /// The handler cannot be installed.
@@ -31,17 +31,25 @@ pub(crate) fn hangup() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
+/// Watches the directories in which a change can lead a path to another file. A task of the set ends at the first change. `what`
+/// names the files in the log.
+pub(crate) fn watch<'a>(node: &Node, files: impl IntoIterator<Item = &'a Path>, what: &str) -> JoinSet<()> {
+    let mut changes = JoinSet::new();
+    for directory in files.into_iter().flat_map(directories).collect::<BTreeSet<_>>() {
+        match node.log_watch.subscribe(&directory) {
+            Ok(mut subscription) => drop(changes.spawn(async move { subscription.changed().await })),
+            // The directory can be closed to this user.
+            Err(error) => tracing::debug!(%error, directory = %directory.display(), "cannot watch {what}"),
+        }
+    }
+    changes
+}
+
 /// Keeps the certificates up to date until the daemon stops.
 pub(crate) async fn keep(node: Arc<Node>, certificates: Arc<Certificates>, mut hangup: Signal) {
     let mut expired = certificates.expires_in().is_none();
     loop {
-        let mut changes = JoinSet::new();
-        for directory in certificates.files().iter().flat_map(|file| directories(file)).collect::<BTreeSet<_>>() {
-            match node.log_watch.subscribe(&directory) {
-                Ok(mut subscription) => drop(changes.spawn(async move { subscription.changed().await })),
-                Err(error) => tracing::debug!(%error, directory = %directory.display(), "cannot watch certificates"),
-            }
-        }
+        let mut changes = watch(&node, certificates.files(), "certificates");
         // What changes from here on is told.
         let reader = Arc::clone(&certificates);
         let _ = tokio::task::spawn_blocking(move || reader.reload()).await;
@@ -59,7 +67,7 @@ pub(crate) async fn keep(node: Arc<Node>, certificates: Arc<Certificates>, mut h
 }
 
 /// The directories in which a change can lead a path to another file: its own, and that of each link on the way.
-pub(crate) fn directories(path: &Path) -> BTreeSet<PathBuf> {
+fn directories(path: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut at = PathBuf::from("/");
     let mut rest: Vec<OsString> = names(path);

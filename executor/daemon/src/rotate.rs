@@ -111,7 +111,7 @@ async fn with_values(
     if !collected.asked.is_empty() {
         let key =
             node.launcher.tag_key().ok_or_else(|| Problem::new(Kind::Unavailable, "the launcher is not connected"))?;
-        let fetched = references::fetch(node, &collected.asked, &key).await?;
+        let fetched = references::fetch(node, &collected, &key).await?;
         references::fill_update(request, &collected.asked, fetched.values);
         sources = fetched.records;
     }

@@ -2,7 +2,7 @@
 //!
 //! tonic's own server is not used, because nothing that a connection carries may stay in memory: so no content goes
 //! through the HTTP/2 library (see the module `wire`). A connection ends when its client ends it, gracefully when the
-//! daemon stops, and when others need its slot or the memory of its answers.
+//! daemon stops, when others need its slot or the memory of its answers, and when its caller loses the right to it.
 //!
 //! There are two sockets: the control plane's, and the one that containers see. Connections to the second are bounded
 //! apart from the first, in number, in number for each container, and in time. Where it is configured there is TCP with
@@ -47,7 +47,7 @@ use client::ClientSocket;
 use linger::LingeringSocket;
 use rates::{Rate, Rates};
 use slots::{Limits, Owner, Slot, Slots};
-use tls::{Guest, TlsStream};
+use tls::{Admission, Guest, TlsStream};
 
 pub use tls::{CertificateError, Certificates};
 
@@ -67,6 +67,8 @@ const SPARES: usize = 2;
 const GREETING: Duration = Duration::from_secs(10);
 /// Time limit for a client to read an answer with secrets, and to read its answers on a connection that is being ended.
 const ANSWER: Duration = Duration::from_secs(10);
+/// Time limit for a caller without a right to its connection any longer to read its answers.
+const REVOKED: Duration = Duration::from_secs(1);
 /// Time without calls after which a connection is closed that is being ended: a call may be on its way.
 const QUIET: Duration = Duration::from_millis(200);
 /// Prefix of the methods whose largest message is configured.
@@ -237,6 +239,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             slot,
             lifetime: if shortage.is_some() { Some(SHORTAGE_LIFETIME) } else { endpoint.lifetime },
             shortage: shortage.clone(),
+            admission: None,
             stopping: stopping.clone(),
             metrics: Arc::clone(&endpoint.metrics),
             _alive: alive.clone(),
@@ -278,7 +281,7 @@ pub(crate) fn serve_tcp(
         let (slots, budget) = (Slots::new(limits), AnswerBudget::new(Shares::REMOTE));
         let (alive, mut ended) = mpsc::channel::<Infallible>(1);
         let mut refusals = Refusals::default();
-        while let Some(Guest { caller, stream, session, place }) = guests.recv().await {
+        while let Some(Guest { caller, stream, session, admission, place }) = guests.recv().await {
             let calls = Calls::new(bounds.streams);
             let owner = Owner::Caller(caller.number);
             let Some(slot) = slots.take(owner, &calls) else {
@@ -295,6 +298,7 @@ pub(crate) fn serve_tcp(
                 slot,
                 lifetime: None,
                 shortage: None,
+                admission: Some(admission),
                 stopping: stopping.clone(),
                 metrics: Arc::clone(&metrics),
                 _alive: alive.clone(),
@@ -346,6 +350,8 @@ struct Connection {
     lifetime: Option<Duration>,
     /// Answer to every call, where none can be carried out.
     shortage: Option<Problem>,
+    /// What a caller over TCP was admitted with.
+    admission: Option<Admission>,
     stopping: watch::Receiver<bool>,
     metrics: Arc<Metrics>,
     _alive: mpsc::Sender<Infallible>,
@@ -353,8 +359,8 @@ struct Connection {
 
 impl Connection {
     async fn serve(self, lingering: LingeringSocket, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { routes, client, bounds, calls, budget, slot, lifetime, shortage, mut stopping, metrics, _alive } =
-            self;
+        let Self { routes, client, bounds, calls, budget, slot, .. } = self;
+        let Self { lifetime, shortage, admission, mut stopping, metrics, _alive, .. } = self;
         let _open = metrics.connected(client.door());
         let service = {
             let (calls, budget, client) = (calls.clone(), budget.clone(), client.clone());
@@ -382,6 +388,13 @@ impl Connection {
                 None => std::future::pending().await,
             }
         };
+        let revoked = async {
+            match admission {
+                Some(admission) => admission.revoked().await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut patience = ANSWER;
         let ungreeted = async {
             sleep(GREETING).await;
             if calls.is_settled() {
@@ -395,6 +408,10 @@ impl Connection {
                 return log_end(connection.await);
             }
             () = too_old => {}
+            why = revoked => {
+                tracing::warn!(%client, "ending a caller's connection: {why}");
+                patience = REVOKED;
+            }
             () = slot.lost() => {
                 tracing::debug!(%client, "closing an idle connection: another one needs its slot");
                 if !calls.is_settled() {
@@ -412,7 +429,7 @@ impl Connection {
             }
         }
         connection.as_mut().graceful_shutdown();
-        let deadline = Instant::now() + ANSWER;
+        let deadline = Instant::now() + patience;
         tokio::select! {
             biased; // pending writes go first
             over = connection.as_mut() => log_end(over),

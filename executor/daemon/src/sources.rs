@@ -2,6 +2,7 @@
 //! is here: whether a value has changed is told by a tag, whose key is in memory only.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use executor_core::reference::SecretReference;
 use executor_core::time::Timestamp;
@@ -9,6 +10,7 @@ use executor_providers::Lease;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::access::rules::Requester;
 use crate::identity::IdentityRecord;
 pub use crate::identity::Stale;
 
@@ -34,9 +36,6 @@ pub struct SourceRecord {
     pub action: String,
     /// Reference of the request.
     pub reference: SecretReference,
-    /// Path of the rule that allowed it; empty in a record of an earlier version.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub rule: String,
     /// Version of the value; empty where the provider has none.
     #[serde(default)]
     pub version: String,
@@ -46,6 +45,9 @@ pub struct SourceRecord {
     pub fetched_at: Timestamp,
     /// True when it is fetched again while the container runs.
     pub followed: bool,
+    /// Client that named the reference, if it is followed. Unset in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requester: Option<Arc<Requester>>,
     /// Lease of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,

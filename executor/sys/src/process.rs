@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use executor_core::record::Exit;
 use executor_core::shortage;
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
@@ -435,6 +435,18 @@ pub fn reset_signals() -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
+    Ok(())
+}
+
+/// Makes SIGHUP do nothing in this process instead of ending it. A program that it executes has the default action.
+///
+/// # Errors
+/// None in practice.
+pub fn survive_hangup() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler has no code that a signal could interrupt at a wrong moment.
+    unsafe { sigaction(Signal::SIGHUP, &action) }?;
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod guide;
 mod openbao;
 mod refused;
 mod residue;
+mod rules;
 mod vault;
 
 use std::fs;

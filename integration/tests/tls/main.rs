@@ -6,5 +6,6 @@ mod callers;
 mod cli;
 mod memory;
 mod renewal;
+mod revoked;
 mod shares;
 mod strangers;

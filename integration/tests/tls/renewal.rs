@@ -142,5 +142,9 @@ fn links_are_followed_and_bad_certificates_are_told() {
     former.ca = files.ca;
     let error = tls.connect(&former).err().unwrap().to_string();
     assert!(error.contains("does not trust the CA"), "{error}");
-    api.block_on(kept.info()).expect("the first connection goes on");
+    wait::until("the first connection ends", || {
+        let mut rpc = kept.rpc();
+        let called = api.block_on(rpc.info(executor_client::v1::InfoRequest {}));
+        called.is_err().then_some(())
+    });
 }

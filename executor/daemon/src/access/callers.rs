@@ -1,14 +1,12 @@
-//! Callers with a certificate: the identities in it, and the methods that the configuration allows to them.
+//! Identities in certificates, and the methods that entries of `[[callers]]` allow to them.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
+use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
-
-use super::TABLE;
-use crate::problem::{Kind, Problem};
 
 /// Most bytes of an identity that are told in a log or an error.
 const SHOWN_MAX: usize = 200;
@@ -16,16 +14,17 @@ const SHOWN_MAX: usize = 200;
 const NAMES_MAX: usize = 64;
 
 /// Identities in a certificate whose chain is verified.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Identity {
     /// URIs among the alternative names of the subject, as SPIFFE has them.
-    pub(crate) uris: Vec<String>,
+    pub uris: Vec<String>,
     /// DNS names among the alternative names.
-    pub(crate) dns: Vec<String>,
+    pub dns: Vec<String>,
     /// Common names of the subject.
-    pub(crate) common_names: Vec<String>,
+    pub common_names: Vec<String>,
     /// Organizational units of the subject.
-    pub(crate) units: Vec<String>,
+    pub units: Vec<String>,
 }
 
 impl Identity {
@@ -54,6 +53,18 @@ impl Identity {
             names.truncate(NAMES_MAX);
         }
         Ok(found)
+    }
+
+    /// Returns a number of the identity for as long as the process lives. Two identities may have one number by chance: the hash
+    /// has a random key, so that no caller can bring that about.
+    pub(crate) fn number(&self) -> u32 {
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        KEY.hash_one(self) as u32
+    }
+
+    /// Returns the total size of all names, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        [&self.uris, &self.dns, &self.common_names, &self.units].into_iter().flatten().map(String::len).sum()
     }
 
     fn is_empty(&self) -> bool {
@@ -99,7 +110,8 @@ pub struct CallerRule {
 }
 
 impl Named {
-    fn matches(&self, identity: &Identity) -> bool {
+    /// Returns whether an identity has every name of the rule.
+    pub(crate) fn matches(&self, identity: &Identity) -> bool {
         let has =
             |wanted: &Option<String>, names: &[String]| wanted.as_ref().is_none_or(|wanted| names.contains(wanted));
         let named = [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|wanted| wanted.is_some());
@@ -115,69 +127,35 @@ impl Named {
     }
 }
 
-/// Number of an identity for as long as the process lives. Two identities may have one number by chance: the hash has a
-/// random key, so that no caller can bring that about.
-fn number(identity: &Identity) -> u32 {
-    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    KEY.hash_one(identity) as u32
-}
-
 /// Callers of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callers(pub Vec<CallerRule>);
 
 impl Callers {
-    /// Returns the caller with these identities; `None` where no entry matches. Several entries add up.
-    pub(crate) fn caller(&self, identity: &Identity) -> Option<Caller> {
-        let matching = || self.0.iter().filter(|rule| rule.named.matches(identity));
-        matching().next()?;
-        let methods: BTreeSet<&'static str> = matching().flat_map(|rule| rule.methods.iter().copied()).collect();
-        Some(Caller { identity: Arc::new(identity.clone()), number: number(identity), methods: methods.into() })
-    }
-}
-
-/// A caller that was identified by its certificate.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    identity: Arc<Identity>,
-    /// Number of the identity, under which its connections share what one caller may have.
-    pub(crate) number: u32,
-    methods: Arc<BTreeSet<&'static str>>,
-}
-
-impl Caller {
-    /// Returns whether the caller has the identities that a rule names.
-    pub(crate) fn is(&self, named: &Named) -> bool {
-        named.matches(&self.identity)
+    fn matching(&self, identity: &Identity) -> impl Iterator<Item = &CallerRule> {
+        self.0.iter().filter(|rule| rule.named.matches(identity))
     }
 
-    /// Checks that the caller may call a method.
-    ///
-    /// # Errors
-    /// No entry of the caller's allows it.
-    pub(crate) fn check(&self, method: &str) -> Result<(), Problem> {
-        if self.methods.contains(method) {
-            return Ok(());
-        }
-        let why = match TABLE.iter().find(|(name, _)| *name == method) {
-            Some((name, _)) => format!("the caller ({self}) may not call {name}: no entry of [[callers]] allows it"),
-            // The method is not repeated: a client can put any bytes there.
-            None => format!("the caller ({self}) called a method that is not served"),
-        };
-        Err(Problem::new(Kind::Denied, why))
+    /// Returns the methods that all matching entries together allow to an identity; `None` if no entry matches.
+    pub(crate) fn methods(&self, identity: &Identity) -> Option<BTreeSet<&'static str>> {
+        self.matching(identity).next()?;
+        Some(self.matching(identity).flat_map(|rule| rule.methods.iter().copied()).collect())
     }
-}
 
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.identity.fmt(f)
+    /// Returns whether an entry of the identity has a method.
+    pub(crate) fn permits(&self, identity: &Identity, method: &str) -> bool {
+        self.matching(identity).any(|rule| rule.methods.contains(&method))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::rules::{Caller, RuleSet, Rules};
     use super::super::sets;
     use super::*;
+    use crate::problem::Kind;
 
     fn identity(certificate: &rcgen::CertificateParams) -> Identity {
         let key = rcgen::KeyPair::generate().unwrap();
@@ -224,7 +202,8 @@ mod tests {
     fn every_identity_of_an_entry_must_be_there_and_entries_add_up() {
         let some = |text: &str| Some(text.to_owned());
         let named = |named: Named, methods: &str| CallerRule { named, methods: sets::methods(methods).unwrap() };
-        let callers = |rules: Vec<CallerRule>| Callers(rules).caller(&diego());
+        let rules = |entries: Vec<CallerRule>| RuleSet { callers: Callers(entries), ..RuleSet::default() };
+        let callers = |entries| Caller::new(diego(), &Arc::new(Rules::new(rules(entries))));
         assert!(callers(vec![named(Named::default(), "read")]).is_none(), "an entry without an identity is nobody's");
         let by_dns = named(Named { dns: some("REP.service.internal"), ..Named::default() }, "read");
         let by_both = named(

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -84,7 +83,7 @@ impl Default for Tcp {
             certificate: None,
             key: None,
             client_ca: None,
-            handshakes: 64,
+            handshakes: 512,
             handshake_seconds: 10,
             connections_per_address: 128,
         }
@@ -116,7 +115,7 @@ pub struct TcpSettings {
     /// Most connections of one address at once, those in the handshake included.
     pub each: usize,
     /// Callers and their methods.
-    pub callers: Arc<Callers>,
+    pub callers: Callers,
 }
 
 /// Files of the TCP listener.
@@ -189,7 +188,7 @@ impl Tcp {
             handshakes,
             handshake_time: Duration::from_secs(self.handshake_seconds),
             each,
-            callers: Arc::new(Callers(callers)),
+            callers: Callers(callers),
         }))
     }
 }

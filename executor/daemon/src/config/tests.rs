@@ -51,7 +51,7 @@ fn images_run_by_the_files_policy() {
     // The default file is for the daemon of the whole host.
     let args = Args::try_parse_from(["executord", "--ephemeral"]).unwrap();
     let file = parse(Path::new("/etc/executor/executor.toml"), closed).unwrap();
-    let private = resolve(&args, file, None).unwrap();
+    let private = resolve(&args, file, None, String::new()).unwrap();
     assert!(private.policy.images.is_open() && private.images.policy.is_open() && private.policy.images.is_set());
 }
 
@@ -191,7 +191,7 @@ fn a_listener_over_tcp_has_its_files_and_callers() {
     assert_eq!(config.listen, Path::new("/s"));
     let tcp = config.tcp.unwrap();
     assert_eq!((tcp.address.to_string().as_str(), &*tcp.files.key), ("127.0.0.1:7443", Path::new("/k")));
-    assert_eq!((tcp.handshakes, tcp.each, tcp.callers.0.len()), (64, 128, 1));
+    assert_eq!((tcp.handshakes, tcp.each, tcp.callers.0.len()), (512, 128, 1));
     assert_eq!(load("listen = 'unix:///t'", &[]).unwrap().listen, Path::new("/t"));
     let told = load(&format!("[listen.tcp]\n{TCP}"), &[]).unwrap_err();
     assert!(told.contains("callers = []: nobody could call over TCP"), "{told}");

@@ -13,6 +13,7 @@
 //!
 //! Bytes of callers that were decrypted are nowhere but in the session's own buffers, which are overwritten ([`session`]).
 
+mod admission;
 mod certificates;
 mod crowd;
 mod session;
@@ -28,11 +29,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::access::callers::Caller;
+use crate::access::rules::Caller;
 use crate::config::TcpSettings;
 use crate::locked;
 use crate::metrics::Metrics;
 
+pub(super) use admission::Admission;
 pub use certificates::{CertificateError, Certificates};
 use crowd::{Crowd, Place};
 use session::Session;
@@ -59,6 +61,7 @@ pub(super) struct Guest {
     pub(super) caller: Caller,
     pub(super) stream: StdTcpStream,
     pub(super) session: Session,
+    pub(super) admission: Admission,
     /// Counts the connection for its address.
     pub(super) place: Place,
 }
@@ -119,9 +122,9 @@ impl Door {
                     continue;
                 }
             };
-            let Some(place) = door.crowd.enter(address.ip()) else {
+            let Some(place) = door.crowd.enter(address.ip(), Instant::now().into_std()) else {
                 door.metrics.stranger_refused();
-                log.borrow_mut().refused(Some(address), "too many connections of this address");
+                log.borrow_mut().refused(Some(address), "too many handshakes at once, or connections of this address");
                 continue;
             };
             let (door, log) = (std::rc::Rc::clone(&door), std::rc::Rc::clone(&log));
@@ -138,7 +141,7 @@ impl Door {
     ///
     /// # Errors
     /// Why the client was refused.
-    async fn welcome(&self, mut stream: TcpStream, place: Place) -> Result<(), String> {
+    async fn welcome(&self, mut stream: TcpStream, mut place: Place) -> Result<(), String> {
         let _ = stream.set_nodelay(true);
         let mut session = self.certificates.session().map_err(|error| error.to_string())?;
         let deadline = Instant::now() + self.time;
@@ -152,12 +155,14 @@ impl Door {
             Ok(Err(Broken::Refused(error))) => self.certificates.reason(&error),
             Ok(Ok(())) => match self.certificates.caller(&session) {
                 Ok(caller) => {
-                    place.settle();
+                    place.settle(Instant::now().into_std());
                     session.settle();
+                    let chain = session.certificates().to_vec();
+                    let admission = Admission::new(Arc::clone(&self.certificates), caller.clone(), chain);
                     tracing::debug!(%caller, "a caller connected");
                     let stream = stream.into_std().map_err(|error| error.to_string())?;
                     // The daemon stops where nobody takes it.
-                    let _ = self.guests.send(Guest { caller, stream, session, place }).await;
+                    let _ = self.guests.send(Guest { caller, stream, session, admission, place }).await;
                     return Ok(());
                 }
                 Err(why) => why,

@@ -23,6 +23,7 @@ mod search;
 mod sources;
 mod stage;
 mod texts;
+mod tls;
 
 use std::process::ExitCode;
 
@@ -61,15 +62,16 @@ struct Options {
 fn all() -> impl Iterator<Item = &'static Attack> {
     [
         client::ALL,
+        client::streams::ALL,
         container::ALL,
         copies::ALL,
         executord::ALL,
         image::ALL,
         loops::ALL,
-        streams::ALL,
         providers::ALL,
         sources::ALL,
         texts::ALL,
+        tls::ALL,
     ]
     .into_iter()
     .flatten()

@@ -113,7 +113,12 @@ fn file(key: &str, value: &str) -> String {
 /// Loads a file.
 fn outcome(text: &str) -> Result<String, String> {
     let launcher = parse("x".as_ref(), text).map_err(|error| error.to_string())?.launcher;
-    load(text, &[]).map(|config| format!("{:?} {launcher:?}", Config { file: None, ..config }))
+    load(text, &[]).map(|config| {
+        format!(
+            "{:?} {launcher:?}",
+            Config { file: None, text: String::new(), args: crate::cli::Args::default(), ..config }
+        )
+    })
 }
 
 /// True when the value is the key's default. A key that needs others beside it has no default.

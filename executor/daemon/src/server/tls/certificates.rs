@@ -1,4 +1,4 @@
-//! Certificates, key and callers of the TCP listener: read from files, and read again while connections go on.
+//! Certificates and key of the TCP listener: read from files, and read again while the daemon serves.
 
 use std::fmt;
 use std::io::Read as _;
@@ -17,11 +17,13 @@ use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError as Refused, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
 };
+use tokio::sync::watch;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use zeroize::Zeroizing;
 
 use super::session::Session;
-use crate::access::callers::{Caller, Callers, Identity};
+use crate::access::callers::Identity;
+use crate::access::rules::{Caller, Rules};
 use crate::config::TlsFiles;
 use crate::locked;
 
@@ -105,13 +107,13 @@ fn read(path: &Path, secret: bool) -> Result<Zeroizing<Vec<u8>>, CertificateErro
 
 /// Period in which a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Validity {
+pub(super) struct Validity {
     from: i64,
-    until: i64,
+    pub(super) until: i64,
 }
 
 impl Validity {
-    fn of(certificate: &[u8]) -> Result<Self, String> {
+    pub(super) fn of(certificate: &[u8]) -> Result<Self, String> {
         let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
         let validity = certificate.validity();
         Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
@@ -128,18 +130,21 @@ impl Validity {
     }
 }
 
-/// What a handshake needs. Reading it again changes later handshakes alone.
+/// What a handshake needs. After a change the certificates of connected callers are verified again.
 pub struct Certificates {
     files: TlsFiles,
-    callers: Arc<Callers>,
+    rules: Arc<Rules>,
     provider: Arc<CryptoProvider>,
     current: Mutex<Current>,
     /// Why the verifier refused the last certificate. Handshakes take place on one thread, one step after the other.
     refused: Arc<Mutex<Option<String>>>,
+    replaced: watch::Sender<()>,
 }
 
 struct Current {
     contents: Contents,
+    /// Verifies the chains of callers.
+    chains: Arc<dyn ClientCertVerifier>,
     config: Arc<ServerConfig>,
     /// Trouble with the files that was told last, so that it is told once.
     told: Option<CertificateError>,
@@ -157,16 +162,16 @@ impl Certificates {
     ///
     /// # Errors
     /// A file cannot be read, is malformed, or does not fit the others.
-    pub fn load(files: TlsFiles, callers: Arc<Callers>) -> Result<Self, CertificateError> {
+    pub fn load(files: TlsFiles, rules: Arc<Rules>) -> Result<Self, CertificateError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let refused = Arc::new(Mutex::new(None));
         let contents = Contents::read(&files)?;
-        let (config, validity) = configuration(&files, &contents, &provider, &callers, &refused)?;
+        let (config, chains, validity) = configuration(&files, &contents, &provider, &rules, &refused)?;
         if let Some(trouble) = validity.trouble() {
             tracing::error!("{}: {trouble}: clients will refuse it", files.certificate.display());
         }
-        let current = Mutex::new(Current { contents, config, told: None, validity });
-        Ok(Self { files, callers, provider, current, refused })
+        let current = Mutex::new(Current { contents, chains, config, told: None, validity });
+        Ok(Self { files, rules, provider, current, refused, replaced: watch::Sender::new(()) })
     }
 
     /// The files.
@@ -191,18 +196,19 @@ impl Certificates {
             }
         }
         let usable = read.and_then(|contents| {
-            let (config, validity) =
-                configuration(&self.files, &contents, &self.provider, &self.callers, &self.refused)?;
+            let (config, chains, validity) =
+                configuration(&self.files, &contents, &self.provider, &self.rules, &self.refused)?;
             match validity.trouble() {
                 Some(trouble) => Err(fault(&self.files.certificate, trouble)),
-                None => Ok((contents, config, validity)),
+                None => Ok((contents, chains, config, validity)),
             }
         });
         let mut current = locked(&self.current);
         match usable {
-            Ok((contents, config, validity)) => {
-                *current = Current { contents, config, told: None, validity };
+            Ok((contents, chains, config, validity)) => {
+                *current = Current { contents, chains, config, told: None, validity };
                 drop(current);
+                self.replaced.send_replace(());
                 let certificate = self.files.certificate.display();
                 tracing::info!("{certificate}: the certificates were replaced; later connections have the new ones");
             }
@@ -226,43 +232,60 @@ impl Certificates {
     /// # Errors
     /// No entry matches.
     pub(super) fn caller(&self, session: &Session) -> Result<Caller, String> {
-        judge(session.certificate().unwrap_or_default(), &self.callers)
+        judge(session.certificates().first().map(AsRef::as_ref).unwrap_or_default(), &self.rules)
+    }
+
+    /// Verifies the chain of a connected caller again.
+    ///
+    /// # Errors
+    /// Returns the reason if a new handshake with the chain would fail.
+    pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), String> {
+        let chains = Arc::clone(&locked(&self.current).chains);
+        let (certificate, rest) = chain.split_first().ok_or("it has no certificate")?;
+        chains.verify_client_cert(certificate, rest, UnixTime::now()).map(drop).map_err(|error| describe(&error))
+    }
+
+    /// Subscribes to later replacements of the files.
+    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
+        self.replaced.subscribe()
     }
 
     /// Says why a handshake failed.
     pub(super) fn reason(&self, error: &rustls::Error) -> String {
-        let told = locked(&self.refused).take();
-        match (error, told) {
-            (_, Some(why)) => why,
-            (rustls::Error::InvalidCertificate(why), None) => match why {
-                Refused::UnknownIssuer => "its certificate is not signed by a CA of listen.tcp.client_ca".to_owned(),
-                Refused::Expired | Refused::ExpiredContext { .. } => "its certificate is expired".to_owned(),
-                Refused::NotValidYet | Refused::NotValidYetContext { .. } => {
-                    "its certificate is not valid yet".to_owned()
-                }
-                Refused::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
-                    "its certificate is one of a CA (CA:TRUE), which no caller has".to_owned()
-                }
-                other => format!("its certificate is not accepted: {other}"),
-            },
-            (rustls::Error::NoCertificatesPresented, None) => "it has no certificate".to_owned(),
-            (other, None) => format!("the handshake failed: {other}"),
-        }
+        locked(&self.refused).take().unwrap_or_else(|| describe(error))
     }
 }
 
-fn judge(certificate: &[u8], callers: &Callers) -> Result<Caller, String> {
+/// Describes why a certificate is not accepted.
+fn describe(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(why) => match why {
+            Refused::UnknownIssuer => "its certificate is not signed by a CA of listen.tcp.client_ca".to_owned(),
+            Refused::Expired | Refused::ExpiredContext { .. } => "its certificate is expired".to_owned(),
+            Refused::NotValidYet | Refused::NotValidYetContext { .. } => "its certificate is not valid yet".to_owned(),
+            Refused::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
+                "its certificate is one of a CA (CA:TRUE), which no caller has".to_owned()
+            }
+            other => format!("its certificate is not accepted: {other}"),
+        },
+        rustls::Error::NoCertificatesPresented => "it has no certificate".to_owned(),
+        other => format!("the handshake failed: {other}"),
+    }
+}
+
+fn judge(certificate: &[u8], rules: &Arc<Rules>) -> Result<Caller, String> {
     let identity = Identity::of(certificate).map_err(|error| format!("its certificate is malformed: {error}"))?;
-    callers.caller(&identity).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({identity})"))
+    let shown = identity.to_string();
+    Caller::new(identity, rules).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({shown})"))
 }
 
 fn configuration(
     files: &TlsFiles,
     contents: &Contents,
     provider: &Arc<CryptoProvider>,
-    callers: &Arc<Callers>,
+    rules: &Arc<Rules>,
     refused: &Arc<Mutex<Option<String>>>,
-) -> Result<(Arc<ServerConfig>, Validity), CertificateError> {
+) -> Result<(Arc<ServerConfig>, Arc<dyn ClientCertVerifier>, Validity), CertificateError> {
     let mut roots = RootCertStore::empty();
     for root in &contents.roots {
         roots.add(root.clone()).map_err(|error| fault(&files.client_ca, error))?;
@@ -277,7 +300,7 @@ fn configuration(
         }
         other => fault(&files.key, other),
     })?;
-    let verifier = Verifier { chains, callers: Arc::clone(callers), refused: Arc::clone(refused) };
+    let verifier = Verifier { chains: Arc::clone(&chains), rules: Arc::clone(rules), refused: Arc::clone(refused) };
     let builder = ServerConfig::builder_with_provider(Arc::clone(provider));
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
     let builder = builder.map_err(|error| fault(&files.certificate, error))?;
@@ -288,14 +311,14 @@ fn configuration(
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
-    Ok((Arc::new(config), validity))
+    Ok((Arc::new(config), chains, validity))
 }
 
 /// Verifies the chain of a client's certificate, then that it is a caller's.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<dyn ClientCertVerifier>,
-    callers: Arc<Callers>,
+    rules: Arc<Rules>,
     refused: Arc<Mutex<Option<String>>>,
 }
 
@@ -312,7 +335,7 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.chains.verify_client_cert(certificate, chain, now)?;
-        match judge(certificate, &self.callers) {
+        match judge(certificate, &self.rules) {
             Ok(_) => Ok(verified),
             Err(why) => {
                 *locked(&self.refused) = Some(why);

@@ -10,6 +10,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus,
@@ -67,9 +68,9 @@ impl Session {
         self.connection.is_handshaking()
     }
 
-    /// The client's certificate, after the handshake.
-    pub(super) fn certificate(&self) -> Option<&[u8]> {
-        self.connection.peer_certificates()?.first().map(AsRef::as_ref)
+    /// Returns the client's certificate and the others of its chain, after the handshake.
+    pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
+        self.connection.peer_certificates().unwrap_or_default()
     }
 
     /// Gives back the room that only a handshake needs.

@@ -1,0 +1,79 @@
+//! The right of a connected caller to its connection: its certificates and the rules, verified again while it is connected.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::pki_types::CertificateDer;
+use tokio::time::sleep;
+
+use super::certificates::{Certificates, Validity};
+use crate::access::rules::Caller;
+
+/// Longest time between two comparisons with the system clock, which can be set, and which runs on while the machine is suspended.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a caller was admitted with.
+#[derive(Debug)]
+pub(in super::super) struct Admission {
+    certificates: Arc<Certificates>,
+    caller: Caller,
+    chain: Vec<CertificateDer<'static>>,
+    /// Earliest end of a certificate of the chain, in seconds since 1970.
+    until: i64,
+}
+
+impl Admission {
+    pub(super) fn new(certificates: Arc<Certificates>, caller: Caller, chain: Vec<CertificateDer<'static>>) -> Self {
+        let ends = chain.iter().map(|one| Validity::of(one).map_or(0, |validity| validity.until));
+        let until = ends.min().unwrap_or_default();
+        Self { certificates, caller, chain, until }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.certificates.verify(&self.chain)?;
+        self.caller.check_permission()
+    }
+
+    /// Resolves with the reason when a new connection with the same certificates would be refused, or would allow less.
+    pub(in super::super) async fn revoked(self) -> String {
+        let (mut rules, mut files) = (self.caller.subscribe(), self.certificates.subscribe());
+        let mut is_due = true;
+        loop {
+            if is_due && let Err(why) = self.check() {
+                return why;
+            }
+            let pause = time_left(self.until, now()).unwrap_or(INTERVAL).min(INTERVAL);
+            tokio::select! {
+                Ok(()) = rules.changed() => is_due = true,
+                Ok(()) = files.changed() => is_due = true,
+                () = sleep(pause) => is_due = time_left(self.until, now()).is_none(),
+            }
+        }
+    }
+}
+
+/// Returns the system clock's time since 1970.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Returns the time until a certificate is expired; `None` if it is. It is still valid in the last second.
+fn time_left(until: i64, now: Duration) -> Option<Duration> {
+    let end = Duration::from_secs(u64::try_from(until).ok()?.saturating_add(1));
+    end.checked_sub(now).filter(|left| !left.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_expires_after_its_last_second() {
+        let at = |millis| time_left(100, Duration::from_millis(millis));
+        assert_eq!(at(40_000), Some(Duration::from_secs(61)));
+        assert_eq!(at(100_999), Some(Duration::from_millis(1)));
+        assert_eq!(at(101_000), None);
+        assert_eq!(at(500_000), None);
+        assert_eq!(time_left(-1, Duration::ZERO), None);
+    }
+}

@@ -1,0 +1,330 @@
+//! Attacks over TCP with mutual TLS: strangers who lock out callers, and callers that keep a right which was taken away.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, ensure};
+use executor_client::{Client, Tls};
+use executor_proto::v1::{Container, File, InfoRequest, SecretReference};
+use integration::request::{RequestBuilder as _, sleeper};
+use integration::tls::{OPERATOR, TlsDaemon, identity};
+use integration::wait;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{sleep, sleep_until};
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// Attacks of this module.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "tls: half-open handshakes of many addresses",
+        position: Position::Client,
+        claim: "700 half-open handshakes a second cut no caller that is 100 ms away",
+        attack: half_open,
+        control: half_open_control,
+    },
+    Attack {
+        name: "tls: a caller that was removed",
+        position: Position::Client,
+        claim: "a removed caller has no connection any longer, and its containers get no new value of a reference",
+        attack: removed,
+        control: removed_control,
+    },
+    Attack {
+        name: "tls: a certificate that expires",
+        position: Position::Client,
+        claim: "a connection ends with the certificate of its caller",
+        attack: expired,
+        control: expired_control,
+    },
+];
+
+/// Half-open handshakes a second.
+const EACH_SECOND: u32 = 700;
+/// Interval in which a part of them is made.
+const TICK: Duration = Duration::from_millis(10);
+/// Callers that connect meanwhile.
+const CALLERS: u8 = 8;
+/// Attempts of each caller.
+const ATTEMPTS: usize = 3;
+/// Delay of bytes between caller and daemon, in one direction.
+const DELAY: Duration = Duration::from_millis(50);
+/// Time limit for the end of a connection that must end.
+const END: Duration = Duration::from_secs(20);
+
+/// Connects from a loopback address.
+async fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::new(IpAddr::V4(from), 0))?;
+    socket.connect(to).await
+}
+
+/// Half-open handshakes, each from an address of its own, until this is dropped.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    opened: Arc<AtomicU32>,
+    since: Instant,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(to: SocketAddr) -> anyhow::Result<Self> {
+        let (stop, opened) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU32>::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&opened));
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                let (begun, mut number) = (tokio::time::Instant::now(), 0);
+                for tick in 1.. {
+                    if stopped.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    for _ in 0..u128::from(EACH_SECOND) * TICK.as_millis() / 1000 {
+                        number += 1;
+                        let from = Ipv4Addr::from_bits((127 << 24 | 1 << 16) + number);
+                        tokio::spawn(hang(from, to, Arc::clone(&counted)));
+                    }
+                    sleep_until(begun + TICK * tick).await;
+                }
+            });
+        });
+        Ok(Self { stop, opened, since: Instant::now(), thread: Some(thread) })
+    }
+
+    fn each_second(&self) -> f64 {
+        f64::from(self.opened.load(Ordering::Relaxed)) / self.since.elapsed().as_secs_f64()
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Sends the beginning of a handshake, and waits until the daemon ends the connection.
+async fn hang(from: Ipv4Addr, to: SocketAddr, opened: Arc<AtomicU32>) {
+    let Ok(mut stream) = connect_from(from, to).await else { return };
+    opened.fetch_add(1, Ordering::Relaxed);
+    let _ = stream.write_all(&[0x16, 3, 1, 2, 0]).await; // header of a ClientHello
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
+/// Copies bytes with [`DELAY`].
+async fn delayed(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        sleep(DELAY).await;
+        if to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}
+
+/// Passes one connection at a time on to the daemon with [`DELAY`] in each direction, from a loopback address.
+async fn far_away(listener: TcpListener, from: Ipv4Addr, to: SocketAddr) {
+    while let Ok((client, _)) = listener.accept().await {
+        // The daemon accepts when the bytes of the client that are on their way arrive, or just before.
+        sleep(DELAY * 2).await;
+        let Ok(server) = connect_from(from, to).await else { continue };
+        let ((read, write), (from_server, to_server)) = (client.into_split(), server.into_split());
+        let to_client = tokio::spawn(delayed(from_server, write));
+        tokio::spawn(async move {
+            let mut read = read;
+            // The first bytes have had their way already.
+            let mut to_server = to_server;
+            let mut first = vec![0; 64 << 10];
+            if let Ok(bytes @ 1..) = read.read(&mut first).await
+                && to_server.write_all(&first[..bytes]).await.is_ok()
+            {
+                delayed(read, to_server).await;
+            }
+            to_client.abort();
+        });
+    }
+}
+
+/// Makes one call without any repetition.
+async fn call(client: &Client) -> Result<(), tonic::Status> {
+    client.rpc().info(InfoRequest {}).await.map(drop)
+}
+
+/// Returns how many of the callers were served during a flood, and its rate.
+fn flooded(more: &str) -> anyhow::Result<(usize, f64)> {
+    let tls = TlsDaemon::start("", more);
+    let (to, files) = (tls.address.parse::<SocketAddr>()?, tls.operator());
+    let flood = Flood::start(to)?;
+    wait::until("every place is taken", || (flood.opened.load(Ordering::Relaxed) > EACH_SECOND).then_some(()));
+    let callers: Vec<_> = (1..=CALLERS)
+        .map(|number| {
+            let files = files.clone();
+            tls.daemon.api.spawn(async move {
+                let listener = TcpListener::bind("127.0.0.1:0").await?;
+                let address = listener.local_addr()?.to_string();
+                let way = tokio::spawn(far_away(listener, Ipv4Addr::new(127, 200, 0, number), to));
+                let served = is_served(&address, &files).await;
+                way.abort();
+                anyhow::Ok(served)
+            })
+        })
+        .collect();
+    let mut served = 0;
+    for caller in callers {
+        served += usize::from(tls.daemon.api.block_on(caller)??);
+    }
+    Ok((served, flood.each_second()))
+}
+
+async fn is_served(address: &str, files: &Tls) -> bool {
+    for _ in 0..ATTEMPTS {
+        if let Ok(client) = Client::connect_tls(address, files).await
+            && call(&client).await.is_ok()
+        {
+            return true;
+        }
+    }
+    false
+}
+
+fn half_open(_: Scale) -> anyhow::Result<Outcome> {
+    let (served, rate) = flooded("")?;
+    let seen = format!("{served} of {CALLERS} callers were served beside {rate:.0} half-open handshakes a second");
+    Ok(Outcome::of((served < usize::from(CALLERS)).then(|| seen.clone()), seen))
+}
+
+/// Makes the same attack on a daemon with few places.
+fn half_open_control(_: Scale) -> anyhow::Result<String> {
+    let (served, rate) = flooded("handshakes = 16")?;
+    ensure!(served < usize::from(CALLERS), "all callers were served beside {rate:.0} half-open handshakes a second");
+    Ok(format!("with 16 places {served} of {CALLERS} callers were served beside {rate:.0} a second"))
+}
+
+const GUEST: &str = "spiffe://test/guest";
+
+/// A directory of secrets, and the tables of a configuration that let these callers use it.
+struct Shelf(tempfile::TempDir);
+
+impl Shelf {
+    fn new() -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+        Ok(Self(dir))
+    }
+
+    fn put(&self, value: &str) -> anyhow::Result<()> {
+        let new = self.0.path().join(".value");
+        fs::write(&new, value)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
+        Ok(fs::rename(new, self.0.path().join("value"))?)
+    }
+
+    fn tables(&self, guest: bool) -> String {
+        let grants: String = [(OPERATOR, true), (GUEST, guest)]
+            .into_iter()
+            .filter(|(_, is_there)| *is_there)
+            .map(|(uri, _)| format!("{{ uri = '{uri}', paths = ['/'] }}, "))
+            .collect();
+        let caller = format!("[[callers]]\nuri = '{GUEST}'\nmethods = ['read', 'run']\n");
+        format!(
+            "{}[[secret_providers]]\nname = 'shelf'\ntype = 'directory'\npath = '{}'\npoll_seconds = 1\nallow = [{grants}]\n",
+            if guest { &*caller } else { "" },
+            self.0.path().display()
+        )
+    }
+}
+
+/// Runs a container of a caller that follows the secret.
+fn following(tls: &TlsDaemon, client: &Client, id: &str) -> anyhow::Result<Container> {
+    let reference = SecretReference { provider: "shelf".into(), path: "value".into(), ..SecretReference::default() };
+    let request = sleeper(id).action(|run| {
+        run.volume_mounted_files =
+            vec![File { path: "value".into(), from: Some(reference.clone()), ..File::default() }];
+    });
+    let ran = tls.daemon.api.block_on(client.rpc().run(request))?.into_inner();
+    ran.container.context("a container")
+}
+
+fn value(container: &Container) -> String {
+    let path = format!("/proc/{}/root/etc/cf-service-bindings/value", integration::api::pid(container));
+    fs::read_to_string(Path::new(&path)).unwrap_or_default()
+}
+
+/// Plays a guest that is removed or not. Returns whether its connection answers afterwards, and the value that its container has
+/// when the operator's has the last one.
+fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
+    let shelf = Shelf::new()?;
+    shelf.put("1")?;
+    let tls = TlsDaemon::start(&shelf.tables(true), "");
+    let operator = tls.connect(&tls.operator())?;
+    let guest = tls.connect(&tls.files("guest", &tls.authority.caller(GUEST)))?;
+    let (ours, its) = (following(&tls, &operator, "ours")?, following(&tls, &guest, "its")?);
+    let is_connected = || tls.daemon.api.block_on(call(&guest)).is_ok();
+    if is_removed {
+        tls.replace_callers(&shelf.tables(false));
+        let _ = wait::within(END, || if is_connected() { Err(()) } else { Ok(()) });
+    }
+    // Two values: what was fetched before the first one came is in place when the second one is.
+    for new in ["2", "3"] {
+        shelf.put(new)?;
+        wait::until("the operator's container has the value", || (value(&ours) == new).then_some(()));
+    }
+    if !is_removed {
+        wait::until("the guest's container has the value", || (value(&its) == "3").then_some(()));
+    }
+    Ok((is_connected(), value(&its)))
+}
+
+fn removed(_: Scale) -> anyhow::Result<Outcome> {
+    let (is_connected, value) = guest(true)?;
+    let fault = match (is_connected, &*value) {
+        (false, "1") => None,
+        (true, "1") => Some("the connection of the removed caller answers".to_owned()),
+        (true, new) => Some(format!("the connection of the removed caller answers, and its container has value {new}")),
+        (false, new) => Some(format!("the container of the removed caller has value {new}")),
+    };
+    Ok(Outcome::of(fault, "the connection ended, and the container kept value 1 of 3"))
+}
+
+fn removed_control(_: Scale) -> anyhow::Result<String> {
+    let (is_connected, value) = guest(false)?;
+    ensure!(is_connected && value == "3", "a caller that stays: connected {is_connected}, value {value:?}");
+    Ok("a caller that stays goes on, and its container has value 3 of 3".into())
+}
+
+/// Connects with a certificate that expires in a few seconds, or does not. Returns whether the connection answers a while after
+/// that.
+fn after_end(expires: bool) -> anyhow::Result<bool> {
+    const LIFE: Duration = Duration::from_secs(6);
+    let tls = TlsDaemon::start(&format!("[[callers]]\nuri = '{GUEST}'\nmethods = ['read']\n"), "");
+    let mut params = identity(GUEST);
+    let end = SystemTime::now() + LIFE;
+    if expires {
+        params.not_after = end.into();
+    }
+    let client = tls.connect(&tls.files("guest", &tls.authority.issue(&params)))?;
+    let answers = || tls.daemon.api.block_on(call(&client)).is_ok();
+    ensure!(answers(), "no answer before the end");
+    wait::until("the certificate ends", || (SystemTime::now() > end + Duration::from_secs(1)).then_some(()));
+    let patience = if expires { END } else { Duration::ZERO };
+    Ok(wait::within(patience, || if answers() { Err(()) } else { Ok(()) }).is_err())
+}
+
+fn expired(_: Scale) -> anyhow::Result<Outcome> {
+    let fault = after_end(true)?.then(|| format!("the connection answers {} s after the end", END.as_secs()));
+    Ok(Outcome::of(fault, "the connection ended"))
+}
+
+fn expired_control(_: Scale) -> anyhow::Result<String> {
+    ensure!(after_end(false)?, "a connection whose certificate is valid ended, too");
+    Ok("a connection whose certificate is valid answers at the same time".into())
+}

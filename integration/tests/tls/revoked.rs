@@ -1,0 +1,126 @@
+//! Callers that lose their right while they are connected: by the rules, or by the end of their certificate.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, SystemTime};
+
+use executor_client::{Client, v1};
+use integration::daemon::{Daemon, Setup, kill};
+use integration::tls::{TlsDaemon, identity};
+use integration::wait::{self, PATIENCE};
+
+const GUEST: &str = "spiffe://test/guest";
+
+fn guest(methods: &str) -> String {
+    format!("[[callers]]\nuri = '{GUEST}'\nmethods = [{methods}]\n")
+}
+
+/// Makes one call without any repetition.
+fn call(tls: &TlsDaemon, client: &Client) -> Result<(), tonic::Status> {
+    let mut rpc = client.rpc();
+    tls.daemon.api.block_on(rpc.info(v1::InfoRequest {})).map(drop)
+}
+
+/// A connection with a call under way that ends only with the connection.
+struct Watching<'a> {
+    tls: &'a TlsDaemon,
+    client: Client,
+    events: tonic::Streaming<v1::WatchEventsResponse>,
+}
+
+impl<'a> Watching<'a> {
+    fn start(tls: &'a TlsDaemon, client: Client) -> Self {
+        call(tls, &client).unwrap();
+        let mut rpc = client.rpc();
+        let watched = tls.daemon.api.block_on(rpc.watch_events(v1::WatchEventsRequest::default()));
+        Self { tls, client, events: watched.unwrap().into_inner() }
+    }
+
+    /// Waits for the end of the stream.
+    fn end(mut self) -> Client {
+        let ended = async { while let Ok(Some(_)) = self.events.message().await {} };
+        let waited = self.tls.daemon.api.block_on(async { tokio::time::timeout(PATIENCE, ended).await });
+        waited.expect("the stream ends");
+        self.client
+    }
+}
+
+fn is_logged(daemon: &Daemon, words: &str) {
+    wait::until(&format!("{words:?} is logged"), || daemon.setup().logged().contains(words).then_some(()));
+}
+
+/// A caller without an entry has no connection, no stream and no call; the operator's connection goes on (the control).
+#[test]
+fn removed_caller_loses_its_connection() {
+    let tls = TlsDaemon::start(&guest("'read'"), "");
+    let files = tls.files("guest", &tls.authority.caller(GUEST));
+    let operator = tls.connect(&tls.operator()).unwrap();
+    let watching = Watching::start(&tls, tls.connect(&files).unwrap());
+    tls.replace_callers("");
+    let client = watching.end();
+    call(&tls, &client).unwrap_err();
+    tls.connect(&files).expect_err("a new connection");
+    is_logged(&tls.daemon, "ending a caller's connection: no entry of [[callers]] matches its certificate any longer");
+    call(&tls, &operator).unwrap();
+    tls.replace_callers(&guest("'read'"));
+    wait::until_ok("the entry is in force again", || tls.connect(&files).map(drop));
+}
+
+/// A method that is taken away ends the calls of it; the connection that follows has the others.
+#[test]
+fn removed_method_ends_its_calls() {
+    let tls = TlsDaemon::start(&guest("'read'"), "");
+    let files = tls.files("guest", &tls.authority.caller(GUEST));
+    let watching = Watching::start(&tls, tls.connect(&files).unwrap());
+    tls.replace_callers(&guest("'executor.v1.Executor/Info'"));
+    watching.end();
+    let client = tls.connect(&files).unwrap();
+    call(&tls, &client).unwrap();
+    let mut rpc = client.rpc();
+    let denied = tls.daemon.api.block_on(rpc.watch_events(v1::WatchEventsRequest::default())).unwrap_err();
+    assert_eq!(denied.code(), tonic::Code::PermissionDenied);
+}
+
+/// A connection ends with its certificate; one whose certificate lasts goes on (the control).
+#[test]
+fn expired_certificate_ends_its_connection() {
+    let tls = TlsDaemon::start(&guest("'read'"), "");
+    let operator = tls.connect(&tls.operator()).unwrap();
+    let mut params = identity(GUEST);
+    params.not_after = (SystemTime::now() + Duration::from_secs(8)).into();
+    let files = tls.files("guest", &tls.authority.issue(&params));
+    Watching::start(&tls, tls.connect(&files).unwrap()).end();
+    is_logged(&tls.daemon, "ending a caller's connection: its certificate is expired");
+    tls.connect(&files).expect_err("a new connection");
+    call(&tls, &operator).unwrap();
+}
+
+/// A file with a fault changes nothing, and its line is logged; keys that need a start are named.
+#[test]
+fn faulty_file_keeps_the_rules() {
+    let tls = TlsDaemon::start(&guest("'read'"), "");
+    let files = tls.files("guest", &tls.authority.caller(GUEST));
+    let client = tls.connect(&files).unwrap();
+    tls.replace_callers("[[callers]]\nmethods = 5\n");
+    is_logged(&tls.daemon, "the rules of callers and references stay as they are: ");
+    is_logged(&tls.daemon, "TOML parse error at line ");
+    call(&tls, &client).unwrap();
+    tls.connect(&files).unwrap();
+    tls.replace_callers(&format!("{}[policy]\ndefault_pids = 77\n", guest("'read'")));
+    is_logged(&tls.daemon, "changed keys take effect at the next start keys=\"policy.default_pids\"");
+    call(&tls, &client).unwrap();
+}
+
+/// SIGHUP reads the file, and ends no executord, with TCP or without.
+#[test]
+fn hangup_reads_the_file_and_kills_nothing() {
+    let daemon = Setup::default().config("").start();
+    kill(daemon.pid(), 1);
+    is_logged(&daemon, "SIGHUP: reading the configuration file again");
+    daemon.api.info();
+    // A file that the daemon's user may not read any longer.
+    fs::set_permissions(daemon.setup().config_file(), fs::Permissions::from_mode(0o600)).unwrap();
+    kill(daemon.pid(), 1);
+    is_logged(&daemon, "the rules of callers and references stay as they are: cannot read ");
+    daemon.api.info();
+}
