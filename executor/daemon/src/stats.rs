@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::container::Handle;
-use crate::container::reading::{ANSWERED_WITHIN, Known};
+use crate::container::reading::ANSWERED_WITHIN;
 use crate::facts::Facts;
 use crate::node::Node;
 use crate::problem::Problem;
@@ -119,7 +119,7 @@ pub(crate) async fn read_within(
                     continue;
                 }
             };
-            if let Known::Fresh(usage) = handle.reading.get(log_only) {
+            if let Ok(usage) = handle.reading.get(log_only) {
                 readings[index] = Some(reading_of(facts, usage));
                 continue;
             }

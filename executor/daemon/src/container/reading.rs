@@ -32,14 +32,9 @@ struct Taken {
     usage: Option<Usage>,
 }
 
-/// What is known of a container's counters.
+/// There is no fresh reading: the shim has to be asked, or is being asked.
 #[derive(Debug)]
-pub(crate) enum Known {
-    /// A reading that is fresh; unset if the shim did not answer it.
-    Fresh(Option<Usage>),
-    /// The shim has to be asked, or is being asked.
-    Unknown,
-}
+pub(crate) struct Stale;
 
 impl Taken {
     fn answers(&self, log_only: bool) -> bool {
@@ -48,13 +43,14 @@ impl Taken {
 }
 
 impl LatestReading {
-    /// Returns the latest reading if it is fresh.
-    pub(crate) fn get(&self, log_only: bool) -> Known {
-        let Ok(taken) = self.0.try_lock() else { return Known::Unknown };
-        match &*taken {
-            Some(taken) if taken.answers(log_only) => Known::Fresh(taken.usage.clone()),
-            _ => Known::Unknown,
-        }
+    /// Returns the latest reading; `None` if the shim did not answer it.
+    ///
+    /// # Errors
+    /// Returns [`Stale`] if the reading is too old or of the log alone.
+    pub(crate) fn get(&self, log_only: bool) -> Result<Option<Usage>, Stale> {
+        let taken = self.0.try_lock().map_err(|_| Stale)?;
+        let fresh = taken.as_ref().filter(|taken| taken.answers(log_only)).ok_or(Stale)?;
+        Ok(fresh.usage.clone())
     }
 
     /// Returns a fresh reading, and asks the shim if need be; `None` if there is no answer by then. `requests` counts the
@@ -119,10 +115,10 @@ mod tests {
                 tokio::join!(a, b, c)
             });
             assert_eq!(all.as_mut().await, (true, true, true));
-            assert!(matches!(latest.get(false), Known::Fresh(Some(_))));
+            assert!(matches!(latest.get(false), Ok(Some(_))));
             assert_eq!(asked.load(Ordering::SeqCst), round);
             tokio::time::sleep(FRESH).await;
-            assert!(matches!(latest.get(true), Known::Unknown));
+            assert!(latest.get(true).is_err());
         }
         assert!(read(&latest, true, second, &asked).await);
         assert!(read(&latest, false, second, &asked).await, "counters of the log are not those of the container");

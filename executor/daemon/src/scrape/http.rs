@@ -92,19 +92,20 @@ async fn accept(listener: Accepting, scraper: Arc<Scraper>, mut stopping: watch:
         let accepted = async {
             places.until_free(free).await;
             let answer = |owner| (places.enter(owner, Instant::now()), Arc::clone(&scraper));
-            Ok::<_, std::io::Error>(match &listener {
+            match &listener {
                 Accepting::Unix(listener) => {
                     let (stream, _) = listener.accept().await?;
                     let uid = peer::of(&stream)?.uid;
                     let (place, scraper) = answer(Owner::User(uid));
-                    drop(tokio::spawn(serve_one(stream, scraper, place)));
+                    tokio::spawn(serve_one(stream, scraper, place));
                 }
                 Accepting::Tcp(listener) => {
                     let (stream, address) = listener.accept().await?;
                     let (place, scraper) = answer(Owner::Address(address.ip()));
-                    drop(tokio::spawn(serve_one(stream, scraper, place)));
+                    tokio::spawn(serve_one(stream, scraper, place));
                 }
-            })
+            }
+            Ok::<_, std::io::Error>(())
         };
         tokio::select! {
             accepted = accepted => if let Err(error) = accepted {
