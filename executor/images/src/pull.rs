@@ -1,6 +1,8 @@
 //! Pulls of images from a registry to the store: index, manifest, configuration, layers, record, in this order.
 
+use std::collections::HashMap;
 use std::fs::File;
+use std::io::Seek as _;
 use std::sync::Arc;
 
 use executor_core::image::{Algorithm, Digest, ImageReference, Repository, Selector};
@@ -30,6 +32,16 @@ const INDEXES_MAX: usize = 2;
 struct Fetched {
     file: File,
     partial: Arc<Partial>,
+}
+
+impl Fetched {
+    /// Returns another descriptor of the file, at its start.
+    fn copy(&self) -> Result<File, ImageError> {
+        let io = |error| ImageError::io("read", self.partial.path(), error);
+        let mut file = self.file.try_clone().map_err(io)?;
+        file.rewind().map_err(io)?;
+        Ok(file)
+    }
 }
 
 /// Fetches an image.
@@ -106,7 +118,10 @@ pub(crate) async fn documents(
     Err(ImageError::Unsupported { what: what.to_owned(), why: "its indexes are nested too deeply".into() })
 }
 
-/// Fetches in parallel what is not there, and has it unpacked from the bottom up.
+/// Fetches the missing blobs in parallel, each once, and has the layers unpacked from the bottom up.
+///
+/// A repeated blob is fetched once, because its file belongs to one fetch at a time: a second fetch for a lower layer would wait
+/// for the file that waits to be unpacked above that layer.
 async fn layers<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     registry: &Arc<Registry>,
@@ -126,36 +141,51 @@ async fn layers<L: LayerStore>(
     }
     let permits = Arc::new(Semaphore::new(PARALLEL));
     let mut fetching = JoinSet::new();
-    for (at, index) in missing.iter().enumerate() {
-        let (digest, size) = (layers[*index].digest.clone(), layers[*index].size);
+    let first = |index: usize| missing.iter().copied().find(|other| same_blob(&layers[*other], &layers[index]));
+    for index in missing.iter().copied().filter(|index| first(*index) == Some(*index)) {
+        let (digest, size) = (layers[index].digest.clone(), layers[index].size);
         let wanted = BlobRequest { what: format!("layer {digest} of {what}"), digest, size };
         let (intake, registry, report) = (Arc::clone(intake), Arc::clone(registry), Arc::clone(report));
-        let (permits, index) = (Arc::clone(&permits), *index);
+        let permits = Arc::clone(&permits);
         fetching.spawn(async move {
             let _permit = permits.acquire().await;
-            (at, fetch(&intake, &registry, &wanted, index, &report).await)
+            (index, fetch(&intake, &registry, &wanted, index, &report).await)
         });
     }
-    let mut fetched: Vec<Option<Fetched>> = missing.iter().map(|_| None).collect();
-    let mut at = 0;
-    while at < missing.len() {
-        let Some(Fetched { file, partial }) = fetched[at].take() else {
-            let (at, result) = match fetching.join_next().await {
+    // By the lowest layer that has the blob.
+    let mut fetched: HashMap<usize, Fetched> = HashMap::new();
+    for (at, index) in missing.iter().copied().enumerate() {
+        let lowest = first(index).unwrap_or(index);
+        let blob = loop {
+            if let Some(blob) = fetched.remove(&lowest) {
+                break blob;
+            }
+            let (other, result) = match fetching.join_next().await {
                 Some(Ok(done)) => done,
                 Some(Err(error)) => return Err(ImageError::Internal(error.to_string())),
                 None => return Err(ImageError::Internal("a layer was lost".into())),
             };
-            fetched[at] = Some(result?);
-            continue;
+            fetched.insert(other, result?);
         };
-        let index = missing[at];
         report.stage(index, Stage::Unpacking);
-        notes[index] = intake.unpack(layers, index, file).await?;
-        partial.remove();
+        // The same layer may be unpacked by now, further down.
+        let there = if lowest == index { None } else { intake.has(layers, index).await? };
+        notes[index] = match there {
+            Some(there) => there,
+            None => intake.unpack(layers, index, blob.copy()?).await?,
+        };
         report.stage(index, Stage::Done);
-        at += 1;
+        if missing[at + 1..].iter().any(|above| same_blob(&layers[*above], &layers[index])) {
+            fetched.insert(lowest, blob);
+        } else {
+            blob.partial.remove();
+        }
     }
     Ok(notes)
+}
+
+fn same_blob(one: &LayerRecord, other: &LayerRecord) -> bool {
+    (&one.digest, one.size) == (&other.digest, other.size)
 }
 
 async fn fetch<L: LayerStore>(

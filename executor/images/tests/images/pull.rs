@@ -36,6 +36,22 @@ async fn an_image_comes_once_and_layer_by_layer() {
     place.is_whole().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn repeated_layer_is_fetched_once() {
+    for _ in 0..20 {
+        let fake = Fake::honest().await;
+        fake.put_image("1", &[b"empty", b"base", b"empty", b"top", b"empty", b"empty"]);
+        let place = Place::new();
+        let reference = fake.reference(":1");
+        let pull = tokio::time::timeout(std::time::Duration::from_secs(60), place.pull(&reference));
+        let record = pull.await.expect("the pull ends").unwrap();
+        assert_eq!(record.layers.len(), 6);
+        assert_eq!(fake.count("/blobs/"), 4, "a configuration and three layers");
+        assert_eq!(place.partials(), Vec::<String>::new());
+        place.is_whole().await;
+    }
+}
+
 #[tokio::test]
 async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
     let fake = Fake::honest().await;
