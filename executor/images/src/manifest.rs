@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use executor_core::image::{Algorithm, Digest, LAYERS_MAX};
+use executor_core::image::{Algorithm, Digest, LAYERS_MAX, read_configuration};
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
 use serde::Deserialize;
 
@@ -178,7 +178,7 @@ pub(crate) fn sniff_media_type(head: &[u8]) -> &'static str {
 
 /// A configuration, for this host.
 pub(crate) fn configuration(bytes: &[u8], host: &Host, what: &str) -> Result<ImageConfiguration, ImageError> {
-    let configuration: ImageConfiguration = serde_json::from_slice(bytes).map_err(|error| ImageError::Malformed {
+    let configuration = read_configuration(bytes).map_err(|error| ImageError::Malformed {
         what: format!("the configuration of {what}"),
         why: error.to_string(),
     })?;

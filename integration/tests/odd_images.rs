@@ -1,0 +1,42 @@
+//! Images that the specification allows and common build tools seldom write, run in containers.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use integration::cli::run;
+use integration::daemon::Daemon;
+use integration::images::{HandmadeLayer, HandmadeLayout};
+use serde_json::json;
+
+/// The layers of a repeated WORKDIR, COPY or ENV: the same empty archive several times.
+#[test]
+fn image_with_repeated_layers_runs() {
+    let (busybox, empty) = (HandmadeLayer::busybox(), HandmadeLayer::default());
+    let file = HandmadeLayer::default().file("f", "x");
+    let layers = [busybox, empty.clone(), file.clone(), empty.clone(), file, empty];
+    let layout = HandmadeLayout::of_image(&json!({"Cmd": ["echo", "ok"]}), &layers);
+    let daemon = Daemon::start();
+    let ran = run(&daemon.socket(), &["run", &layout.reference()]);
+    assert_eq!((ran.status, &*ran.stdout), (0, "ok\n"), "{ran:?}");
+    // As a volume, where the tree is mounted without an upper directory.
+    let volume = format!("type=image,source={},target=/v", layout.reference());
+    let ran = run(&daemon.socket(), &["run", "--mount", &volume, &layout.reference(), "cat", "/v/f"]);
+    assert_eq!((ran.status, &*ran.stdout), (0, "x"), "{ran:?}");
+}
+
+/// `ENTRYPOINT [""]` resets the entrypoint of the image below, and Docker reads a string in the place of a list.
+#[test]
+fn entrypoint_of_empty_string_runs_cmd() {
+    let daemon = Daemon::start();
+    for (config, expected) in [
+        (json!({"Entrypoint": [""], "Cmd": ["echo", "ok"]}), "ok\n"),
+        (json!({"Entrypoint": "", "Cmd": ["echo", "ok"]}), "ok\n"),
+        (json!({"Entrypoint": "echo", "Cmd": "a b"}), "a b\n"),
+    ] {
+        let layout = HandmadeLayout::of_image(&config, &[HandmadeLayer::busybox()]);
+        let ran = run(&daemon.socket(), &["run", &layout.reference()]);
+        assert_eq!((ran.status, &*ran.stdout), (0, expected), "{config}: {ran:?}");
+        let pulled = run(&daemon.socket(), &["image", "pull", "-q", &layout.reference()]);
+        let shown = run(&daemon.socket(), &["image", "inspect", pulled.stdout.trim()]);
+        assert_eq!(shown.status, 0, "{shown:?}");
+    }
+}
