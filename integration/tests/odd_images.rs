@@ -4,7 +4,7 @@
 
 use integration::cli::run;
 use integration::daemon::Daemon;
-use integration::images::{HandmadeLayer, HandmadeLayout};
+use integration::images::{HandmadeLayer, HandmadeLayout, arch};
 use serde_json::json;
 
 /// The layers of a repeated WORKDIR, COPY or ENV: the same empty archive several times.
@@ -39,4 +39,24 @@ fn entrypoint_of_empty_string_runs_cmd() {
         let shown = run(&daemon.socket(), &["image", "inspect", pulled.stdout.trim()]);
         assert_eq!(shown.status, 0, "{shown:?}");
     }
+}
+
+/// An index may name no platforms and may list indexes: the configuration says what an image is for.
+#[test]
+fn index_without_platforms_runs_the_hosts_image() {
+    let layers = [HandmadeLayer::busybox()];
+    let layout = HandmadeLayout::new();
+    let command = |word: &str| json!({"Cmd": ["echo", word]});
+    let foreign = layout.manifest("s390x", &command("foreign"), &layers);
+    let ours = layout.manifest(arch(), &command("ours"), &layers);
+    let inner = layout.index(&[foreign.clone(), ours]);
+    let outer = layout.index(&[foreign.clone(), inner]);
+    layout.set_index(&[outer]);
+    let daemon = Daemon::start();
+    let ran = run(&daemon.socket(), &["run", &layout.reference()]);
+    assert_eq!((ran.status, &*ran.stdout), (0, "ours\n"), "{ran:?}");
+    let nothing = layout.index(&[foreign]);
+    layout.set_index(&[nothing]);
+    let ran = run(&daemon.socket(), &["run", &layout.reference()]);
+    assert!(ran.status == 125 && ran.stderr.contains("only for linux/s390x"), "{ran:?}");
 }

@@ -9,6 +9,7 @@ use executor_core::image::{Algorithm, Digest, ImageReference, Repository, Select
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::choice::{Candidate, Search};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash;
@@ -25,8 +26,6 @@ use crate::store::ingest::Partial;
 
 /// Blobs of an image that are fetched at once.
 const PARALLEL: usize = 3;
-/// Maximum number of indexes on the way to a manifest.
-const INDEXES_MAX: usize = 2;
 
 /// A blob that came whole.
 struct Fetched {
@@ -78,24 +77,28 @@ pub(crate) async fn documents(
     image_bytes_max: u64,
     what: &str,
 ) -> Result<(Documents, Chain), ImageError> {
-    let mut chain = Chain::new();
-    let mut wanted = selector.wanted();
-    let (mut declared, mut size, mut index_digest) = (selector.digest().cloned(), None, None);
-    for _ in 0..=INDEXES_MAX {
+    let mut search = Search::new(Host::here(), what);
+    let mut candidate: Option<Candidate> = None;
+    loop {
+        let wanted = candidate.as_ref().map_or_else(|| selector.wanted(), |entry| entry.digest.to_string());
+        let declared = candidate.as_ref().map(|entry| &entry.digest).or_else(|| selector.digest()).cloned();
         let document = registry.manifest(&wanted, what).await?;
-        let digest = declared.clone().unwrap_or_else(|| hash::digest(Algorithm::Sha256, &document.bytes));
-        if let Some(size) = size {
-            hash::check_size(size, &document.bytes, &format!("the manifest {digest} of {what}"))?;
+        let digest = declared.unwrap_or_else(|| hash::digest(Algorithm::Sha256, &document.bytes));
+        if let Some(entry) = &candidate {
+            hash::check_size(entry.size, &document.bytes, &format!("the manifest {digest} of {what}"))?;
         }
         hash::check_digest(&digest, &document.bytes, &format!("the manifest of {what}"))?;
-        chain.push((digest.clone(), document.bytes.clone()));
+        let mut chain = candidate.as_ref().map(|entry| Chain::clone(&entry.indexes)).unwrap_or_default();
         match manifest::parse(&document.bytes, &document.content_type, what)? {
+            Manifest::Image(image) if candidate.is_some() && !manifest::is_image(&image) => {}
             Manifest::Image(image) => {
                 let (config_digest, config_size) = manifest::digest_and_size(image.config(), what)?;
                 let config_what = format!("the configuration of {what}");
                 let config = registry.small_blob(&config_digest.to_string(), &config_what).await?.bytes;
                 hash::check_size(config_size, &config, &config_what)?;
                 hash::check_digest(&config_digest, &config, &config_what)?;
+                let mut index_digest = chain.first().map(|(digest, _)| digest.clone());
+                chain.push((digest.clone(), document.bytes.clone()));
                 // An image is known by its SHA-256, also where it was asked for by another.
                 let known = hash::digest(Algorithm::Sha256, &document.bytes);
                 if known != digest {
@@ -103,19 +106,18 @@ pub(crate) async fn documents(
                     index_digest.get_or_insert(digest);
                 }
                 let manifest = (known, document.bytes);
-                let documents = Documents::of(manifest, index_digest, (config_digest, config), image_bytes_max, what)?;
-                return Ok((documents, chain));
+                match Documents::of(manifest, index_digest, (config_digest, config), image_bytes_max, what) {
+                    Ok(documents) => return Ok((documents, chain)),
+                    Err(error) => search.pass_over(error)?,
+                }
             }
             Manifest::Index(index) => {
-                let (digest_inside, size_inside) =
-                    manifest::digest_and_size(manifest::choose(&index, &Host::here(), what)?, what)?;
-                index_digest.get_or_insert(digest);
-                wanted = digest_inside.to_string();
-                (declared, size) = (Some(digest_inside), Some(size_inside));
+                chain.push((digest, document.bytes));
+                search.add(&index, chain)?;
             }
         }
+        candidate = Some(search.next()?);
     }
-    Err(ImageError::Unsupported { what: what.to_owned(), why: "its indexes are nested too deeply".into() })
 }
 
 /// Fetches the missing blobs in parallel, each once, and has the layers unpacked from the bottom up.
