@@ -60,3 +60,33 @@ fn index_without_platforms_runs_the_hosts_image() {
     let ran = run(&daemon.socket(), &["run", &layout.reference()]);
     assert!(ran.status == 125 && ran.stderr.contains("only for linux/s390x"), "{ran:?}");
 }
+
+/// /etc as a link within the image is followed; a link that leads to a volume is not, and `run` prints a warning.
+#[test]
+fn etc_as_link_gets_files_of_names() {
+    let image = |target: &str| {
+        let layer = HandmadeLayer::busybox().directory("usr").directory("usr/etc").directory("data");
+        let layer = layer.directory("data/etc").symlink("etc", target);
+        HandmadeLayout::of_image(&json!({"Cmd": ["cat", "/etc/resolv.conf", "/usr/etc/hostname"]}), &[layer])
+    };
+    let daemon = Daemon::start();
+    let agent = |arguments: &[&str], reference: &str| {
+        run(&daemon.socket(), &[&["run", "--dns", "192.0.2.7", "--hostname", "h"], arguments, &[reference]].concat())
+    };
+    for target in ["usr/etc", "/usr/etc", "../../usr/etc"] {
+        let layout = image(target);
+        let ran = agent(&[], &layout.reference());
+        assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "nameserver 192.0.2.7\nh\n", ""), "{target}: {ran:?}");
+    }
+    for (target, arguments) in [
+        ("usr/none", &[][..]),
+        ("/data", &["--mount", "type=empty,target=/data"]),
+        ("/data/etc", &["--tmpfs", "/data"]),
+        ("/proc/self/root/tmp", &[]),
+    ] {
+        let layout = image(target);
+        let ran = agent(arguments, &layout.reference());
+        assert_ne!(ran.status, 0, "{target}: {ran:?}");
+        assert!(ran.stderr.contains("warning: rootfs: /etc/resolv.conf is the image's: "), "{target}: {ran:?}");
+    }
+}
