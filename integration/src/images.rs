@@ -4,6 +4,7 @@ mod app;
 mod debian;
 mod furnish;
 mod gate;
+mod handmade;
 mod holding;
 mod registry;
 
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 pub use debian::CHANGED;
 pub use furnish::{change, change_again, furnish, mode};
 pub use gate::Gate;
+pub use handmade::{HandmadeLayer, HandmadeLayout, arch};
 pub use holding::Holding;
 pub use registry::{PASSWORD, Registry, USER};
 

@@ -1,6 +1,6 @@
 //! Images: the table of `image ls`, `image inspect`, and how far a pull is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 use executor_client::v1::pull_progress::Stage;
@@ -232,7 +232,9 @@ impl Bars {
     /// Shows what is new; the answer are lines for where there is no terminal.
     pub(crate) fn show(&mut self, progress: &PullProgress) -> Vec<String> {
         let mut lines = Vec::new();
-        for layer in &progress.layers {
+        let mut shown = HashSet::new();
+        // A repeated layer is fetched once: its lowest place has the progress.
+        for layer in progress.layers.iter().filter(|layer| shown.insert(&layer.digest)) {
             let id = plain(&short(&layer.digest));
             let bars = self.bars.as_ref();
             let (bar, before) = self
@@ -293,6 +295,17 @@ mod tests {
         assert_eq!(bars.show(&at(Stage::Fetching, 5)), ["0123456789ab: fetching (2 KiB)"]);
         assert_eq!(bars.show(&at(Stage::Fetching, 50)), Vec::<String>::new());
         assert_eq!(bars.show(&at(Stage::Done, 2048)), ["0123456789ab: done (2 KiB)"]);
+    }
+
+    #[test]
+    fn repeated_layer_has_one_line_per_stage() {
+        let layer =
+            |stage: Stage| Layer { digest: "sha256:0123456789abcdef".into(), size: 1, done: 0, stage: stage.into() };
+        let layers = vec![layer(Stage::Fetching), layer(Stage::Waiting)];
+        let progress = PullProgress { digest: String::new(), layers };
+        let mut bars = Bars::new(false);
+        assert_eq!(bars.show(&progress), ["0123456789ab: fetching (1 byte)"]);
+        assert_eq!(bars.show(&progress), Vec::<String>::new());
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod policy;
 mod reference;
 mod signal;
 
-pub use defaults::{Command, ConfigError, ImageDefaults, NoCommand};
+pub use defaults::{Command, ConfigError, ImageDefaults, NoCommand, read_configuration};
 pub use digest::{Algorithm, BadDigest, DiffId, Digest};
 pub use policy::{BadPattern, BadRules, Forbidden, ImagePolicy, ImageRules, RepositoryPattern, repository_patterns};
 pub use reference::{BadReference, Fault, ImageReference, Repository, Selector};

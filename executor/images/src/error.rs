@@ -106,7 +106,7 @@ pub enum ImageError {
         what: String,
     },
     /// The image is not for this machine's platform.
-    #[error("{what} is not available for {wanted}, only for {}", .there.join(", "))]
+    #[error("{what} is not available for {wanted}{}", only_for(.there))]
     NoPlatform {
         /// The image.
         what: String,
@@ -315,4 +315,9 @@ impl ImageError {
             _ => false,
         }
     }
+}
+
+/// The platforms of an image, as the end of a sentence; an index may name none.
+fn only_for(there: &[String]) -> String {
+    if there.is_empty() { String::new() } else { format!(", only for {}", there.join(", ")) }
 }

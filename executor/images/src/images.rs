@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use executor_core::image::{ImageDefaults, ImageReference, Repository};
+use executor_core::image::{ImageDefaults, ImageReference, Repository, read_configuration};
 use executor_registry_auth::{Credentials, FILE_MAX, from_docker_config};
 use zeroize::Zeroizing;
 
@@ -225,7 +225,7 @@ impl<L: LayerStore> Images<L> {
             store.document(&wanted.config_digest)
         })
         .await?;
-        let parsed = serde_json::from_slice(&configuration).map_err(|error| ImageError::Malformed {
+        let parsed = read_configuration(&configuration).map_err(|error| ImageError::Malformed {
             what: format!("the configuration of image {}", record.digest),
             why: error.to_string(),
         })?;

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
+mod choice;
 mod documents;
 pub mod error;
 mod hash;

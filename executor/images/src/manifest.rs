@@ -3,9 +3,7 @@
 //! OCI's and Docker's (version 2, schema 2) forms are the same but for their names. A document that could be read as two
 //! kinds is refused: whoever looked at it before us may have read it as the other one.
 
-use std::collections::BTreeSet;
-
-use executor_core::image::{Algorithm, Digest, LAYERS_MAX};
+use executor_core::image::{Algorithm, Digest, LAYERS_MAX, read_configuration};
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
 use serde::Deserialize;
 
@@ -20,8 +18,6 @@ const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+
 /// Media types that are requested from a registry.
 pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
-/// Maximum number of images of an index.
-const MANIFESTS_MAX: usize = 1000;
 
 /// Layers as they are handed on, in OCI's spelling.
 const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -77,27 +73,6 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
         true => Manifest::Index(Box::new(serde_json::from_slice(bytes).map_err(read)?)),
         false => Manifest::Image(Box::new(serde_json::from_slice(bytes).map_err(read)?)),
     })
-}
-
-/// The entry of an index that fits this host best.
-pub(crate) fn choose<'a>(index: &'a ImageIndex, host: &Host, what: &str) -> Result<&'a Descriptor, ImageError> {
-    let manifests = index.manifests();
-    if manifests.len() > MANIFESTS_MAX {
-        let (what, is) = (what.to_owned(), manifests.len() as u64);
-        return Err(ImageError::TooLarge { what, is, most: MANIFESTS_MAX as u64, unit: "images" });
-    }
-    let rank = |descriptor: &Descriptor| {
-        let platform = descriptor.platform().as_ref()?;
-        host.rank(platform.os(), platform.architecture(), platform.variant().as_deref())
-    };
-    let best = manifests.iter().filter_map(|descriptor| Some((rank(descriptor)?, descriptor)));
-    if let Some((_, best)) = best.min_by_key(|(rank, _)| *rank) {
-        return Ok(best);
-    }
-    let there = manifests.iter().filter_map(|descriptor| descriptor.platform().as_ref()).map(platform::of_index);
-    // Signatures and attestations are there for `unknown/unknown`.
-    let there: BTreeSet<String> = there.filter(|platform| !platform.contains("unknown")).take(32).collect();
-    Err(ImageError::NoPlatform { what: what.to_owned(), wanted: host.to_string(), there: there.into_iter().collect() })
 }
 
 /// The digest and size that a descriptor names.
@@ -176,9 +151,16 @@ pub(crate) fn sniff_media_type(head: &[u8]) -> &'static str {
     }
 }
 
+/// Returns true if the configuration of a manifest is an image's; a signature or another artifact has one of its own.
+pub(crate) fn is_image(manifest: &ImageManifest) -> bool {
+    const TYPES: [&str; 2] =
+        ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+    TYPES.contains(&manifest.config().media_type().as_ref())
+}
+
 /// A configuration, for this host.
 pub(crate) fn configuration(bytes: &[u8], host: &Host, what: &str) -> Result<ImageConfiguration, ImageError> {
-    let configuration: ImageConfiguration = serde_json::from_slice(bytes).map_err(|error| ImageError::Malformed {
+    let configuration = read_configuration(bytes).map_err(|error| ImageError::Malformed {
         what: format!("the configuration of {what}"),
         why: error.to_string(),
     })?;

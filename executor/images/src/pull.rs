@@ -1,12 +1,15 @@
 //! Pulls of images from a registry to the store: index, manifest, configuration, layers, record, in this order.
 
+use std::collections::HashMap;
 use std::fs::File;
+use std::io::Seek as _;
 use std::sync::Arc;
 
 use executor_core::image::{Algorithm, Digest, ImageReference, Repository, Selector};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::choice::{Candidate, Search};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash;
@@ -23,13 +26,21 @@ use crate::store::ingest::Partial;
 
 /// Blobs of an image that are fetched at once.
 const PARALLEL: usize = 3;
-/// Maximum number of indexes on the way to a manifest.
-const INDEXES_MAX: usize = 2;
 
 /// A blob that came whole.
 struct Fetched {
     file: File,
     partial: Arc<Partial>,
+}
+
+impl Fetched {
+    /// Returns another descriptor of the file, at its start.
+    fn copy(&self) -> Result<File, ImageError> {
+        let io = |error| ImageError::io("read", self.partial.path(), error);
+        let mut file = self.file.try_clone().map_err(io)?;
+        file.rewind().map_err(io)?;
+        Ok(file)
+    }
 }
 
 /// Fetches an image.
@@ -66,24 +77,28 @@ pub(crate) async fn documents(
     image_bytes_max: u64,
     what: &str,
 ) -> Result<(Documents, Chain), ImageError> {
-    let mut chain = Chain::new();
-    let mut wanted = selector.wanted();
-    let (mut declared, mut size, mut index_digest) = (selector.digest().cloned(), None, None);
-    for _ in 0..=INDEXES_MAX {
+    let mut search = Search::new(Host::here(), what);
+    let mut candidate: Option<Candidate> = None;
+    loop {
+        let wanted = candidate.as_ref().map_or_else(|| selector.wanted(), |entry| entry.digest.to_string());
+        let declared = candidate.as_ref().map(|entry| &entry.digest).or_else(|| selector.digest()).cloned();
         let document = registry.manifest(&wanted, what).await?;
-        let digest = declared.clone().unwrap_or_else(|| hash::digest(Algorithm::Sha256, &document.bytes));
-        if let Some(size) = size {
-            hash::check_size(size, &document.bytes, &format!("the manifest {digest} of {what}"))?;
+        let digest = declared.unwrap_or_else(|| hash::digest(Algorithm::Sha256, &document.bytes));
+        if let Some(entry) = &candidate {
+            hash::check_size(entry.size, &document.bytes, &format!("the manifest {digest} of {what}"))?;
         }
         hash::check_digest(&digest, &document.bytes, &format!("the manifest of {what}"))?;
-        chain.push((digest.clone(), document.bytes.clone()));
+        let mut chain = candidate.as_ref().map(|entry| Chain::clone(&entry.indexes)).unwrap_or_default();
         match manifest::parse(&document.bytes, &document.content_type, what)? {
+            Manifest::Image(image) if candidate.is_some() && !manifest::is_image(&image) => {}
             Manifest::Image(image) => {
                 let (config_digest, config_size) = manifest::digest_and_size(image.config(), what)?;
                 let config_what = format!("the configuration of {what}");
                 let config = registry.small_blob(&config_digest.to_string(), &config_what).await?.bytes;
                 hash::check_size(config_size, &config, &config_what)?;
                 hash::check_digest(&config_digest, &config, &config_what)?;
+                let mut index_digest = chain.first().map(|(digest, _)| digest.clone());
+                chain.push((digest.clone(), document.bytes.clone()));
                 // An image is known by its SHA-256, also where it was asked for by another.
                 let known = hash::digest(Algorithm::Sha256, &document.bytes);
                 if known != digest {
@@ -91,22 +106,24 @@ pub(crate) async fn documents(
                     index_digest.get_or_insert(digest);
                 }
                 let manifest = (known, document.bytes);
-                let documents = Documents::of(manifest, index_digest, (config_digest, config), image_bytes_max, what)?;
-                return Ok((documents, chain));
+                match Documents::of(manifest, index_digest, (config_digest, config), image_bytes_max, what) {
+                    Ok(documents) => return Ok((documents, chain)),
+                    Err(error) => search.pass_over(error)?,
+                }
             }
             Manifest::Index(index) => {
-                let (digest_inside, size_inside) =
-                    manifest::digest_and_size(manifest::choose(&index, &Host::here(), what)?, what)?;
-                index_digest.get_or_insert(digest);
-                wanted = digest_inside.to_string();
-                (declared, size) = (Some(digest_inside), Some(size_inside));
+                chain.push((digest, document.bytes));
+                search.add(&index, chain)?;
             }
         }
+        candidate = Some(search.next()?);
     }
-    Err(ImageError::Unsupported { what: what.to_owned(), why: "its indexes are nested too deeply".into() })
 }
 
-/// Fetches in parallel what is not there, and has it unpacked from the bottom up.
+/// Fetches the missing blobs in parallel, each once, and has the layers unpacked from the bottom up.
+///
+/// A repeated blob is fetched once, because its file belongs to one fetch at a time: a second fetch for a lower layer would wait
+/// for the file that waits to be unpacked above that layer.
 async fn layers<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     registry: &Arc<Registry>,
@@ -126,36 +143,51 @@ async fn layers<L: LayerStore>(
     }
     let permits = Arc::new(Semaphore::new(PARALLEL));
     let mut fetching = JoinSet::new();
-    for (at, index) in missing.iter().enumerate() {
-        let (digest, size) = (layers[*index].digest.clone(), layers[*index].size);
+    let first = |index: usize| missing.iter().copied().find(|other| same_blob(&layers[*other], &layers[index]));
+    for index in missing.iter().copied().filter(|index| first(*index) == Some(*index)) {
+        let (digest, size) = (layers[index].digest.clone(), layers[index].size);
         let wanted = BlobRequest { what: format!("layer {digest} of {what}"), digest, size };
         let (intake, registry, report) = (Arc::clone(intake), Arc::clone(registry), Arc::clone(report));
-        let (permits, index) = (Arc::clone(&permits), *index);
+        let permits = Arc::clone(&permits);
         fetching.spawn(async move {
             let _permit = permits.acquire().await;
-            (at, fetch(&intake, &registry, &wanted, index, &report).await)
+            (index, fetch(&intake, &registry, &wanted, index, &report).await)
         });
     }
-    let mut fetched: Vec<Option<Fetched>> = missing.iter().map(|_| None).collect();
-    let mut at = 0;
-    while at < missing.len() {
-        let Some(Fetched { file, partial }) = fetched[at].take() else {
-            let (at, result) = match fetching.join_next().await {
+    // By the lowest layer that has the blob.
+    let mut fetched: HashMap<usize, Fetched> = HashMap::new();
+    for (at, index) in missing.iter().copied().enumerate() {
+        let lowest = first(index).unwrap_or(index);
+        let blob = loop {
+            if let Some(blob) = fetched.remove(&lowest) {
+                break blob;
+            }
+            let (other, result) = match fetching.join_next().await {
                 Some(Ok(done)) => done,
                 Some(Err(error)) => return Err(ImageError::Internal(error.to_string())),
                 None => return Err(ImageError::Internal("a layer was lost".into())),
             };
-            fetched[at] = Some(result?);
-            continue;
+            fetched.insert(other, result?);
         };
-        let index = missing[at];
         report.stage(index, Stage::Unpacking);
-        notes[index] = intake.unpack(layers, index, file).await?;
-        partial.remove();
+        // The same layer may be unpacked by now, further down.
+        let there = if lowest == index { None } else { intake.has(layers, index).await? };
+        notes[index] = match there {
+            Some(there) => there,
+            None => intake.unpack(layers, index, blob.copy()?).await?,
+        };
         report.stage(index, Stage::Done);
-        at += 1;
+        if missing[at + 1..].iter().any(|above| same_blob(&layers[*above], &layers[index])) {
+            fetched.insert(lowest, blob);
+        } else {
+            blob.partial.remove();
+        }
     }
     Ok(notes)
+}
+
+fn same_blob(one: &LayerRecord, other: &LayerRecord) -> bool {
+    (&one.digest, one.size) == (&other.digest, other.size)
 }
 
 async fn fetch<L: LayerStore>(

@@ -23,12 +23,15 @@ use hyper::{Method, StatusCode};
 use tokio::sync::Mutex;
 
 use crate::error::ImageError;
+use crate::hash;
 use crate::manifest;
 use auth::Authorization;
 use executor_http::{Answer, Body, BodyError, Client, Destinations, HttpError, HttpRequest, Origin, RequestBody};
 
 /// Maximum number of redirects of one request.
 const REDIRECTS_MAX: usize = 5;
+/// Header with the digest of a document (distribution specification).
+const CONTENT_DIGEST: &str = "docker-content-digest";
 /// Docker's registry has another name than its images.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 /// Attempts at a document before its failure is reported, and the pauses between them.
@@ -79,6 +82,8 @@ impl fmt::Display for Identity {
 pub(crate) struct Document {
     pub(crate) bytes: Vec<u8>,
     pub(crate) content_type: String,
+    /// Digest that the registry declares (`Docker-Content-Digest`); `None` if it declares none.
+    pub(crate) declared: Option<String>,
 }
 
 impl Registry {
@@ -106,10 +111,19 @@ impl Registry {
         }
     }
 
-    /// A manifest or an index, by tag or digest.
+    /// A manifest or an index, by tag or digest. A digest that the registry declares must be the document's: a cache or a proxy
+    /// on the way may have answered with another document.
     pub(crate) async fn manifest(&self, wanted: &str, what: &str) -> Result<Document, ImageError> {
         let path = format!("/v2/{}/manifests/{wanted}", self.repository);
-        self.document(&path, manifest::ACCEPTED, what).await
+        let document = self.document(&path, manifest::ACCEPTED, what).await?;
+        if let Some(declared) = &document.declared {
+            let digest: Digest = declared.trim().parse().map_err(|bad| ImageError::Malformed {
+                what: format!("the header Docker-Content-Digest of {what}"),
+                why: format!("a digest {bad}"),
+            })?;
+            hash::check_digest(&digest, &document.bytes, &format!("the manifest of {what} (Docker-Content-Digest)"))?;
+        }
+        Ok(document)
     }
 
     /// The index of what refers to a digest (distribution specification 1.1). A registry that does not know the question has
@@ -175,11 +189,13 @@ impl Registry {
         }
         let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let content_type = content_type.split(';').next().unwrap_or_default().trim().to_owned();
+        let digest =
+            answer.headers.get(CONTENT_DIGEST).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let mut bytes = Vec::new();
         loop {
             match answer.body.next().await {
                 Ok(Some(data)) => bytes.extend_from_slice(&data),
-                Ok(None) => return Ok(Document { bytes, content_type }),
+                Ok(None) => return Ok(Document { bytes, content_type, declared: digest }),
                 Err(BodyError::Ended) => {
                     let got = bytes.len() as u64;
                     let declared = declared.unwrap_or(got);

@@ -67,7 +67,8 @@ pub struct Store {
 /// Layers that are there, opened.
 #[derive(Debug)]
 pub struct Opened {
-    /// Their trees, bottom first. What an opaque root hides is left out.
+    /// Their trees, bottom first and each once: trees that an opaque root hides are left out, and so are the lower
+    /// occurrences of a repeated tree.
     pub dirs: Vec<OwnedFd>,
     /// The root directory as the uppermost layer that describes it does, as the numbers of `stat`; `None` where none does.
     pub root: Option<fs::Metadata>,
@@ -118,10 +119,17 @@ impl Store {
 
     /// Opens the layers of an image, bottom first.
     ///
+    /// An image may list a layer twice, as two build steps that change nothing do. overlayfs answers `ELOOP` to a tree that
+    /// is listed twice, so only the uppermost occurrence is kept. The result is the same: at each path the upper occurrence
+    /// either ends the lookup (a file, a whiteout, an opaque directory), which then never reaches the lower one, or it is a
+    /// directory with the same entries and attributes. A layer that depends on the layers below it can be two trees; these
+    /// are both kept.
+    ///
     /// # Errors
     /// One is not there; the disk.
     pub fn open(&self, layers: &[DiffId]) -> Result<Opened, UnpackError> {
         let mut opened = Opened { dirs: Vec::new(), root: None, warnings: Vec::new() };
+        let mut paths: Vec<PathBuf> = Vec::new(); // one for each of `opened.dirs`
         for (index, layer) in layers.iter().enumerate() {
             let failed = || format!("layer {layer}");
             let path = self.find(layer, &layers[..index]).ok_or(UnpackError::Parent(*layer))?;
@@ -129,12 +137,19 @@ impl Store {
             let dir = open_dir(&path.join(TREE)).context(failed)?;
             if about.opaque {
                 opened.dirs.clear();
+                paths.clear();
             }
-            opened.warnings.extend(about.warning.map(|warning| format!("layer {layer}: {warning}")));
+            if let Some(repeated) = paths.iter().position(|other| *other == path) {
+                opened.dirs.remove(repeated);
+                paths.remove(repeated);
+            }
+            let warning = about.warning.map(|warning| format!("layer {layer}: {warning}"));
+            opened.warnings.extend(warning.filter(|warning| !opened.warnings.contains(warning)));
             if about.root {
                 opened.root = Some(fs::metadata(path.join(TREE)).context(failed)?);
             }
             opened.dirs.push(dir);
+            paths.push(path);
         }
         Ok(opened)
     }

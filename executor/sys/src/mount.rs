@@ -193,13 +193,15 @@ pub enum Follow {
     NoLinks,
     /// Symbolic links are followed, as if `root` were `/`.
     LinksWithinRoot,
+    /// Symbolic links are followed, as if `root` were `/`, but not into another mount.
+    LinksWithinMount,
 }
 
 /// Opens `path` as if `root` were the root directory: nothing on the way leads out of it, neither `..` nor an
 /// absolute link, nor a link of /proc.
 ///
 /// # Errors
-/// `ELOOP` where a link is not allowed; else as open does.
+/// `ELOOP` where a link is not allowed, `EXDEV` where another mount is not; else as open does.
 pub fn open_in_root(
     root: BorrowedFd<'_>,
     path: &Path,
@@ -208,8 +210,10 @@ pub fn open_in_root(
     follow: Follow,
 ) -> io::Result<OwnedFd> {
     let mut resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    if follow == Follow::NoLinks {
-        resolve |= ResolveFlags::NO_SYMLINKS;
+    match follow {
+        Follow::NoLinks => resolve |= ResolveFlags::NO_SYMLINKS,
+        Follow::LinksWithinRoot => {}
+        Follow::LinksWithinMount => resolve |= ResolveFlags::NO_XDEV,
     }
     let path = path.strip_prefix("/").unwrap_or(path);
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };

@@ -8,6 +8,7 @@ mod change;
 mod forged;
 mod reader;
 mod refused;
+mod watched;
 mod writable;
 
 use std::fs;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use oci_spec::image::ImageConfiguration;
+use serde_json::Value;
 
 use super::signal::parse_signal;
 use crate::limits::{ARG_TOTAL_MAX, LIST_MAX, PATH_MAX};
@@ -73,7 +74,11 @@ impl ImageDefaults {
         let mut found = Vec::new();
         let list = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let (entrypoint, cmd) = (list(config.entrypoint()), list(config.cmd()));
+        let (mut entrypoint, cmd) = (list(config.entrypoint()), list(config.cmd()));
+        // `ENTRYPOINT [""]` resets the entrypoint of the image below: Docker runs Cmd then.
+        if entrypoint == [""] {
+            entrypoint.clear();
+        }
         strings("Entrypoint", &entrypoint, &mut found);
         strings("Cmd", &cmd, &mut found);
         let env = list(config.env());
@@ -144,6 +149,25 @@ impl ImageDefaults {
     pub fn env_under<'a>(&'a self, used: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = &'a (String, String)> {
         self.env.iter().filter(move |(name, _)| !used(name))
     }
+}
+
+/// Reads a configuration. Entrypoint and Cmd may be a string in the place of a list, as Docker reads them: a list of that one
+/// string.
+///
+/// # Errors
+/// Returns the error of the JSON reader if the document is not a configuration.
+pub fn read_configuration(bytes: &[u8]) -> Result<ImageConfiguration, serde_json::Error> {
+    serde_json::from_slice(bytes).or_else(|error| {
+        let Ok(mut document) = serde_json::from_slice::<Value>(bytes) else { return Err(error) };
+        let mut is_changed = false;
+        for field in ["Entrypoint", "Cmd"] {
+            if let Some(value) = document.pointer_mut(&format!("/config/{field}")).filter(|value| value.is_string()) {
+                *value = Value::Array(vec![value.take()]);
+                is_changed = true;
+            }
+        }
+        if is_changed { serde_json::from_value(document) } else { Err(error) }
+    })
 }
 
 /// Bounds of a list of strings that become arguments or variables.
@@ -253,6 +277,54 @@ mod tests {
         let under: Vec<_> = defaults.env_under(|name| name == "A").map(|(name, _)| &**name).collect();
         assert_eq!(under, ["PATH", "B", "C"]);
         assert_eq!(of("null").unwrap(), ImageDefaults::default());
+    }
+
+    /// What Docker makes of null, `[]`, `[""]`, `""` and a plain string in each list of a configuration.
+    #[test]
+    fn lists_of_configuration_are_read_as_docker_does() {
+        let read = |config: &str| {
+            let json = format!(
+                r#"{{"architecture":"amd64","os":"linux","config":{config},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#
+            );
+            read_configuration(json.as_bytes()).ok().map(|read| read.config().clone().unwrap_or_default())
+        };
+        for (field, value, expected) in [
+            ("Entrypoint", "null", Some(None)),
+            ("Entrypoint", "[]", Some(Some(vec![]))),
+            ("Entrypoint", r#"[""]"#, Some(Some(vec![""]))),
+            ("Entrypoint", r#""""#, Some(Some(vec![""]))),
+            ("Entrypoint", r#""/e""#, Some(Some(vec!["/e"]))),
+            ("Cmd", "null", Some(None)),
+            ("Cmd", r#""/c x""#, Some(Some(vec!["/c x"]))),
+            ("Cmd", "7", None),
+            ("Env", "null", Some(None)),
+            ("Env", r#""A=1""#, None),
+            ("Volumes", "null", Some(None)),
+            ("Volumes", "{}", Some(Some(vec![]))),
+            ("Volumes", r#"["/v"]"#, None),
+        ] {
+            let got = read(&format!(r#"{{"{field}":{value}}}"#)).map(|config| match field {
+                "Entrypoint" => config.entrypoint().clone(),
+                "Cmd" => config.cmd().clone(),
+                "Env" => config.env().clone(),
+                _ => config.volumes().clone(),
+            });
+            let expected = expected.map(|list| list.map(|list| list.into_iter().map(str::to_owned).collect()));
+            assert_eq!(got, expected, "{field} {value}");
+        }
+        let other = read(r#"{"Labels":null,"ExposedPorts":null,"User":null,"WorkingDir":null,"StopSignal":null}"#);
+        assert!(other.is_some() && read("null").is_some());
+    }
+
+    #[test]
+    fn entrypoint_of_empty_string_counts_as_none() {
+        for entrypoint in ["null", "[]", r#"[""]"#] {
+            let defaults = of(&format!(r#"{{"Entrypoint":{entrypoint},"Cmd":["/c","d"]}}"#)).unwrap();
+            let command = defaults.command(String::new(), Vec::new(), |_| false).unwrap();
+            assert_eq!((&*command.path, &*command.args), ("/c", &["d".to_owned()][..]), "{entrypoint}");
+        }
+        let none = of(r#"{"Entrypoint":[""],"Cmd":[]}"#).unwrap();
+        assert_eq!(none.command(String::new(), Vec::new(), |_| false), Err(NoCommand::Missing));
     }
 
     #[test]

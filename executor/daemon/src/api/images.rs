@@ -120,7 +120,7 @@ impl Images for ImageService {
         let broken = |why: String| {
             Problem::new(Kind::Corrupt, format!("malformed configuration of image {}: {why}", record.digest))
         };
-        let parsed = serde_json::from_slice(&json).map_err(|error| broken(error.to_string()))?;
+        let parsed = executor_core::image::read_configuration(&json).map_err(|error| broken(error.to_string()))?;
         let defaults = ImageDefaults::of(&parsed).map_err(|error| broken(error.to_string()))?;
         let config_json = String::from_utf8(json).map_err(|error| broken(error.to_string()))?;
         let (image, config) = (Some(image(&record)), Some(config(defaults)));

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use executor_core::image::Digest;
 use oci_spec::image::{Descriptor, ImageIndex};
@@ -10,16 +11,16 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use super::{FoundImage, Section, Source, required};
+use crate::choice::{self, Candidate, Search};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
+use crate::pull::Chain;
 
 /// File that names the images.
 pub(super) const INDEX: &str = "index.json";
-/// Maximum number of indexes on the way to a manifest.
-const INDEXES_MAX: usize = 3;
 /// Annotations with an image's name (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
@@ -98,26 +99,34 @@ pub(super) fn find(
         executor_core::image::ImageReference::parse_short(name).ok().map(|reference| reference.to_string())
     });
     let names: Vec<String> = names.take(1).collect();
-    let (mut digest, mut size) = manifest::digest_and_size(&entry, what)?;
-    let mut index_digest = None;
-    for _ in 0..=INDEXES_MAX {
+    let (digest, size) = manifest::digest_and_size(&entry, what)?;
+    let mut candidate = Candidate { digest, size, indexes: Arc::default() };
+    let mut search = Search::new(Host::here(), what);
+    loop {
+        let Candidate { digest, size, indexes } = candidate;
         let bytes = blob(source, &digest, size, what)?;
         match manifest::parse(&bytes, "", what)? {
+            Manifest::Image(image) if !indexes.is_empty() && !manifest::is_image(&image) => {}
             Manifest::Image(image) => {
                 let (config_digest, config_size) = manifest::digest_and_size(image.config(), what)?;
                 let config = blob(source, &config_digest, config_size, what)?;
-                let documents =
-                    Documents::of((digest, bytes), index_digest, (config_digest, config), image_bytes_max, what)?;
-                let files = documents.layers.iter().map(|layer| path(&layer.digest)).collect();
-                return Ok(FoundImage { documents, files, names });
+                let index_digest = indexes.first().map(|(digest, _)| digest.clone());
+                match Documents::of((digest, bytes), index_digest, (config_digest, config), image_bytes_max, what) {
+                    Ok(documents) => {
+                        let files = documents.layers.iter().map(|layer| path(&layer.digest)).collect();
+                        return Ok(FoundImage { documents, files, names });
+                    }
+                    Err(error) => search.pass_over(error)?,
+                }
             }
             Manifest::Index(index) => {
-                index_digest.get_or_insert(digest);
-                (digest, size) = manifest::digest_and_size(manifest::choose(&index, &Host::here(), what)?, what)?;
+                let mut indexes = Chain::clone(&indexes);
+                indexes.push((digest, bytes));
+                search.add(&index, indexes)?;
             }
         }
+        candidate = search.next()?;
     }
-    Err(ImageError::Unsupported { what: what.to_owned(), why: "its indexes are nested too deeply".into() })
 }
 
 /// The entry of a name; without one the only entry, or the one for this host.
@@ -137,7 +146,7 @@ fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<
         ([], Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
         ([], None) => Err(unsupported("it contains no image".into())),
         (many, None) if many.iter().all(|descriptor| descriptor.platform().is_some()) => {
-            manifest::choose(index, &Host::here(), what)
+            choice::by_platform(many, &Host::here(), what)
         }
         (many, _) => Err(unsupported(format!("it contains {} images: name one of them", many.len()))),
     }

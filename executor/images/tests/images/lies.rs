@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use executor_images::ImageError;
 
-use crate::fake::{Asked, Content, Fake, REPOSITORY, Reply, config, manifest, sha256};
+use crate::fake::{Asked, Content, Fake, REPOSITORY, Reply, arch, config, manifest, sha256};
 use crate::shelf::Place;
 
 const LAYER: &[u8] = &[7; 5000];
@@ -38,6 +38,26 @@ async fn the_truth_is_believed() {
     let place = Place::new();
     place.pull(&fake.reference(":1")).await.unwrap();
     place.is_whole().await;
+}
+
+/// A digest that the registry declares of a manifest by tag is checked.
+#[tokio::test]
+async fn wrong_declared_digest_is_refused() {
+    let answer = |declared: fn(&[u8]) -> String| async move {
+        let image = manifest(config(&[LAYER], arch()).as_bytes(), &[LAYER]);
+        let fake = Fake::start(move |asked| {
+            let reply = Reply::ok(image.clone()).with("Docker-Content-Digest", declared(image.as_bytes()));
+            asked.path.ends_with("/manifests/1").then_some(reply)
+        })
+        .await;
+        fake.put_image("good", &[LAYER]);
+        Place::new().pull(&fake.reference(":1")).await.map(drop)
+    };
+    answer(sha256).await.unwrap();
+    let wrong = answer(|_| sha256(b"another")).await.unwrap_err();
+    assert!(matches!(&*wrong, ImageError::WrongDigest { .. }), "{wrong}");
+    let malformed = answer(|_| "sha256:no".into()).await.unwrap_err();
+    assert!(matches!(&*malformed, ImageError::Malformed { .. }), "{malformed}");
 }
 
 #[tokio::test]

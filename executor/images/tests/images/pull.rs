@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use executor_images::{ImageError, Policy, Stage};
 
-use crate::fake::{Fake, arch, sha256};
+use crate::fake::{Fake, arch, config, manifest, sha256};
 use crate::shelf::Place;
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 #[tokio::test]
 async fn an_image_comes_once_and_layer_by_layer() {
@@ -36,11 +38,27 @@ async fn an_image_comes_once_and_layer_by_layer() {
     place.is_whole().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn repeated_layer_is_fetched_once() {
+    for _ in 0..20 {
+        let fake = Fake::honest().await;
+        fake.put_image("1", &[b"empty", b"base", b"empty", b"top", b"empty", b"empty"]);
+        let place = Place::new();
+        let reference = fake.reference(":1");
+        let pull = tokio::time::timeout(std::time::Duration::from_secs(60), place.pull(&reference));
+        let record = pull.await.expect("the pull ends").unwrap();
+        assert_eq!(record.layers.len(), 6);
+        assert_eq!(fake.count("/blobs/"), 4, "a configuration and three layers");
+        assert_eq!(place.partials(), Vec::<String>::new());
+        place.is_whole().await;
+    }
+}
+
 #[tokio::test]
 async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
     let fake = Fake::honest().await;
     let ours = fake.put_image("ours", &[b"ours"]);
-    let other = fake.put_manifest("other", "application/vnd.oci.image.manifest.v1+json", b"{}");
+    let other = fake.put_manifest("other", MANIFEST, b"{}");
     let index = fake.put_index("multi", &[(&other, "s390x", 2), (&ours, arch(), fake.size_of("ours"))]);
     let place = Place::new();
     let record = place.pull(&fake.reference(":multi")).await.unwrap();
@@ -60,6 +78,36 @@ async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
         }
         other => panic!("{other}"),
     };
+}
+
+/// The configuration decides where an index names no platform, and an index may list indexes; documents that are no images
+/// are passed over.
+#[tokio::test]
+async fn index_without_platforms_is_searched() {
+    const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    let fake = Fake::honest().await;
+    let ours = fake.put_image("ours", &[b"ours"]);
+    let foreign = config(&[b"other"], "s390x");
+    fake.put_blob(foreign.as_bytes());
+    let foreign = fake.put_manifest("foreign", MANIFEST, manifest(foreign.as_bytes(), &[b"other"]).as_bytes());
+    let artifact = manifest(b"{}", &[b"x"]).replace("vnd.oci.image.config.v1", "vnd.oci.empty.v1");
+    let artifact = fake.put_manifest("artifact", MANIFEST, artifact.as_bytes());
+    let entry = |name: &str, media_type: &str, digest: &str| serde_json::json!({"mediaType": media_type, "digest": digest, "size": fake.size_of(name)});
+    let index = |tag: &str, entries: Vec<serde_json::Value>| {
+        let index = serde_json::json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).to_string();
+        fake.put_manifest(tag, INDEX, index.as_bytes())
+    };
+    let foreign = entry("foreign", MANIFEST, &foreign);
+    let inner = index("inner", vec![entry("artifact", MANIFEST, &artifact), entry("ours", MANIFEST, &ours)]);
+    let outer = index("outer", vec![foreign.clone(), entry("inner", INDEX, &inner)]);
+    let place = Place::new();
+    let record = place.pull(&fake.reference(":outer")).await.unwrap();
+    assert_eq!(record.digest.to_string(), ours);
+    assert_eq!(record.index_digest.map(|digest| digest.to_string()), Some(outer));
+    // Nothing fits: the error has what the configurations say.
+    index("none", vec![foreign]);
+    let error = place.pull(&fake.reference(":none")).await.unwrap_err();
+    assert!(matches!(&*error, ImageError::NoPlatform { there, .. } if *there == ["linux/s390x"]), "{error}");
 }
 
 #[tokio::test]

@@ -2,18 +2,19 @@
 //!
 //! The files are its own: whatever the image has in their places, a symbolic link to outside among it, is replaced in the
 //! container's writable layer, and the container may change them. The root is untrusted, so that every path is opened as
-//! if it were `/`, and no link is followed. What an image has that cannot be replaced stays, and a warning tells.
+//! if it were `/`. /etc itself may be a link within the root, and is followed if it leads to no other mount: a volume of the
+//! host stays as it is. What an image has that cannot be replaced stays, with a warning.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::cni::{Addresses, Dns};
-use executor_core::names;
 use executor_core::placement::{Entry, RootfsView};
 use executor_core::plan::{Network, Plan};
 use executor_core::protocol::Refused;
+use executor_core::{names, spec};
 use executor_sys::mount::{Follow, open_in_root};
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, openat, unlinkat};
 use rustix::io::Errno;
@@ -68,23 +69,46 @@ pub(super) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
 ///
 /// # Errors
 /// A full disk.
-pub(super) fn write(tree: &Tree, contents: &Contents, warnings: &mut Vec<String>) -> Result<(), Refused> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let dir = open_in_root(tree.root(), Path::new(ETC), flags, Mode::empty(), Follow::NoLinks);
+pub(super) fn write(tree: &Tree, plan: &Plan, contents: &Contents, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    let dir = open_dir(tree, plan);
     for (name, content) in NAMES.iter().zip(contents) {
         let written = match &dir {
             Ok(dir) => replace(dir.as_fd(), name, content.as_bytes()),
-            Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),
+            Err(error) => Err(match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(error.kind(), error.to_string()),
+            }),
         };
         match written {
             Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
                 return Err(failed(&format!("rootfs: /etc/{name}"), &error));
             }
-            Err(error) => warnings.push(format!("/etc/{name} is the image's: {}", plain(&error))),
+            Err(error) => warnings.push(format!("rootfs: /etc/{name} is the image's: {}", plain(&error))),
             Ok(()) => {}
         }
     }
     Ok(())
+}
+
+/// Opens the directory that /etc is or leads to.
+fn open_dir(tree: &Tree, plan: &Plan) -> io::Result<OwnedFd> {
+    let open =
+        |follow| open_in_root(tree.root(), Path::new(ETC), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), follow);
+    let dir = match open(Follow::NoLinks) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => open(Follow::LinksWithinMount)?,
+        dir => return dir,
+    };
+    // A file system that is mounted later would hide the files.
+    let path = |fd: BorrowedFd<'_>| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let (root, target) = (path(tree.root())?, path(dir.as_fd())?);
+    let inside = Path::new("/").join(target.strip_prefix(&root).map_err(io::Error::other)?);
+    match spec::fresh_mounts(plan).iter().find(|mount| inside.starts_with(mount)) {
+        Some(mount) => {
+            let why = format!("/etc leads to {}, which is a new file system", mount.display());
+            Err(io::Error::other(why))
+        }
+        None => Ok(dir),
+    }
 }
 
 /// Puts a new file in the place of whatever has this name, except a directory.

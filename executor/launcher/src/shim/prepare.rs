@@ -394,7 +394,7 @@ impl Assembled {
                     names::contents(&pod.record.plan, addresses.as_ref())?
                 }
             };
-            names::write(&tree, &contents, &mut warnings)?;
+            names::write(&tree, &record.plan, &contents, &mut warnings)?;
         }
         drop(tree); // not before: see `Tree`
         let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);

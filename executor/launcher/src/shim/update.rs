@@ -399,10 +399,10 @@ fn grow(host: &Host, volume: &Volume, plan: &Plan) -> Result<(), Refused> {
     let error = |error| failed("secret file system", &error);
     let Some((now, used)) = volume.size().map_err(error)? else { return Ok(()) };
     let (new, entries) = (content_size(&plan.files, host.page), plan.files.len() as u64);
-    // An entry with a long name takes a page, too.
+    // An entry with a long name takes a page, too; each file has a link for programs that watch its directory.
     let wanted = VolumeSize {
-        bytes: (used.bytes + new.bytes + (entries + 16) * host.page).max(now.bytes),
-        inodes: (used.inodes + new.inodes + entries + 64).max(now.inodes),
+        bytes: (used.bytes + new.bytes + (2 * entries + 16) * host.page).max(now.bytes),
+        inodes: (used.inodes + new.inodes + 2 * entries + 64).max(now.inodes),
     };
     if wanted == now { Ok(()) } else { volume.resize(wanted).map_err(error) }
 }

@@ -268,7 +268,11 @@ pub(crate) fn listing(root: &Path) -> BTreeMap<PathBuf, Item> {
         for entry in fs::read_dir(root.join(&dir)).unwrap() {
             let path = dir.join(entry.unwrap().file_name());
             let full = root.join(&path);
-            let meta = full.symlink_metadata().unwrap();
+            // overlayfs lists the whiteouts of a directory that one layer alone has, but does not find them.
+            let meta = match full.symlink_metadata() {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                meta => meta.unwrap(),
+            };
             let kind = match meta.file_type() {
                 kind if kind.is_dir() => 'd',
                 kind if kind.is_symlink() => 'l',

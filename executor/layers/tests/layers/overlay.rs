@@ -72,6 +72,54 @@ fn whiteouts_hide_what_lies_below_and_nothing_of_their_own_layer() {
     assert_eq!(seen(nothing), pairs(&all));
 }
 
+/// A repeated layer shows the tree that applying the archives one after the other shows, with whiteouts and opaque directories
+/// between its occurrences and in it. The expected trees come from stacks in which each occurrence is a tree of its own.
+#[test]
+fn repeated_layer_shows_the_sequential_tree() {
+    let repeated: [fn() -> Layer; 7] = [
+        Layer::new,
+        || Layer::new().file("f", "x"),
+        || Layer::new().dir("d/", 0o711).file("d/a", "again"),
+        || Layer::new().dir("d/", 0o755).file("d/.wh.a", "").file("d/n", "n"),
+        || Layer::new().dir("d/", 0o755).file("d/.wh..wh..opq", "").file("d/n", "n"),
+        || Layer::new().file(".wh.d", ""),
+        || Layer::new().file(".wh..wh..opq", "").file("n", "n"),
+    ];
+    let between: [fn() -> Layer; 7] = [
+        || Layer::new().file("m", "m"),
+        || Layer::new().file("f", "other").dir("d/", 0o700).file("d/n", "other"),
+        || Layer::new().file(".wh.f", "").dir("d/", 0o755).file("d/.wh.n", "").file("d/.wh.a", ""),
+        || Layer::new().dir("d/", 0o755).file("d/.wh..wh..opq", "").file("d/b", "only"),
+        || Layer::new().file(".wh.d", "").file(".wh.n", ""),
+        || Layer::new().file("d", "no directory").dir("f/", 0o755).file("f/g", "g"),
+        || Layer::new().file(".wh..wh..opq", "").file("m", "m"),
+    ];
+    for (r, repeated) in repeated.iter().enumerate() {
+        for (b, between) in between.iter().enumerate() {
+            // An entry that no layer below has distinguishes the archive and changes nothing else.
+            let marked = |layer: Layer, mark: &str| layer.file(&format!("mark{mark}"), "");
+            let same = vec![base(), repeated(), between(), repeated(), between(), repeated()];
+            let distinct = [base(), repeated(), between(), repeated(), between(), repeated()];
+            let distinct = distinct.into_iter().enumerate().map(|(at, layer)| marked(layer, &at.to_string())).collect();
+            let mut expected = seen(distinct);
+            expected.retain(|(path, _)| !path.starts_with("mark"));
+            assert_eq!(seen(same), expected, "repeated layer {r} around layer {b}");
+        }
+    }
+}
+
+/// A layer that depends on the layers below it is two trees where these differ, and both are mounted.
+#[test]
+fn repeated_dependent_layer_keeps_both_trees() {
+    let sandbox = Sandbox::new();
+    let again = || Layer::new().file("usr/bin/tool", "t");
+    let lower = Layer::new().dir("usr/", 0o751);
+    let layers = stack(&sandbox, vec![lower, again(), Layer::new().dir("usr/", 0o700), again(), again()]);
+    assert_eq!(sandbox.store.open(&layers[..4]).unwrap().dirs.len(), 4);
+    let merged = sandbox.merged(&layers);
+    assert_eq!((merged[Path::new("usr")].mode, &*merged[Path::new("usr/bin/tool")].content), (0o700, &b"t"[..]));
+}
+
 /// A directory that only the layers below describe is what they say, also where a layer changes something in it; and so
 /// is a link that leads to it.
 #[test]

@@ -7,11 +7,16 @@
 //!          ..data_new -> ..gen2               one rename onto `..data`, and all of them have changed
 //! /0/db/..., /0..gen2/                        what the container sees; what it lacks is made beside, moved there right before
 //!                                             the swap, and what it is not to have goes right after it
+//! /0..gen2..links/0                           the link of a new file once more: it is renamed over the visible one after the swap
 //! /1, /1..gen2                                a single file: the names are exchanged, its mounts are the caller's
 //! ```
 //! Within a mount point the swap is one rename. Over several it is one after the other, some microseconds apart, and
 //! back again where one fails. Every file of the generation in force can be opened at every moment; what is seen besides,
 //! for those microseconds, are links that lead nowhere, of files that are about to come or have just gone.
+//!
+//! A program that watches a visible directory by inotify sees nothing of the rename in `/files/0`. So the link of each new file
+//! is renamed over the visible one, with the same text, once the generation is in force at every mount point
+//! (docs/adr/0050-a-rotation-renames-the-visible-links.md).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -170,6 +175,12 @@ impl<'a> Rotation<'a> {
                     let beside = self.beside(change.mount);
                     let made = make_dir(self.volume.handle(), beside.as_os_str(), owner.uid, private)?;
                     self.show(change.mount, generation.as_fd(), Some(made.as_fd()))?;
+                    let links =
+                        make_dir(self.volume.handle(), self.links(change.mount).as_os_str(), owner.uid, private)?;
+                    for (number, (_, path)) in new.iter().enumerate() {
+                        let name = number.to_string();
+                        make_link(&mount.link(change.mount, path), links.as_fd(), name.as_ref(), owner)?;
+                    }
                 }
                 _ => return Err(io::ErrorKind::InvalidInput.into()),
             }
@@ -188,6 +199,26 @@ impl<'a> Rotation<'a> {
     /// directory, of what is on its way to be shown, or from there.
     pub fn beside(&self, mount: usize) -> PathBuf {
         PathBuf::from(format!("{mount}{}", self.name()))
+    }
+
+    /// The name in the volume of the links that are renamed over the visible ones of a directory.
+    fn links(&self, mount: usize) -> PathBuf {
+        PathBuf::from(format!("{mount}{}..links", self.name()))
+    }
+
+    /// Renames the link of each new file over the visible one, for programs that watch the directory.
+    fn announce(&self) -> io::Result<()> {
+        for change in self.changes {
+            let Next::Directory { new, .. } = &change.next else { continue };
+            let (links, shown) = (
+                open_dir(self.volume.handle(), self.links(change.mount).as_os_str())?,
+                self.volume.shown(change.mount)?,
+            );
+            for (number, (_, path)) in new.iter().enumerate() {
+                renameat(&links, number.to_string(), &shown, path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts the new generation in force at every mount point, or leaves the old one in force at all of them.
@@ -209,7 +240,7 @@ impl<'a> Rotation<'a> {
                 }
             })
         };
-        shown.and_then(|()| swapped()).inspect_err(|_| {
+        shown.and_then(|()| swapped()).and_then(|()| self.announce()).inspect_err(|_| {
             // Told below if it fails; the error that led here is the one to be told then, too.
             let _ = self.swap_back();
         })
@@ -269,7 +300,8 @@ impl<'a> Rotation<'a> {
     }
 
     fn wipe_beside(&self, mount: usize) -> io::Result<()> {
-        absent_is_fine(self.volume.wipe_below(&self.beside(mount), &mut Receipt::default()))
+        let wipe = |path: PathBuf| absent_is_fine(self.volume.wipe_below(&path, &mut Receipt::default()));
+        wipe(self.links(mount)).and(wipe(self.beside(mount)))
     }
 
     fn discard_directory(&self, mount: usize) -> io::Result<()> {

@@ -15,8 +15,14 @@ fn nothing_leads_out_of_a_root() {
         io::read_to_string(std::fs::File::from(fd))
     };
     for path in ["/etc/passwd", "absolute", "up/passwd", "/../../etc/passwd"] {
-        assert_eq!(read(path, Follow::LinksWithinRoot).unwrap(), "inside", "{path}");
+        for follow in [Follow::LinksWithinRoot, Follow::LinksWithinMount] {
+            assert_eq!(read(path, follow).unwrap(), "inside", "{path}");
+        }
     }
+    let root = open_dir(Path::new("/")).unwrap();
+    let proc = |follow| open_in_root(root.as_fd(), Path::new("/proc/stat"), OFlags::PATH, Mode::empty(), follow);
+    assert!(proc(Follow::LinksWithinRoot).is_ok());
+    assert_eq!(proc(Follow::LinksWithinMount).unwrap_err().raw_os_error(), Some(libc::EXDEV));
     for path in ["absolute", "up/passwd"] {
         assert_eq!(read(path, Follow::NoLinks).unwrap_err().raw_os_error(), Some(libc::ELOOP), "{path}");
     }

@@ -133,6 +133,54 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
     assert_eq!(left, [0; 4]);
 }
 
+/// A program that watches a visible directory gets an event for each new file, and finds the new content then; a name that comes
+/// for a moment is never seen.
+#[test]
+fn rotation_moves_links_in_visible_directories() {
+    use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+    let (volume, _) = filled();
+    let watch = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    for dir in ["0", "0/db"] {
+        let opened = open_dir(volume.handle(), dir.as_ref()).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened));
+        add_watch(&watch, path, WatchFlags::ALL_EVENTS - WatchFlags::OPEN - WatchFlags::ACCESS - WatchFlags::CLOSE)
+            .unwrap();
+    }
+    let events = || {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&watch, &mut buffer);
+        let mut events = Vec::new();
+        while let Ok(event) = reader.next() {
+            if !event.events().contains(ReadFlags::ATTRIB) {
+                let name = event.file_name().map(|name| name.to_str().unwrap().to_owned());
+                events.push((event.events(), name.unwrap_or_default()));
+            }
+        }
+        events
+    };
+    let link = |path: &str| statat(volume.handle(), path, AtFlags::SYMLINK_NOFOLLOW).unwrap().st_ino;
+    for number in 2..5 {
+        let changes =
+            [directory(&["db/user"], &[(0, "db/password"), (1, "token")]), Change { mount: 1, next: Next::File(2) }];
+        let mounts = after(&changes);
+        let before = (link("0/db/password"), link("0/db/user"));
+        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        let content = format!("password{number}");
+        rotation.write(&[content.as_bytes(), b"token", b"one"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
+        assert_eq!(events(), [], "nothing is in force yet");
+        rotation.swap().unwrap();
+        let moved = |name: &str| (ReadFlags::MOVED_TO, name.to_owned());
+        assert_eq!(events(), [moved("password"), moved("token")]);
+        assert_eq!(read(&volume, "0/db/password"), Some(content));
+        let (password, user) = (link("0/db/password"), link("0/db/user"));
+        assert!(password != before.0 && user == before.1, "readers that compare inodes");
+        volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
+        assert_eq!(events(), []);
+        assert_eq!(names(&volume, "."), ["0", "1", "files"]);
+        assert_eq!(names(&volume, "0"), ["db", "token"]);
+    }
+}
+
 #[test]
 fn a_generation_that_is_not_wanted_leaves_no_trace() {
     let (volume, _) = filled();
