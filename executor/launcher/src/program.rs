@@ -12,8 +12,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use executor_core::payload::{self, PATH_DEFAULT, ProcessPayload};
-use executor_core::plan::HostOptions;
+use executor_core::plan::{HostOptions, Plan};
 use executor_secrets::volume::Stored;
+use executor_sys::landlock;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, StringArray};
 
@@ -116,8 +117,13 @@ impl Program {
 
     /// Becomes it, under a filter, with the limits and the AppArmor profile of its container. Comes back only with a failure;
     /// `kept` is where that is told.
-    pub(crate) fn execute(self, kept: BorrowedFd<'_>, filter: &Filter, options: &HostOptions) -> StartFailure {
-        match self.try_to(kept, filter, options) {
+    pub(crate) fn execute(
+        self,
+        kept: BorrowedFd<'_>,
+        confinement: Confinement<'_>,
+        options: &HostOptions,
+    ) -> StartFailure {
+        match self.try_to(kept, confinement, options) {
             Err(failure) => failure,
             Ok(never) => match never {},
         }
@@ -126,7 +132,7 @@ impl Program {
     fn try_to(
         self,
         kept: BorrowedFd<'_>,
-        filter: &Filter,
+        confinement: Confinement<'_>,
         options: &HostOptions,
     ) -> Result<std::convert::Infallible, StartFailure> {
         // What was inherited is only marked until here: until execve, a working directory or a program below
@@ -147,7 +153,7 @@ impl Program {
                 .map_err(|error| StartFailure::new(format!("AppArmor profile {profile}"), error))?;
         }
         ulimits::set(&options.ulimits).map_err(|(name, error)| StartFailure::new(format!("ulimit {name}"), error))?;
-        confine(filter)?;
+        confine(confinement)?;
         // As execvp does: a directory that has no such file, or one that may not be executed, is passed over, and
         // the latter is told if no other has one.
         let mut error = io::Error::from_raw_os_error(libc::ENOENT);
@@ -163,9 +169,27 @@ impl Program {
     }
 }
 
-/// Gives a process of a container the default signals and its filter, and checks that the filter is in force.
-pub(crate) fn confine(filter: &Filter) -> Result<(), StartFailure> {
+/// Restrictions of a process of a container.
+#[derive(Clone, Copy)]
+pub(crate) struct Confinement<'a> {
+    pub(crate) filter: &'a Filter,
+    /// True if it enters a Landlock domain of its own: members that share processes cannot look into each other's.
+    pub(crate) own_domain: bool,
+}
+
+/// Returns true if the processes of a container get a Landlock domain of their own: they share a pid namespace with
+/// other containers, and the kernel supports it.
+pub(crate) fn has_own_domain(plan: &Plan) -> bool {
+    plan.member_of().is_some() && plan.shares_processes() && landlock::is_supported()
+}
+
+/// Gives a process of a container the default signals, its Landlock domain and its filter, and checks that the filter is in
+/// force.
+pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Result<(), StartFailure> {
     process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
+    if own_domain {
+        landlock::enter_own_domain().map_err(|error| StartFailure::new("enter a Landlock domain", error))?;
+    }
     let failed = |error: String| StartFailure::new("install the seccomp filter", io::Error::other(error));
     filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
     if filter.can_be_tried() && !process::is_confined().map_err(|error| failed(error.to_string()))? {

@@ -11,6 +11,7 @@ pub mod holes;
 pub mod hugepages;
 pub mod identity;
 pub mod kernel_file;
+pub mod landlock;
 pub mod loopdev;
 pub mod memfile;
 pub mod mount;

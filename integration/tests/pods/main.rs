@@ -5,6 +5,7 @@
 
 mod ends;
 mod namespaces;
+mod peers;
 mod refused;
 mod shared;
 

@@ -32,8 +32,7 @@ use nix::sys::signal::{SigSet, Signal};
 use rustix::fs::Mode;
 
 use crate::errors::plain;
-use crate::program::{StartFailure, confine};
-use crate::seccomp::Filter;
+use crate::program::{Confinement, StartFailure, confine};
 
 /// Longest account of a failure, in bytes.
 const TOLD_MAX: usize = 4096;
@@ -121,12 +120,12 @@ impl Asked {
     pub(super) fn carry_out(
         &self,
         socket: &Seqpacket,
-        filter: &Filter,
+        confinement: Confinement<'_>,
         secret_devices: &[u64],
     ) -> Result<Infallible, StartFailure> {
         rustix::process::umask(Mode::from_raw_mode(0o022));
         process::close_all_but(&[socket.as_fd()]).map_err(|error| StartFailure::new("close descriptors", error))?;
-        confine(filter)?;
+        confine(confinement)?;
         let failed = |error: io::Error| StartFailure::new(shown(&self.path), error);
         let root = open_dir(Path::new("/")).map_err(failed)?;
         let done = match self.work {

@@ -26,7 +26,7 @@ use rustix::process::Signal;
 use super::archive::Asked;
 use super::target::Target;
 use crate::host::Host;
-use crate::program::{Program, StartFailure};
+use crate::program::{Confinement, Program, StartFailure, has_own_domain};
 use crate::rootfs::place_view;
 use crate::seccomp::Filter;
 use crate::ulimits;
@@ -141,9 +141,11 @@ impl Entrant<'_> {
         if go.is_none() {
             process::exit_now(127);
         }
+        let plan = &self.target.record.plan;
+        let confinement = Confinement { filter: self.filter, own_domain: has_own_domain(plan) };
         if let Some(work) = self.archive {
             rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?;
-            return Asked::read(work, payload)?.carry_out(socket, self.filter, self.secret_devices);
+            return Asked::read(work, payload)?.carry_out(socket, confinement, self.secret_devices);
         }
         let program = Program::read(payload, self.environment, self.home)?;
         match self.terminal {
@@ -152,7 +154,7 @@ impl Entrant<'_> {
             }
             None => drop(rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?),
         }
-        Err(program.execute(socket.as_fd(), self.filter, &self.target.record.plan.host_options))
+        Err(program.execute(socket.as_fd(), confinement, &plan.host_options))
     }
 
     fn take_terminal(&self, socket: &Seqpacket, window: Window) -> io::Result<()> {

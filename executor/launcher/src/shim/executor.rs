@@ -22,7 +22,7 @@ use oci_spec::runtime::Spec;
 
 use super::part::{InitRole, Part};
 use super::takeover;
-use crate::program::{Program, StartFailure};
+use crate::program::{Confinement, Program, StartFailure};
 use crate::seccomp::Filter;
 
 /// Name of the executor's own init, as `ps` in the container shows it.
@@ -67,7 +67,10 @@ impl Init {
             Program::read(&payload, None, &part.user.home)
         });
         match program {
-            Ok(program) => program.execute(self.socket.as_fd(), &self.filter, &part.options),
+            Ok(program) => {
+                let confinement = Confinement { filter: &self.filter, own_domain: part.own_domain };
+                program.execute(self.socket.as_fd(), confinement, &part.options)
+            }
             Err(failure) => failure,
         }
     }

@@ -15,6 +15,8 @@ pub(super) struct Part {
     pub role: InitRole,
     /// Limits and AppArmor profile of the program.
     pub options: HostOptions,
+    /// True if the program enters a Landlock domain of its own.
+    pub own_domain: bool,
 }
 
 /// What a container's init becomes.

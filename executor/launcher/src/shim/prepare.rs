@@ -60,9 +60,14 @@ use crate::host::Host;
 use crate::ids::Ids;
 use crate::network;
 use crate::pods::{self, Pod};
+use crate::program::has_own_domain;
 use crate::rootfs::Tree;
 use crate::seccomp::Filter;
 use crate::shells::Opened;
+
+/// Warning of a member that shares processes where the kernel cannot separate them.
+const PEERS_READ_SECRETS: &str = "share_processes: this kernel has no Landlock of Linux 5.19 or newer among its security modules; \
+     members of the pod that run as the same user can read this container's secret files, variables and memory";
 
 /// A request for a container, without the secrets.
 pub(super) struct Request {
@@ -322,7 +327,11 @@ impl Assembled {
             (None, false) => InitRole::Program,
         };
         let (terminal, options) = (record.plan.terminal, record.plan.host_options.clone());
-        let part = Part { user: (*user).clone(), terminal, role, options };
+        let own_domain = has_own_domain(&record.plan);
+        if record.plan.member_of().is_some() && record.plan.shares_processes() && !own_domain {
+            warnings.push(PEERS_READ_SECRETS.into());
+        }
+        let part = Part { user: (*user).clone(), terminal, role, options, own_domain };
         let id_map = ids.map();
         let stdio = log.ends(id_map.host(user.uid), id_map.host(user.gid)).map_err(|error| failed("pipe", &error))?;
         let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;

@@ -158,7 +158,8 @@ fn ready(socket: &Seqpacket) {
     heap::trim();
     let _ = process::trim_stack();
     let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
-    let part = Part { user, terminal: false, role: InitRole::Program, options: HostOptions::default() };
+    let part =
+        Part { user, terminal: false, role: InitRole::Program, options: HostOptions::default(), own_domain: false };
     let held = Held::default();
     let sample = Takeover::new(part, String::new(), 0, &held, Vec::new());
     let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<Takeover>(&words));

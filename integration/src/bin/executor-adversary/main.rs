@@ -15,6 +15,7 @@ mod copies;
 mod executord;
 mod image;
 mod loops;
+mod pods;
 mod providers;
 mod python;
 mod report;
@@ -68,6 +69,7 @@ fn all() -> impl Iterator<Item = &'static Attack> {
         executord::ALL,
         image::ALL,
         loops::ALL,
+        pods::ALL,
         providers::ALL,
         sources::ALL,
         texts::ALL,

@@ -1,0 +1,81 @@
+//! What a member can read of its peers' processes where a pod shares them.
+
+use executor_proto::v1::{CreatePodRequest, RunRequest};
+use integration::daemon::Daemon;
+use integration::request::{RequestBuilder as _, sh};
+use integration::streams::{self, executed};
+
+use super::{asked, create, delete, in_pod, script_output};
+
+const PATH: &str = "/etc/cf-service-bindings/a";
+/// Reads what the kernel shows of the victim's process by ptrace's rule; `$1` is the id that it has in the pod.
+const READ: &str = "cd /proc/$1 || exit; cat root/etc/cf-service-bindings/a; tr '\\0' '\\n' <environ; \
+     readlink exe; ls fd; readlink ns/mnt; wc -c <mem";
+
+/// A member with a secret file and a secret variable, whose output is its process's id.
+fn victim(pod: &str, id: &str, user: &str) -> RunRequest {
+    in_pod(pod, sh("echo $$; exec sleep 100000").id(id).user(user).file(PATH, b"SECRET-FILE").env("KEY", "SECRET-ENV"))
+}
+
+fn pid_in_pod(daemon: &Daemon, id: &str) -> String {
+    let lines = daemon.api.follow(id).until(|entry| !entry.data.is_empty());
+    String::from_utf8(lines.last().unwrap().data.clone()).unwrap().trim().to_owned()
+}
+
+fn reader(pod: &str, victim: &str, user: &str) -> RunRequest {
+    in_pod(pod, sh(&format!("set -- {victim}; {READ}")).user(user))
+}
+
+fn exec(daemon: &Daemon, id: &str, script: &str) -> String {
+    let done = executed(&daemon.api, streams::script(id, script)).unwrap();
+    format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
+}
+
+#[test]
+fn peer_with_shared_processes_reads_no_secret() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    create(&daemon, &CreatePodRequest { share_processes: true, ..asked("p") });
+    for (round, user) in ["0:0", "1000:1000"].into_iter().enumerate() {
+        let id = format!("victim{round}");
+        let container = daemon.api.started(victim("p", &id, user));
+        let warned = container.spec.unwrap().warnings;
+        assert!(!warned.iter().any(|warning| warning.contains("Landlock")), "{warned:?}");
+        let pid = pid_in_pod(&daemon, &id);
+        for by in ["0:0", user] {
+            let seen = script_output(&daemon, reader("p", &pid, by));
+            assert!(!seen.contains("SECRET") && !seen.contains("mnt:["), "{by} of {user}: {seen}");
+            assert!(seen.contains("Permission denied"), "the victim is visible to {by}: {seen}");
+        }
+        // The control: the member's own processes read all of it.
+        let own = format!("sleep 100000 & set -- $!; {READ}");
+        let own = script_output(
+            &daemon,
+            in_pod("p", sh(&own).user(user).file(PATH, b"OWN-FILE").env("KEY", "OWN-ENV").unmasked()),
+        );
+        assert!(own.contains("OWN-FILE") && own.contains("OWN-ENV") && own.contains("mnt:["), "{own}");
+        // A process of Exec reads nothing of a peer either, and is not read by one.
+        let reads = daemon.api.started(in_pod("p", sh("exec sleep 100000").id("reads")));
+        let seen = exec(&daemon, &reads.id, &format!("set -- {pid}; {READ}"));
+        assert!(!seen.contains("SECRET") && seen.contains("Permission denied"), "{seen}");
+        // Signals and the list of processes stay shared.
+        let told = script_output(&daemon, in_pod("p", sh(&format!("tr '\\0' ' ' </proc/{pid}/cmdline; kill {pid}"))));
+        assert!(told.starts_with("sleep 100000"), "{told}");
+        daemon.api.wait(&id).unwrap();
+        daemon.api.delete("reads", true).unwrap();
+        daemon.api.delete(&id, true).unwrap();
+    }
+    delete(&daemon, "p", true).unwrap();
+    daemon.wait_until_back_at(&before);
+}
+
+/// A Landlock domain forbids moves between directories unless a rule allows them.
+#[test]
+fn member_with_shared_processes_moves_files() {
+    let daemon = Daemon::start();
+    create(&daemon, &CreatePodRequest { share_processes: true, ..asked("p") });
+    let moves = "mkdir /tmp/a /tmp/b && echo x >/tmp/a/f && ln /tmp/a/f /tmp/b/g && \
+                 perl -e 'rename \"/tmp/a/f\", \"/tmp/b/f\" or die $!' && ls /tmp/b";
+    assert_eq!(script_output(&daemon, in_pod("p", sh(moves))), "f\ng\n");
+    delete(&daemon, "p", true).unwrap();
+}
