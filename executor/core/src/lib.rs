@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod backoff;
 pub mod capacity;
 pub mod checks;

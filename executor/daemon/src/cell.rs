@@ -4,12 +4,13 @@
 //! in which it was begun, because a machine that was restarted has no containers to drain.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{MutexGuard, watch};
 
 use crate::locked;
 
@@ -97,8 +98,8 @@ impl Drain {
 pub struct Cell {
     state: watch::Sender<CellState>,
     progress: watch::Sender<DrainProgress>,
-    /// Held while a task drains.
-    pub(crate) draining: tokio::sync::Mutex<()>,
+    /// Turns of the tasks that drain.
+    pub(crate) draining: Turns,
     changing: Mutex<()>,
 }
 
@@ -108,7 +109,7 @@ impl Cell {
         Self {
             state: watch::Sender::new(state),
             progress: watch::Sender::new(DrainProgress::default()),
-            draining: tokio::sync::Mutex::new(()),
+            draining: Turns::default(),
             changing: Mutex::new(()),
         }
     }
@@ -146,5 +147,48 @@ impl Cell {
             *before = progress;
             is_new
         });
+    }
+}
+
+/// Turns of tasks that do the same work: one task works, and at most one waits, whatever number is started.
+///
+/// The task that waits reads the state when its turn comes, so it does the work of all that were refused meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    working: tokio::sync::Mutex<()>,
+    is_awaited: AtomicBool,
+}
+
+impl Turns {
+    /// Waits for the turn. Returns `None` if another task is already waiting.
+    pub(crate) async fn next(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.is_awaited.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let turn = self.working.lock().await;
+        self.is_awaited.store(false, Ordering::SeqCst);
+        Some(turn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn turns_any_number_one_waits() {
+        let turns = Turns::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(Some(working)) = pin!(turns.next()).poll(&mut context) else { panic!("the first one works") };
+        let mut waiting = pin!(turns.next());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        for _ in 0..1000 {
+            assert!(matches!(pin!(turns.next()).poll(&mut context), Poll::Ready(None)));
+        }
+        drop(working);
+        assert!(matches!(waiting.poll(&mut context), Poll::Ready(Some(_))));
     }
 }

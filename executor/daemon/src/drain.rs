@@ -112,8 +112,8 @@ struct Draining {
 }
 
 async fn carry_out(node: Arc<Node>) {
-    // One at a time: a second request joins by the state alone, and finds it done as a rule when its turn comes.
-    let _alone = node.cell.draining.lock().await;
+    // A request joins by the state alone; a task that waits is for all requests that came meanwhile.
+    let Some(_alone) = node.cell.draining.next().await else { return };
     let mut draining = Draining {
         node: Arc::clone(&node),
         progress: DrainProgress::default(),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use executor_core::plan::AddressRange;
 
-use crate::Reach;
+use crate::{Reach, forms};
 
 /// Rule for the addresses of a request's host, applied to each address after the name was resolved.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,8 @@ pub enum Destinations<'a> {
     Any,
     /// The host was named by a server of this reach: it may be public, or as near as that server.
     NamedBy(Reach),
+    /// The host answered at this reach before: it may have become public, and nothing else.
+    AnsweredAt(Reach),
     /// Lists of the operator's.
     Listed(&'a AddressLists),
 }
@@ -32,6 +34,13 @@ impl Destinations<'_> {
         match self {
             Self::Any => Ok(()),
             Self::NamedBy(by) => Reach::of(address).may_be_named_by(by),
+            Self::AnsweredAt(before) => match Reach::of(address) {
+                Reach::Public => Ok(()),
+                same if same == before => Ok(()),
+                _ => {
+                    Err("its name has another address than before, which is private, link-local or this machine's own")
+                }
+            },
             Self::Listed(lists) => lists.admit(address),
         }
     }
@@ -39,15 +48,15 @@ impl Destinations<'_> {
 
 impl AddressLists {
     fn admit(&self, address: IpAddr) -> Result<(), &'static str> {
-        let meant = meant(address);
-        let listed = |list: &[AddressRange]| list.iter().any(|range| meant.iter().any(|one| contains(range, *one)));
+        let judged = forms::judged(address);
+        let listed = |list: &[AddressRange]| list.iter().any(|range| judged.iter().any(|one| contains(range, *one)));
         if listed(&self.allowed) {
             return Ok(());
         }
         if listed(&self.denied) {
             return Err("its address is denied by this daemon's configuration (transfers.denied)");
         }
-        if is_own(address) {
+        if judged.into_iter().any(is_own) {
             return Err("its address is this machine's own");
         }
         Ok(())
@@ -58,32 +67,12 @@ fn contains(range: &AddressRange, address: IpAddr) -> bool {
     range.first.is_ipv4() == address.is_ipv4() && (range.first..=range.last).contains(&address)
 }
 
-/// Returns an address, and the IPv4 address that it stands for: mapped (RFC 4291), translated on the way (RFC 6052), or
-/// tunnelled (RFC 3056).
-fn meant(address: IpAddr) -> Vec<IpAddr> {
-    let mut meant = vec![address];
-    if let IpAddr::V6(v6) = address {
-        meant.extend(embedded(v6).map(IpAddr::V4));
-    }
-    meant
-}
-
-fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let of = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        Ipv4Addr::new(a, b, c, d)
-    };
-    match address.segments() {
-        // The unspecified address and loopback are of their own kind.
-        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(of(high, low)),
-        [0x2002, high, low, ..] => Some(of(high, low)),
-        _ => None,
-    }
-}
-
 /// Returns whether the address is one of this machine: what is sent there comes from the same address. Nothing is sent.
 fn is_own(address: IpAddr) -> bool {
+    // Linux connects the unspecified address to loopback.
+    if address.is_unspecified() {
+        return true;
+    }
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect((address, 9))?;
@@ -104,21 +93,45 @@ mod tests {
     #[test]
     fn a_denied_address_is_denied_in_all_its_forms() {
         let lists = lists(&["169.254.0.0/16", "10.0.0.0/8", "fe80::/10"], &["10.1.0.0/16"]);
-        let table = [
-            ("169.254.169.254", false),
-            ("::ffff:169.254.169.254", false),
-            ("64:ff9b::a9fe:a9fe", false),
-            ("2002:a9fe:a9fe::1", false),
-            ("::169.254.169.254", false),
-            ("10.2.0.1", false),
-            ("10.1.0.1", true),
-            ("::ffff:10.1.0.1", true),
-            ("fe80::1", false),
-            ("93.184.216.34", true),
-            ("2606:4700::1", true),
-        ];
+        let table = [("169.254.169.254", false), ("10.2.0.1", false), ("10.1.0.1", true), ("93.184.216.34", true)];
         for (address, admitted) in table {
+            for form in forms::forms(address.parse().unwrap()) {
+                assert_eq!(lists.admit(form.parse().unwrap()).is_ok(), admitted, "{address} as {form}");
+            }
+        }
+        for (address, admitted) in [("fe80::1", false), ("2606:4700::1", true)] {
             assert_eq!(lists.admit(address.parse().unwrap()).is_ok(), admitted, "{address}");
+        }
+    }
+
+    #[test]
+    fn own_address_in_every_form_needs_an_exception() {
+        for own in ["127.0.0.1", "0.0.0.0"] {
+            // A place for local translation that holds zeros holds no address.
+            let forms = forms::forms(own.parse().unwrap()).into_iter();
+            for form in forms.filter(|form| own != "0.0.0.0" || !form.starts_with("64:ff9b:1:")) {
+                assert!(lists(&[], &[]).admit(form.parse().unwrap()).is_err(), "{own} as {form}");
+            }
+        }
+        assert!(lists(&[], &["0.0.0.0/32"]).admit("0.0.0.0".parse().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn host_that_answered_comes_no_nearer() {
+        let table = [
+            (Reach::Public, "93.184.216.34", true),
+            (Reach::Public, "10.1.2.3", false),
+            (Reach::Public, "::ffff:127.0.0.1", false),
+            (Reach::Private, "10.1.2.3", true),
+            (Reach::Private, "127.0.0.1", false),
+            (Reach::Loopback, "127.0.0.1", true),
+            (Reach::Loopback, "93.184.216.34", true),
+            (Reach::LinkLocal, "169.254.1.1", true),
+            (Reach::LinkLocal, "127.0.0.1", false),
+        ];
+        for (before, address, admitted) in table {
+            let judged = Destinations::AnsweredAt(before).admit(address.parse().unwrap());
+            assert_eq!(judged.is_ok(), admitted, "{address} after {before:?}");
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod body;
 mod destinations;
+mod forms;
 mod reach;
 mod tls;
 

@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Reach of an address, which decides by which servers it may be named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use crate::forms;
+
+/// Reach of an address, which decides by which servers it may be named. Ordered from far to near.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// An address of the Internet.
     Public,
@@ -16,12 +18,13 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// Returns the reach of an address.
+    /// Returns the reach of an address: the nearest one of the address and of the IPv4 addresses that it stands for.
     pub fn of(address: IpAddr) -> Self {
-        match address {
+        let reach = |one| match one {
             IpAddr::V4(address) => of_v4(address),
             IpAddr::V6(address) => of_v6(address),
-        }
+        };
+        forms::judged(address).into_iter().map(reach).max().unwrap_or(Self::LinkLocal)
     }
 
     /// Checks that a server with the reach `by` may name a host with this reach.
@@ -51,16 +54,10 @@ fn of_v4(address: Ipv4Addr) -> Reach {
 }
 
 fn of_v6(address: Ipv6Addr) -> Reach {
-    if let Some(mapped) = address.to_ipv4_mapped() {
-        return of_v4(mapped);
-    }
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Reach::Loopback,
-        // Translated to IPv4 on the way (RFC 6052).
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-            of_v4(Ipv4Addr::new(a, b, c, d))
-        }
+        // Translators of the site (RFC 8215).
+        [0x64, 0xff9b, 1, ..] => Reach::Private,
         [first, ..] if first & 0xffc0 == 0xfe80 || first & 0xff00 == 0xff00 => Reach::LinkLocal,
         [first, ..] if first & 0xfe00 == 0xfc00 => Reach::Private,
         // Site-local of old.
@@ -91,10 +88,6 @@ mod tests {
             ("2606:4700::1", Reach::Public),
             ("::1", Reach::Loopback),
             ("::", Reach::Loopback),
-            ("::ffff:127.0.0.1", Reach::Loopback),
-            ("::ffff:169.254.169.254", Reach::LinkLocal),
-            ("64:ff9b::7f00:1", Reach::Loopback),
-            ("64:ff9b::a9fe:a9fe", Reach::LinkLocal),
             ("fe80::1", Reach::LinkLocal),
             ("fd00:ec2::254", Reach::Private),
             ("fec0::1", Reach::Private),
@@ -102,6 +95,23 @@ mod tests {
         ];
         for (address, reach) in table {
             assert_eq!(Reach::of(address.parse().unwrap()), reach, "{address}");
+        }
+    }
+
+    #[test]
+    fn ipv4_address_has_one_reach_in_every_form() {
+        let table = [
+            ("127.0.0.1", Reach::Loopback),
+            ("10.1.2.3", Reach::Private),
+            ("169.254.169.254", Reach::LinkLocal),
+            ("93.184.216.34", Reach::Public),
+        ];
+        for (address, reach) in table {
+            for form in forms::forms(address.parse().unwrap()) {
+                // The prefix itself is the site's.
+                let reach = if form.starts_with("64:ff9b:1:") { reach.max(Reach::Private) } else { reach };
+                assert_eq!(Reach::of(form.parse().unwrap()), reach, "{address} as {form}");
+            }
         }
     }
 

@@ -10,7 +10,7 @@ mod challenge;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use executor_core::backoff::Backoff;
@@ -26,7 +26,9 @@ use crate::error::ImageError;
 use crate::hash;
 use crate::manifest;
 use auth::Authorization;
-use executor_http::{Answer, Body, BodyError, Client, Destinations, HttpError, HttpRequest, Origin, RequestBody};
+use executor_http::{
+    Answer, Body, BodyError, Client, Destinations, HttpError, HttpRequest, Origin, Reach, RequestBody,
+};
 
 /// Maximum number of redirects of one request.
 const REDIRECTS_MAX: usize = 5;
@@ -46,6 +48,8 @@ pub(crate) struct Registry {
     origin: Origin,
     identity: Option<Identity>,
     authorization: Mutex<Option<Authorization>>,
+    /// Reach of the registry's first answer. A name that resolves to a nearer address later is refused.
+    reach: OnceLock<Reach>,
     /// Judges where manifests come from.
     policy: ImagePolicy,
 }
@@ -107,6 +111,7 @@ impl Registry {
             origin: Origin::of(host, !insecure),
             identity,
             authorization: Mutex::new(authorization),
+            reach: OnceLock::new(),
             policy,
         }
     }
@@ -209,6 +214,11 @@ impl Registry {
         }
     }
 
+    /// Returns the addresses that the registry itself may have.
+    fn destinations(&self) -> Destinations<'static> {
+        self.reach.get().map_or(Destinations::Any, |reach| Destinations::AnsweredAt(*reach))
+    }
+
     /// Asks for a path, as whoever we are, and follows where that is right. The origin that answered comes along.
     async fn get(
         &self,
@@ -238,9 +248,12 @@ impl Registry {
                 path: &path,
                 headers,
                 body: RequestBody::empty(),
-                destinations: named_by.map_or(Destinations::Any, Destinations::NamedBy),
+                destinations: named_by.map_or_else(|| self.destinations(), Destinations::NamedBy),
             };
             let answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
+            if named_by.is_none() {
+                let _ = self.reach.set(answer.reach);
+            }
             match answer.status {
                 StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
                     return Ok((answer, origin));

@@ -5,8 +5,8 @@
 //! names that lead elsewhere are refused, not passed over.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
 
+use executor_core::archive::Allowed;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use tar::{Archive, Builder, Entry, EntryType, Header};
@@ -96,6 +96,9 @@ pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<
     each(stream, |name, entry| {
         let Some(name) = name.strip_prefix(LAYOUT).filter(|name| !name.is_empty()) else { return Ok(()) };
         if name == "index.json" {
+            if found {
+                return Err(ArchiveError::Twice(format!("{LAYOUT}{name}")));
+            }
             if entry.size() > BUNDLE_MAX as u64 {
                 return Err(ArchiveError::Index("it is too large".into()));
             }
@@ -152,12 +155,15 @@ fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
 /// Each file with its name, without `./` before it.
 fn each<R: Read>(
     stream: R,
-    mut visit: impl FnMut(&str, &mut Entry<'_, io::Take<GzDecoder<R>>>) -> Result<(), ArchiveError>,
+    mut visit: impl FnMut(&str, &mut Entry<'_, Allowed<io::Take<GzDecoder<R>>>>) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
-    let mut archive = Archive::new(GzDecoder::new(stream).take(UNPACKED_MAX));
+    let (reader, allowance) = Allowed::new(GzDecoder::new(stream).take(UNPACKED_MAX));
+    let mut archive = Archive::new(reader);
     let mut bytes = 0u64;
     for (count, entry) in archive.entries().map_err(ArchiveError::Read)?.enumerate() {
         let mut entry = entry.map_err(ArchiveError::Read)?;
+        // A sparse file, whose size is not what is read, is refused below.
+        allowance.renew(entry.size());
         bytes = bytes.saturating_add(entry.size());
         if count >= ENTRIES_MAX || bytes > UNPACKED_MAX {
             return Err(ArchiveError::TooLarge);
@@ -168,10 +174,16 @@ fn each<R: Read>(
         let kind = entry.header().entry_type();
         let Ok(name) = std::str::from_utf8(&path) else { return refused("is not UTF-8") };
         let name = name.strip_prefix("./").unwrap_or(name);
-        if Path::new(name).components().any(|component| !matches!(component, std::path::Component::Normal(_)))
-            && !matches!(name, "" | ".")
-        {
+        let name = if kind == EntryType::Directory { name.strip_suffix('/').unwrap_or(name) } else { name };
+        if name.starts_with('/') || name.split('/').any(|part| part == "..") {
             return refused("leads out of the archive");
+        }
+        // Readers of the layout could take another spelling of a name for the same file.
+        if name.split('/').any(|part| matches!(part, "" | ".")) && !matches!(name, "" | ".") {
+            return refused("has an empty name or a dot in its path");
+        }
+        if name.contains(char::is_control) {
+            return refused("has control characters in its name");
         }
         match kind {
             EntryType::Directory => {}

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Component, Path};
 
+use executor_core::archive::Allowed;
+
 use super::{Section, Source};
 use crate::error::ImageError;
 
@@ -48,10 +50,12 @@ impl Archive {
         }
         std::io::Seek::rewind(&mut file).map_err(io)?;
         let mut entries = HashMap::new();
-        let mut archive = tar::Archive::new(file.try_clone().map_err(io)?);
+        let (bounded, allowance) = Allowed::new(file.try_clone().map_err(io)?);
+        let mut archive = tar::Archive::new(bounded);
         let broken = |error: std::io::Error| malformed(format!("it is not a tar archive: {error}"));
         for entry in archive.entries_with_seek().map_err(broken)? {
             let entry = entry.map_err(broken)?;
+            allowance.renew(0); // contents are passed over by seeking
             let Some(name) = entry.path().ok().and_then(|path| normal("", &path)) else { continue };
             let kind = entry.header().entry_type();
             let value = if kind.is_file() {

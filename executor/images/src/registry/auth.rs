@@ -135,7 +135,7 @@ impl Registry {
             path: &path,
             headers,
             body: RequestBody::Full(body.into()),
-            destinations: named_by.map_or(Destinations::Any, Destinations::NamedBy),
+            destinations: named_by.map_or_else(|| self.destinations(), Destinations::NamedBy),
         };
         let mut answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
         match answer.status {

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
+use executor_core::archive::Allowed;
 use flate2::read::MultiGzDecoder;
-use tar::{Archive, EntryType};
+use tar::{Archive, Entry, EntryType};
 
 use super::{DIRECTORY_MAX, FILES_MAX, Sink, SourceError, name_within};
 
@@ -35,9 +36,12 @@ pub fn look(path: &Path) -> Result<Look, SourceError> {
     if !head.starts_with(&GZIP) && !is_tar {
         return Ok(Look::Plain);
     }
-    let mut archive = Archive::new(reader(path)?);
+    let (bounded, allowance) = Allowed::new(reader(path)?);
+    let mut archive = Archive::new(bounded);
     for entry in archive.entries().map_err(failed)?.take(FILES_MAX) {
-        let name = name_within(&entry.map_err(failed)?.path_bytes())?;
+        let entry = entry.map_err(failed)?;
+        allowance.renew(stored(&entry));
+        let name = name_within(&entry.path_bytes())?;
         if matches!(&*name, "oci-layout" | "manifest.json") {
             return Ok(Look::Image);
         }
@@ -75,9 +79,11 @@ pub(crate) fn each(
     mut take: impl FnMut(&str, &mut dyn Read) -> Result<(), SourceError>,
 ) -> Result<(), SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
-    let mut archive = Archive::new(from);
+    let (bounded, allowance) = Allowed::new(from);
+    let mut archive = Archive::new(bounded);
     for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
         let mut entry = entry.map_err(failed)?;
+        allowance.renew(stored(&entry));
         if count >= FILES_MAX {
             return Err(SourceError::TooLarge(DIRECTORY_MAX));
         }
@@ -98,9 +104,11 @@ pub(crate) fn each_lenient(
     mut take: impl FnMut(&str, &mut dyn Read) -> Result<(), SourceError>,
 ) -> Result<(), SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
-    let mut archive = Archive::new(from);
+    let (bounded, allowance) = Allowed::new(from);
+    let mut archive = Archive::new(bounded);
     for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
         let mut entry = entry.map_err(failed)?;
+        allowance.renew(stored(&entry));
         if count >= FILES_MAX {
             return Err(SourceError::TooLarge(DIRECTORY_MAX));
         }
@@ -110,4 +118,10 @@ pub(crate) fn each_lenient(
         }
     }
     Ok(())
+}
+
+/// Returns the number of bytes that the archive has of an entry; the size of a sparse file counts its holes.
+pub(super) fn stored<R: Read>(entry: &Entry<'_, R>) -> u64 {
+    let header = entry.header();
+    if header.entry_type().is_gnu_sparse() { header.entry_size().unwrap_or(0) } else { entry.size() }
 }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use executor_core::archive::Allowed;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tar::{Archive, EntryType};
@@ -224,9 +225,11 @@ fn apply(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
 
 fn apply_stream(path: &Path, from: impl Read, sink: &mut Sink) -> Result<(), SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
-    let mut archive = Archive::new(from);
+    let (bounded, allowance) = Allowed::new(from);
+    let mut archive = Archive::new(bounded);
     for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
         let mut entry = entry.map_err(failed)?;
+        allowance.renew(archive::stored(&entry));
         if count >= FILES_MAX {
             return Err(SourceError::TooLarge(DIRECTORY_MAX));
         }

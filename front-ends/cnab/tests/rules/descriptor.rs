@@ -1,6 +1,6 @@
 //! Rules 24 to 42: bundle.json and its two forms (CNAB 101 and 104).
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 
 use executor_cnab::action::Action;
 use executor_cnab::archive::{self, ArchiveError, Wanted};
@@ -534,4 +534,43 @@ fn rule_42_a_thick_bundle_that_is_none() {
     stream.flush().unwrap();
     let link = stream.finish().unwrap();
     assert!(matches!(archive::bundle(&*link), Err(ArchiveError::Entry(..))));
+}
+
+/// Other spellings of a name, which a reader of the layout could take for the same file.
+#[test]
+fn rule_42_thick_bundle_ambiguous_name_refused() {
+    for name in [
+        "artifacts/layout/./index.json",
+        "artifacts//layout/index.json",
+        "artifacts/layout/index.json/",
+        "././bundle.json",
+        "artifacts/layout/a\u{1b}[2J",
+        "artifacts/layout/a\nb",
+    ] {
+        let refused = archive::bundle(&*tgz(&[("bundle.json", b"{}"), (name, INDEX)]));
+        assert!(matches!(refused, Err(ArchiveError::Entry(..))), "{name:?}");
+    }
+    let wanted = Wanted { digest: None, reference: "example/a:1", or_the_only_one: true };
+    let twice = tgz(&[("artifacts/layout/index.json", INDEX), ("./artifacts/layout/index.json", INDEX)]);
+    assert!(matches!(archive::layout(&*twice, Vec::new(), wanted), Err(ArchiveError::Twice(_))));
+}
+
+/// A name or a record of any length compresses to nearly nothing.
+#[test]
+fn rule_42_thick_bundle_endless_name_refused() {
+    for kind in [tar::EntryType::GNULongName, tar::EntryType::GNULongLink, tar::EntryType::XHeader] {
+        let long = |bytes: u64| {
+            let mut stream = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(bytes);
+            header.set_cksum();
+            stream.write_all(header.as_bytes()).unwrap();
+            std::io::copy(&mut std::io::repeat(b'a').take(bytes), &mut stream).unwrap();
+            stream.finish().unwrap()
+        };
+        let refused = archive::bundle(&*long(64 << 20)).unwrap_err();
+        let ArchiveError::Read(why) = &refused else { panic!("{kind:?}: {refused:?}") };
+        assert!(why.to_string().contains("more than 1048576 bytes"), "{kind:?}: {why}");
+    }
 }
