@@ -16,7 +16,7 @@
 //!
 //! A program that watches a visible directory by inotify sees nothing of the rename in `/files/0`. So the link of each new file
 //! is renamed over the visible one, with the same text, once the generation is in force at every mount point
-//! (docs/adr/0050-a-rotation-renames-the-visible-links.md).
+//! (docs/adr/0045-a-rotation-renames-the-visible-links.md).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
