@@ -64,7 +64,7 @@ impl<'a> Covered<'a> {
             // The rule names this one file.
             Some("") => Self { dir: parent, path: name, links: false },
             Some(rest) if !bare.is_empty() => Self { dir: bare, path: rest, links: true },
-            // A record of an executord that did not keep the rule.
+            // Without a rule: the directory that holds the file.
             _ => Self { dir: parent, path: name, links: true },
         }
     }
