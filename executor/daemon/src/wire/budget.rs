@@ -23,7 +23,7 @@ use crate::locked;
 /// Bytes for unread answers of one connection.
 const CONNECTION: usize = 16 << 20;
 /// Bytes for unread answers of all connections of a socket.
-const ALL: usize = 128 << 20;
+const ALL: usize = 64 << 20;
 /// Bytes reserved to make one large answer: a page of a list, and the message that it is encoded from.
 const LARGE: usize = 4 << 20;
 /// Most streams of answers of all connections of a socket: each may have some 64 KiB that its client has not read.
@@ -368,7 +368,7 @@ mod tests {
         let budget = AnswerBudget::new(Shares::LOCAL);
         let mut held = fill(&budget, 7, ALL / PART).await;
         let refused = budget.connection(7, false).reserve(LIST).await.unwrap_err();
-        assert!(refused.contains("this caller") && refused.contains("32 MiB"), "{refused}");
+        assert!(refused.contains("this caller") && refused.contains("16 MiB"), "{refused}");
         for owner in [8, 9] {
             held.extend(fill(&budget, owner, ALL / PART).await);
         }
