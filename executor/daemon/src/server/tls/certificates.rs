@@ -166,11 +166,11 @@ impl Certificates {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let refused = Arc::new(Mutex::new(None));
         let contents = Contents::read(&files)?;
-        let (config, chains, validity) = configuration(&files, &contents, &provider, &rules, &refused)?;
-        if let Some(trouble) = validity.trouble() {
+        let current = configuration(&files, contents, &provider, &rules, &refused)?;
+        if let Some(trouble) = current.validity.trouble() {
             tracing::error!("{}: {trouble}: clients will refuse it", files.certificate.display());
         }
-        let current = Mutex::new(Current { contents, chains, config, told: None, validity });
+        let current = Mutex::new(current);
         Ok(Self { files, rules, provider, current, refused, replaced: watch::Sender::new(()) })
     }
 
@@ -196,17 +196,16 @@ impl Certificates {
             }
         }
         let usable = read.and_then(|contents| {
-            let (config, chains, validity) =
-                configuration(&self.files, &contents, &self.provider, &self.rules, &self.refused)?;
-            match validity.trouble() {
+            let usable = configuration(&self.files, contents, &self.provider, &self.rules, &self.refused)?;
+            match usable.validity.trouble() {
                 Some(trouble) => Err(fault(&self.files.certificate, trouble)),
-                None => Ok((contents, chains, config, validity)),
+                None => Ok(usable),
             }
         });
         let mut current = locked(&self.current);
         match usable {
-            Ok((contents, chains, config, validity)) => {
-                *current = Current { contents, chains, config, told: None, validity };
+            Ok(usable) => {
+                *current = usable;
                 drop(current);
                 self.replaced.send_replace(());
                 let certificate = self.files.certificate.display();
@@ -281,11 +280,11 @@ fn judge(certificate: &[u8], rules: &Arc<Rules>) -> Result<Caller, String> {
 
 fn configuration(
     files: &TlsFiles,
-    contents: &Contents,
+    contents: Contents,
     provider: &Arc<CryptoProvider>,
     rules: &Arc<Rules>,
     refused: &Arc<Mutex<Option<String>>>,
-) -> Result<(Arc<ServerConfig>, Arc<dyn ClientCertVerifier>, Validity), CertificateError> {
+) -> Result<Current, CertificateError> {
     let mut roots = RootCertStore::empty();
     for root in &contents.roots {
         roots.add(root.clone()).map_err(|error| fault(&files.client_ca, error))?;
@@ -311,7 +310,7 @@ fn configuration(
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
-    Ok((Arc::new(config), chains, validity))
+    Ok(Current { contents, chains, config: Arc::new(config), told: None, validity })
 }
 
 /// Verifies the chain of a client's certificate, then that it is a caller's.

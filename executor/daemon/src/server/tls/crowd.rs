@@ -293,7 +293,7 @@ mod tests {
             strangers.retain(|place| !is_lost(place));
             // The callers come one after the other in the second of the three seconds.
             if number >= each_second
-                && (number - each_second) % (each_second / 8) == 0
+                && (number - each_second).is_multiple_of(each_second / 8)
                 && let Some(caller) = callers.get(((number - each_second) / (each_second / 8)) as usize)
                 && let Some(place) = crowd.enter(*caller, now)
             {
