@@ -13,7 +13,6 @@ use oci_spec::image::{Descriptor, ImageIndex, Platform};
 use crate::error::ImageError;
 use crate::manifest::digest_and_size;
 use crate::platform::{self, Host};
-use crate::pull::Chain;
 
 /// Maximum number of images of an index.
 const MANIFESTS_MAX: usize = 1000;
@@ -23,6 +22,9 @@ const DEPTH_MAX: usize = 3;
 const CANDIDATES_MAX: usize = 32;
 /// Maximum number of platforms in an error.
 const SHOWN_MAX: usize = 32;
+
+/// Verified documents of an image: indexes and manifest.
+pub(crate) type Chain = Vec<(Digest, Vec<u8>)>;
 
 /// An entry of an index that may be for this host.
 #[derive(Clone)]
@@ -168,7 +170,9 @@ mod tests {
     fn entry(number: usize, more: Value) -> Value {
         let mut entry = json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "size": number,
             "digest": format!("sha256:{number:064x}")});
-        entry.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        if let Value::Object(more) = more {
+            entry.as_object_mut().unwrap().extend(more);
+        }
         entry
     }
 

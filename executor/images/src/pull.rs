@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io::Seek as _;
 use std::sync::Arc;
 
-use executor_core::image::{Algorithm, Digest, ImageReference, Repository, Selector};
+use executor_core::image::{Algorithm, ImageReference, Repository, Selector};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::choice::{Candidate, Search};
+use crate::choice::{Candidate, Chain, Search};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash;
@@ -66,9 +66,6 @@ pub(crate) async fn pull<L: LayerStore>(
     let notes = layers(intake, &registry, &documents.layers, report, &what).await?;
     intake.record(documents, vec![reference], Provenance::Registry(signatures), notes).await
 }
-
-/// Verified documents of an image: index and manifest.
-pub(crate) type Chain = Vec<(Digest, Vec<u8>)>;
 
 /// The manifest that fits this host, and its configuration; and every document on the way to it, verified.
 pub(crate) async fn documents(

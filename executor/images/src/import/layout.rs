@@ -11,13 +11,12 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use super::{FoundImage, Section, Source, required};
-use crate::choice::{self, Candidate, Search};
+use crate::choice::{self, Candidate, Chain, Search};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
-use crate::pull::Chain;
 
 /// File that names the images.
 pub(super) const INDEX: &str = "index.json";
