@@ -14,6 +14,7 @@ mod container;
 mod copies;
 mod executord;
 mod image;
+mod machine;
 mod pods;
 mod python;
 mod report;
@@ -56,7 +57,9 @@ struct Options {
 
 /// Every attack, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
-    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL, pods::ALL].into_iter().flatten()
+    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL, machine::ALL, pods::ALL]
+        .into_iter()
+        .flatten()
 }
 
 fn main() -> ExitCode {
