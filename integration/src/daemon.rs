@@ -31,6 +31,8 @@ pub struct Setup {
     binaries: Option<PathBuf>,
     /// Name of the network namespace for the daemon, if not the test's own.
     network: Option<OsString>,
+    /// Library that executord loads first.
+    preload: Option<PathBuf>,
 }
 
 /// A running daemon.
@@ -45,7 +47,7 @@ impl Default for Setup {
     fn default() -> Self {
         let home = mount::directory_below(Path::new("/run"));
         let state = mount::state(home.path());
-        Self { disk: None, state, home, arguments: Vec::new(), binaries: None, network: None }
+        Self { disk: None, state, home, arguments: Vec::new(), binaries: None, network: None, preload: None }
     }
 }
 
@@ -84,6 +86,12 @@ impl Setup {
     /// Runs the daemon in the network namespace at this path.
     pub fn network(mut self, path: &str) -> Self {
         self.network = Some(path.into());
+        self
+    }
+
+    /// Has executord load a library before all others. It must not be statically linked.
+    pub fn preload(mut self, library: &Path) -> Self {
+        self.preload = Some(library.to_owned());
         self
     }
 
@@ -147,6 +155,7 @@ impl Setup {
         if !self.arguments.iter().any(|argument| argument == "--config") {
             command.args(shells::arguments(self.home(), ""));
         }
+        command.envs(self.preload.iter().map(|library| ("LD_PRELOAD", library)));
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }

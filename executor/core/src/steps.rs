@@ -145,6 +145,8 @@ struct Step {
 pub struct Steps {
     steps: Vec<Step>,
     orders: Vec<Order>,
+    /// Uptime of the machine, as the caller last set it.
+    uptime: Duration,
 }
 
 /// Index of the step that all others are below.
@@ -153,7 +155,7 @@ const ROOT: usize = 0;
 impl Steps {
     /// Makes the steps of these actions. None is started.
     pub fn new(actions: &Actions, processes: &[PlannedProcess], transfers: &[PlannedTransfer]) -> Self {
-        let mut steps = Self { steps: Vec::new(), orders: Vec::new() };
+        let mut steps = Self { steps: Vec::new(), orders: Vec::new(), uptime: Duration::ZERO };
         let root = steps.add("", "", Role::Serial, None);
         let mut below = root;
         for (path, action) in actions.roots() {
@@ -168,6 +170,11 @@ impl Steps {
             steps.grow(&path, action, (processes, transfers), below);
         }
         steps
+    }
+
+    /// Sets the uptime of the machine. Runs are measured by it: a wall clock that is set makes no run short or long.
+    pub fn set_uptime(&mut self, uptime: Duration) {
+        self.uptime = uptime;
     }
 
     /// Starts the tree.

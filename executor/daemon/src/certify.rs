@@ -252,11 +252,18 @@ enum Renewal {
 
 async fn keep(node: &Arc<Node>, handle: &Arc<Handle>) {
     let mut backoff: Option<Backoff> = None;
+    // True after one renewal because of a clock that was set back: another one would bring no other dates.
+    let mut set_back = false;
     while let Some(facts) = handle.facts().filter(|facts| facts.state == State::Running) {
         let Some(record) = &facts.identity else { return };
         if backoff.is_none() {
-            let left = record.renew_at.since(crate::now());
-            if !left.is_zero() {
+            let now = crate::now();
+            let left = record.renew_at.since(now);
+            // Before its time a certificate is refused: the clock was set back.
+            if now < record.not_before && !set_back {
+                set_back = true;
+            } else if !left.is_zero() {
+                set_back &= now < record.not_before;
                 tokio::time::sleep(left.min(SLEEP_MAX)).await;
                 continue;
             }

@@ -18,6 +18,8 @@ use std::time::Duration;
 use executor_core::checks::{Change, CheckId, Health, Monitor, Outcome, words_of};
 use executor_core::plan::{Check, Checks, HttpProbe, Network, Probe};
 use executor_core::protocol::{MakeSocket, ShimCall};
+use executor_core::time::Timestamp;
+use executor_sys::clock;
 use tokio::net::TcpSocket;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -81,7 +83,7 @@ impl Checking {
             handle: Arc::clone(handle),
             address: address(facts),
             origin: Instant::now(),
-            elapsed: crate::now().since(started_at),
+            elapsed: elapsed(facts, started_at),
         };
         let (plan, kept) = (Arc::clone(&facts.plan), facts.health.clone());
         let task = tokio::spawn(async move {
@@ -105,6 +107,17 @@ impl Checking {
             return report;
         }
         std::future::pending().await
+    }
+}
+
+/// Returns the time since the start of the process. The age of the container's init bounds it, and is it unless the process
+/// was restarted: a wall clock that is set ends no container's time to start.
+fn elapsed(facts: &Facts, started_at: Timestamp) -> Duration {
+    let by_date = crate::now().since(started_at);
+    match facts.prepared.as_ref().map(|prepared| clock::age_of(prepared.init.start_time)) {
+        Some(age) if facts.restarts.is_none() => age,
+        Some(age) => by_date.min(age),
+        None => by_date,
     }
 }
 

@@ -57,7 +57,7 @@ async fn begin_whole(node: Arc<Node>, request: DrainRequest) {
         });
         if drain.done {
             // A container of before may have turned up since.
-            (drain.deadline_at, drain.done) = (deadline_at, false);
+            (drain.begun_at, drain.deadline_at, drain.done) = (now, deadline_at, false);
         }
         drain.deadline_at = drain.deadline_at.min(deadline_at);
     });
@@ -111,6 +111,30 @@ struct Draining {
     killed: BTreeSet<ContainerId>,
 }
 
+/// Deadline of a drain by the monotonic clock: a wall clock that is set neither ends containers early nor keeps them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Due {
+    /// The date that it was computed from.
+    deadline_at: Timestamp,
+    at: Instant,
+}
+
+impl Due {
+    /// Returns the deadline of a drain. It is computed anew from a date that has changed, and then only brought forward.
+    fn of(known: Option<Self>, drain: &Drain, instant: Instant, now: Timestamp) -> Self {
+        let whole = drain.deadline_at.since(drain.begun_at);
+        match known {
+            Some(known) if known.deadline_at == drain.deadline_at => known,
+            // A drain of an earlier daemon lasts no longer than asked for, also if the clock was set back since.
+            _ => {
+                let at = instant + drain.deadline_at.since(now).min(whole);
+                let at = known.map_or(at, |known| known.at.min(at));
+                Self { deadline_at: drain.deadline_at, at }
+            }
+        }
+    }
+}
+
 async fn carry_out(node: Arc<Node>) {
     // A request joins by the state alone; a task that waits is for all requests that came meanwhile.
     let Some(_alone) = node.cell.draining.next().await else { return };
@@ -123,18 +147,20 @@ async fn carry_out(node: Arc<Node>) {
         killed: BTreeSet::new(),
     };
     let mut changes = node.cell.watch();
+    let mut due: Option<Due> = None;
     loop {
         let Some(drain) = changes.borrow_and_update().drain.clone().filter(|drain| !drain.done) else { return };
-        let left = drain.deadline_at.since(crate::now());
-        let late = left.is_zero();
+        let due = due.insert(Due::of(due, &drain, Instant::now(), crate::now()));
+        let left = due.at.saturating_duration_since(Instant::now());
+        let (late, late_for) = (left.is_zero(), due.at.elapsed());
         let living = draining.living();
         let next_urgent = if late { draining.kill(&living) } else { draining.stop(&living, drain.parallel, left) };
-        let given_up = late && crate::now().since(drain.deadline_at) > GIVE_UP;
+        let given_up = late && late_for > GIVE_UP;
         if living.is_empty() && draining.stops.is_empty() || given_up {
             return draining.conclude(&living).await;
         }
         draining.report(&living);
-        let next = if late { GIVE_UP.saturating_sub(crate::now().since(drain.deadline_at)) } else { left };
+        let next = if late { GIVE_UP.saturating_sub(late_for) } else { left };
         let next = next_urgent.map_or(next, |urgent| next.min(urgent));
         tokio::select! {
             Some(stopped) = draining.stops.join_next() => draining.stopped(stopped.ok()),
@@ -246,3 +272,38 @@ impl Draining {
 
 /// SIGKILL.
 const KILL: i32 = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3600 * 1_000_000_000;
+
+    fn drain(deadline_at: u64) -> Drain {
+        Drain {
+            boot_id: String::new(),
+            begun_at: Timestamp(100 * HOUR),
+            deadline_at: Timestamp(deadline_at),
+            parallel: 1,
+            reason: String::new(),
+            done: false,
+        }
+    }
+
+    #[test]
+    fn clock_jumps_leave_the_deadline() {
+        let start = Instant::now();
+        let hours = |hours: u64| Duration::from_nanos(hours * HOUR);
+        let due = Due::of(None, &drain(102 * HOUR), start, Timestamp(100 * HOUR));
+        assert_eq!(due.at, start + hours(2));
+        for now in [106, 88, 100] {
+            assert_eq!(Due::of(Some(due), &drain(102 * HOUR), start + hours(1), Timestamp(now * HOUR)), due, "{now}");
+        }
+        // The control: another request brings the deadline forward, and never back.
+        let sooner = Due::of(Some(due), &drain(101 * HOUR), start, Timestamp(100 * HOUR));
+        assert_eq!(sooner.at, start + hours(1));
+        assert_eq!(Due::of(Some(sooner), &drain(102 * HOUR), start, Timestamp(100 * HOUR)).at, sooner.at);
+        // A later daemon whose clock was set back waits no longer than the whole time.
+        assert_eq!(Due::of(None, &drain(102 * HOUR), start, Timestamp(88 * HOUR)).at, start + hours(2));
+    }
+}

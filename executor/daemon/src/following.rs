@@ -105,14 +105,15 @@ fn shortest_poll(node: &Node, facts: &Facts) -> Duration {
 fn due_in(node: &Node, facts: &Facts) -> Option<Duration> {
     let now = seconds();
     let due = |source: &SourceRecord| match &source.lease {
-        Some(lease) => Duration::from_secs(lease.renew_at.saturating_sub(now)).max(AGAIN),
+        Some(lease) => Duration::from_secs(lease.due_in(now)).max(AGAIN),
         None => poll(node, source),
     };
     facts.sources.iter().filter(|source| source.followed).map(due).min()
 }
 
+/// By the clock that leases are counted by.
 fn seconds() -> u64 {
-    crate::now().0 / 1_000_000_000
+    executor_providers::now_seconds()
 }
 
 /// Returns whether a followed source may be old.
@@ -164,7 +165,7 @@ async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> Look {
     let Some(key) = node.launcher.tag_key() else { return Look::Overtaken };
     let now = seconds();
     let is_due = |source: &&SourceRecord| {
-        source.followed && source.lease.as_ref().is_none_or(|lease| source.stale.is_some() || lease.renew_at <= now)
+        source.followed && source.lease.as_ref().is_none_or(|lease| source.stale.is_some() || lease.due_in(now) == 0)
     };
     let due = facts.sources.iter().filter(is_due);
     let due = due.filter_map(|source| Some((source, covering_rule(node, source)?)));

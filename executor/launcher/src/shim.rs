@@ -53,7 +53,7 @@ mod watch;
 use std::ffi::CStr;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
@@ -215,7 +215,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
                 ready.log.keep_terminal(terminal);
             }
             ready.log.begin(&ready.record.plan);
-            let started_at = now();
+            let (started_at, started) = (now(), Instant::now());
             control.pace().turn(); // what its making may take has passed
             // The program has its own copy now; ours are overwritten before anything else happens.
             for input in ready.remains.inputs.drain(..) {
@@ -234,12 +234,8 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             let ended;
             (ended, stop_at) = supervise::until_the_end(host, &mut ready, control, signals);
             let ended_at = now();
-            let timings = Timings {
-                prepare,
-                start: started_at.since(ready_at),
-                run: ended_at.since(started_at),
-                ..Timings::default()
-            };
+            let timings =
+                Timings { prepare, start: started_at.since(ready_at), run: started.elapsed(), ..Timings::default() };
             let (exit, failure) = ended;
             Outcome { exit, failure, timings, ended_at: Some(ended_at), ..Outcome::default() }
         }

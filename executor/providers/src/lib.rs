@@ -22,7 +22,7 @@ mod vault_path;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use executor_core::reference::{REFERENCE_VALUE_MAX, SecretReference};
 use tokio::sync::Semaphore;
@@ -95,10 +95,21 @@ impl Lease {
         let (now, seconds) = (now_seconds(), seconds.max(1));
         Self { id, ends_at: now.saturating_add(seconds), renew_at: now.saturating_add(seconds * 2 / 3), renewable }
     }
+
+    /// Returns the seconds until it is to be renewed. A lease that would wait for longer than it may ever wait is of an earlier
+    /// process, before the clock was set back: it is due.
+    pub fn due_in(&self, now: u64) -> u64 {
+        let left = self.renew_at.saturating_sub(now);
+        // Two thirds of its time pass before it is renewed, rounded down.
+        let longest = self.ends_at.saturating_sub(self.renew_at).saturating_mul(2);
+        if left > longest { 0 } else { left }
+    }
 }
 
-pub(crate) fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+/// Returns the date that leases are counted by, in seconds since the epoch. A wall clock that is set while this process runs does
+/// not change it.
+pub fn now_seconds() -> u64 {
+    executor_sys::clock::steady().0 / 1_000_000_000
 }
 
 /// Kind of an error.
@@ -300,4 +311,24 @@ fn one_value(
 ) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
     let value = value?;
     Ok(wanted.iter().map(|_| Ok(Fetched::Value(value.clone()))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lease_before_clock_set_back_is_due() {
+        for seconds in [1, 2, 100, 3600] {
+            let lease = Lease {
+                id: "l".into(),
+                ends_at: 50_000 + seconds,
+                renew_at: 50_000 + seconds * 2 / 3,
+                renewable: true,
+            };
+            assert_eq!(lease.due_in(50_000), seconds * 2 / 3, "the control");
+            assert_eq!(lease.due_in(50_000 + seconds), 0);
+            assert_eq!(lease.due_in(0), 0, "the clock was set back by hours");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! types, identities are [`executor_core::ident::ProcessIdentity`], and nothing here decides anything.
 
 pub mod capabilities;
+pub mod clock;
 pub mod entry;
 pub mod events;
 pub mod heap;

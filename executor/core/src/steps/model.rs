@@ -291,6 +291,7 @@ fn carry_out(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) ->
         }
         let ((at, due), ()) = agenda.pop_first().expect("something is due while the tree has not ended");
         now = at;
+        steps.set_uptime(Duration::from_millis(now));
         orders = match due {
             Due::Cancel => steps.cancel(self::at(now)),
             Due::Expired(timer) => steps.expired(timer, self::at(now)),

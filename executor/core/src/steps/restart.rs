@@ -7,6 +7,8 @@
 //! The first restart is at once. Ends that follow wait, twice as long each time, until a run lasts ([`RestartPolicy`]). A
 //! cancellation ends the policy, also in a pause. However short the pauses are, [`Pace`] bounds the number of restarts.
 
+use std::time::Duration;
+
 use super::pace::Pace;
 use super::{Order, Role, StepError, StepState, Steps, Timer, Why, go_duration};
 use crate::backoff::Backoff;
@@ -28,13 +30,23 @@ pub(super) struct Restarts {
     asked: Option<String>,
     /// No further run follows.
     over: bool,
+    /// Uptime of the machine at the start of the present run.
+    started: Option<Duration>,
 }
 
 impl Restarts {
     pub(super) fn new(policy: &RestartPolicy) -> Self {
         let policy = policy.clone();
-        let record = RestartRecord::default();
-        Self { policy, record, pauses: None, pace: Pace::new(), error: None, asked: None, over: false }
+        Self {
+            policy,
+            record: RestartRecord::default(),
+            pauses: None,
+            pace: Pace::default(),
+            error: None,
+            asked: None,
+            over: false,
+            started: None,
+        }
     }
 
     /// True in a pause.
@@ -48,8 +60,8 @@ impl Restarts {
     }
 
     /// Returns the pause after a run that ends now.
-    fn pause(&mut self, now: Timestamp) -> std::time::Duration {
-        let ran = self.record.started_at.map(|started| now.since(started)).unwrap_or_default();
+    fn pause(&mut self, uptime: Duration) -> Duration {
+        let ran = self.started.map(|started| uptime.saturating_sub(started)).unwrap_or_default();
         if ran >= self.policy.forget_after() {
             self.pauses = None;
         }
@@ -57,10 +69,10 @@ impl Restarts {
             Some(pauses) => pauses.pause(),
             None => {
                 self.pauses = Some(Backoff::new(self.policy.delay_min, self.policy.delay_max));
-                std::time::Duration::ZERO
+                Duration::ZERO
             }
         };
-        pause + self.pace.take(now.after(pause))
+        pause + self.pace.take(uptime + pause)
     }
 }
 
@@ -174,7 +186,7 @@ impl Steps {
         }
         let exit = failed.map_or(Some(Exit::Code(0)), |error| error.exit);
         let reason = failed.map_or_else(|| "Exited with status 0".to_owned(), ToString::to_string);
-        let pause = restarts.pause(now);
+        let pause = restarts.pause(self.uptime);
         let words = if pause.is_zero() { "now".to_owned() } else { format!("in {}", go_duration(pause)) };
         self.orders.push(Order::Clear(format!("restarting {words}: {reason}")));
         let started_at = restarts.record.started_at;
@@ -204,6 +216,7 @@ impl Steps {
     pub(super) fn start_run(&mut self, index: usize, child: usize, now: Timestamp) {
         if let Role::Restart(restarts) = &mut self.steps[index].role {
             restarts.record.started_at = Some(now);
+            restarts.started = Some(self.uptime);
         }
         self.start(child, now);
     }

@@ -212,10 +212,12 @@ fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
     let mut texts = Vec::new();
     for (ran, code) in [(1, 3), (2, 0), (3, 3), (3, 3), (3, 3), (3, 3), (3, 3), (599, 3), (600, 3), (1, 3)] {
         now += ran;
+        steps.set_uptime(Duration::from_secs(now));
         let (text, timer, waits) = pause(&steps.ended(0, exited(code), at(now)));
         assert_eq!(steps.restarts().unwrap().next_at, Some(at(now + waits)));
         assert!(!steps.is_done(0) && steps.conclusion().is_none());
         now += waits;
+        steps.set_uptime(Duration::from_secs(now));
         texts.push(text);
         assert_eq!(steps.expired(timer, at(now)), [Order::Start(0)]);
         assert_eq!(steps.expired(timer, at(now)), [], "once");
@@ -244,6 +246,24 @@ fn failures_are_restarted_as_often_as_the_policy_says() {
     well.begin(at(0));
     assert_eq!(well.ended(0, exited(0), at(1)), []);
     assert_eq!(well.conclusion(), conclusion(Some(0), None));
+}
+
+#[test]
+fn clock_jumps_change_no_pause() {
+    const HOUR: u64 = 3600;
+    let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
+    steps.begin(at(20 * HOUR));
+    let mut uptime = 0;
+    // The date after each run of so many seconds, and the pause that follows.
+    for (ran, date, expected) in [(1, 26 * HOUR, 0), (1, 14 * HOUR, 10), (1, 20 * HOUR, 20), (700, 8 * HOUR, 0)] {
+        uptime += ran;
+        steps.set_uptime(Duration::from_secs(uptime));
+        let (_, timer, waits) = pause(&steps.ended(0, exited(3), at(date)));
+        assert_eq!(waits, expected, "after {ran} s");
+        uptime += waits;
+        steps.set_uptime(Duration::from_secs(uptime));
+        steps.expired(timer, at(date + waits));
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use executor_core::steps::{AskedAgain, Order, RunEnd, Steps, Timer, TransferEnd}
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
-use executor_sys::process;
+use executor_sys::{clock, process};
 
 use super::starter::{News, Starter};
 use super::stdio::Log;
@@ -294,6 +294,7 @@ impl Ready {
             volume: self.remains.volumes.first(),
             wiped: &mut self.remains.rotated.wiped,
         };
+        running.steps.set_uptime(clock::uptime());
         let mut orders = happen(running, &mut site);
         running.wipe_done(&mut site);
         while !orders.is_empty() {

@@ -15,6 +15,7 @@ mod copies;
 mod executord;
 mod image;
 mod loops;
+mod machine;
 mod pods;
 mod providers;
 mod python;
@@ -69,6 +70,7 @@ fn all() -> impl Iterator<Item = &'static Attack> {
         executord::ALL,
         image::ALL,
         loops::ALL,
+        machine::ALL,
         pods::ALL,
         providers::ALL,
         sources::ALL,

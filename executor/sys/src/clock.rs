@@ -1,0 +1,53 @@
+//! Clocks that cannot be set, to measure durations. `SystemTime` is for dates alone.
+
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
+
+use executor_core::time::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time since the machine's boot, suspends included.
+pub fn uptime() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    // Neither is negative, and the nanoseconds are below 1,000,000,000.
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
+}
+
+/// Date by the wall clock of the first call in this process, and the time that has passed since. A wall clock that is set
+/// later does not change it.
+pub fn steady() -> Timestamp {
+    static FIRST: OnceLock<(Timestamp, Duration)> = OnceLock::new();
+    let (date, at) = FIRST.get_or_init(|| (SystemTime::now().into(), uptime()));
+    let passed = uptime().saturating_sub(*at);
+    Timestamp(date.0.saturating_add(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+/// Age of a process by its start time, which is in ticks of the clock since boot.
+pub fn age_of(start_time: u64) -> Duration {
+    let ticks = rustix::param::clock_ticks_per_second().max(1);
+    let start = Duration::from_nanos((u128::from(start_time) * 1_000_000_000 / u128::from(ticks)) as u64);
+    uptime().saturating_sub(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn age_of_new_process_is_short() {
+        let before = uptime();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let age = age_of(crate::identity::of(child.id() as i32).unwrap().start_time);
+        let passed = uptime() - before;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // A start time is rounded down to a tick.
+        assert!(age <= passed + Duration::from_millis(20), "{age:?} of {passed:?}");
+    }
+
+    #[test]
+    fn steady_time_never_goes_back() {
+        let first = steady();
+        assert!(steady() >= first);
+    }
+}
