@@ -14,10 +14,13 @@ mod container;
 mod copies;
 mod executord;
 mod image;
+mod network;
 mod python;
+mod readers;
 mod report;
 mod revive;
 mod search;
+mod servers;
 mod stage;
 
 use std::process::ExitCode;
@@ -55,7 +58,9 @@ struct Options {
 
 /// Every attack, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
-    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL].into_iter().flatten()
+    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL, network::ALL, readers::ALL, servers::ALL]
+        .into_iter()
+        .flatten()
 }
 
 fn main() -> ExitCode {
