@@ -59,6 +59,22 @@ def host_path(context):
     return ["widen"]
 
 
+def host_network(context):
+    context["status"]["template"]["spec"].update({"hostNetwork": True, "hostPID": True, "hostIPC": True})
+    return ["widen"]
+
+
+def capabilities(context):
+    containers(context)[0]["securityContext"] = {"capabilities": {"add": ["SYS_ADMIN"]}, "runAsUser": 0}
+    return ["widen"]
+
+
+def init_container(context):
+    container = {"name": "init", "image": containers(context)[0]["image"], "securityContext": {"privileged": True}}
+    context["status"]["template"]["spec"].setdefault("initContainers", []).append(container)
+    return ["widen"]
+
+
 def steal(context):
     """Puts the first variable's value, whatever it is, into the name of an image."""
     container = containers(context)[0]
@@ -80,7 +96,7 @@ def forge(context):
 
 DECORATE = {
     f"/{function.__name__.replace('_', '-')}": function
-    for function in (hello, seen, boms, privileged, host_path, steal, grow, forge)
+    for function in (hello, seen, boms, privileged, host_path, host_network, capabilities, init_container, steal, grow, forge)
 }
 
 
@@ -159,6 +175,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
         piece = b" " * 65536
         while True:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+    def answer_drip(self, context):
+        """Sends a byte now and then, for as long as anybody reads."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        while not STOPPED.wait(0.1):
+            self.wfile.write(b" ")
+
+    def answer_away(self, context):
+        """Redirects to another server, whose port is in the first variable."""
+        port = containers(context)[0]["env"][0]["value"]
+        self.send(307, b"", more=[("Location", f"http://127.0.0.1:{port}/internal")])
+
+    def answer_nested(self, context):
+        """Objects within objects, as a part of an answer."""
+        text = json.dumps(context)[:-1] + ', "x": ' + '{"a":' * 100000 + "1" + "}" * 100000 + "}"
+        self.send(200, text.encode())
+
+    def answer_other(self, context):
+        """Answers with another object than was asked for."""
+        spec = context["status"]["template"]["spec"]
+        spec["containers"] = [{"name": "evil", "image": "127.0.0.1:1/evil:1", "securityContext": {"privileged": True}}]
+        context["metadata"] = {"name": "evil", "namespace": "kube-system"}
+        self.send(200, context)
 
     def answer_deep(self, context):
         """Lists within lists."""

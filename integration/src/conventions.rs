@@ -1,22 +1,26 @@
-//! A server, a registry with one image, and files around them.
+//! A convention's server, a registry with one image, and files around them.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use integration::cli::CliOutput;
-use integration::dist;
-use integration::web::{WebAnswer, WebServer};
+use crate::cli::CliOutput;
+use crate::dist;
+use crate::web::{WebAnswer, WebServer};
 use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 /// Files and servers of a test. The server ends with it.
-pub(crate) struct World {
-    pub(crate) dir: TempDir,
-    pub(crate) port: u16,
+pub struct World {
+    /// Directory of the files.
+    pub dir: TempDir,
+    /// Port of the convention's server.
+    pub port: u16,
     registry: WebServer,
     certificate: String,
     child: Child,
@@ -31,23 +35,23 @@ impl Drop for World {
 }
 
 /// Line of a registration without a bundle.
-pub(crate) const SYSTEM: &str = "# the system's certificates";
+pub const SYSTEM: &str = "# the system's certificates";
 
 /// Certificate of a server.
-pub(crate) struct Identity {
+pub struct Identity {
     /// Names and addresses.
-    pub(crate) names: &'static [&'static str],
+    pub names: &'static [&'static str],
     /// Year of the last day.
-    pub(crate) until: i32,
+    pub until: i32,
 }
 
 impl Identity {
     /// A certificate that is right.
-    pub(crate) const GOOD: Self = Self { names: &["127.0.0.1", "localhost"], until: 4000 };
+    pub const GOOD: Self = Self { names: &["127.0.0.1", "localhost"], until: 4000 };
 }
 
 /// A certificate that signed itself, and its key, as PEM.
-pub(crate) fn certificate(identity: &Identity) -> (String, String) {
+pub fn certificate(identity: &Identity) -> (String, String) {
     let names: Vec<String> = identity.names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names).unwrap();
     params.distinguished_name.push(DnType::CommonName, "convention");
@@ -58,11 +62,13 @@ pub(crate) fn certificate(identity: &Identity) -> (String, String) {
 }
 
 impl World {
-    pub(crate) fn start() -> Self {
+    /// Starts a server with a certificate that is right.
+    pub fn start() -> Self {
         Self::with(&Identity::GOOD)
     }
 
-    pub(crate) fn with(identity: &Identity) -> Self {
+    /// Starts a server with this certificate.
+    pub fn with(identity: &Identity) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (certificate, key) = certificate(identity);
         fs::write(dir.path().join("ca.pem"), &certificate).unwrap();
@@ -79,7 +85,7 @@ impl World {
     }
 
     /// Registers conventions, each with a path of the server and further lines.
-    pub(crate) fn register(&self, conventions: &[(&str, &str, &str)]) {
+    pub fn register(&self, conventions: &[(&str, &str, &str)]) {
         let text: String = conventions
             .iter()
             .map(|(name, path, more)| {
@@ -92,14 +98,15 @@ impl World {
         self.write("conventions.toml", &text);
     }
 
-    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+    /// Writes a file and returns its path.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         fs::write(&path, text).unwrap();
         path
     }
 
     /// Writes `web.yaml`: a deployment of the registry's image, with a variable.
-    pub(crate) fn web(&self, tag: &str, variable: &str) {
+    pub fn web(&self, tag: &str, variable: &str) {
         let object = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
             "spec": {"replicas": 1, "template": {
@@ -113,40 +120,40 @@ impl World {
     }
 
     /// Reference of the registry's image.
-    pub(crate) fn image(&self, tag: &str) -> String {
+    pub fn image(&self, tag: &str) -> String {
         format!("127.0.0.1:{}/web:{tag}", self.registry.port())
     }
 
     /// Port of the registry.
-    pub(crate) fn registry_port(&self) -> u16 {
+    pub fn registry_port(&self) -> u16 {
         self.registry.port()
     }
 
     /// Runs `agent-cli convention`.
-    pub(crate) fn run(&self, arguments: &[&str]) -> CliOutput {
+    pub fn run(&self, arguments: &[&str]) -> CliOutput {
         let mut command = Command::new(dist::binary("agent-cli"));
         command.args(["convention", "--config", "conventions.toml"]).args(arguments).current_dir(self.dir.path());
         command.env_remove("EXECUTOR_CONVENTIONS").stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        integration::cli::finish(command.spawn().unwrap())
+        crate::cli::finish(command.spawn().unwrap())
     }
 
     /// Runs `apply` on `web.yaml`, which succeeds; answers the object.
-    pub(crate) fn applied(&self) -> Value {
+    pub fn applied(&self) -> Value {
         let ran = self.run(&["apply", "--json", "web.yaml"]);
         assert_eq!((ran.status, &*ran.stderr), (0, ""), "{ran:?}");
         ran.json()["items"][0].clone()
     }
 
     /// Runs `apply` on `web.yaml`, which fails and prints nothing; answers the message.
-    pub(crate) fn refused(&self) -> String {
+    pub fn refused(&self) -> String {
         let ran = self.run(&["apply", "web.yaml"]);
         assert_eq!((ran.status, &*ran.stdout), (125, ""), "{ran:?}");
         ran.stderr
     }
 
     /// Requests that the server got.
-    pub(crate) fn log(&self) -> Vec<Value> {
+    pub fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

@@ -5,8 +5,10 @@
 
 pub mod api;
 pub mod cli;
+pub mod conventions;
 pub mod daemon;
 pub mod dist;
+pub mod dns;
 pub mod footprint;
 pub mod fuse;
 pub mod guide;

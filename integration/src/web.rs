@@ -71,7 +71,15 @@ impl Drop for WebServer {
 impl WebServer {
     /// Starts a server whose requests this function answers; it gets their number, from 0, too.
     pub fn start(answer: impl Fn(usize, &WebRequest) -> WebAnswer + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Self::start_at("127.0.0.1:0", answer)
+    }
+
+    /// Starts a server likewise, at an address with a port.
+    ///
+    /// # Panics
+    /// The address is not this machine's, or the port is in use.
+    pub fn start_at(address: &str, answer: impl Fn(usize, &WebRequest) -> WebAnswer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(address).expect("a port");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared::default());
         let (of_listener, answer) = (Arc::clone(&shared), Arc::new(answer));

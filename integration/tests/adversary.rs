@@ -26,7 +26,7 @@ fn no_attack_goes_through() {
     let rows = rows(&output);
     let bad: Vec<&Value> = rows.iter().filter(|row| row["outcome"] != "held").collect();
     assert!(bad.is_empty() && output.status.success(), "{bad:#?}");
-    for position in ["client", "container", "executord", "image"] {
+    for position in ["client", "container", "executord", "image", "server"] {
         assert!(rows.iter().any(|row| row["position"] == position), "{position}");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::world::{Identity, SYSTEM, World, certificate};
+use integration::conventions::{Identity, SYSTEM, World, certificate};
 
 /// Nothing is printed, the message names convention and fault, and no answer is repeated.
 #[test]

@@ -2,7 +2,7 @@
 
 use integration::guide::{Guide, GuideShell};
 
-use crate::world::World;
+use integration::conventions::World;
 
 #[test]
 fn the_guide_works_as_it_says() {

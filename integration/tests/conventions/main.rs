@@ -8,4 +8,3 @@ mod guide;
 mod play;
 mod privileges;
 mod protocol;
-mod world;

@@ -8,7 +8,7 @@ use integration::dist;
 use integration::rootfs::Rootfs;
 use serde_json::json;
 
-use crate::world::World;
+use integration::conventions::World;
 
 const VALUE: &str = "canary-90ce-of-a-secret";
 

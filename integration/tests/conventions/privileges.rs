@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::world::World;
+use integration::conventions::World;
 
 #[test]
 fn rule_13_a_server_widens_nothing_without_a_grant() {

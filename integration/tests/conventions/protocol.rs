@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use integration::conventions::World;
 
 fn template(object: &Value) -> &Value {
     &object["spec"]["template"]

@@ -16,12 +16,15 @@ mod executord;
 mod image;
 mod loops;
 mod machine;
+mod network;
 mod pods;
 mod providers;
 mod python;
+mod readers;
 mod report;
 mod revive;
 mod search;
+mod servers;
 mod sources;
 mod stage;
 mod texts;
@@ -71,8 +74,11 @@ fn all() -> impl Iterator<Item = &'static Attack> {
         image::ALL,
         loops::ALL,
         machine::ALL,
+        network::ALL,
         pods::ALL,
         providers::ALL,
+        readers::ALL,
+        servers::ALL,
         sources::ALL,
         texts::ALL,
         tls::ALL,

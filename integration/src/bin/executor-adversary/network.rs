@@ -1,0 +1,317 @@
+//! Attacks over the network: packets that leave a container without egress, and names that change what they stand for.
+
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use executor_proto::v1::egress_rule::Protocol;
+use executor_proto::v1::{
+    self, Action, Capabilities, DownloadAction, EgressRule, PortRange, RunAction, RunRequest, SerialAction,
+};
+use integration::daemon::{Daemon, Setup};
+use integration::dns::NameServer;
+use integration::network::{BEYOND, BEYOND_V6, GATEWAY, GATEWAY_V6, HOST, HOST_V6, Network};
+use integration::request::{RequestBuilder as _, program};
+use integration::web::{WebAnswer, WebServer, free_port};
+use integration::{cli, wait};
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// Attacks of this module.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "egress: packets of a container without it",
+        position: Position::Container,
+        claim: "without egress, or beside its rules, no packet of a container arrives beyond its network",
+        attack: leave,
+        control: leave_control,
+    },
+    Attack {
+        name: "rebinding: downloads",
+        position: Position::Server,
+        claim: "a name, a redirect or another attempt leads no download to an address of this machine",
+        attack: downloads,
+        control: downloads_control,
+    },
+    Attack {
+        name: "rebinding: registries",
+        position: Position::Server,
+        claim: "a registry that has answered cannot lead executord to this machine by its name or by its token service",
+        attack: registries,
+        control: registries_control,
+    },
+];
+
+const EGRESS: &str = include_str!("probes/egress.py");
+/// Port of the servers beyond.
+const PORT: u16 = 7001;
+/// Address of clouds' metadata services.
+const METADATA: &str = "169.254.169.254";
+/// Address of the attacker's server, which stands for the Internet.
+const PUBLIC: &str = "192.0.2.7";
+/// The attacker's name.
+const NAME: &str = "rebind.test";
+
+/// Servers beyond that record what arrives.
+struct Beyond {
+    network: Network,
+    connections: Arc<AtomicUsize>,
+    datagrams: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Beyond {
+    fn start() -> anyhow::Result<Self> {
+        let network = Network::new();
+        network.configure_both_families("10-test.conflist", "test");
+        network.on_host(&["ip", "route", "add", METADATA, "via", BEYOND]);
+        let (tcp, udp) = network.enter_beyond(|| {
+            let added = Command::new("ip").args(["address", "add", METADATA, "dev", "in0"]).status();
+            added.map(|_| (TcpListener::bind(("::", PORT)), UdpSocket::bind(("::", PORT))))
+        })?;
+        // And the host's own servers, which the container does not reach either.
+        let (host_tcp, host_udp) = network.enter(|| (TcpListener::bind(("::", PORT)), UdpSocket::bind(("::", PORT))));
+        let (connections, datagrams) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        for listener in [tcp?, host_tcp?] {
+            let connections = Arc::clone(&connections);
+            std::thread::spawn(move || {
+                for _ in listener.incoming() {
+                    connections.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for socket in [udp?, host_udp?] {
+            let datagrams = Arc::clone(&datagrams);
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok((read, _)) = socket.recv_from(&mut buffer) {
+                    if let Ok(mut all) = datagrams.lock() {
+                        all.push(buffer[..read.min(8)].to_vec());
+                    }
+                }
+            });
+        }
+        Ok(Self { network, connections, datagrams })
+    }
+
+    /// Number of connections and datagrams so far.
+    fn arrived(&self) -> (usize, usize) {
+        let datagrams = self.datagrams.lock().map(|all| all.iter().filter(|one| one.starts_with(b"attack")).count());
+        (self.connections.load(Ordering::Relaxed), datagrams.unwrap_or(usize::MAX))
+    }
+
+    /// Waits until what was sent before has arrived: packets keep their order on the cable.
+    fn settle(&self, daemon: &Daemon) {
+        let script = format!(
+            "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n[s.sendto(b'settled', (a, {PORT})) for a in ('{BEYOND}', '{GATEWAY}')]"
+        );
+        let settled =
+            || self.datagrams.lock().ok().map_or(0, |all| all.iter().filter(|one| one.starts_with(b"settled")).count());
+        let before = settled();
+        let request = RunRequest { egress: true, ..container("settle", &script, &[]) };
+        daemon.api.run_to_end(request);
+        wait::until("the last datagrams arrive", || (settled() >= before + 2).then_some(()));
+        let _ = daemon.api.delete("settle", true);
+    }
+}
+
+fn container(id: &str, script: &str, arguments: &[&str]) -> RunRequest {
+    let request = program("/usr/bin/python3", &[&["-c", script], arguments].concat()).id(id).memory(64 << 20);
+    RunRequest { network: v1::Network::Cni.into(), ..request }
+}
+
+/// Runs the probe and returns what it printed.
+fn probe(daemon: &Daemon, id: &str, more: impl Fn(RunRequest) -> RunRequest) -> String {
+    let port = PORT.to_string();
+    let mapped = format!("::ffff:{BEYOND}");
+    let arguments = [&*port, "10.123.0.77", BEYOND, BEYOND_V6, &mapped, METADATA, GATEWAY, GATEWAY_V6, HOST, HOST_V6];
+    daemon.api.run_to_end(more(container(id, EGRESS, &arguments)));
+    daemon.api.output(id).text().trim().to_owned()
+}
+
+fn leave(scale: Scale) -> anyhow::Result<Outcome> {
+    let beyond = Beyond::start()?;
+    let daemon = beyond.network.daemon("allow_egress = true");
+    let rule = |destination: &str, port: u32| EgressRule {
+        protocol: Protocol::Tcp.into(),
+        destinations: vec![destination.into()],
+        ports: vec![PortRange { first: port, last: port }],
+        ..EgressRule::default()
+    };
+    let mut told = Vec::new();
+    for round in 0..scale.of(1, 20) {
+        told = vec![
+            probe(&daemon, &format!("closed-{round}"), |request| request),
+            probe(&daemon, &format!("ruled-{round}"), |request| RunRequest {
+                egress: true,
+                egress_rules: vec![rule(BEYOND, u32::from(PORT) + 1)],
+                ..request
+            }),
+        ];
+    }
+    ensure!(told.iter().all(|text| text.starts_with("sent ")), "the probe did not end: {told:?}");
+    // A capability that could change the rules is refused without open egress.
+    let mut lifted = Vec::new();
+    for capability in ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"] {
+        let capabilities = Capabilities { add: vec![capability.into()], ..Capabilities::default() };
+        let asked = RunRequest { capabilities: Some(capabilities), ..container(capability, "", &[]) };
+        if daemon.api.run(asked).is_ok() {
+            lifted.push(capability);
+        }
+    }
+    beyond.settle(&daemon);
+    let (connections, datagrams) = beyond.arrived();
+    let text = format!("{}: {connections} connections and {datagrams} datagrams arrived", told.join(", "));
+    let fault = match lifted.is_empty() {
+        true => (connections + datagrams > 0).then(|| text.clone()),
+        false => Some(format!("{lifted:?} is given without egress")),
+    };
+    Ok(Outcome::of(fault, text))
+}
+
+/// Sends the same with open egress.
+fn leave_control(_: Scale) -> anyhow::Result<String> {
+    let beyond = Beyond::start()?;
+    let daemon = beyond.network.daemon("allow_egress = true");
+    let told = probe(&daemon, "open", |request| RunRequest { egress: true, ..request });
+    beyond.settle(&daemon);
+    let (connections, datagrams) = beyond.arrived();
+    ensure!(connections > 5 && datagrams > 20, "{told}: {connections} connections, {datagrams} datagrams");
+    Ok(format!("with egress {connections} connections and {datagrams} datagrams arrive"))
+}
+
+/// Parses addresses of a table.
+fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+/// Names of the attacker, each with a way to change its addresses.
+fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
+    match name.split('.').next().unwrap_or_default() {
+        "rebind" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
+        "rebind" => addresses(&["127.0.0.1"]),
+        "both" => addresses(&[PUBLIC, "127.0.0.1", "::1"]),
+        "own" => addresses(&["127.0.0.1"]),
+        "any" => addresses(&["0.0.0.0"]),
+        "any6" => addresses(&["::"]),
+        "mapped" => addresses(&["::ffff:127.0.0.1"]),
+        "mapped-any" => addresses(&["::ffff:0.0.0.0"]),
+        "compatible" => addresses(&["::127.0.0.1"]),
+        _ => Vec::new(),
+    }
+}
+
+/// Downloads these URLs, one container each.
+fn fetch(daemon: &Daemon, urls: &[String]) -> Vec<String> {
+    let mut told = Vec::new();
+    for (index, url) in urls.iter().enumerate() {
+        let download = DownloadAction {
+            artifact: "x".into(),
+            from: url.clone(),
+            to: "/tmp/x".into(),
+            user: "root".into(),
+            ..DownloadAction::default()
+        };
+        let run = RunAction { path: "/bin/true".into(), ..RunAction::default() };
+        let actions = vec![
+            Action { download: Some(download), ..Action::default() },
+            Action { run: Some(run), ..Action::default() },
+        ];
+        let action = Action { serial: Some(SerialAction { actions, ..SerialAction::default() }), ..Action::default() };
+        let id = format!("d{index}");
+        let request = RunRequest { action: Some(action), ..RunRequest::default() }.id(&id).memory(64 << 20);
+        told.push(match daemon.api.run(request) {
+            Err(refused) => refused.message().to_owned(),
+            Ok(_) => daemon.api.wait(&id).map_or_else(|gone| gone.to_string(), |ended| format!("{:?}", ended.steps)),
+        });
+    }
+    told
+}
+
+/// Starts the attacker's server, which redirects to its own name and fails now and then, and the victim on loopback.
+fn servers() -> (u16, WebServer, WebServer) {
+    let port = free_port();
+    let attacker = WebServer::start_at(&format!("{PUBLIC}:{port}"), move |number, request| {
+        if request.target.starts_with("/v2/") {
+            let realm = format!("Bearer realm=\"http://{NAME}:{port}/internal/secret\",service=\"x\"");
+            return WebAnswer::Full("401 Unauthorized", vec![("www-authenticate", realm)], Vec::new());
+        }
+        match number % 2 {
+            0 => WebAnswer::Full("302 Found", vec![("location", format!("http://{NAME}:{port}/internal"))], Vec::new()),
+            _ => WebAnswer::Full("503 Service Unavailable", Vec::new(), Vec::new()),
+        }
+    });
+    let victim = WebServer::start_at(&format!("127.0.0.1:{port}"), |_, _| WebAnswer::ok(b"{\"token\":\"secret\"}"));
+    (port, attacker, victim)
+}
+
+fn downloads(scale: Scale) -> anyhow::Result<Outcome> {
+    let names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
+    let (port, attacker, victim) = servers();
+    // Nothing but this machine's own addresses is denied, and nothing listens on the second port but the victim.
+    let config = format!("[transfers]\ndenied = []\nallowed = [\"{PUBLIC}\"]\nattempts = 3\nidle_seconds = 5\n");
+    let daemon = Setup::default().config(&config).start();
+    let near = WebServer::start(|_, _| WebAnswer::ok(b"secret"));
+    let mut urls: Vec<String> = (0..scale.of(2, 40)).map(|round| format!("http://{NAME}:{port}/{round}")).collect();
+    for host in ["both", "own", "any", "any6", "mapped", "mapped-any", "compatible"] {
+        urls.push(format!("http://{host}.test:{}/x", near.port()));
+    }
+    for literal in
+        ["0.0.0.0", "[::]", "[::ffff:0.0.0.0]", "127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "127.1", "2130706433"]
+    {
+        urls.push(format!("http://{literal}:{}/x", near.port()));
+    }
+    let told = fetch(&daemon, &urls);
+    let asked = attacker.requests().len();
+    ensure!(asked > 0 && names.asked() > 2, "the attacker was not asked: {told:#?}");
+    let reached: Vec<String> =
+        victim.requests().into_iter().chain(near.requests()).map(|request| request.target).collect();
+    let text = format!("{} downloads, the attacker answered {asked} requests", urls.len());
+    Ok(Outcome::of((!reached.is_empty()).then(|| format!("{text}; loopback got {reached:?}")), text))
+}
+
+/// Where loopback is allowed, the redirect of the same server reaches it.
+fn downloads_control(_: Scale) -> anyhow::Result<String> {
+    let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
+    let (port, _attacker, victim) = servers();
+    let config = format!("[transfers]\ndenied = []\nallowed = [\"{PUBLIC}\", \"127.0.0.0/8\"]\nattempts = 3\n");
+    let daemon = Setup::default().config(&config).start();
+    let told = fetch(&daemon, &[format!("http://{NAME}:{port}/0")]);
+    let reached = victim.requests().first().map(|request| request.target.clone());
+    ensure!(reached.as_deref() == Some("/internal"), "{reached:?}: {told:?}");
+    Ok("with loopback allowed, the name leads there after a redirect".into())
+}
+
+fn insecure(hosts: &[&str]) -> Daemon {
+    Setup::default().config(&format!("[images]\ninsecure_registries = {hosts:?}\npatience_seconds = 5\n")).start()
+}
+
+fn registries(scale: Scale) -> anyhow::Result<Outcome> {
+    let names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
+    let (port, attacker, victim) = servers();
+    let daemon = insecure(&[NAME]);
+    let mut told = String::new();
+    for round in 0..scale.of(1, 20) {
+        if !names.asked().is_multiple_of(2) {
+            // The next answer is the public one.
+            let _ = std::net::ToSocketAddrs::to_socket_addrs(&(NAME, 1));
+        }
+        told = cli::run(&daemon.socket(), &["image", "pull", &format!("{NAME}:{port}/x:{round}")]).stderr;
+    }
+    ensure!(!attacker.requests().is_empty(), "the attacker was not asked: {told}");
+    let reached = victim.requests().first().map(|request| request.target.clone());
+    Ok(Outcome::of(reached.map(|path| format!("loopback was asked for {path}")), told.trim().to_owned()))
+}
+
+/// A registry that is on loopback from the beginning, by the caller's choice, is asked there.
+fn registries_control(_: Scale) -> anyhow::Result<String> {
+    let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
+    let victim = WebServer::start(|_, _| WebAnswer::Full("404 Not Found", Vec::new(), Vec::new()));
+    let daemon = insecure(&["own.test"]);
+    let told = cli::run(&daemon.socket(), &["image", "pull", &format!("own.test:{}/x:1", victim.port())]);
+    let first = wait::within(Duration::from_secs(5), || victim.requests().first().cloned().context("no request"));
+    let path = first.map_err(|why| why.context(told.stderr))?.target;
+    Ok(format!("a registry that is on loopback from the beginning is asked for {path}"))
+}

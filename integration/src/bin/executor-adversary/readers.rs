@@ -1,0 +1,258 @@
+//! Attacks of clients that take and give nothing back: readers that never read, drains and reservations without number.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use executor_client::Code;
+use executor_proto::v1::{AttachStart, Resources};
+use integration::api::Api;
+use integration::daemon::{Daemon, Setup};
+use integration::request::{RequestBuilder as _, program, sh, sleeper};
+use integration::streams::Attached;
+use integration::{host, wait};
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// Attacks of this module.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "readers: lossless ones that never read",
+        position: Position::Client,
+        claim: "lossless readers that never read cost bounded memory, and hold up no other container, no Delete and no Drain",
+        attack: unread,
+        control: unread_control,
+    },
+    Attack {
+        name: "drains: calls whose clients go away",
+        position: Position::Client,
+        claim: "any number of Drain calls leaves one task, and the next one ends the drain at its deadline",
+        attack: drains,
+        control: drains_control,
+    },
+    Attack {
+        name: "reservations: all capacity for one caller",
+        position: Position::Client,
+        claim: "reservations beyond the capacity are refused, and all of them end by their time or by a drain",
+        attack: reservations,
+        control: reservations_control,
+    },
+];
+
+/// A grace period that no attack waits for.
+const LONG: Duration = Duration::from_secs(3600);
+/// Longest time for a Delete or a Drain that nothing may hold up, on a loaded machine. A drain gives up 30 s after its deadline.
+const ENDED_WITHIN: Duration = Duration::from_secs(25);
+/// Bytes that a process writes at most while its reader does not read: pipe, queues and windows, with room to spare.
+const HELD_MAX: u64 = 5 << 20;
+/// Memory for each reader, in executord or in the shim: 1.2 MiB of queues and windows, and 2 MiB of the shim's.
+const READER_MAX: u64 = 4 << 20;
+
+/// Attaches a reader on a connection of its own, which reads nothing beyond the first message.
+fn reader(daemon: &Daemon, id: &str) -> anyhow::Result<Attached> {
+    let api = Api::connect(&daemon.socket()).context("a connection")?;
+    Ok(Attached::begin(&api, AttachStart { id: id.into(), lossless: true, ..AttachStart::default() })?)
+}
+
+/// Bytes that a process has written.
+fn written(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).unwrap_or(0)
+}
+
+/// Waits until a process writes no more, and returns how much it wrote.
+fn held(pid: i32) -> u64 {
+    const SAME: usize = 100;
+    let (mut last, mut same) = (0, 0);
+    wait::until("the process waits for its reader", || {
+        let now = written(pid);
+        same = if now == last && now > 0 { same + 1 } else { 0 };
+        last = now;
+        (same >= SAME || now > HELD_MAX).then_some(now)
+    })
+}
+
+fn resident(pid: i32) -> anyhow::Result<u64> {
+    let line = host::status(pid, "VmRSS").context("the process is gone")?;
+    Ok(line.trim_end_matches(" kB").parse::<u64>()? << 10)
+}
+
+fn parent(pid: i32) -> anyhow::Result<i32> {
+    Ok(host::status(pid, "PPid").context("the process is gone")?.parse()?)
+}
+
+fn unread(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    let grace = i64::try_from(LONG.as_millis())?;
+    let start = |id: &str| daemon.api.started(program("/usr/bin/yes", &[]).id(id).grace_ms(grace));
+    let mut faults = Vec::new();
+    let count = scale.of(16_u64, 60);
+    let crowded = integration::api::pid(&start("crowded"));
+    let shim = parent(crowded)?;
+    let before = [resident(daemon.pid())?, resident(shim)?];
+    let mut readers = Vec::new();
+    for _ in 0..count {
+        readers.push(reader(&daemon, "crowded")?);
+    }
+    let wrote = held(crowded);
+    let grown = [resident(daemon.pid())?, resident(shim)?];
+    let grown = [grown[0].saturating_sub(before[0]), grown[1].saturating_sub(before[1])];
+    if grown.iter().any(|grown| *grown > count * READER_MAX) {
+        faults.push(format!("executord and the shim grew by {grown:?} bytes"));
+    }
+    let pids = ["deleted", "drained", "left"].map(|id| integration::api::pid(&start(id)));
+    for id in ["deleted", "drained"] {
+        readers.push(reader(&daemon, id)?);
+    }
+    let leaving = reader(&daemon, "left")?;
+    for pid in pids {
+        held(pid);
+    }
+    // A container beside them runs and is read.
+    let beside = daemon.api.run_to_end(sh("echo beside").id("beside"));
+    ensure!(integration::api::exit(&beside) == Ok(0), "{beside:?}");
+    // Without its reader the process goes on.
+    let stood = written(pids[2]);
+    drop(leaving);
+    let goes_on = wait::within(ENDED_WITHIN, || if written(pids[2]) > stood + (1 << 20) { Ok(()) } else { Err(()) });
+    if goes_on.is_err() {
+        faults.push("a process waits for a reader that has gone".to_owned());
+    }
+    let begun = Instant::now();
+    daemon.api.delete("deleted", true)?;
+    let deleted = begun.elapsed();
+    let begun = Instant::now();
+    let mut drain = daemon.api.client().cell().drain(Some(Duration::from_secs(1)), 1, "attack")?;
+    let mut last = None;
+    while let Some(progress) = daemon.api.block_on(drain.next())? {
+        last = Some(progress);
+    }
+    let drained = begun.elapsed();
+    let last = last.context("a drain has progress")?;
+    if !last.left.is_empty() || deleted > ENDED_WITHIN || drained > ENDED_WITHIN {
+        faults.push(format!("Delete took {deleted:.1?}, the drain {drained:.1?}, and left {:?}", last.left));
+    }
+    let told = format!(
+        "{count} readers: {wrote} bytes written, executord grew by {:.1} MB, the shim by {:.1} MB; Delete took {deleted:.1?}, a drain of 1 s {drained:.1?}",
+        grown[0] as f64 / 1e6,
+        grown[1] as f64 / 1e6
+    );
+    drop(readers);
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+}
+
+/// The process is held with a reader, and not without one.
+fn unread_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    let pid = integration::api::pid(&daemon.api.started(program("/usr/bin/yes", &[]).id("free")));
+    wait::until("a process without a reader writes on", || (written(pid) > HELD_MAX + (1 << 20)).then_some(()));
+    let pid = integration::api::pid(&daemon.api.started(program("/usr/bin/yes", &[]).id("held")));
+    let _reader = reader(&daemon, "held")?;
+    let first = held(pid);
+    Ok(format!("without a reader it writes on; with one it stopped after {first} bytes"))
+}
+
+/// A process that ignores SIGTERM, so that a drain lasts.
+fn stubborn(daemon: &Daemon) -> anyhow::Result<()> {
+    let grace = i64::try_from(LONG.as_millis())?;
+    daemon.api.up(sh("trap '' TERM; echo up; while :; do sleep 0.05; done").id("stubborn").grace_ms(grace));
+    Ok(())
+}
+
+/// Makes a Drain call, reads its first message and goes away.
+fn call(daemon: &Daemon) -> anyhow::Result<()> {
+    let mut drain = daemon.api.client().cell().drain(Some(LONG), 1, "attack")?;
+    let progress = daemon.api.block_on(drain.next())?.context("progress")?;
+    ensure!(!progress.done, "the drain is done");
+    Ok(())
+}
+
+fn drains(scale: Scale) -> anyhow::Result<Outcome> {
+    /// Growth for each call that is no task: the allocator's and the log's.
+    const CALL_MAX: u64 = 400;
+    let daemon = Daemon::start();
+    stubborn(&daemon)?;
+    let calls = scale.of(1500_u64, 30_000);
+    for _ in 0..calls / 3 {
+        call(&daemon)?; // until the buffers of executord have their size
+    }
+    let before = resident(daemon.pid())?;
+    for _ in 0..calls {
+        call(&daemon)?;
+    }
+    let grown = resident(daemon.pid())?.saturating_sub(before);
+    let begun = Instant::now();
+    let mut hurried = daemon.api.client().cell().drain(Some(Duration::from_secs(1)), 1, "attack")?;
+    while daemon.api.block_on(hurried.next())?.is_some() {}
+    let took = begun.elapsed();
+    daemon.api.block_on(daemon.api.client().cell().undrain())?;
+    let runs = daemon.api.run_to_end(sh("exit 0").id("after"));
+    ensure!(integration::api::exit(&runs) == Ok(0), "{runs:?}");
+    let told = format!(
+        "{calls} calls: executord grew by {} bytes for each; the drain then ended in {took:.1?}",
+        grown / calls
+    );
+    Ok(Outcome::of((grown > calls * CALL_MAX + (256 << 10) || took > ENDED_WITHIN).then(|| told.clone()), told))
+}
+
+/// A call that is dropped has begun a drain all the same.
+fn drains_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    stubborn(&daemon)?;
+    call(&daemon)?;
+    let refused = daemon.api.run(sleeper("x")).err().context("a Run is taken during a drain")?;
+    ensure!(refused.message().contains("draining"), "{refused}");
+    Ok("a call whose client has gone drains: a Run is refused".into())
+}
+
+const SMALL: &str = "[capacity]\nmemory_bytes = \"1G\"\ncontainers = 40\n[policy]\ndefault_memory_bytes = \"16M\"\n";
+
+/// Reserves until nothing is left; returns the number of reservations.
+fn exhaust(daemon: &Daemon, prefix: &str, tries: usize, ttl: Duration) -> anyhow::Result<usize> {
+    let cell = daemon.api.client().cell();
+    let mut made = 0;
+    for index in 0..tries {
+        match daemon.api.block_on(cell.reserve(&format!("{prefix}{index}"), Resources::default(), Some(ttl))) {
+            Ok(_) => made += 1,
+            Err(refused) => ensure!(refused.code() == Some(Code::ResourceExhausted), "{refused}"),
+        }
+    }
+    Ok(made)
+}
+
+fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Setup::default().config(SMALL).start();
+    let mut faults = Vec::new();
+    let tries = scale.of(400, 20_000);
+    let before = resident(daemon.pid())?;
+    let made = exhaust(&daemon, "a", tries, LONG)?;
+    let endless = daemon.api.block_on(daemon.api.client().cell().reserve("z", Resources::default(), Some(2 * LONG)));
+    if endless.is_ok() || made > 40 {
+        faults.push(format!("{made} reservations are made where 40 fit, and longer than an hour"));
+    }
+    // A drain ends them, whatever their time is.
+    let mut drain = daemon.api.client().cell().drain(Some(Duration::from_secs(1)), 1, "attack")?;
+    while daemon.api.block_on(drain.next())?.is_some() {}
+    daemon.api.block_on(daemon.api.client().cell().undrain())?;
+    let freed = daemon.api.run_to_end(sh("exit 0").id("freed"));
+    ensure!(integration::api::exit(&freed) == Ok(0), "{freed:?}");
+    // Short ones end by themselves.
+    exhaust(&daemon, "b", tries, Duration::from_secs(1))?;
+    let victim = wait::within(ENDED_WITHIN, || daemon.api.run(sleeper("victim")));
+    if let Err(refused) = victim {
+        faults.push(format!("reservations of 1 s are there after {ENDED_WITHIN:?}: {refused}"));
+    }
+    let grown = resident(daemon.pid())?.saturating_sub(before);
+    let told = format!("{} calls: {made} reservations, executord grew by {:.1} MB", 2 * tries, grown as f64 / 1e6);
+    if grown > 64 << 20 {
+        faults.push(told.clone());
+    }
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+}
+
+/// While the reservations last, a Run is refused.
+fn reservations_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Setup::default().config(SMALL).start();
+    let made = exhaust(&daemon, "a", 60, LONG)?;
+    let refused = daemon.api.run(sleeper("victim")).err().context("a Run is taken although all is reserved")?;
+    Ok(format!("{made} reservations keep a Run out: {}", refused.message()))
+}
