@@ -25,6 +25,20 @@ pub enum Job {
     Send(Send),
 }
 
+impl Job {
+    /// Returns the processor time that the job may use, in seconds: enough for the bytes that it may have, and far less than the
+    /// time of a transfer.
+    pub fn processor_seconds_max(&self) -> u64 {
+        let bytes = match self {
+            Self::Fetch(Fetch { rules, .. }) | Self::Send(Send { rules }) => rules.bytes_max,
+            Self::Look(Look { unpacked_bytes_max, .. }) | Self::Unpack(Unpack { unpacked_bytes_max, .. }) => {
+                *unpacked_bytes_max
+            }
+        };
+        executor_core::limits::processor_seconds(bytes)
+    }
+}
+
 /// Rules for connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
