@@ -97,6 +97,7 @@ fn carry_out(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(missing);
     match job {
+        Job::Locate => Ok(Report::Located { place: remote::Url::read(&memory(next()?)?)?.place() }),
         Job::Fetch(fetch) => {
             let url = remote::Url::read(&memory(next()?)?)?;
             fetch::fetch(&fetch, &url, File::from(next()?))
