@@ -19,6 +19,7 @@ mod report;
 mod revive;
 mod search;
 mod stage;
+mod transfers;
 
 use std::process::ExitCode;
 
@@ -55,7 +56,7 @@ struct Options {
 
 /// Every attack, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
-    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL].into_iter().flatten()
+    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL, transfers::ALL].into_iter().flatten()
 }
 
 fn main() -> ExitCode {
