@@ -248,6 +248,42 @@ fn a_cached_artifact_is_fetched_again_only_when_it_has_changed() {
     }
 }
 
+/// A server that never ends holds the key of its own artifact alone; another download of that artifact waits in its own time.
+#[test]
+fn cache_key_elsewhere_does_not_wait() {
+    let daemon = Setup::default().config(&format!("{CONFIG}time_max_seconds = 20\n")).start();
+    let slow = WebServer::start(|_, _| WebAnswer::Never);
+    let fast =
+        WebServer::start(|_, _| WebAnswer::Full("200 OK", vec![("etag", "\"one\"".into())], b"content".to_vec()));
+    let asked = |from: String| of(DownloadAction { cache_key: "known".into(), ..download(from, "/tmp/file") });
+    daemon.api.started(tree("slow", vec![asked(slow.url("/x?sig=1")), sh("true")]));
+    wait::until("the server is asked", || (!slow.requests().is_empty()).then_some(()));
+    daemon.api.started(tree("same", vec![asked(slow.url("/x?sig=2")), sh("true")]));
+    let container = daemon.api.run_to_end(tree("elsewhere", vec![asked(fast.url("/x")), sh("cat /tmp/file")]));
+    assert_eq!(exit(&container), Ok(0), "{container:#?}");
+    assert_eq!(slow.requests().len(), 1, "the control: a download of the same artifact waits");
+    let container = daemon.api.wait("same").unwrap();
+    let message = &ending(&container).failure.as_ref().unwrap().message;
+    assert!(message.contains("took longer than 20 s"), "{message}");
+}
+
+/// A worker has a bound on its processor time, yields to other processes, and is killed first for want of memory.
+#[test]
+fn workers_run_with_limits() {
+    let daemon = daemon();
+    let server = WebServer::start(|_, _| WebAnswer::Never);
+    daemon.api.started(tree("limits", vec![of(download(server.url("/x"), "/tmp/file")), sh("true")]));
+    wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
+    let file = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", workers(&daemon)[0])).unwrap();
+    let limits = file("limits");
+    let seconds = limits.lines().find_map(|line| line.strip_prefix("Max cpu time")).unwrap().split_whitespace().next();
+    assert_eq!(seconds, Some("288"), "60 s, 100 s for entries, and 128 s for 4 GB");
+    assert_eq!(file("oom_score_adj").trim(), "1000");
+    let stat = file("stat");
+    let nice = stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().parse::<i32>().unwrap();
+    assert!(nice >= 10, "{stat}");
+}
+
 /// executord is killed while it waits for the server: the next one begins the download again.
 #[test]
 fn a_download_outlives_executord() {

@@ -27,6 +27,11 @@ pub const WRITABLE_DEFAULT: u64 = 64 << 20;
 pub const WRITABLE_SHARE: u64 = 4;
 /// Files, directories and links that it may make there: each costs the kernel memory, and the wipe time.
 pub const WRITABLE_ENTRIES: u64 = 65_536;
+/// Returns the processor time, in seconds, that a process may use to read so many bytes from outside, of which at most a million
+/// entries of archives come: RLIMIT_CPU of workers. 32 MB and 10,000 entries a second are slow for TLS, digests and decompression.
+pub const fn processor_seconds(bytes: u64) -> u64 {
+    60 + 100 + bytes / (32 << 20)
+}
 /// Limit on core files of a container's processes, in bytes: none is written. It is 1 and not 0 because the kernel pays no
 /// attention to 0 where the host's core_pattern is a pipe, and would hand the program's memory to a program of the host;
 /// 1 is what it refuses to pipe (core(5)).

@@ -1,15 +1,16 @@
 //! What downloads and uploads share: their bounds, their turns, and the cache of artifacts.
 
 mod cache;
+mod turns;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use executor_core::plan::AddressRange;
 use executor_transfers::job::Rules;
-use tokio::sync::Semaphore;
 
 pub(crate) use cache::{Cache, Entry};
+pub(crate) use turns::{Turn, Turns};
 
 /// Settings of transfers.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct Settings {
     pub redirects_max: u32,
     /// Transfers at once.
     pub at_once: usize,
+    /// Transfers of one container at once.
+    pub at_once_per_container: usize,
     /// Attempts at a transfer.
     pub attempts: u32,
     /// Maximum bytes of the cache; 0 for none.
@@ -60,8 +63,7 @@ impl Settings {
 #[derive(Debug)]
 pub struct Artifacts {
     pub(crate) settings: Settings,
-    /// Turns: so many transfers are carried out at once.
-    pub(crate) slots: Semaphore,
+    pub(crate) turns: Turns,
     pub(crate) cache: Cache,
 }
 
@@ -69,6 +71,6 @@ impl Artifacts {
     /// Makes what the transfers of a node share, whose files are in this directory. What a daemon that was killed left there is removed.
     pub fn new(settings: Settings, dir: PathBuf) -> Self {
         let cache = Cache::open(dir, settings.cache_bytes_max);
-        Self { slots: Semaphore::new(settings.at_once), cache, settings }
+        Self { turns: Turns::new(settings.at_once, settings.at_once_per_container), cache, settings }
     }
 }

@@ -36,7 +36,7 @@ use executor_transfers::one_line;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::artifacts::{Entry, Settings};
+use crate::artifacts::{Entry, Settings, Turn};
 use crate::container::Handle;
 use crate::container::link::ShimLink;
 use crate::copying;
@@ -203,6 +203,20 @@ impl Transfer {
         Ok(Wiped(MemFile::from_fd_to_wipe(fd, URL_MAX as u64)?))
     }
 
+    /// Waits for its turn.
+    async fn turn(&self) -> Result<Turn, Unheard> {
+        self.node.artifacts.turns.wait(&self.id).await.ok_or(Unheard)
+    }
+
+    /// Has a worker read the place of the URL.
+    async fn place(&self) -> Result<String, Missed> {
+        let url = self.url().await?;
+        match worker::run(&Job::Locate, &[url.0.as_fd()]).await? {
+            Report::Located { place } => Ok(place),
+            _ => Err(unexpected().into()),
+        }
+    }
+
     fn attempts(&self) -> Attempts<'_> {
         Attempts { transfer: self, retry: RETRY, made: 1 }
     }
@@ -216,13 +230,13 @@ impl Transfer {
 
     async fn download(&self, planned: &PlannedTransfer) -> Result<u64, Missed> {
         let cache = &self.node.artifacts.cache;
-        // Of several downloads of one artifact the first one fetches it.
-        let held = match cache.is_used() && !planned.cache_key.is_empty() {
-            true => Some(cache.hold(&planned.cache_key).await),
-            false => None,
-        };
-        let _slot = self.node.artifacts.slots.acquire().await.map_err(|_| Unheard)?;
+        let _turn = self.turn().await?;
         self.in_time(async {
+            // Of several downloads of one artifact the first one fetches it. The others wait in their own time.
+            let held = match cache.is_used() && !planned.cache_key.is_empty() {
+                true => Some(cache.hold(&self.place().await?, &planned.cache_key).await),
+                false => None,
+            };
             let mut attempts = self.attempts();
             let entry = loop {
                 match self.fetch(held.as_deref()).await {
@@ -322,7 +336,7 @@ impl Transfer {
     }
 
     async fn upload(&self, planned: &PlannedTransfer) -> Result<u64, Missed> {
-        let _slot = self.node.artifacts.slots.acquire().await.map_err(|_| Unheard)?;
+        let _turn = self.turn().await?;
         self.in_time(async {
             let mut attempts = self.attempts();
             loop {

@@ -24,6 +24,8 @@ use crate::seccomp::Filter;
 
 /// Address space, in bytes. The launcher's own program and what it has come to first.
 const MEMORY_MAX: u64 = 512 << 20;
+/// Processor time, in seconds: thousands of signatures. executord then asks for another process.
+const PROCESSOR_SECONDS_MAX: u64 = 60;
 /// Descriptors.
 const FILES_MAX: u64 = 32;
 
@@ -103,6 +105,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
             log::line(Level::Warning, "", "identity: the CA's key cannot be kept out of swap (RLIMIT_MEMLOCK)");
         }
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC)?;
+        setrlimit(Resource::RLIMIT_CPU, PROCESSOR_SECONDS_MAX, PROCESSOR_SECONDS_MAX)?;
         setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)?;
         Ok(setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?)
     };

@@ -234,6 +234,15 @@ pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), nice)?)
 }
 
+/// Raises the nice value of the calling process to this one. A value that is higher already stays.
+///
+/// # Errors
+/// None in practice: raising needs no privilege.
+pub fn raise_nice(nice: i32) -> io::Result<()> {
+    let before = rustix::process::getpriority_process(None)?;
+    Ok(rustix::process::setpriority_process(None, before.max(nice))?)
+}
+
 /// The mount namespace of a process. As long as the descriptor is open, what is mounted there stays, also when the
 /// process has ended: [`enter_namespaces`] takes it.
 ///

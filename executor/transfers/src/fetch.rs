@@ -18,7 +18,7 @@ use crate::remote::{self, Url, client, lists, plain, refused, told};
 pub(crate) fn fetch(fetch: &Fetch, url: &Url, file: File) -> Result<Report, Failure> {
     remote::run(async {
         let client = client(&fetch.rules);
-        let place = place(url);
+        let place = url.place();
         let known = Some(&fetch.known).filter(|known| known.can_be_asked() && known.place == place);
         let (origin, answer) = follow(&client, fetch, known, url).await?;
         match answer.status {
@@ -31,12 +31,6 @@ pub(crate) fn fetch(fetch: &Fetch, url: &Url, file: File) -> Result<Report, Fail
         keep(&fetch.rules, &origin, answer, file).await?;
         Ok(Report::Fetched { validators })
     })
-}
-
-/// Returns the digest of a URL without its query.
-fn place(url: &Url) -> String {
-    let path = url.path.split('?').next().unwrap_or_default();
-    crate::key_digest(&Zeroizing::new(format!("{}{path}", url.origin)))
 }
 
 /// Asks, and follows redirects. The addresses of each host are judged.

@@ -15,6 +15,8 @@ pub const PACKET_MAX: usize = 48 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
+    /// Report the place of a URL. Descriptor: the memory file with the URL.
+    Locate,
     /// Fetch a URL into a file. Descriptors: the memory file with the URL, the file.
     Fetch(Fetch),
     /// Look at a file: its checksum, its kind, and whether it may be unpacked. Descriptor: the file.
@@ -23,6 +25,21 @@ pub enum Job {
     Unpack(Unpack),
     /// Send what comes out of a container to a URL. Descriptors: the memory file with the URL, the pipe.
     Send(Send),
+}
+
+impl Job {
+    /// Returns the processor time that the job may use, in seconds: enough for the bytes that it may have, and far less than the
+    /// time of a transfer.
+    pub fn processor_seconds_max(&self) -> u64 {
+        let bytes = match self {
+            Self::Locate => 0,
+            Self::Fetch(Fetch { rules, .. }) | Self::Send(Send { rules }) => rules.bytes_max,
+            Self::Look(Look { unpacked_bytes_max, .. }) | Self::Unpack(Unpack { unpacked_bytes_max, .. }) => {
+                *unpacked_bytes_max
+            }
+        };
+        executor_core::limits::processor_seconds(bytes)
+    }
 }
 
 /// Rules for connections.
@@ -118,6 +135,11 @@ pub enum Report {
     Fetched {
         /// Validators of the copy.
         validators: Validators,
+    },
+    /// The URL was read.
+    Located {
+        /// Digest of the URL without its query, as in [`Validators::place`].
+        place: String,
     },
     /// The copy that is there already is the present one.
     NotModified,

@@ -35,8 +35,10 @@ use sha2::{Digest as _, Sha256};
 
 use job::{Failure, Job, PACKET_MAX, Report};
 
-/// Largest address space of a worker, in bytes: its program, one thread's stack, buffers, and a large table of a zip archive.
+/// Largest address space of a worker, in bytes: its program, threads' stacks and buffers.
 const ADDRESS_SPACE_MAX: u64 = 1 << 30;
+/// Priority of a worker: it yields to the node's own processes.
+const NICE: i32 = 10;
 /// Bytes of the stack of the thread that waits for executord's end.
 const STACK: usize = 128 << 10;
 
@@ -53,14 +55,19 @@ pub fn work() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
+    // Before the next line, which gives the file in /proc to root.
+    process::be_expendable()?;
     process::forbid_dumps()?;
     bound(Resource::As, ADDRESS_SPACE_MAX)?;
     bound(Resource::Core, executor_core::limits::CORE_FILE_MAX)?;
+    process::raise_nice(NICE)?;
     let socket = standard_input()?;
     process::close_all_but(&[socket.as_fd()])?;
     let mut packet = vec![0; PACKET_MAX];
     let (length, fds) = socket.recv(&mut packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let job: Job = serde_json::from_slice(&packet[..length])?;
+    // An address space that is used up is an error that a library may go on after, over and over; this ends the process.
+    bound(Resource::Cpu, job.processor_seconds_max())?;
     let waiting = standard_input()?;
     // Nothing more comes but the end: executord is gone, or has given the job up.
     let watch = move || {
@@ -90,6 +97,7 @@ fn carry_out(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(missing);
     match job {
+        Job::Locate => Ok(Report::Located { place: remote::Url::read(&memory(next()?)?)?.place() }),
         Job::Fetch(fetch) => {
             let url = remote::Url::read(&memory(next()?)?)?;
             fetch::fetch(&fetch, &url, File::from(next()?))

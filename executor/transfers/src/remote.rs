@@ -43,6 +43,12 @@ impl Url {
         let authorization = user.map(basic).transpose()?;
         Ok(Self { origin, path: Zeroizing::new(path), authorization })
     }
+
+    /// Returns the digest of scheme, host, port and path, without the query.
+    pub(crate) fn place(&self) -> String {
+        let path = self.path.split('?').next().unwrap_or_default();
+        crate::key_digest(&Zeroizing::new(format!("{}{path}", self.origin)))
+    }
 }
 
 /// Basic authorization (RFC 7617) of `name:password` as it is in a URL.

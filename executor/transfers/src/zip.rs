@@ -1,17 +1,20 @@
 //! Zip archives: every entry is checked before anything is unpacked, and becomes one of a tar archive.
+//!
+//! The number of entries comes from the end record, before any entry is read. Entries are read one after another and no table of
+//! them is kept, so that memory does not depend on the archive.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 
 use tar::{Builder, EntryType, Header};
-use zip::ZipArchive;
-use zip::read::ZipFile;
+use zip::read::{Config, ZipFile, ZipReadOptions};
+use zip::unstable::read::ZipIterable;
 
 use crate::job::Failure;
 use crate::paths::check_path;
 use crate::remote::plain;
 
-/// Most entries: what their table takes in memory is bounded besides.
+/// Maximum number of entries.
 const ENTRIES_MAX: usize = 1_000_000;
 /// Longest target of a symbolic link, in bytes.
 const LINK_MAX: u64 = 4095;
@@ -21,9 +24,9 @@ const SYMLINK: u32 = 0o120_000;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 
-fn open(file: &File) -> Result<ZipArchive<&File>, Failure> {
-    let archive =
-        ZipArchive::new(file).map_err(|error| Failure::last(format!("the zip archive is damaged: {error}")))?;
+/// Reads the end record of an archive, and no entry.
+fn open(file: &File) -> Result<ZipIterable<&File>, Failure> {
+    let archive = ZipIterable::try_new(file, Config::default()).map_err(|error| damaged(&error))?;
     if archive.len() > ENTRIES_MAX {
         let why = format!("the zip archive has {} entries; at most {ENTRIES_MAX}", archive.len());
         return Err(Failure::last(why));
@@ -31,12 +34,12 @@ fn open(file: &File) -> Result<ZipArchive<&File>, Failure> {
     Ok(archive)
 }
 
-/// Checks every entry by the archive's table.
+/// Checks every entry by the central directory.
 pub(crate) fn check(file: &File, bytes_max: u64) -> Result<(), Failure> {
     let mut archive = open(file)?;
     let mut bytes: u64 = 0;
-    for index in 0..archive.len() {
-        let entry = archive.by_index_raw(index).map_err(|error| damaged(&error))?;
+    for entry in archive.files().map_err(|error| damaged(&error))? {
+        let entry = entry.map_err(|error| damaged(&error))?;
         let path = entry.name_raw();
         check_path(path)?;
         let shown = path.escape_ascii();
@@ -61,11 +64,14 @@ fn damaged(error: &zip::result::ZipError) -> Failure {
 
 /// Writes a zip archive as a tar archive.
 pub(crate) fn to_tar(file: &File, out: &mut impl Write, bytes_max: u64) -> io::Result<()> {
+    let failed = |error: zip::result::ZipError| io::Error::other(damaged(&error).why);
     let mut archive = open(file).map_err(|failure| io::Error::other(failure.why))?;
     let mut tar = Builder::new(out);
     let mut left = bytes_max;
-    for index in 0..archive.len() {
-        let entry = archive.by_index(index).map_err(|error| io::Error::other(damaged(&error).why))?;
+    // Both readers share the file's offset: each seeks before it reads.
+    let mut entries = archive.files_with_reader(file, ZipReadOptions::new()).map_err(failed)?;
+    while let Some(entry) = entries.next() {
+        let entry = entry.map_err(failed)?;
         left = left.checked_sub(entry.size()).ok_or_else(|| io::Error::other("unpacks to too many bytes"))?;
         append(entry, &mut tar)?;
     }

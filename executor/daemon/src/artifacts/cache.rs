@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! NAME.part      a download under way, or an artifact on its way into the cache
-//! DIGEST         an artifact: the digest is that of its key
+//! DIGEST         an artifact: the digest is that of its place (a URL without its query, as a digest) and its key
 //! DIGEST.json    its validators and the number of its bytes. Written last and removed first: without it there is no artifact
 //! ```
 //! No URL is here. An artifact is given out only after its server has said that it is the present one. The longest unused ones
@@ -30,7 +30,7 @@ const MARK: &str = "json";
 pub(crate) struct Cache {
     dir: PathBuf,
     bytes_max: u64,
-    /// Downloads that hold a key, by its digest.
+    /// Downloads that hold the key of a place, by the digest of both.
     held: Mutex<HashMap<String, Arc<AsyncMutex<()>>>>,
 }
 
@@ -125,9 +125,10 @@ impl Cache {
         self.evict(0)
     }
 
-    /// Waits until no other download holds the key.
-    pub(crate) async fn hold(&self, key: &str) -> Held {
-        let digest = key_digest(key);
+    /// Waits until no other download holds the key of this place. Downloads from elsewhere have artifacts of their own under the same
+    /// key, so that a server holds up only the downloads from it.
+    pub(crate) async fn hold(&self, place: &str, key: &str) -> Held {
+        let digest = key_digest(&format!("{place} {key}"));
         let lock = {
             let mut held = locked(&self.held);
             held.retain(|_, lock| Arc::strong_count(lock) > 1);
@@ -273,15 +274,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_is_held_by_one() {
+    async fn a_key_of_a_place_is_held_by_one() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::open(dir.path().to_owned(), 100);
-        let first = cache.hold("key").await;
-        let other = cache.hold("other").await;
-        assert_ne!(*first, *other);
-        let second = tokio::time::timeout(std::time::Duration::from_millis(20), cache.hold("key")).await;
+        let first = cache.hold("place", "key").await;
+        let others = [cache.hold("place", "other").await, cache.hold("elsewhere", "key").await];
+        assert!(others.iter().all(|other| **other != *first));
+        let second = tokio::time::timeout(std::time::Duration::from_millis(20), cache.hold("place", "key")).await;
         assert!(second.is_err());
         drop(first);
-        assert_eq!(cache.hold("key").await.len(), 64);
+        assert_eq!(cache.hold("place", "key").await.len(), 64);
     }
 }

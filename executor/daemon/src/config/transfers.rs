@@ -18,7 +18,7 @@ const TIME_MAX: u64 = 7 * 24 * 3600;
 const IDLE_MAX: u64 = 3600;
 /// Most redirects.
 const REDIRECTS_MAX: u64 = 20;
-/// Most transfers at once.
+/// Most transfers at once, of the node and of a container.
 const AT_ONCE_MAX: u64 = 100;
 /// Most attempts.
 const ATTEMPTS_MAX: u64 = 10;
@@ -35,6 +35,7 @@ pub(super) struct Transfers {
     idle_seconds: u64,
     redirects_max: u64,
     at_once: u64,
+    at_once_per_container: u64,
     attempts: u64,
     cache_bytes_max: Bytes,
     ca_file: Option<PathBuf>,
@@ -51,6 +52,7 @@ impl Default for Transfers {
             idle_seconds: 30,
             redirects_max: 10,
             at_once: 5,
+            at_once_per_container: 2,
             attempts: 3,
             cache_bytes_max: Bytes(10 << 30),
             ca_file: None,
@@ -72,6 +74,7 @@ impl Transfers {
         let attempts = within("transfers.attempts", self.attempts, 1, ATTEMPTS_MAX)?;
         let redirects = within("transfers.redirects_max", self.redirects_max, 0, REDIRECTS_MAX)?;
         let at_once = within("transfers.at_once", self.at_once, 1, AT_ONCE_MAX)?;
+        let share = within("transfers.at_once_per_container", self.at_once_per_container, 1, AT_ONCE_MAX)?;
         Ok(Settings {
             denied: addresses("transfers.denied", &self.denied, check)?,
             allowed: addresses("transfers.allowed", &self.allowed, check)?,
@@ -81,6 +84,7 @@ impl Transfers {
             idle: Duration::from_secs(within("transfers.idle_seconds", self.idle_seconds, 1, IDLE_MAX)?),
             redirects_max: u32::try_from(redirects).unwrap_or(u32::MAX),
             at_once: usize::try_from(at_once).unwrap_or(usize::MAX),
+            at_once_per_container: usize::try_from(share).unwrap_or(usize::MAX),
             attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
             cache_bytes_max: self.cache_bytes_max.0,
             ca_file: self.ca_file,

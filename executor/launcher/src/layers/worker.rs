@@ -5,6 +5,7 @@
 //! among them, because the kernel asks for it where an attribute of the overlay is set; a filter takes from it
 //! everything else that it would open.
 
+use executor_core::limits::processor_seconds;
 use executor_core::protocol::Refused;
 use executor_layers::{Request, Store, UnpackError};
 use executor_sys::capabilities::Capability;
@@ -122,6 +123,11 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
         process::be_expendable()?;
         rustix::thread::set_name(c"executor-layer")?;
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
+        // An address space that is used up is an error that a library may go on after, over and over; this ends the process.
+        if let Work::Unpack { bytes_max, .. } = &work {
+            let seconds = processor_seconds(*bytes_max);
+            setrlimit(Resource::RLIMIT_CPU, seconds, seconds)?;
+        }
         setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
         setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)?;
         Ok(setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?)

@@ -121,6 +121,47 @@ fn bombs_are_refused() {
     assert!(told.contains("damaged"), "{told}");
 }
 
+/// A zip archive whose central directory has this many entries without names, and whose end record counts `counted` ones.
+fn zip_of_many(entries: u32, counted: u64) -> Vec<u8> {
+    const HEADER: usize = 46;
+    let mut archive = b"PK\x03\x04".to_vec();
+    archive.resize(30, 0);
+    let start = archive.len() as u64;
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(b"PK\x01\x02");
+    (0..entries).for_each(|_| archive.extend_from_slice(&header));
+    let (length, end) = (u64::from(entries) * HEADER as u64, archive.len() as u64);
+    archive.extend_from_slice(b"PK\x06\x06");
+    archive.extend_from_slice(&44_u64.to_le_bytes());
+    archive.extend_from_slice(&[45, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    [counted, counted, length, start].iter().for_each(|number| archive.extend_from_slice(&number.to_le_bytes()));
+    archive.extend_from_slice(b"PK\x06\x07\0\0\0\0");
+    archive.extend_from_slice(&end.to_le_bytes());
+    archive.extend_from_slice(&1_u32.to_le_bytes());
+    archive.extend_from_slice(b"PK\x05\x06\0\0\0\0");
+    archive.extend_from_slice(&[0xff; 12]);
+    archive.extend_from_slice(&[0; 2]);
+    archive
+}
+
+#[test]
+fn zip_of_too_many_entries_fails() {
+    // Only the first entries are whole: a reader that reached the rest would report damage.
+    let mut archive = zip_of_many(1_000_001, 1_000_001);
+    archive[30 + 46 * 1000..30 + 46 * 1_000_001].fill(0);
+    let told = look_at(&archive, None).unwrap_err();
+    assert!(told.contains("has 1000001 entries; at most 1000000"), "{told}");
+}
+
+#[test]
+fn zip_with_lying_end_record_fails() {
+    for counted in [11, 1_000_000, u64::MAX] {
+        let told = look_at(&zip_of_many(10, counted), None).unwrap_err();
+        assert!(told.contains("damaged") || told.contains("entries; at most"), "{counted}: {told}");
+    }
+    assert_eq!(look_at(&zip_of_many(10, 10), None), Ok(Form::Zip), "the control");
+}
+
 #[test]
 fn every_form_becomes_a_tar_archive() {
     let archive = archive_of(EntryType::Regular, "name", "", b"content");

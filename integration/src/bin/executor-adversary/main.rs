@@ -29,6 +29,7 @@ mod sources;
 mod stage;
 mod texts;
 mod tls;
+mod transfers;
 
 use std::process::ExitCode;
 
@@ -82,6 +83,7 @@ fn all() -> impl Iterator<Item = &'static Attack> {
         sources::ALL,
         texts::ALL,
         tls::ALL,
+        transfers::ALL,
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,86 @@
+//! Turns of transfers: so many are carried out at once on the node, and so many of one container.
+//!
+//! A transfer first waits for a place among those of its container, then for a place of the node. Both are given in the order of
+//! arrival, and a container has no more transfers in the node's queue than it may have at once: slow servers of one container take
+//! that many places, and others get the rest.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use executor_core::ident::ContainerId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::locked;
+
+/// Places for transfers.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    node: Arc<Semaphore>,
+    per_container: usize,
+    /// Places of containers with a transfer that waits or runs.
+    containers: Mutex<HashMap<ContainerId, Arc<Semaphore>>>,
+}
+
+/// The turn of a transfer. Its places are free when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _node: OwnedSemaphorePermit,
+    _container: OwnedSemaphorePermit,
+}
+
+impl Turns {
+    pub(crate) fn new(node: usize, per_container: usize) -> Self {
+        Self { node: Arc::new(Semaphore::new(node)), per_container, containers: Mutex::default() }
+    }
+
+    /// Waits for the turn of a transfer of a container. Returns `None` if no more turns are given.
+    pub(crate) async fn wait(&self, id: &ContainerId) -> Option<Turn> {
+        let places = {
+            let mut containers = locked(&self.containers);
+            // A turn and a transfer that waits hold a reference, too.
+            containers.retain(|_, places| Arc::strong_count(places) > 1);
+            let places = containers.entry(id.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.per_container)));
+            Arc::clone(places)
+        };
+        let container = places.acquire_owned().await.ok()?;
+        let node = Arc::clone(&self.node).acquire_owned().await.ok()?;
+        Some(Turn { _node: node, _container: container })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn id(id: &str) -> ContainerId {
+        id.parse().unwrap()
+    }
+
+    /// Returns the turn if it is given without another one's end.
+    async fn now(turns: &Turns, of: &str) -> Option<Turn> {
+        timeout(Duration::from_millis(20), turns.wait(&id(of))).await.ok().flatten()
+    }
+
+    #[tokio::test]
+    async fn transfers_of_one_container_leave_places() {
+        let turns = Turns::new(3, 2);
+        let (first, _second) = (now(&turns, "slow").await, now(&turns, "slow").await.unwrap());
+        assert!(first.is_some() && now(&turns, "slow").await.is_none());
+        let other = now(&turns, "other").await;
+        assert!(other.is_some() && now(&turns, "third").await.is_none(), "the node has three places");
+        drop(first);
+        assert!(now(&turns, "slow").await.is_some() && now(&turns, "third").await.is_some());
+    }
+
+    #[tokio::test]
+    async fn places_of_idle_containers_are_forgotten() {
+        let turns = Turns::new(3, 2);
+        drop(now(&turns, "gone").await);
+        let _turn = now(&turns, "here").await;
+        assert_eq!(locked(&turns.containers).keys().collect::<Vec<_>>(), [&id("here")]);
+    }
+}
