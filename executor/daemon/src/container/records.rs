@@ -40,7 +40,7 @@ pub enum RecordError {
 /// # Errors
 /// See [`RecordError`].
 pub fn live(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, RecordError> {
-    container(paths.live_record(id), id)
+    container(&paths.live_record(id), id)
 }
 
 /// Reads the first record of a container, as its shim wrote it before anything was made; `None` where there is none.
@@ -48,13 +48,13 @@ pub fn live(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, 
 /// # Errors
 /// See [`RecordError`].
 pub fn first(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, RecordError> {
-    container(paths.first_record(id), id)
+    container(&paths.first_record(id), id)
 }
 
-fn container(path: PathBuf, id: &ContainerId) -> Result<Option<ContainerRecord>, RecordError> {
-    let Some(bytes) = read(&path)? else { return Ok(None) };
-    let record: ContainerRecord = parse(&path, &bytes)?;
-    check(&path, id, record.version, &record.plan.id)?;
+fn container(path: &Path, id: &ContainerId) -> Result<Option<ContainerRecord>, RecordError> {
+    let Some(bytes) = read(path)? else { return Ok(None) };
+    let record: ContainerRecord = parse(path, &bytes)?;
+    check(path, id, record.version, &record.plan.id)?;
     Ok(Some(record))
 }
 

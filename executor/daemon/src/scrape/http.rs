@@ -1,6 +1,6 @@
 //! The listener of scrapes: HTTP/1.1 on a unix socket or a loopback address. One request on each connection.
 //!
-//! Clients that send or read nothing give their places to new ones ([`super::places`]).
+//! Clients that send or read nothing give their places to new ones (`places`).
 
 use std::convert::Infallible;
 use std::net::TcpListener as StdTcpListener;

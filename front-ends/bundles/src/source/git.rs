@@ -6,8 +6,8 @@
 //!  /PATH ── its directory of objects ───────────────────────────────┘       each hashed here, and compared with its name
 //! ```
 //! The commit is given whole. git compares an object that it reads from a local repository only in part with the object's name, so
-//! [`objects`] hashes every object itself: the commit pins everything that is read. No configuration, hook, filter, replacement, graft or
-//! credential helper of the user or of the repository takes part, and no protocol other than `https`. [`process`] bounds what `git` takes.
+//! `objects` hashes every object itself: the commit pins everything that is read. No configuration, hook, filter, replacement, graft or
+//! credential helper of the user or of the repository takes part, and no protocol other than `https`. `process` bounds what `git` takes.
 
 mod objects;
 mod process;

@@ -88,6 +88,9 @@ fn agent(directory: &Path, arguments: &[&str]) -> anyhow::Result<CliOutput> {
 
 const BUNDLE: &str = r#"{"schemaVersion": "v1.0.0", "name": "lamp", "version": "0.1.0", "invocationImages": [{"image": "example/lamp:0.1.0"}]}"#;
 
+/// Type, name and link of an archive's entry, as they are written.
+type RawEntry<'a> = (u8, &'a [u8], &'a [u8]);
+
 /// Judges how the front end took a hostile input: refused, in words, at once.
 fn fault(what: &str, ran: &CliOutput, took: Duration) -> Option<String> {
     let shown = format!("{}{}", ran.stdout, ran.stderr);
@@ -112,7 +115,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
     let own = |name: &'static [u8]| (b'0', name, &b"x"[..]);
     let deep = "a/".repeat(45);
     let index: &[u8] = b"{\"manifests\": []}";
-    let table: [(&str, Vec<(u8, &[u8], &[u8])>); 14] = [
+    let table: [(&str, Vec<RawEntry<'_>>); 14] = [
         ("parent", vec![own(b"../escaped")]),
         ("parent below", vec![own(b"artifacts/layout/../../../escaped")]),
         ("absolute", vec![own(b"/tmp/executor-adversary-escaped")]),
