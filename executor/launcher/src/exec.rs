@@ -24,6 +24,7 @@ use executor_core::ident::ContainerId;
 use executor_core::protocol::{
     ArchiveWork, Exec, ExecNews, ExecOrder, ExecReport, NotExecuted, Reason, Refused, Started,
 };
+use executor_core::shortage::{self, Shortage};
 use executor_core::spec;
 use executor_core::time::Timestamp;
 use executor_core::validate::Violation;
@@ -266,7 +267,7 @@ fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     match *errno {
         // Its first process has ended, its cgroup is gone, its pid namespace takes no process any more.
         libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is ending"),
-        libc::EAGAIN => {
+        _ if shortage::named(words) == Some(Shortage::Processes) => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
         }
         _ => crate::errors::failed_by(words.clone()),
