@@ -186,6 +186,28 @@ impl RawClient {
         self.stream.write_all(&frame(DATA, END_STREAM, on, &[]))
     }
 
+    /// Makes calls of a method with streams of answers. Returns the number of calls that were accepted.
+    ///
+    /// # Errors
+    /// Returns an error if a write fails.
+    ///
+    /// # Panics
+    /// Panics if the connection ends before each call is answered.
+    pub fn open_streams(&mut self, method: &str, count: usize) -> io::Result<usize> {
+        for _ in 0..count {
+            self.try_call(method, &[])?;
+        }
+        let (mut answered, mut accepted) = (0, 0);
+        self.until(|kind, flags, _, _| {
+            if kind == HEADERS {
+                answered += 1;
+                accepted += usize::from(flags & END_STREAM == 0);
+            }
+            answered == count
+        });
+        Ok(accepted)
+    }
+
     /// Reads and discards input until the connection is silent, waiting up to `first` for the first byte. Returns the
     /// number of bytes.
     pub fn drain(&mut self, first: Duration) -> usize {

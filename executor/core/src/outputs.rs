@@ -122,19 +122,19 @@ pub fn tellable(path: &[u8]) -> Option<&str> {
 /// A path of a container for people: what is no text as `\xff`, harmful characters escaped, and the end of one that is too long left out.
 pub fn escaped(path: &[u8]) -> String {
     const SHOWN_MAX: usize = 1024;
-    let mut told = String::with_capacity(path.len().min(SHOWN_MAX));
+    let mut shown = String::with_capacity(path.len().min(SHOWN_MAX));
     for chunk in path.utf8_chunks() {
-        told.push_str(&visible(chunk.valid()));
+        shown.push_str(&visible(chunk.valid()));
         for byte in chunk.invalid() {
-            told.push_str(&format!("\\x{byte:02x}"));
+            shown.push_str(&format!("\\x{byte:02x}"));
         }
-        if told.len() > SHOWN_MAX {
-            told.truncate(told.floor_char_boundary(SHOWN_MAX));
-            told.push_str("...");
+        if shown.len() > SHOWN_MAX {
+            shown.truncate(shown.floor_char_boundary(SHOWN_MAX));
+            shown.push_str("...");
             break;
         }
     }
-    told
+    shown
 }
 
 #[cfg(test)]

@@ -88,8 +88,8 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
     None
 }
 
-/// Marks an error of fork(2), clone(2) or of spawning as a shortage of processes if it is EAGAIN, which other system calls use
-/// for other reasons.
+/// Converts EAGAIN of fork(2) or clone(2) into a shortage of processes and returns every other error unchanged. Other system
+/// calls return EAGAIN with another meaning, so [`of`] cannot recognize the shortage by its number.
 pub fn of_fork(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::other(Shortage::Processes.told(NO_PROCESS.to_owned())),

@@ -69,7 +69,7 @@ pub async fn serve(
         None => None,
     };
     let (node, remembered) = Node::open(Arc::clone(&config), rules)?;
-    tokio::spawn(reload::keep(Arc::clone(&node), renewal::hangup().map_err(ServeError::Hangup)?));
+    tokio::spawn(reload::run_reloads(Arc::clone(&node), renewal::hangup().map_err(ServeError::Hangup)?));
     recover::recover(&node, remembered);
     let finished = {
         let node = Arc::clone(&node);

@@ -120,8 +120,8 @@ struct Due {
 }
 
 impl Due {
-    /// Returns the deadline of a drain. It is computed anew from a date that has changed, and then only brought forward.
-    fn of(known: Option<Self>, drain: &Drain, instant: Instant, now: Timestamp) -> Self {
+    /// Computes the deadline of a drain. A known deadline stays if its date has not changed, and otherwise only moves forward.
+    fn new(known: Option<Self>, drain: &Drain, instant: Instant, now: Timestamp) -> Self {
         let whole = drain.deadline_at.since(drain.begun_at);
         match known {
             Some(known) if known.deadline_at == drain.deadline_at => known,
@@ -150,7 +150,7 @@ async fn carry_out(node: Arc<Node>) {
     let mut due: Option<Due> = None;
     loop {
         let Some(drain) = changes.borrow_and_update().drain.clone().filter(|drain| !drain.done) else { return };
-        let due = due.insert(Due::of(due, &drain, Instant::now(), crate::now()));
+        let due = due.insert(Due::new(due, &drain, Instant::now(), crate::now()));
         let left = due.at.saturating_duration_since(Instant::now());
         let (late, late_for) = (left.is_zero(), due.at.elapsed());
         let living = draining.living();
@@ -294,16 +294,16 @@ mod tests {
     fn clock_jumps_leave_the_deadline() {
         let start = Instant::now();
         let hours = |hours: u64| Duration::from_nanos(hours * HOUR);
-        let due = Due::of(None, &drain(102 * HOUR), start, Timestamp(100 * HOUR));
+        let due = Due::new(None, &drain(102 * HOUR), start, Timestamp(100 * HOUR));
         assert_eq!(due.at, start + hours(2));
         for now in [106, 88, 100] {
-            assert_eq!(Due::of(Some(due), &drain(102 * HOUR), start + hours(1), Timestamp(now * HOUR)), due, "{now}");
+            assert_eq!(Due::new(Some(due), &drain(102 * HOUR), start + hours(1), Timestamp(now * HOUR)), due, "{now}");
         }
         // The control: another request brings the deadline forward, and never back.
-        let sooner = Due::of(Some(due), &drain(101 * HOUR), start, Timestamp(100 * HOUR));
+        let sooner = Due::new(Some(due), &drain(101 * HOUR), start, Timestamp(100 * HOUR));
         assert_eq!(sooner.at, start + hours(1));
-        assert_eq!(Due::of(Some(sooner), &drain(102 * HOUR), start, Timestamp(100 * HOUR)).at, sooner.at);
+        assert_eq!(Due::new(Some(sooner), &drain(102 * HOUR), start, Timestamp(100 * HOUR)).at, sooner.at);
         // A later daemon whose clock was set back waits no longer than the whole time.
-        assert_eq!(Due::of(None, &drain(102 * HOUR), start, Timestamp(88 * HOUR)).at, start + hours(2));
+        assert_eq!(Due::new(None, &drain(102 * HOUR), start, Timestamp(88 * HOUR)).at, start + hours(2));
     }
 }

@@ -28,7 +28,7 @@ const CALLERS: &str = "callers";
 const PROVIDERS: &str = "secret_providers";
 
 /// Keeps the rules up to date until the daemon stops.
-pub(crate) async fn keep(node: Arc<Node>, mut hangup: Signal) {
+pub(crate) async fn run_reloads(node: Arc<Node>, mut hangup: Signal) {
     let mut reload = Reload::new(&node.config);
     loop {
         let path = node.config.watched_file();
@@ -39,7 +39,7 @@ pub(crate) async fn keep(node: Arc<Node>, mut hangup: Signal) {
         let is_half_read = read.is_ok_and(|read| reload.take(&node, read));
         let pause = if is_half_read { PAUSE } else { INTERVAL };
         tokio::select! {
-            Some(_) = changes.join_next() => sleep(PAUSE).await,
+            Some(_) = changes.join_next() => sleep(PAUSE).await, // a writer may be halfway through the file
             _ = hangup.recv() => {
                 tracing::info!("SIGHUP: reading the configuration file again");
                 reload.forget();

@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(of("null").unwrap(), ImageDefaults::default());
     }
 
-    /// What Docker makes of null, `[]`, `[""]`, `""` and a plain string in each list of a configuration.
+    /// Compares the result with Docker's for null, `[]`, `[""]`, `""` and a plain string in each list of a configuration.
     #[test]
     fn lists_of_configuration_are_read_as_docker_does() {
         let read = |config: &str| {

@@ -168,7 +168,7 @@ impl Requester {
     pub(crate) fn bounded(mut self) -> Self {
         match &mut self {
             Self::Local { groups, .. } => groups.truncate(GROUPS_MAX),
-            // Of several names none alone may stay: a SPIFFE ID is the only URI of its certificate.
+            // Drop all names. A subset could match more rules, because a SPIFFE ID must be the only URI of its certificate.
             Self::Remote(identity) if identity.bytes() > NAMES_BYTES_MAX => *identity = Identity::default(),
             Self::Remote(_) => {}
         }

@@ -12,8 +12,8 @@ use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::wire::conversation::{Answers, Conversation, Outlet};
 
-/// Most events that are taken from the log at once, and so held for a follower that does not read. Others stay in the
-/// log, which no follower holds up: one that is too slow gets a gap.
+/// Maximum number of events that a stream reads from the log at a time and buffers for its client. The log does not wait for slow
+/// clients: a client that falls behind receives a gap.
 const BATCH: usize = 16;
 
 type Sender = Outlet<v1::WatchEventsResponse>;

@@ -1,8 +1,8 @@
-//! Turns of transfers: so many are carried out at once on the node, and so many of one container.
+//! Limits on concurrent transfers, for the node and for each container.
 //!
-//! A transfer first waits for a place among those of its container, then for a place of the node. Both are given in the order of
-//! arrival, and a container has no more transfers in the node's queue than it may have at once: slow servers of one container take
-//! that many places, and others get the rest.
+//! A transfer first waits for a place of its container, then for a place of the node. Both queues are first in, first out. A
+//! container never has more transfers in the node's queue than its own limit, so the slow transfers of one container leave the
+//! other places of the node free.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

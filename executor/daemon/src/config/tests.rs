@@ -325,10 +325,10 @@ fn vault_rule_for_system_mount_is_refused() {
         load(&format!("{table}{more}\nallow = [{{ uid = 1, paths = ['{path}'] }}]\n"), &[])
     };
     for path in ["auth/", "sys", "team/identity/entity", "Cubbyhole/x", "%61uth/token"] {
-        let told = load("", path).unwrap_err();
+        let error = load("", path).unwrap_err();
         assert!(
-            told.contains(&format!("secret_providers.allow.paths = {path}")) && told.contains("server's own"),
-            "{told}"
+            error.contains(&format!("secret_providers.allow.paths = {path}")) && error.contains("server's own"),
+            "{error}"
         );
     }
     assert!(load("kv_mounts = ['auth']", "/").unwrap_err().contains("secret_providers.kv_mounts = auth"));

@@ -1,8 +1,7 @@
 //! The latest reading of a container's counters, which all calls, streams and scrapes share.
 //!
-//! The shim is asked at most once in [`FRESH`], however many clients want the counters, and one request at a time. A
-//! request that has begun is carried out although its client has gone, so that clients that come and go cause no more
-//! of them.
+//! The daemon sends a shim at most one request in [`FRESH`], whatever the number of clients, and one request at a time. A
+//! request continues after its client disconnects, so that clients that connect and disconnect cause no further requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,7 +98,7 @@ mod tests {
         let asked = Arc::clone(asked);
         let ask = async move {
             asked.fetch_add(1, Ordering::SeqCst);
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await; // paused clock: the shim's time to answer
             Some(Usage::default())
         };
         latest.read_by(log_only, Instant::now() + within, ask).await.is_some()
@@ -117,7 +116,7 @@ mod tests {
             assert_eq!(all.as_mut().await, (true, true, true));
             assert!(matches!(latest.get(false), Ok(Some(_))));
             assert_eq!(asked.load(Ordering::SeqCst), round);
-            tokio::time::sleep(FRESH).await;
+            tokio::time::sleep(FRESH).await; // paused clock: the reading becomes stale
             assert!(latest.get(true).is_err());
         }
         assert!(read(&latest, true, second, &asked).await);

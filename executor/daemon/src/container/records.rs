@@ -43,7 +43,7 @@ pub fn live(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, 
     container(&paths.live_record(id), id)
 }
 
-/// Reads the first record of a container, as its shim wrote it before anything was made; `None` where there is none.
+/// Reads the record that the shim wrote before it created the container. Returns `None` if there is no such file.
 ///
 /// # Errors
 /// See [`RecordError`].

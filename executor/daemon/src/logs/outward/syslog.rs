@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(told(&message(b"plain\ttext")), format!("<131>1 {fixed} sequence=\"7\"] plain\ttext"));
         let odd = told(&message(b"a\x1b[1m\x00\xff\xc3\xa4\r"));
         assert_eq!(odd, format!("<131>1 {fixed} sequence=\"7\"] \u{feff}a#033[1m#000\u{fffd}ä#015"));
-        let marks = told(&message("a\u{9b}b\u{202e}c\u{2028}ä".as_bytes()));
-        assert_eq!(marks, format!("<131>1 {fixed} sequence=\"7\"] \u{feff}a#302#233b#342#200#256c#342#200#250ä"));
+        let escaped = told(&message("a\u{9b}b\u{202e}c\u{2028}ä".as_bytes()));
+        assert_eq!(escaped, format!("<131>1 {fixed} sequence=\"7\"] \u{feff}a#302#233b#342#200#256c#342#200#250ä"));
         let part =
             Message { source: "S]".into(), part: Some(Part { line: 7, ordinal: 2, last: true }), ..message(b"") };
         let data = "sequence=\"7\" source=\"S\\]\" partial_id=\"7\" partial_ordinal=\"2\" partial_last=\"true\"] ";

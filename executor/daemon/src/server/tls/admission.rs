@@ -24,7 +24,7 @@ pub(in super::super) struct Admission {
 
 impl Admission {
     pub(super) fn new(certificates: Arc<Certificates>, caller: Caller, chain: Vec<CertificateDer<'static>>) -> Self {
-        let ends = chain.iter().map(|one| Validity::of(one).map_or(0, |validity| validity.until));
+        let ends = chain.iter().map(|one| Validity::from_der(one).map_or(0, |validity| validity.until));
         let until = ends.min().unwrap_or_default();
         Self { certificates, caller, chain, until }
     }

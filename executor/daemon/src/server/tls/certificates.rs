@@ -113,7 +113,11 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    pub(super) fn of(certificate: &[u8]) -> Result<Self, String> {
+    /// Reads the period of a certificate in DER.
+    ///
+    /// # Errors
+    /// Returns a message if the certificate is malformed.
+    pub(super) fn from_der(certificate: &[u8]) -> Result<Self, String> {
         let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
         let validity = certificate.validity();
         Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
@@ -231,7 +235,7 @@ impl Certificates {
     /// # Errors
     /// No entry matches.
     pub(super) fn caller(&self, session: &Session) -> Result<Caller, String> {
-        judge(session.certificates().first().map(AsRef::as_ref).unwrap_or_default(), &self.rules)
+        identify_caller(session.certificates().first().map(AsRef::as_ref).unwrap_or_default(), &self.rules)
     }
 
     /// Verifies the chain of a connected caller again.
@@ -272,7 +276,11 @@ fn describe(error: &rustls::Error) -> String {
     }
 }
 
-fn judge(certificate: &[u8], rules: &Arc<Rules>) -> Result<Caller, String> {
+/// Returns the caller that a verified certificate identifies.
+///
+/// # Errors
+/// Returns a message if the certificate is malformed or no entry of `[[callers]]` matches.
+fn identify_caller(certificate: &[u8], rules: &Arc<Rules>) -> Result<Caller, String> {
     let identity = Identity::of(certificate).map_err(|error| format!("its certificate is malformed: {error}"))?;
     let shown = identity.to_string();
     Caller::new(identity, rules).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({shown})"))
@@ -291,7 +299,7 @@ fn configuration(
     }
     let chains = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
     let chains = chains.map_err(|error| fault(&files.client_ca, error))?;
-    let validity = Validity::of(&contents.chain[0]).map_err(|why| fault(&files.certificate, why))?;
+    let validity = Validity::from_der(&contents.chain[0]).map_err(|why| fault(&files.certificate, why))?;
     let certified = CertifiedKey::from_der(contents.chain.clone(), contents.key.clone_key(), provider);
     let certified = certified.map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => {
@@ -334,7 +342,7 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.chains.verify_client_cert(certificate, chain, now)?;
-        match judge(certificate, &self.rules) {
+        match identify_caller(certificate, &self.rules) {
             Ok(_) => Ok(verified),
             Err(why) => {
                 *locked(&self.refused) = Some(why);

@@ -97,17 +97,7 @@ fn open(daemon: &Daemon, user: u32, connections: usize, method: &str) -> anyhow:
     let (mut all, mut accepted) = (Vec::new(), 0);
     for _ in 0..connections {
         let mut raw = connect(&daemon.socket(), user, 0)?;
-        for _ in 0..STREAMS {
-            raw.try_call(method, &[])?;
-        }
-        let mut answered = 0;
-        raw.until(|kind, flags, _, _| {
-            if kind == HEADERS {
-                answered += 1;
-                accepted += usize::from(flags & END_STREAM == 0);
-            }
-            answered == STREAMS
-        });
+        accepted += raw.open_streams(method, STREAMS)?;
         all.push(raw);
     }
     Ok((all, accepted))
