@@ -22,21 +22,21 @@ use crate::record::{Evidence, ImageRecord, LayerRecord, Provenance};
 use crate::registry::blob::BlobRequest;
 use crate::registry::{Identity, Registry};
 use crate::signatures;
-use crate::store::ingest::Partial;
+use crate::store::ingest::Complete;
 
 /// Blobs of an image that are fetched at once.
 const PARALLEL: usize = 3;
 
-/// A blob that came whole.
+/// A blob that is complete and verified.
 struct Fetched {
     file: File,
-    partial: Arc<Partial>,
+    stored: Complete,
 }
 
 impl Fetched {
     /// Returns another descriptor of the file, at its start.
     fn copy(&self) -> Result<File, ImageError> {
-        let io = |error| ImageError::io("read", self.partial.path(), error);
+        let io = |error| ImageError::io("read", self.stored.path(), error);
         let mut file = self.file.try_clone().map_err(io)?;
         file.rewind().map_err(io)?;
         Ok(file)
@@ -119,8 +119,7 @@ pub(crate) async fn documents(
 
 /// Fetches the missing blobs in parallel, each once, and has the layers unpacked from the bottom up.
 ///
-/// A repeated blob is fetched once, because its file belongs to one fetch at a time: a second fetch for a lower layer would wait
-/// for the file that waits to be unpacked above that layer.
+/// A repeated blob is fetched once. A layer that another pull has unpacked meanwhile is not unpacked again.
 async fn layers<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     registry: &Arc<Registry>,
@@ -167,9 +166,7 @@ async fn layers<L: LayerStore>(
             fetched.insert(other, result?);
         };
         report.stage(index, Stage::Unpacking);
-        // The same layer may be unpacked by now, further down.
-        let there = if lowest == index { None } else { intake.has(layers, index).await? };
-        notes[index] = match there {
+        notes[index] = match intake.has(layers, index).await? {
             Some(there) => there,
             None => intake.unpack(layers, index, blob.copy()?).await?,
         };
@@ -177,7 +174,7 @@ async fn layers<L: LayerStore>(
         if missing[at + 1..].iter().any(|above| same_blob(&layers[*above], &layers[index])) {
             fetched.insert(lowest, blob);
         } else {
-            blob.partial.remove();
+            blob.stored.remove();
         }
     }
     Ok(notes)
@@ -198,5 +195,5 @@ async fn fetch<L: LayerStore>(
     let partial = Arc::new(intake.store.ingest.partial(&wanted.digest, wanted.size).await);
     let file = registry.blob(wanted, &partial, |done| report.bytes(index, done)).await?;
     report.stage(index, Stage::Fetched);
-    Ok(Fetched { file, partial })
+    Ok(Fetched { file, stored: partial.complete() })
 }

@@ -25,10 +25,16 @@ pub(crate) struct Ingest {
     locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// A blob's file. While this lives, nobody else of this process writes to it.
+/// The file of a blob that is being fetched. While this lives, no other fetch of this process writes to the file.
 pub(crate) struct Partial {
     path: PathBuf,
-    _alone: OwnedMutexGuard<()>,
+    lock: OwnedMutexGuard<()>,
+}
+
+/// The file of a blob that is complete and verified. Another pull of the same blob may use it at the same time.
+pub(crate) struct Complete {
+    path: PathBuf,
+    lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A file without a name that lasts: it is removed when this goes.
@@ -61,7 +67,7 @@ impl Ingest {
                 lock
             })
         };
-        Partial { path, _alone: lock.lock_owned().await }
+        Partial { path, lock: lock.lock_owned().await }
     }
 
     /// A new file for an archive.
@@ -126,5 +132,24 @@ impl Partial {
 
     pub(crate) fn remove(&self) {
         files::remove(&self.path);
+    }
+
+    /// The same file once it is complete: it is no longer locked, so that a pull that waits for its lower layers delays no
+    /// other pull of this blob.
+    pub(crate) fn complete(&self) -> Complete {
+        Complete { path: self.path.clone(), lock: Arc::clone(OwnedMutexGuard::mutex(&self.lock)) }
+    }
+}
+
+impl Complete {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file, unless another pull is reading it: that pull removes it later.
+    pub(crate) fn remove(&self) {
+        if let Ok(_alone) = self.lock.try_lock() {
+            files::remove(&self.path);
+        }
     }
 }

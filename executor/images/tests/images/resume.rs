@@ -128,3 +128,29 @@ async fn a_pull_that_nobody_waits_for_ends() {
     place.pull(&reference).await.unwrap();
     place.is_whole().await;
 }
+
+/// Two pulls that hold each other's lower layers would otherwise wait for one another without end.
+#[tokio::test]
+async fn a_slow_layer_delays_no_other_image() {
+    let (slow, shared) = (layer(), b"shared".to_vec());
+    let stuck = sha256(&slow);
+    let fake = Fake::start(move |asked| {
+        let drip = || Content::Drip(layer()[..9].to_vec(), std::time::Duration::from_secs(3600));
+        asked.path.ends_with(&stuck).then(|| Reply { body: drip(), ..Reply::ok("") })
+    })
+    .await;
+    fake.put_image("slow", &[&slow, &shared]);
+    fake.put_image("fast", &[&shared]);
+    // A slow pull that ends by its own time limit would hide that the other one waited for it.
+    let place = Place::with(|settings| settings.patience = std::time::Duration::from_secs(3600));
+    let mut waiting = place.images.pull(&fake.reference(":slow"), None);
+    // The shared layer is there and waits for the one below it.
+    let fetched = |state: &executor_images::State| {
+        state.progress.layers.iter().any(|layer| layer.stage == executor_images::Stage::Fetched)
+    };
+    while !fetched(&waiting.next().await.expect("the slow pull goes on")) {}
+    let fast = tokio::time::timeout(std::time::Duration::from_secs(30), place.pull(&fake.reference(":fast"))).await;
+    fast.expect("it does not wait for the slow pull").unwrap();
+    assert_eq!(fake.count(&sha256(&shared)), 1, "what was fetched is used");
+    place.is_whole().await;
+}
