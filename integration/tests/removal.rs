@@ -210,3 +210,24 @@ fn a_damaged_record_is_no_result() {
         daemon.api.delete(&id, false).unwrap();
     }
 }
+
+/// `retention.bytes` counts logs. A running container stays, whatever it wrote.
+#[test]
+fn completed_containers_stay_within_bytes() {
+    let daemon = Setup::default().config("[retention]\nbytes = 500000\n").start();
+    let rootfs = Rootfs::busybox();
+    let filled = |script: &str| format!("dd if=/dev/zero bs=1000 count=200 2>/dev/null | tr '\\0' x; echo; {script}");
+    daemon.api.up(sh(&filled("echo up; exec sleep 100000")).id("running").rootfs(&rootfs.reference()));
+    for id in ["first", "second", "third"] {
+        daemon.api.started(sh(&filled("true")).id(id).rootfs(&rootfs.reference()));
+        assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
+    }
+    wait::until("retention deletes the oldest", || daemon.api.get("first").is_err().then_some(()));
+    // It goes on looking: the fourth makes the second go, and no more than that.
+    daemon.api.started(sh(&filled("true")).id("fourth").rootfs(&rootfs.reference()));
+    assert_eq!(exit(&daemon.api.wait("fourth").unwrap()), Ok(0));
+    wait::until("retention deletes the next one", || daemon.api.get("second").is_err().then_some(()));
+    assert!(daemon.api.get("third").is_ok() && daemon.api.get("fourth").is_ok());
+    assert!(daemon.api.get("running").is_ok());
+    assert!(daemon.setup().logged().contains("retention.bytes"));
+}

@@ -8,6 +8,7 @@ mod listen;
 mod logs;
 mod metrics;
 mod quarantine;
+mod retention;
 mod secret_providers;
 mod self_test;
 mod traces;
@@ -15,7 +16,6 @@ mod transfers;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use executor_core::capacity::Amount;
 use executor_core::identity::IdentitySettings;
@@ -39,6 +39,7 @@ pub(crate) use logs::journal_field;
 pub use logs::{LogSettings, SyslogAddress, SyslogSettings};
 pub(crate) use metrics::label_name;
 pub use metrics::{MetricsAddress, MetricsSettings};
+pub use retention::RetentionSettings;
 pub use traces::{TraceProtocol, TraceSettings};
 
 /// Longest path of a listening socket, in bytes.
@@ -110,7 +111,7 @@ struct File {
     policy: Policy,
     capacity: Capacity,
     server: Server,
-    retention: Keep,
+    retention: retention::Retention,
     images: images::Images,
     transfers: transfers::Transfers,
     metrics: metrics::Metrics,
@@ -152,20 +153,6 @@ struct Server {
 impl Default for Server {
     fn default() -> Self {
         Self { connections: 256, streams_per_connection: 256, message_bytes_max: None }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Keep {
-    completed: usize,
-    hours: u64,
-    events: usize,
-}
-
-impl Default for Keep {
-    fn default() -> Self {
-        Self { completed: 10_000, hours: 24, events: 10_000 }
     }
 }
 
@@ -218,12 +205,8 @@ pub struct Config {
     pub identity: IdentitySettings,
     /// Bounds of the control plane's socket.
     pub bounds: Bounds,
-    /// Most completed containers that are kept.
-    pub completed_kept: usize,
-    /// Longest time for which completed containers are kept.
-    pub completed_kept_for: Duration,
-    /// Most events that are kept.
-    pub events_kept: usize,
+    /// Limits of completed containers and events that are kept.
+    pub retention: RetentionSettings,
     /// Size in bytes at which a container's log is rotated.
     pub log_bytes_max: u64,
     /// Settings of the self-test.
@@ -352,7 +335,6 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
         return Err(check.fault("server.connections", &file.server.connections, &why));
     }
     check.at_least_one("server.streams_per_connection", u64::from(file.server.streams_per_connection))?;
-    check.at_least_one("retention.events", file.retention.events as u64)?;
     let message_least = file.policy.files_bytes_max.saturating_add(MESSAGE_ROOM).max(MESSAGE_MIN);
     let message_bytes_max = file.server.message_bytes_max.map_or(message_least, |bytes| bytes.0);
     if !(1 << 16..=1 << 30).contains(&message_bytes_max) {
@@ -360,6 +342,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     }
     let paths = Paths { run_dir, state_dir };
     Ok(Config {
+        retention: file.retention.resolve(&check, &paths.state_dir)?,
         transfers: file.transfers.resolve(&check)?,
         self_test: file.self_test.resolve(&check)?,
         phase_limits: file.quarantine.resolve(&check)?,
@@ -386,9 +369,6 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
             streams: file.server.streams_per_connection,
             message_bytes: usize::try_from(message_bytes_max).unwrap_or(usize::MAX),
         },
-        completed_kept: file.retention.completed,
-        completed_kept_for: Duration::from_secs(file.retention.hours.saturating_mul(3600)),
-        events_kept: file.retention.events,
         log_bytes_max: file.launcher.log_bytes(),
         file: path.map(absolute),
         args: Args { config: args.config.clone().map(absolute), ..args.clone() },

@@ -84,7 +84,7 @@ pub async fn serve(
         }
     };
     tokio::spawn(Arc::clone(&node.launcher).keep(connection, finished, obituary));
-    tokio::spawn(retention::keep(Arc::clone(&node)));
+    tokio::spawn(retention::run_retention(Arc::clone(&node)));
     tokio::spawn(reserve::keep(Arc::clone(&node)));
     tokio::spawn(drain::resume(Arc::clone(&node)));
     tokio::spawn(forwarding::keep(Arc::clone(&node)));

@@ -139,7 +139,7 @@ impl Node {
             signer: Signer::default(),
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
             registry: Registry::new(config.capacity),
-            events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),
+            events: EventLog::new(loaded.events, Arc::clone(&ledger), config.retention.events),
             outward: Outward::open(&config.logs, &config.paths.ledger(), &metrics),
             forwarding: watch::Sender::new(0),
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
