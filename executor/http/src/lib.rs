@@ -1,7 +1,7 @@
 //! One HTTP request on a connection of its own, with bounds on its time and without implicit further requests.
 //!
 //! In goes an origin, a path and headers; out comes an answer whose body is read piece by piece. No redirect is followed,
-//! no proxy is used, no cookie kept, nothing decompressed. Where the address of a host that somebody else named would be
+//! no proxy is used unless the client has one, no cookie kept, nothing decompressed. Where the address of a host that somebody else named would be
 //! of this machine or its surroundings, the connection is not made: the address is judged that is connected to, so that
 //! no name can stand for one and lead to another.
 
@@ -10,6 +10,7 @@
 mod body;
 mod destinations;
 mod forms;
+mod proxy;
 mod reach;
 mod tls;
 
@@ -21,7 +22,7 @@ use executor_core::shortage;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -31,6 +32,7 @@ use tokio::time::{Instant, timeout};
 
 pub use body::{RequestBody, Taken};
 pub use destinations::{AddressLists, Destinations};
+pub use proxy::Proxy;
 pub use reach::Reach;
 pub use tls::{ClientCertificate, Trust, count_certificates};
 
@@ -166,8 +168,18 @@ impl Drop for Connection {
 #[derive(Debug)]
 pub struct Client {
     tls: tls::Tls,
+    proxy: Option<Proxy>,
     patience: Duration,
     least: u64,
+}
+
+/// An established connection.
+struct Link {
+    connection: Connection,
+    sender: http1::SendRequest<RequestBody>,
+    reach: Reach,
+    /// For a request that a proxy forwards; with the header that it demands.
+    forwarded: Option<Option<HeaderValue>>,
 }
 
 impl Client {
@@ -178,12 +190,18 @@ impl Client {
 
     /// Makes a client that trusts certificates of its own choice, and waits `patience` for `least` bytes.
     pub fn trusting(trust: Trust, patience: Duration, least: u64) -> Self {
-        Self { tls: tls::Tls::new(trust, None), patience, least }
+        Self { tls: tls::Tls::new(trust, None), proxy: None, patience, least }
     }
 
     /// Makes a client likewise that shows a certificate of its own where a server asks for one.
     pub fn with_certificate(ca_file: Option<PathBuf>, own: ClientCertificate, patience: Duration, least: u64) -> Self {
-        Self { tls: tls::Tls::new(Trust::System(ca_file), Some(own)), patience, least }
+        Self { tls: tls::Tls::new(Trust::System(ca_file), Some(own)), proxy: None, patience, least }
+    }
+
+    /// Connects through a proxy from now on.
+    #[must_use]
+    pub fn with_proxy(self, proxy: Option<Proxy>) -> Self {
+        Self { proxy, ..self }
     }
 
     /// Returns the minimum number of bytes in the waiting time.
@@ -201,10 +219,10 @@ impl Client {
     }
 
     async fn connect_and_ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
-        let (connection, mut sender, reach) = self.connect(&ask).await?;
-        let request = request(ask)?;
-        let response = sender.send_request(request).await.map_err(|error| HttpError::Broken(told(&error)))?;
-        Ok(self.answer(response, connection, reach))
+        let mut link = self.connect(&ask).await?;
+        let request = request(ask, link.forwarded.take())?;
+        let response = link.sender.send_request(request).await.map_err(|error| HttpError::Broken(told(&error)))?;
+        Ok(self.answer(response, link.connection, link.reach))
     }
 
     /// Asks with a body that takes long to send, and waits for the head of the answer. Too slow is a body of which nothing is
@@ -214,8 +232,8 @@ impl Client {
     /// See [`HttpError`].
     pub async fn send(&self, ask: HttpRequest<'_>, taken: &Taken) -> Result<Answer, HttpError> {
         let slow = |_| HttpError::Slow { bytes: 0, within: self.patience };
-        let (connection, mut sender, reach) = timeout(self.patience, self.connect(&ask)).await.map_err(slow)??;
-        let sent = sender.send_request(request(ask)?);
+        let mut link = timeout(self.patience, self.connect(&ask)).await.map_err(slow)??;
+        let sent = link.sender.send_request(request(ask, link.forwarded.take())?);
         let mut sent = std::pin::pin!(sent);
         let response = loop {
             let before = taken.bytes();
@@ -225,19 +243,25 @@ impl Client {
                 Err(_) => return Err(HttpError::Slow { bytes: 0, within: self.patience }),
             }
         };
-        Ok(self.answer(response, connection, reach))
+        Ok(self.answer(response, link.connection, link.reach))
     }
 
-    async fn connect(
-        &self,
-        ask: &HttpRequest<'_>,
-    ) -> Result<(Connection, http1::SendRequest<RequestBody>, Reach), HttpError> {
-        let (stream, reach) = connect(ask.origin, ask.destinations).await?;
+    async fn connect(&self, ask: &HttpRequest<'_>) -> Result<Link, HttpError> {
+        let mut forwarded = None;
+        let (stream, reach) = match self.proxy.as_ref().filter(|proxy| proxy.is_for(ask.origin)) {
+            None => connect(ask.origin, ask.destinations).await?,
+            Some(proxy) => {
+                let proxied = proxy.connect(ask.origin, ask.destinations).await?;
+                forwarded = (!ask.origin.secure).then_some(proxied.authorization);
+                // Its address is not known here: what it names must be public.
+                (proxied.stream, Reach::Public)
+            }
+        };
         let (connection, sender) = match ask.origin.secure {
             true => handshake(self.tls.connect(&ask.origin.host, stream).await?).await?,
             false => handshake(stream).await?,
         };
-        Ok((connection, sender, reach))
+        Ok(Link { connection, sender, reach, forwarded })
     }
 
     fn answer(&self, response: Response<Incoming>, connection: Connection, reach: Reach) -> Answer {
@@ -248,16 +272,19 @@ impl Client {
     }
 }
 
-fn request(ask: HttpRequest<'_>) -> Result<Request<RequestBody>, HttpError> {
+/// Makes a request; in absolute form where a proxy forwards it.
+fn request(ask: HttpRequest<'_>, forwarded: Option<Option<HeaderValue>>) -> Result<Request<RequestBody>, HttpError> {
+    let target = if forwarded.is_some() { format!("{}{}", ask.origin, ask.path) } else { ask.path.to_owned() };
     let host = HeaderValue::from_str(&ask.origin.authority());
     let mut request = Request::builder()
         .method(ask.method)
-        .uri(ask.path)
+        .uri(target)
         .header(HOST, host.map_err(|_| HttpError::Broken("the host name is not valid in a Host header".into()))?)
         .header(USER_AGENT, concat!("executor/", env!("CARGO_PKG_VERSION")))
         .body(ask.body)
         .map_err(|error| HttpError::Broken(error.to_string()))?;
-    request.headers_mut().extend(ask.headers.into_iter().map(|(name, value)| (Some(name), value)));
+    let authorization = forwarded.flatten().map(|value| (PROXY_AUTHORIZATION, value));
+    request.headers_mut().extend(ask.headers.into_iter().chain(authorization).map(|(name, value)| (Some(name), value)));
     Ok(request)
 }
 

@@ -31,7 +31,8 @@ pub(crate) struct Intake<L> {
 impl<L: LayerStore> Intake<L> {
     /// Opens the store.
     pub(crate) fn open(settings: Settings, layers: L) -> Result<Self, ImageError> {
-        let client = Client::new(settings.ca_file.clone(), settings.patience, settings.bytes_least);
+        let client = Client::new(settings.ca_file.clone(), settings.patience, settings.bytes_least)
+            .with_proxy(settings.proxy.clone());
         let store = Arc::new(Store::open(&settings.dir)?);
         Ok(Self { store, client: Arc::new(client), settings, layers, gate: Mutex::new(()) })
     }

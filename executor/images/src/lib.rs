@@ -40,6 +40,7 @@ pub mod signatures;
 mod store;
 
 pub use error::{ImageError, UnpackError};
+pub use executor_http::Proxy;
 pub use executor_registry_auth::{AuthFileError, Credentials, from_docker_config};
 pub use images::{Images, Policy, Resolved, Upload};
 pub use import::Form;
@@ -47,5 +48,5 @@ pub use layers::{LayerNotes, LayerStore, LayerToUnpack};
 pub use progress::{LayerProgress, Outcome, Progress, Stage, State};
 pub use prune::{PruneRules, Pruned};
 pub use record::{ImageRecord, LayerRecord};
-pub use settings::Settings;
+pub use settings::{Mirror, Mirrors, Settings};
 pub use sharing::Watcher;

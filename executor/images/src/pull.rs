@@ -13,6 +13,7 @@ use crate::choice::{Candidate, Chain, Search};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash;
+use crate::images::configured;
 use crate::intake::Intake;
 use crate::layers::{LayerNotes, LayerStore};
 use crate::manifest::{self, Manifest};
@@ -43,18 +44,47 @@ impl Fetched {
     }
 }
 
-/// Fetches an image.
+/// Fetches an image: from the first mirror that has it, or from its registry.
+///
+/// A fault of a mirror is logged, and the next one is asked. Mirrors see the operator's credentials for them alone. What one of
+/// them has sent of a blob is continued by the next.
 pub(crate) async fn pull<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     (repository, selector): (&Repository, &Selector),
     identity: Option<Identity>,
     report: &Arc<Reporter>,
 ) -> Result<ImageRecord, ImageError> {
+    for mirror in intake.settings.mirrors_of(repository) {
+        let pulled = async {
+            let identity = configured(intake.settings.docker_config.as_ref(), &mirror).await?;
+            pull_from(intake, &mirror, (repository, selector), identity, report).await
+        };
+        match pulled.await {
+            Err(error) if error.is_of_registry() => {
+                tracing::warn!(%mirror, "the mirror cannot be used for {repository}: {error}");
+            }
+            other => return other,
+        }
+    }
+    pull_from(intake, repository, (repository, selector), identity, report).await
+}
+
+/// Fetches an image from `source`, which is its own repository or a mirror of that.
+async fn pull_from<L: LayerStore>(
+    intake: &Arc<Intake<L>>,
+    source: &Repository,
+    (repository, selector): (&Repository, &Selector),
+    identity: Option<Identity>,
+    report: &Arc<Reporter>,
+) -> Result<ImageRecord, ImageError> {
     let reference = ImageReference::Registry(repository.clone(), selector.clone()).to_string();
-    let what = format!("image {reference}");
-    let insecure = intake.settings.is_insecure(repository.registry());
+    let what = match source == repository {
+        true => format!("image {reference}"),
+        false => format!("image {reference} (in the mirror {source})"),
+    };
+    let insecure = intake.settings.is_insecure(source.registry());
     let policy = intake.settings.policy.clone();
-    let registry = Arc::new(Registry::new(Arc::clone(&intake.client), repository, insecure, identity, policy));
+    let registry = Arc::new(Registry::new(Arc::clone(&intake.client), source, insecure, identity, policy));
     let (documents, chain) = documents(&registry, selector, intake.settings.image_bytes_max, &what).await?;
     let signatures = match &intake.settings.signatures.of(repository)[..] {
         [] => Evidence::new(),

@@ -282,15 +282,18 @@ impl Registry {
         }
     }
 
-    /// A manifest says what an image is: another repository that its registry sends us to must be allowed as well. Blobs
-    /// are what their digests say, wherever they lie.
+    /// A manifest says what an image is: another repository that its registry sends us to must be allowed as well. The same
+    /// repository is: a mirror's is in no pattern. Blobs are what their digests say, wherever they lie.
     fn may_lead_to(&self, accept: &str, to: &Origin, path: &str, what: &str) -> Result<(), ImageError> {
         if accept == "*/*" || self.policy.may_fetch_all() {
             return Ok(());
         }
         // A registry's paths all begin so. One that does not is an address of the registry's own, or of somebody's unknown.
         let allowed = match path.strip_prefix("/v2/") {
-            Some(path) => self.repository_at(to, path).is_some_and(|other| self.policy.may_fetch(&other).is_ok()),
+            Some(path) => self.repository_at(to, path).is_some_and(|other| {
+                let same = (other.registry(), other.path()) == (&*self.name, &*self.repository);
+                same || self.policy.may_fetch(&other).is_ok()
+            }),
             None => *to == self.origin,
         };
         let refused = "the configuration does not allow the repository that it leads to (images.allow)";

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use executor_core::image::ImagePolicy;
+use executor_core::image::{ImagePolicy, ImageReference, Repository};
+use executor_http::Proxy;
 
 use crate::signatures::SignaturePolicy;
 
@@ -14,6 +15,10 @@ pub struct Settings {
     pub dir: PathBuf,
     /// Registries that are spoken to without encryption: `host` for every port, or `host:port`.
     pub insecure_registries: Vec<String>,
+    /// Registries that are asked before another one.
+    pub mirrors: Vec<Mirrors>,
+    /// Proxy between this machine and registries.
+    pub proxy: Option<Proxy>,
     /// Certificates (PEM) that are trusted beside the system's.
     pub ca_file: Option<PathBuf>,
     /// Docker's configuration file with credentials for where a call brings none.
@@ -39,6 +44,8 @@ impl Settings {
         Self {
             dir,
             insecure_registries: own_names(),
+            mirrors: Vec::new(),
+            proxy: None,
             ca_file: None,
             docker_config: None,
             image_bytes_max: 16 << 30,
@@ -50,9 +57,55 @@ impl Settings {
         }
     }
 
+    /// Returns the repositories that are asked before this one, in their order.
+    pub(crate) fn mirrors_of(&self, repository: &Repository) -> Vec<Repository> {
+        let of_registry = self.mirrors.iter().filter(|one| one.registry == repository.registry());
+        of_registry.flat_map(|one| &one.mirrors).filter_map(|mirror| mirror.repository(repository.path())).collect()
+    }
+
     /// Tells whether connections to a registry are not encrypted.
     pub(crate) fn is_insecure(&self, registry: &str) -> bool {
         is_insecure(&self.insecure_registries, registry)
+    }
+}
+
+/// Registries that have the images of another registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirrors {
+    /// The other registry, as references name it.
+    pub registry: String,
+    /// Its mirrors, in the order in which they are asked.
+    pub mirrors: Vec<Mirror>,
+}
+
+/// A registry, and the path below which it has the repositories of another one: `HOST[:PORT][/PATH]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror(String);
+
+impl std::str::FromStr for Mirror {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains("://") || text.contains('@') {
+            return Err("must be HOST[:PORT][/PATH], without a scheme and a user name".into());
+        }
+        let mirror = Self(text.trim_end_matches('/').to_ascii_lowercase());
+        let host = mirror.0.split('/').next().unwrap_or_default();
+        match format!("docker://{}/repository", mirror.0).parse() {
+            Ok(ImageReference::Registry(repository, _)) if repository.registry() == host => Ok(mirror),
+            Ok(_) => Err("must be HOST[:PORT][/PATH], where HOST has a dot or a port, or is localhost".into()),
+            Err(fault) => Err(format!("must be HOST[:PORT][/PATH]: {fault}")),
+        }
+    }
+}
+
+impl Mirror {
+    /// Returns the repository that has the images of another registry's repository; `None` where its name is too long.
+    fn repository(&self, path: &str) -> Option<Repository> {
+        match format!("docker://{}/{path}", self.0).parse() {
+            Ok(ImageReference::Registry(repository, _)) => Some(repository),
+            _ => None,
+        }
     }
 }
 
@@ -91,6 +144,35 @@ mod tests {
         ];
         for (registry, insecure) in table {
             assert_eq!(settings.is_insecure(registry), insecure, "{registry}");
+        }
+    }
+
+    #[test]
+    fn mirrors_have_repositories_below_a_path() {
+        let mirrors = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let settings = Settings {
+            mirrors: vec![
+                Mirrors { registry: "docker.io".into(), mirrors: mirrors(&["m.example/hub/", "[::1]:5000"]) },
+                Mirrors { registry: "ghcr.io".into(), mirrors: mirrors(&["localhost/ghcr"]) },
+            ],
+            ..Settings::new("/".into())
+        };
+        let of = |reference: &str| match reference.parse() {
+            Ok(ImageReference::Registry(repository, _)) => {
+                settings.mirrors_of(&repository).iter().map(ToString::to_string).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        };
+        let hub = ["m.example/hub/library/debian", "[::1]:5000/library/debian"];
+        assert_eq!(of("docker://docker.io/library/debian:12"), hub);
+        assert_eq!(of("docker://ghcr.io/a/b"), ["localhost/ghcr/a/b"]);
+        assert!(of("docker://other.example/a/b").is_empty());
+    }
+
+    #[test]
+    fn mirror_is_a_host_with_a_path() {
+        for bad in ["https://m.example", "u@m.example", "hub", "hub/x", "m.example/UPPER?", "", "m.example/a b"] {
+            assert!(bad.parse::<Mirror>().is_err(), "{bad}");
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The table `images`: sources, signatures and the budget.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use executor_core::image::{ImagePolicy, ImageRules, RepositoryPattern, repository_patterns};
+use executor_core::image::{ImagePolicy, ImageReference, ImageRules, RepositoryPattern, repository_patterns};
 use executor_core::settings::Bytes;
-use executor_images::Settings;
 use executor_images::signatures::{KEYS_MAX, RULES_MAX, SignaturePolicy, SignatureRule, TrustedKey};
+use executor_images::{Mirror, Mirrors, Proxy, Settings};
 use serde::Deserialize;
 
 use super::{Check, ConfigError};
@@ -14,6 +15,8 @@ use crate::paths::Paths;
 
 /// Most entries of insecure_registries.
 const REGISTRIES_MAX: usize = 1000;
+/// Maximum number of mirrors of one registry.
+const MIRRORS_MAX: usize = 16;
 /// Longest patience, in seconds.
 const PATIENCE_MAX: u64 = 3600;
 
@@ -22,6 +25,10 @@ const PATIENCE_MAX: u64 = 3600;
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Images {
     insecure_registries: Option<Vec<String>>,
+    mirrors: Vec<MirrorRule>,
+    proxy: Option<String>,
+    proxy_credentials_file: Option<PathBuf>,
+    no_proxy: Vec<String>,
     ca_file: Option<PathBuf>,
     docker_config: Option<PathBuf>,
     image_bytes_max: Option<Bytes>,
@@ -32,6 +39,14 @@ pub(super) struct Images {
     allow_import: Option<bool>,
     allow_archives: Option<bool>,
     signed: Vec<Signed>,
+}
+
+/// Registries that are asked before another one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MirrorRule {
+    registry: String,
+    mirrors: Vec<String>,
 }
 
 /// Rule for images that must be signed.
@@ -83,9 +98,15 @@ impl Images {
             }
             settings.insecure_registries = registries.into_iter().map(|name| name.to_ascii_lowercase()).collect();
         }
-        for (key, path) in [("images.ca_file", &self.ca_file), ("images.docker_config", &self.docker_config)] {
+        for (key, path) in [
+            ("images.ca_file", &self.ca_file),
+            ("images.docker_config", &self.docker_config),
+            ("images.proxy_credentials_file", &self.proxy_credentials_file),
+        ] {
             path.as_ref().map_or(Ok(()), |path| check.absolute(key, path))?;
         }
+        settings.mirrors = mirrors(&self.mirrors, check)?;
+        settings.proxy = proxy(self.proxy, self.proxy_credentials_file, &self.no_proxy, check)?;
         (settings.ca_file, settings.docker_config) = (self.ca_file, self.docker_config);
         if let Some(Bytes(bytes)) = self.image_bytes_max {
             check.at_least_one("images.image_bytes_max", bytes)?;
@@ -105,6 +126,83 @@ impl Images {
         }
         Ok(settings)
     }
+}
+
+/// Makes the lists of mirrors. All errors are reported at once.
+fn mirrors(rules: &[MirrorRule], check: &Check) -> Result<Vec<Mirrors>, ConfigError> {
+    let mut faults = Vec::new();
+    if rules.len() > REGISTRIES_MAX {
+        faults.push(format!("has {} entries; at most {REGISTRIES_MAX} are allowed", rules.len()));
+    }
+    let mut lists: Vec<Mirrors> = Vec::new();
+    for (index, MirrorRule { registry, mirrors }) in rules.iter().enumerate().take(REGISTRIES_MAX) {
+        let mut fault = |why: String| faults.push(format!("entry {}: {why}", index + 1));
+        let registry = registry.to_ascii_lowercase();
+        match format!("docker://{registry}/repository").parse() {
+            Ok(ImageReference::Registry(repository, _)) if repository.registry() == registry => {}
+            _ => {
+                fault(format!("registry {registry:?} is not a registry of image references, as docker.io or HOST:PORT"))
+            }
+        }
+        if lists.iter().any(|other| other.registry == registry) {
+            fault(format!("registry {registry:?} has an entry already"));
+        }
+        if mirrors.is_empty() || mirrors.len() > MIRRORS_MAX {
+            fault(format!("has {} mirrors; 1 to {MIRRORS_MAX} are allowed", mirrors.len()));
+        }
+        let mut parsed = Vec::new();
+        for text in mirrors.iter().take(MIRRORS_MAX) {
+            match text.parse::<Mirror>() {
+                Ok(mirror) => parsed.push(mirror),
+                Err(why) => fault(format!("mirror {text:?} {why}")),
+            }
+        }
+        lists.push(Mirrors { registry, mirrors: parsed });
+    }
+    if faults.is_empty() {
+        return Ok(lists);
+    }
+    let shown: Vec<&str> = rules.iter().map(|rule| &*rule.registry).collect();
+    Err(check.fault("images.mirrors", &shown.join(", "), &faults.join("; ")))
+}
+
+/// Makes the proxy for registries. An address that may hold a password is not repeated.
+fn proxy(
+    address: Option<String>,
+    credentials_file: Option<PathBuf>,
+    direct: &[String],
+    check: &Check,
+) -> Result<Option<Proxy>, ConfigError> {
+    let Some(address) = address else {
+        let unused = credentials_file.is_some() || !direct.is_empty();
+        let fault = || check.fault("images.proxy", &"", "is needed where proxy_credentials_file or no_proxy is set");
+        return if unused { Err(fault()) } else { Ok(None) };
+    };
+    let is_one =
+        |name: &String| !name.is_empty() && name.len() <= 255 && !name.contains([',', ' ', '/']) || is_network(name);
+    if let Some(bad) = direct.iter().find(|name| !is_one(name)) {
+        return Err(check.fault(
+            "images.no_proxy",
+            bad,
+            "must be a host name, an address, a network (ADDRESS/BITS) or *",
+        ));
+    }
+    if direct.len() > REGISTRIES_MAX {
+        return Err(check.fault(
+            "images.no_proxy",
+            &direct.len(),
+            &format!("must have at most {REGISTRIES_MAX} entries"),
+        ));
+    }
+    let shown = if address.contains('@') { "(not shown)" } else { &address };
+    Proxy::new(&address, credentials_file, direct).map(Some).map_err(|why| check.fault("images.proxy", &shown, why))
+}
+
+fn is_network(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(address, bits)| {
+        let bits_max = address.parse().ok().map(|address: IpAddr| if address.is_ipv4() { 32 } else { 128 });
+        bits_max.is_some_and(|most| bits.parse::<u8>().is_ok_and(|bits| bits <= most))
+    })
 }
 
 /// Makes the rules for signatures, and reads their keys. All errors are reported at once.

@@ -1,5 +1,7 @@
 mod documented;
 
+use std::time::Duration;
+
 use clap::Parser as _;
 
 use super::*;
@@ -141,6 +143,20 @@ fn faults_name_file_key_and_value() {
             "[images]\ninsecure_registries = ['http://x/']",
             &["images.insecure_registries = http://x/", "must be a host"],
         ),
+        (
+            "[[images.mirrors]]\nregistry = 'hub'\nmirrors = []\n[[images.mirrors]]\nregistry = 'docker.io'\nmirrors = ['http://m']",
+            &[
+                "images.mirrors = hub, docker.io",
+                "entry 1: registry",
+                "0 mirrors; 1 to 16",
+                "entry 2: mirror",
+                "without a scheme",
+            ],
+        ),
+        ("[images]\nno_proxy = ['a']", &["images.proxy", "no_proxy is set"]),
+        ("[images]\nproxy = 'http://p'\nno_proxy = ['10.0.0.0/40']", &["images.no_proxy = 10.0.0.0/40", "network"]),
+        ("[images]\nproxy = 'http://u:secret@p'", &["images.proxy = (not shown)", "proxy_credentials_file"]),
+        ("[images]\nproxy = 'https://p'", &["images.proxy = https://p", "http://"]),
         ("[images]\ndocker_config = 'x'", &["FILE", "images.docker_config = x", "absolute"]),
         ("[images]\npatience_seconds = 0", &["FILE", "images.patience_seconds = 0", "1 to 3600"]),
         ("[policy]\ncapabilities_allowed = ['KILL']", &["policy.capabilities_allowed = KILL", "CAP_KILL"]),

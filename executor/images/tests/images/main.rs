@@ -6,6 +6,7 @@ mod auth;
 mod fake;
 mod import;
 mod lies;
+mod mirrors;
 mod policy;
 mod pull;
 mod resume;

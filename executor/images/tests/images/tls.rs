@@ -11,9 +11,10 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use crate::fake::{Fake, Reply, sha256};
 use crate::shelf::Place;
 
-/// A server's side, and its certificate as PEM.
-fn server() -> (TlsAcceptor, String) {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+/// A server's side for these names, and its certificate as PEM.
+pub(crate) fn server(names: &[&str]) -> (TlsAcceptor, String) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
     let provider = Arc::new(ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
@@ -29,7 +30,7 @@ fn server() -> (TlsAcceptor, String) {
 async fn who_is_trusted_and_what_is_not_unlearned() {
     let plain = Fake::start(|_| Some(Reply::ok(b"a"))).await;
     let (to, layer) = (format!("http://{}/blob", plain.address), sha256(b"a"));
-    let (tls, pem) = server();
+    let (tls, pem) = server(&["127.0.0.1", "localhost"]);
     let fake =
         Fake::start_with(move |asked| asked.path.ends_with(&layer).then(|| Reply::redirect(to.clone())), Some(tls))
             .await;
