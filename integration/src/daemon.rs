@@ -31,8 +31,8 @@ pub struct Setup {
     binaries: Option<PathBuf>,
     /// Name of the network namespace for the daemon, if not the test's own.
     network: Option<OsString>,
-    /// Library that executord loads first.
-    preload: Option<PathBuf>,
+    /// Environment variables of executord beside the test's own.
+    environment: Vec<(&'static str, OsString)>,
 }
 
 /// A running daemon.
@@ -47,7 +47,7 @@ impl Default for Setup {
     fn default() -> Self {
         let home = mount::directory_below(Path::new("/run"));
         let state = mount::state(home.path());
-        Self { disk: None, state, home, arguments: Vec::new(), binaries: None, network: None, preload: None }
+        Self { disk: None, state, home, arguments: Vec::new(), binaries: None, network: None, environment: Vec::new() }
     }
 }
 
@@ -90,8 +90,13 @@ impl Setup {
     }
 
     /// Has executord load a library before all others. It must not be statically linked.
-    pub fn preload(mut self, library: &Path) -> Self {
-        self.preload = Some(library.to_owned());
+    pub fn preload(self, library: &Path) -> Self {
+        self.env("LD_PRELOAD", library)
+    }
+
+    /// Sets an environment variable of executord.
+    pub fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -155,7 +160,7 @@ impl Setup {
         if !self.arguments.iter().any(|argument| argument == "--config") {
             command.args(shells::arguments(self.home(), ""));
         }
-        command.envs(self.preload.iter().map(|library| ("LD_PRELOAD", library)));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }

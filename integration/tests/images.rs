@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -92,6 +93,47 @@ fn credentials_open_the_registry_and_stay_nowhere() {
     assert_eq!(files_containing(&home, PASSWORD), Vec::<String>::new());
     std::fs::write(home.join("control"), format!("x{PASSWORD}y")).unwrap();
     assert_eq!(files_containing(&home, PASSWORD).len(), 1);
+}
+
+/// agent-cli runs the helper as its caller, executord as its own user.
+#[test]
+fn credential_helpers_open_the_registry() {
+    let (image, registry) = (Image::build(), Registry::start(true));
+    image.push(&registry, "team/app:1");
+    let name = registry.name("team/app:1");
+    let (host, home) = (name.split('/').next().unwrap(), tempfile::tempdir_in("/run").unwrap());
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let helper = home.path().join("docker-credential-canary");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1 $(cat)\" = 'get {host}' ] && echo '{{\"Username\":\"{USER}\",\"Secret\":\"{PASSWORD}\"}}' && id -u >>{}/uids\n",
+        home.path().display()
+    );
+    std::fs::write(&helper, script).unwrap();
+    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let uids = home.path().join("uids");
+    std::fs::write(&uids, "").unwrap();
+    std::fs::set_permissions(&uids, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let file = home.path().join("config.json");
+    std::fs::write(&file, format!(r#"{{"credHelpers": {{"{host}": "canary"}}}}"#)).unwrap();
+    let path = format!("{}:{}", home.path().display(), std::env::var("PATH").unwrap());
+
+    let by_caller = |daemon: &Daemon, path: &str| {
+        let arguments = ["image", "pull", "--registry-auth-file", file.to_str().unwrap(), &name];
+        finish(command(Some(&daemon.socket()), &arguments).env("PATH", path).spawn().unwrap())
+    };
+    let daemon = Daemon::start();
+    let missing = by_caller(&daemon, "/usr/bin:/bin");
+    assert!(missing.status != 0 && missing.stderr.contains("docker-credential-canary"), "{missing:?}");
+    stdout(&by_caller(&daemon, &path));
+    drop(daemon);
+
+    let configured = format!("[images]\ndocker_config = {file:?}\n");
+    let daemon = Setup::default().env("PATH", &*path).config(&configured).start();
+    stdout(&finish(command(Some(&daemon.socket()), &["image", "pull", &name]).spawn().unwrap()));
+    let uids = std::fs::read_to_string(uids).unwrap();
+    let (first, last) = (uids.lines().next().unwrap(), uids.lines().last().unwrap());
+    assert!(first == "0" && last != "0", "{uids}");
+    assert!(!daemon.setup().logged().contains(PASSWORD));
 }
 
 /// Files below a directory that contain a text.
@@ -350,7 +392,7 @@ fn an_image_runs_when_it_is_signed() {
     let (image, registry) = (Image::build(), Registry::start(false));
     let digest = image.push(&registry, "team/app:1");
     let keys = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(keys.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(keys.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = |name: &str| keys.path().join(name).display().to_string();
     let script = "cd $0; for key in own other; do openssl ecparam -genkey -name prime256v1 -noout -out $key.key; \
         openssl ec -in $key.key -pubout -out $key.pub; done; openssl dgst -sha256 -sign own.key -out signature payload";

@@ -19,6 +19,7 @@
 
 mod blocking;
 mod choice;
+mod credentials;
 mod documents;
 pub mod error;
 mod hash;

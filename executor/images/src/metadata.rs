@@ -10,9 +10,9 @@ use executor_core::image::{Digest, ImagePolicy, ImageReference, Repository};
 use executor_http::Client;
 
 use crate::blocking::blocking;
+use crate::credentials::configured;
 use crate::documents::Documents;
 use crate::error::ImageError;
-use crate::images::configured;
 use crate::import::{self, Form};
 use crate::pull;
 use crate::record::LayerRecord;

@@ -10,10 +10,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::choice::{Candidate, Chain, Search};
+use crate::credentials::configured;
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash;
-use crate::images::configured;
 use crate::intake::Intake;
 use crate::layers::{LayerNotes, LayerStore};
 use crate::manifest::{self, Manifest};

@@ -2,10 +2,12 @@
 //!
 //! In goes the content of a `config.json` (or of the `auth.json` that Podman and Skopeo write), out come the credentials
 //! for one repository. It is used on both sides: by executord for the file that the operator configured, by agent-cli
-//! for the caller's own. Programs that such a file names (`credHelpers`, `credsStore`) are never run: a file that keeps
-//! the wanted credentials in one is refused with a word that says so. No value is printed by anything here.
+//! for the caller's own. Where the file names a credential helper (`credHelpers`, `credsStore`), that program is run with the
+//! rights of the process that reads the file. No value is printed by anything here.
 
 #![forbid(unsafe_code)]
+
+mod helper;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,15 +64,15 @@ pub enum AuthFileError {
     /// A value cannot be one.
     #[error("auths[{0:?}] has an empty user name, or a value of more than {VALUE_MAX} bytes")]
     Value(String),
-    /// The credentials are with a program.
-    #[error(
-        "keeps the credentials for {registry} in the credential helper docker-credential-{helper}, which is not run: give them another way"
-    )]
+    /// The credential helper does not give the credentials.
+    #[error("the credential helper docker-credential-{helper} gives no credentials for {registry}: {why}")]
     Helper {
         /// Registry of the credentials.
         registry: String,
-        /// The program.
+        /// Name of the program after `docker-credential-`.
         helper: String,
+        /// Reason.
+        why: String,
     },
 }
 
@@ -130,8 +132,9 @@ fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error
     String::deserialize(deserializer).map(Zeroizing::new)
 }
 
-/// The credentials that a file has for a repository of a registry: of the longest entry that covers it. `None` where it
-/// has none.
+/// Returns the credentials for a repository of a registry: those of the helper that the file names for the registry, those of
+/// the longest entry that covers the repository, or those of the file's store. `None` where there are none. It blocks while a
+/// helper runs, for at most 30 s.
 ///
 /// # Errors
 /// See [`AuthFileError`].
@@ -140,26 +143,43 @@ pub fn from_docker_config(
     registry: &str,
     repository: &str,
 ) -> Result<Option<Credentials>, AuthFileError> {
+    match find(content, registry, repository)? {
+        Found::Credentials(credentials) => Ok(Some(credentials)),
+        Found::None => Ok(None),
+        Found::Helper(helper) => helper::credentials(&helper, registry).map_err(|why| AuthFileError::Helper {
+            registry: registry.to_owned(),
+            helper,
+            why,
+        }),
+    }
+}
+
+/// What a file has for a repository.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    None,
+    Credentials(Credentials),
+    /// The helper of this name has the credentials.
+    Helper(String),
+}
+
+fn find(content: &[u8], registry: &str, repository: &str) -> Result<Found, AuthFileError> {
     if content.len() > FILE_MAX {
         return Err(AuthFileError::Size(content.len()));
     }
     let file: File = serde_json::from_slice(content)
         .map_err(|error| AuthFileError::Form { line: error.line(), column: error.column() })?;
-    let helper = file.helpers.iter().find(|(name, _)| covers(name, registry, "") > 0).map(|(_, helper)| helper);
-    if let Some(helper) = helper {
-        return Err(AuthFileError::Helper { registry: registry.to_owned(), helper: helper.clone() });
+    if let Some((_, helper)) = file.helpers.iter().find(|(name, _)| covers(name, registry, "") > 0) {
+        return Ok(Found::Helper(helper.clone()));
     }
     let entries = file.auths.iter().map(|(name, entry)| (covers(name, registry, repository), name, entry));
-    let Some((_, name, entry)) = entries.filter(|(length, ..)| *length > 0).max_by_key(|(length, ..)| *length) else {
-        return Ok(None);
-    };
-    match of_entry(name, entry)? {
-        // An entry without anything in it says that the store has it.
-        None if !file.store.is_empty() => {
-            Err(AuthFileError::Helper { registry: registry.to_owned(), helper: file.store })
-        }
-        other => Ok(other),
-    }
+    let longest = entries.filter(|(length, ..)| *length > 0).max_by_key(|(length, ..)| *length);
+    let credentials = longest.map(|(_, name, entry)| of_entry(name, entry)).transpose()?.flatten();
+    Ok(match credentials {
+        Some(credentials) => Found::Credentials(credentials),
+        None if !file.store.is_empty() => Found::Helper(file.store),
+        None => Found::None,
+    })
 }
 
 /// Returns how much of a repository's name an entry covers; 0 if the entry is for others.
@@ -233,12 +253,12 @@ mod tests {
         "HttpHeaders": {"x": "y"}
     }"#;
 
-    fn of(registry: &str, repository: &str) -> Result<Option<Credentials>, AuthFileError> {
-        from_docker_config(FILE.as_bytes(), registry, repository)
+    fn of(registry: &str, repository: &str) -> Result<Found, AuthFileError> {
+        find(FILE.as_bytes(), registry, repository)
     }
 
-    fn basic(username: &str, password: &str) -> Option<Credentials> {
-        Credentials::basic(username, Zeroizing::new(password.to_owned())).ok()
+    fn basic(username: &str, password: &str) -> Found {
+        Found::Credentials(Credentials::basic(username, Zeroizing::new(password.to_owned())).unwrap())
     }
 
     #[test]
@@ -248,17 +268,20 @@ mod tests {
         assert_eq!(of("r.example:5000", "team/app"), Ok(basic("app", "apppw")));
         assert_eq!(of("r.example:5000", "team/app/sub"), Ok(basic("app", "apppw")));
         assert_eq!(of("r.example:5000", "team/apple"), Ok(basic("u", "p:with:colons")));
-        assert_eq!(of("r.example", "x"), Ok(None), "another port is another registry");
+        let store = Found::Helper("desktop".into());
+        assert_eq!(of("r.example", "x"), Ok(store), "another port is another registry");
         let token = Credentials::IdentityToken(Zeroizing::new("refresh".into()));
-        assert_eq!(of("token.example", "x"), Ok(Some(token)));
+        assert_eq!(of("token.example", "x"), Ok(Found::Credentials(token)));
     }
 
     #[test]
-    fn programs_are_named_and_not_run() {
-        for (registry, program) in [("helped.example", "pass"), ("stored.example", "desktop")] {
-            let told = of(registry, "x").unwrap_err().to_string();
-            assert!(told.contains(&format!("docker-credential-{program}")) && told.contains("not run"), "{told}");
+    fn helpers_have_what_the_file_has_not() {
+        for (registry, helper) in [("helped.example", "pass"), ("stored.example", "desktop")] {
+            assert_eq!(of(registry, "x"), Ok(Found::Helper(helper.into())), "{registry}");
         }
+        let told = from_docker_config(FILE.as_bytes(), "helped.example", "x").unwrap_err().to_string();
+        assert!(told.contains("docker-credential-pass") && told.contains("PATH"), "{told}");
+        assert_eq!(find(br#"{"auths": {"r.example": {}}}"#, "r.example", "x"), Ok(Found::None));
     }
 
     #[test]

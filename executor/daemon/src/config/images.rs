@@ -140,9 +140,7 @@ fn mirrors(rules: &[MirrorRule], check: &Check) -> Result<Vec<Mirrors>, ConfigEr
         let registry = registry.to_ascii_lowercase();
         match format!("docker://{registry}/repository").parse() {
             Ok(ImageReference::Registry(repository, _)) if repository.registry() == registry => {}
-            _ => {
-                fault(format!("registry {registry:?} is not a registry of image references, as docker.io or HOST:PORT"))
-            }
+            _ => fault(format!("registry {registry:?} must be HOST[:PORT], where HOST has a dot or a port")),
         }
         if lists.iter().any(|other| other.registry == registry) {
             fault(format!("registry {registry:?} has an entry already"));

@@ -1,0 +1,181 @@
+//! Credentials from a credential helper: the program `docker-credential-NAME`, as Docker and Podman run it.
+//!
+//! It gets the registry on its standard input and answers with JSON (`Username`, `Secret`). Its time and its answer are bounded.
+
+use std::ffi::OsStr;
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use crate::{Credentials, DOCKER_HUB, Secret, VALUE_MAX, secret};
+
+/// Maximum length of a helper's name, in bytes.
+const NAME_MAX: usize = 64;
+/// Maximum size of an answer, in bytes: two values, and their names.
+const ANSWER_MAX: usize = 2 * VALUE_MAX + 1024;
+/// Maximum time for an answer: some helpers ask a service on the network.
+const TIME_MAX: Duration = Duration::from_secs(30);
+/// Maximum length of a helper's message in an error, in characters.
+const MESSAGE_MAX: usize = 200;
+/// Docker's own registry as Docker names it to helpers.
+const DOCKER_HUB_SERVER: &str = "https://index.docker.io/v1/";
+/// User name of a secret that is an identity token.
+const TOKEN_USER: &str = "<token>";
+/// Message of a helper that has no credentials for the registry.
+const NOT_FOUND: &str = "credentials not found in native keychain";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer {
+    username: String,
+    #[serde(deserialize_with = "secret")]
+    secret: Secret,
+}
+
+/// Asks the helper of a name for the credentials of a registry; `None` where it has none.
+pub(crate) fn credentials(name: &str, registry: &str) -> Result<Option<Credentials>, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
+        return Err(format!("its name must have 1 to {NAME_MAX} letters, digits, `-`, `_` or `.`"));
+    }
+    let server = if DOCKER_HUB.contains(&registry) { DOCKER_HUB_SERVER } else { registry };
+    ask(OsStr::new(&format!("docker-credential-{name}")), server, TIME_MAX)
+}
+
+fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credentials>, String> {
+    let mut command = Command::new(program);
+    command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => "it is in no directory of PATH".to_owned(),
+        _ => error.to_string(),
+    })?;
+    let answer = read(&mut child, server, within);
+    // Also what it started, which may hold the pipe.
+    if let Some(group) = Pid::from_raw(child.id().cast_signed()).filter(|_| answer.is_err()) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    let answer = answer?;
+    if !status.success() {
+        let text = String::from_utf8_lossy(&answer);
+        let message: String = text.trim().chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect();
+        return match message == NOT_FOUND {
+            true => Ok(None),
+            false => Err(format!("it ended with {status}: {message}")),
+        };
+    }
+    let malformed = |_| "its answer is not JSON with Username and Secret".to_owned();
+    let Answer { username, secret } = serde_json::from_slice(&answer).map_err(malformed)?;
+    if secret.len() > VALUE_MAX {
+        return Err(format!("its secret has more than {VALUE_MAX} bytes"));
+    }
+    match username == TOKEN_USER {
+        true => Ok(Some(Credentials::IdentityToken(secret))),
+        false => Credentials::basic(username, secret).map(Some).map_err(str::to_owned),
+    }
+}
+
+/// Sends the question and reads the whole answer.
+fn read(child: &mut Child, server: &str, within: Duration) -> Result<Zeroizing<Vec<u8>>, String> {
+    let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let (question, (sender, receiver)) = (server.to_owned(), channel());
+    std::thread::spawn(move || {
+        // A helper that does not read is judged by its answer.
+        let _ = stdin.as_mut().map(|stdin| stdin.write_all(question.as_bytes()));
+        drop(stdin);
+        let mut answer = Zeroizing::new(Vec::with_capacity(ANSWER_MAX + 1));
+        let read = stdout.map(|stdout| stdout.take(ANSWER_MAX as u64 + 1).read_to_end(&mut answer));
+        let _ = sender.send(read.transpose().map(|_| answer));
+    });
+    match receiver.recv_timeout(within) {
+        Ok(Ok(answer)) if answer.len() > ANSWER_MAX => Err(format!("its answer has more than {ANSWER_MAX} bytes")),
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(RecvTimeoutError::Timeout) => Err(format!("it does not answer within {} s", within.as_secs())),
+        Err(RecvTimeoutError::Disconnected) => Err("its answer cannot be read".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn script(dir: &tempfile::TempDir, text: &str) -> PathBuf {
+        let path = dir.path().join("docker-credential-test");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn asked(text: &str) -> Result<Option<Credentials>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        ask(script(&dir, text).as_os_str(), "r.example:5000", TIME_MAX)
+    }
+
+    fn basic(username: &str, password: &str) -> Option<Credentials> {
+        Credentials::basic(username, Zeroizing::new(password.to_owned())).ok()
+    }
+
+    #[test]
+    fn helper_answers_for_the_registry_it_reads() {
+        let text =
+            r#"test "$1" = get || exit 9; printf '{"ServerURL":"x","Username":"u of %s","Secret":"pw"}' "$(cat)""#;
+        assert_eq!(
+            asked(&text.replace("u of %s", "u-%s").replace("$(cat)", "$(cat | tr -d :)")),
+            Ok(basic("u-r.example5000", "pw"))
+        );
+        let token = Credentials::IdentityToken(Zeroizing::new("refresh".into()));
+        assert_eq!(asked(r#"echo '{"Username":"<token>","Secret":"refresh"}'"#), Ok(Some(token)));
+        assert_eq!(asked("echo credentials not found in native keychain; exit 1"), Ok(None));
+    }
+
+    #[test]
+    fn faulty_helper_is_an_error_without_its_secret() {
+        let table = [
+            ("echo the vault is locked; exit 3", "the vault is locked"),
+            (r#"echo '{"Username":"u","Secret":canary}'"#, "not JSON"),
+            (r#"echo '{"Username":"","Secret":"canary"}'"#, "the user name is empty"),
+            ("yes canary", "more than"),
+        ];
+        for (text, expected) in table {
+            let told = asked(text).unwrap_err();
+            assert!(told.contains(expected) && !told.contains("canary"), "{text}: {told}");
+        }
+        let missing = credentials("is-in-no-directory", "r.example").unwrap_err();
+        assert!(missing.contains("PATH"), "{missing}");
+        for name in ["", "../x", "a b", &"x".repeat(65)] {
+            assert!(credentials(name, "r.example").unwrap_err().contains("its name"), "{name}");
+        }
+    }
+
+    /// What a helper started goes, too: it would hold the pipe.
+    #[test]
+    fn slow_helper_is_killed_with_its_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let pids = dir.path().join("pids");
+        let path = script(&dir, &format!("sleep 1000 & echo $! $$ >{}; wait", pids.display()));
+        let told = loop {
+            let told = ask(path.as_os_str(), "r.example", Duration::from_secs(1)).unwrap_err();
+            // On a busy machine it may be killed before it has begun.
+            if pids.exists() {
+                break told;
+            }
+        };
+        assert!(told.contains("within 1 s"), "{told}");
+        let alive =
+            |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
+        for pid in std::fs::read_to_string(&pids).unwrap().split_whitespace() {
+            while alive(pid) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
