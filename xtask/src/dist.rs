@@ -2,8 +2,8 @@
 //!
 //! The launcher is static, so that its shims are small and load nothing from anywhere; the others are
 //! plain dynamic programs. No musl target is asked for: glibc linked statically does, and comes with gcc.
-//! Static linking is a flag for a whole cargo run (`-C target-feature=+crt-static`), hence two runs. Both
-//! name the target, so that build scripts and procedural macros are built once, without the flag.
+//! A wrapper of rustc adds the flag for static linking to the launcher alone, so that one run of cargo builds all
+//! programs and each of their dependencies once.
 //!
 //! Cargo works in `target/dist-build/`; `target/dist/` holds the finished files alone.
 
@@ -73,11 +73,9 @@ pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 /// Builds the daemons as they ship, and these programs with them.
 fn build_daemons(workspace: &Workspace, programs: &[&str]) -> anyhow::Result<()> {
     needs::require(&needs::BUILD)?;
-    step("Building executor-launcher (static)");
-    cargo(workspace, &["-p", LAUNCHER], true)?;
-    step(&format!("Building executord, {}", programs.join(", ")));
-    let packages: Vec<&str> = std::iter::once(&DAEMON).chain(programs).flat_map(|name| ["-p", *name]).collect();
-    cargo(workspace, &packages, false)?;
+    step(&format!("Building executord, executor-launcher (static), {}", programs.join(", ")));
+    let packages: Vec<&str> = [DAEMON, LAUNCHER].iter().chain(programs).flat_map(|name| ["-p", *name]).collect();
+    cargo(workspace, &packages)?;
     elf::require_static(&built(workspace, LAUNCHER))
 }
 
@@ -97,7 +95,7 @@ fn link(dir: &Path) -> anyhow::Result<[(&'static str, &'static str); 2]> {
 /// answers where it is.
 pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
-    cargo(workspace, &["-p", package, "--bin", binary], false)?;
+    cargo(workspace, &["-p", package, "--bin", binary])?;
     Ok(built(workspace, binary))
 }
 
@@ -138,16 +136,10 @@ pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(workspace.target.join(PROFILE))
 }
 
-fn cargo(workspace: &Workspace, what: &[&str], crt_static: bool) -> anyhow::Result<()> {
+fn cargo(workspace: &Workspace, what: &[&str]) -> anyhow::Result<()> {
     let mut command = workspace.cargo(["build", "--profile", PROFILE, "--target", &workspace.host]);
-    command.arg("--target-dir").arg(build_dir(workspace)).args(what);
-    if crt_static {
-        // The variable, not `--config`: a RUSTFLAGS of the caller would silently win over the latter.
-        let given = std::env::var("RUSTFLAGS").unwrap_or_default();
-        command.env_remove("CARGO_ENCODED_RUSTFLAGS");
-        command.env("RUSTFLAGS", format!("{given} -C target-feature=+crt-static").trim_start());
-    }
-    run(&mut command)
+    command.env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join("xtask/rustc-wrapper"));
+    run(command.arg("--target-dir").arg(build_dir(workspace)).args(what))
 }
 
 fn build_dir(workspace: &Workspace) -> PathBuf {
