@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn volumes() {
         assert_eq!(volume("a"), Ok(PodVolume { name: "a".into(), empty: Some(EmptyVolume::default()) }));
-        let empty = EmptyVolume { medium: 1, size_bytes: 1 << 20, mode: Some(0o700) };
+        let empty = EmptyVolume { medium: 1, size_bytes: 1 << 20, mode: Some(0o700), gid: None };
         assert_eq!(volume("b:medium=memory,size=1m,mode=700"), Ok(PodVolume { name: "b".into(), empty: Some(empty) }));
         for text in ["", ":size=1m", "a:x", "a:medium=tape", "a:mode=9", "a:size=x"] {
             assert!(volume(text).is_err(), "{text}");

@@ -383,9 +383,9 @@ impl<'a> Parts<'a> {
         self.numbers(&[u64::from(*read_only)]);
         match source {
             None => self.numbers(&[]),
-            Some(Source::Empty(EmptyVolume { medium, size_bytes, mode })) => {
-                let mode = mode.map_or(u64::MAX, u64::from);
-                self.numbers(&[0, u64::from(medium.cast_unsigned()), *size_bytes, mode]);
+            Some(Source::Empty(EmptyVolume { medium, size_bytes, mode, gid })) => {
+                let [mode, gid] = [mode, gid].map(|number| number.map_or(u64::MAX, u64::from));
+                self.numbers(&[0, u64::from(medium.cast_unsigned()), *size_bytes, mode, gid]);
             }
             Some(Source::Host(NamedVolume { name })) => {
                 self.numbers(&[1]);

@@ -27,7 +27,8 @@ use executor_sys::mount::{Follow, clone_tree, open_dir, open_dir_beneath, open_i
 use executor_sys::process::{self, Ended, Fork};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::{identity, userns};
-use rustix::fs::{Mode, OFlags, fstatfs};
+use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, fstatfs, mkdirat, openat};
+use rustix::io::Errno;
 
 use crate::dirs::Dirs;
 use crate::errors::{failed, plain};
@@ -111,16 +112,26 @@ impl Pod {
         }
     }
 
-    /// Returns a detached view of a volume of the pod, or of a directory in it.
+    /// Returns a detached view of a volume of the pod, or of a directory in it. A missing directory is made, as the kubelet
+    /// does: it belongs to the pod's root and has the mode of the volume's root.
     ///
     /// # Errors
-    /// `NotFound`, `ELOOP` or `EXDEV` where the directory in the volume is not there, or is not in it.
+    /// `NotADirectory`, `ELOOP` or `EXDEV` where the path does not lead to a directory in the volume; a full disk.
     pub(crate) fn volume(&self, name: &str, sub_path: &Path) -> io::Result<OwnedFd> {
         let path = pod_volume_path(name);
+        let map = match self.record.plan.isolation.user_namespace {
+            UserNamespace::Host => IdMap::HOST,
+            _ => self.record.id_map(),
+        };
         self.view(|root| {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let volume = open_in_root(root, &path, flags, Mode::empty(), Follow::NoLinks)?;
-            open_dir_beneath(volume.as_fd(), sub_path)
+            match open_dir_beneath(volume.as_fd(), sub_path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    make_dirs(volume, sub_path, (map.host(0), map.host(0)))
+                }
+                opened => opened,
+            }
         })
     }
 
@@ -140,6 +151,33 @@ impl Pod {
             clone_tree(open(root.as_fd())?.as_fd(), Path::new(""), false)
         })
     }
+}
+
+/// Makes the missing directories of a path beneath the root of a volume, and opens the last one. Other members of the pod can
+/// change what lies in the volume at any time, so each step is opened without links, and what was opened is changed.
+fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<OwnedFd> {
+    let mode = Mode::from_raw_mode(fstat(&root)?.st_mode & 0o7777);
+    let mut dir = root;
+    for name in path {
+        let name = Path::new(name);
+        dir = match open_dir_beneath(dir.as_fd(), name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match mkdirat(&dir, name, Mode::RWXU) {
+                    Err(Errno::EXIST) => {} // another member was faster
+                    made => made?,
+                }
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let made = openat(&dir, name, flags, Mode::empty())?;
+                // A directory that hands on its group has done so by now.
+                let inherits = mode.contains(Mode::SGID);
+                fchown(&made, Some(Uid::from_raw(uid)), (!inherits).then(|| Gid::from_raw(gid)))?;
+                fchmod(&made, mode)?;
+                open_dir_beneath(made.as_fd(), Path::new(""))?
+            }
+            opened => opened?,
+        };
+    }
+    Ok(dir)
 }
 
 /// Has this process enter the network namespace of a container whose user namespace does not own it, before any of the

@@ -159,8 +159,9 @@ fn check_metadata(object: &Located, report: &mut Report) {
     let origin = &object.origin;
     let metadata: Option<&Node> = object.node.get("metadata");
     let text = |name: &str| metadata.and_then(|metadata| metadata.get(name)).and_then(Node::text);
-    match text("name") {
-        None | Some("") => {
+    let name = metadata.and_then(|metadata| metadata.get("name")).filter(|name| !matches!(name.value, Value::Null));
+    match name.map_or(Some(""), Node::text) {
+        Some("") => {
             let generated = text("generateName").is_some();
             let message = match generated {
                 true => {
@@ -178,7 +179,8 @@ fn check_metadata(object: &Located, report: &mut Report) {
                 "is not a DNS subdomain: use a-z, 0-9, `-` and `.`, at most 253",
             );
         }
-        Some(_) => {}
+        // One that is no text is refused when the object is decoded.
+        Some(_) | None => {}
     }
     if text("namespace").is_some_and(|namespace| !namespace.is_empty() && !is_label(namespace)) {
         report.refuse(origin, "metadata.namespace", "P6", "is not a DNS label: use a-z, 0-9 and `-`, at most 63");

@@ -143,7 +143,8 @@ fn volumes_live_as_long_as_the_pod() {
     // Nothing leads out of a volume.
     let link = with("p1", both(), "ln -s /etc /tmp/d/link");
     assert_eq!(exit(&daemon.api.run_to_end(link.id("links"))), Ok(0));
-    for (sub_path, why) in [("link", "symbolic link"), ("none", "No such file")] {
+    for (sub_path, why) in [("link", "symbolic link"), ("link/none", "symbolic link"), ("sub/file", "Not a directory")]
+    {
         let refused = daemon.api.run(with("p1", vec![mount("disk", "/tmp/d", sub_path, false)], "true"));
         let told = refused.unwrap_err().message().to_owned();
         assert!(told.contains("volumes[0].sub_path") && told.contains(why), "{told}");
@@ -153,6 +154,45 @@ fn volumes_live_as_long_as_the_pod() {
     for pod in ["p1", "p2"] {
         delete(&daemon, pod, true).unwrap();
     }
+    daemon.wait_until_back_at(&before);
+}
+
+/// As in Kubernetes: a subPath of an emptyDir is made, and with an fsGroup all that is made belongs to that group.
+#[test]
+fn missing_directory_of_a_volume_is_made() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    let volume = |medium: empty_volume::Medium| EmptyVolume {
+        medium: medium.into(),
+        size_bytes: 1 << 20,
+        mode: Some(0o2775),
+        gid: Some(2000),
+    };
+    let volumes = [("disk", empty_volume::Medium::Disk), ("memory", empty_volume::Medium::Memory)];
+    let volumes = volumes.map(|(name, medium)| {
+        let size_bytes = if name == "disk" { 0 } else { 1 << 20 };
+        PodVolume { name: name.into(), empty: Some(EmptyVolume { size_bytes, ..volume(medium) }) }
+    });
+    create(&daemon, &CreatePodRequest { volumes: volumes.to_vec(), ..asked("p") });
+    let mount = |name: &str| VolumeMount {
+        path: format!("/srv/{name}"),
+        source: Some(Source::Pod(PodVolumeName { name: name.into() })),
+        sub_path: "a/b".into(),
+        read_only: false,
+    };
+    let script = "for one in disk memory; do stat -c '%u:%g %a' /srv/$one; touch /srv/$one/file; stat -c %u:%g /srv/$one/file; done";
+    let member = |volumes| RunRequest { volumes, extra_groups: vec!["2000".into()], ..in_pod("p", sh(script)) };
+    for _ in 0..2 {
+        let told = script_output(&daemon, member(vec![mount("disk"), mount("memory")]).user("1000:1000"));
+        assert_eq!(told, "0:2000 2775\n1000:2000\n".repeat(2));
+    }
+    delete(&daemon, "p", true).unwrap();
+    let medium = empty_volume::Medium::Disk;
+    let none = EmptyVolume { gid: Some(70_000), size_bytes: 0, ..volume(medium) };
+    let none = vec![PodVolume { name: "disk".into(), empty: Some(none) }];
+    let asked = CreatePodRequest { volumes: none, ..asked("q") };
+    let refused = daemon.api.block_on(pods(&daemon).create(&asked)).unwrap_err().to_string();
+    assert!(refused.contains("empty.gid"), "{refused}");
     daemon.wait_until_back_at(&before);
 }
 

@@ -74,7 +74,7 @@ fn read_only(volume: VolumeMount) -> VolumeMount {
 }
 
 fn new(path: &str, medium: i32, size_bytes: u64) -> VolumeMount {
-    at(path, Source::Empty(EmptyVolume { medium, size_bytes, mode: None }))
+    at(path, Source::Empty(EmptyVolume { medium, size_bytes, ..EmptyVolume::default() }))
 }
 
 fn with(volumes: &[VolumeMount], request: RunRequest) -> RunRequest {

@@ -130,7 +130,7 @@ fn volume(text: &str) -> Result<VolumeMount, String> {
 fn mount(text: &str) -> Result<Mounted, String> {
     let mut kind = "volume";
     let (mut from, mut path, mut sub_path, mut read_only) = (None, None, "", false);
-    let (mut medium, mut size_bytes, mut mode) = (None, None, None);
+    let (mut medium, mut size_bytes, mut mode, mut gid) = (None, None, None, None);
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
         match (key, value) {
@@ -145,18 +145,23 @@ fn mount(text: &str) -> Result<Mounted, String> {
                 let octal = u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777);
                 mode = Some(octal.ok_or_else(|| format!("{part} is not an octal mode such as 1777"))?);
             }
+            ("gid", Some(value)) => {
+                gid = Some(value.parse().map_err(|_| format!("{part} is not the number of a group such as 1000"))?);
+            }
             ("medium", Some("disk")) => medium = Some(empty_volume::Medium::Disk),
             ("medium", Some("memory")) => medium = Some(empty_volume::Medium::Memory),
             _ => {
-                let known = "type, source, target, readonly, subpath, size, mode and medium=disk or memory";
+                let known = "type, source, target, readonly, subpath, size, mode, gid and medium=disk or memory";
                 return Err(format!("{part:?} is not known; {known} are"));
             }
         }
     }
     let path = target(path.ok_or("target is missing: target=/path")?)?;
     let is_empty = kind == "empty" || (kind == "volume" && from.is_none());
-    if !is_empty && medium.is_some() || !is_empty && kind != "tmpfs" && (size_bytes.is_some() || mode.is_some()) {
-        return Err(format!("size, mode and medium are for empty volumes, not for type={kind} with a source"));
+    if !is_empty && (medium.is_some() || gid.is_some())
+        || !is_empty && kind != "tmpfs" && (size_bytes.is_some() || mode.is_some())
+    {
+        return Err(format!("size, mode, gid and medium are for empty volumes, not for type={kind} with a source"));
     }
     let source = match (kind, from) {
         ("tmpfs", None) if !read_only && sub_path.is_empty() => {
@@ -168,6 +173,7 @@ fn mount(text: &str) -> Result<Mounted, String> {
             medium: medium.unwrap_or(empty_volume::Medium::Disk).into(),
             size_bytes: size_bytes.unwrap_or(0),
             mode,
+            gid,
         }),
         ("volume", Some(name)) => host(name)?,
         ("bind", Some(path)) if path.starts_with('/') => host(path)?,
@@ -243,10 +249,10 @@ mod tests {
         assert_eq!(of("type=bind,source=/srv,target=/c"), Mounted::Volume(of_host("/srv", "/c", "", false)));
         let Mounted::Tmpfs(tmpfs) = of("type=tmpfs,target=/t,tmpfs-size=1m,tmpfs-mode=700") else { panic!("a tmpfs") };
         assert_eq!((&*tmpfs.path, tmpfs.size_bytes, tmpfs.mode), ("/t", 1 << 20, Some(0o700)));
-        let Mounted::Volume(new) = of("type=empty,target=/e,medium=memory,size=1m,mode=750") else {
+        let Mounted::Volume(new) = of("type=empty,target=/e,medium=memory,size=1m,mode=750,gid=70") else {
             panic!("a volume")
         };
-        let memory = EmptyVolume { medium: 1, size_bytes: 1 << 20, mode: Some(0o750) };
+        let memory = EmptyVolume { medium: 1, size_bytes: 1 << 20, mode: Some(0o750), gid: Some(70) };
         assert_eq!(new.source, Some(Source::Empty(memory)));
         let shared = VolumeMount {
             path: "/s".into(),

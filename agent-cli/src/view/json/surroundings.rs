@@ -38,6 +38,7 @@ pub(super) struct EmptyVolume {
     medium: String,
     size_bytes: u64,
     mode: String,
+    gid: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -94,7 +95,7 @@ impl From<&v1::VolumeMount> for Volume {
 impl From<&v1::EmptyVolume> for EmptyVolume {
     fn from(empty: &v1::EmptyVolume) -> Self {
         let mode = format!("{:04o}", empty.mode.unwrap_or(0));
-        Self { medium: medium(empty), size_bytes: empty.size_bytes, mode }
+        Self { medium: medium(empty), size_bytes: empty.size_bytes, mode, gid: empty.gid }
     }
 }
 

@@ -46,6 +46,9 @@ pub struct EmptyVolume {
     pub bytes: u64,
     /// Permission bits of its root, which belongs to the process's user.
     pub mode: u32,
+    /// Group of its root, as the container sees it; that of the process's user where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
 }
 
 /// Medium of an empty volume.

@@ -135,7 +135,7 @@ mod tests {
     use crate::validate::{Policy, recheck, validate};
 
     fn volume(name: &str, medium: Medium, bytes: u64) -> Volume {
-        let source = VolumeSource::Empty(EmptyVolume { medium, bytes, mode: 0o1777 });
+        let source = VolumeSource::Empty(EmptyVolume { medium, bytes, mode: 0o1777, gid: None });
         Volume { path: pod_volume_path(name), source, sub_path: "".into(), read_only: false }
     }
 

@@ -98,7 +98,7 @@ mod tests {
             let files = [PlannedFile::private("/run/s/key", 1, "f[0]")];
             let volume =
                 |path: &str, source| Volume { path: path.into(), source, sub_path: PathBuf::new(), read_only: false };
-            let empty = EmptyVolume { medium: Medium::Disk, bytes: 0, mode: 0 };
+            let empty = EmptyVolume { medium: Medium::Disk, bytes: 0, mode: 0, gid: None };
             let volumes =
                 [volume("/data/cache", VolumeSource::Empty(empty)), volume("/shared", VolumeSource::Host("x".into()))];
             let directories = ["/run/only".into()];

@@ -170,6 +170,9 @@ fn source(
                 let why = format!("is {:o}; permission bits are at most 7777", empty.mode);
                 report.add(field("empty.mode"), OutOfRange.because(why));
             }
+            if empty.gid == Some(u32::MAX) {
+                report.add(field("empty.gid"), OutOfRange.because(format!("is {}, which is no group", u32::MAX)));
+            }
         }
         VolumeSource::Host(name) => match policy.volumes.iter().find(|known| known.name == *name) {
             None => {
@@ -275,7 +278,7 @@ mod tests {
     }
 
     fn empty(medium: Medium, path: &str, bytes: u64) -> Volume {
-        let source = VolumeSource::Empty(EmptyVolume { medium, bytes, mode: 0o1777 });
+        let source = VolumeSource::Empty(EmptyVolume { medium, bytes, mode: 0o1777, gid: None });
         Volume { path: path.into(), source, sub_path: "".into(), read_only: false }
     }
 
@@ -331,7 +334,8 @@ mod tests {
             let volume = Volume { sub_path: sub_path.into(), ..host("shared", "/v") };
             assert_eq!(fields(plan(&[volume])), ["volumes[0].sub_path"], "{sub_path}");
         }
-        let mode = VolumeSource::Empty(EmptyVolume { medium: Medium::Disk, bytes: 0, mode: 0o10000 });
+        let mode =
+            VolumeSource::Empty(EmptyVolume { medium: Medium::Disk, bytes: 0, mode: 0o10000, gid: Some(u32::MAX) });
         let asked = [
             host("none", "/a"),
             host("deps", "/b"),
@@ -351,6 +355,7 @@ mod tests {
             "volumes[5].sub_path",
             "volumes[5].read_only",
             "volumes[5].empty.mode",
+            "volumes[5].empty.gid",
             "volumes[6].read_only",
             "volumes[7].image.reference",
         ];

@@ -26,7 +26,12 @@ fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>
             // It keeps its place: violations name volumes by their indices.
             return Volume {
                 path: asked.path.clone().into(),
-                source: VolumeSource::Empty(EmptyVolume { medium: Medium::Disk, bytes: 0, mode: VOLUME_MODE_DEFAULT }),
+                source: VolumeSource::Empty(EmptyVolume {
+                    medium: Medium::Disk,
+                    bytes: 0,
+                    mode: VOLUME_MODE_DEFAULT,
+                    gid: None,
+                }),
                 sub_path: "".into(),
                 read_only: false,
             };
@@ -42,7 +47,7 @@ pub(super) fn empty(index: usize, asked: &v1::EmptyVolume, violations: &mut Vec<
         violations.push(Violation::new(format!("volumes[{index}].empty.medium"), UnknownValue.because(why)));
         Medium::Disk
     });
-    EmptyVolume { medium, bytes: asked.size_bytes, mode: asked.mode.unwrap_or(VOLUME_MODE_DEFAULT) }
+    EmptyVolume { medium, bytes: asked.size_bytes, mode: asked.mode.unwrap_or(VOLUME_MODE_DEFAULT), gid: asked.gid }
 }
 
 fn medium(number: i32) -> Result<Medium, String> {
@@ -68,7 +73,7 @@ mod tests {
         let volumes = of(&request, &mut violations);
         let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
         assert_eq!(fields, ["volumes[0].source", "volumes[1].empty.medium"]);
-        let last = EmptyVolume { medium: Medium::Memory, bytes: 0, mode: 0o1777 };
+        let last = EmptyVolume { medium: Medium::Memory, bytes: 0, mode: 0o1777, gid: None };
         assert_eq!((volumes.len(), volumes[2].empty()), (3, Some(&last)));
         let many = RunRequest { volumes: vec![mount(empty(0)); 10_000], ..Default::default() };
         assert_eq!(of(&many, &mut violations).len(), VOLUMES_MAX + 1);

@@ -22,7 +22,7 @@ use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::{self, InMemory};
 use executor_core::users::ResolvedUser;
 use executor_core::validate::Violation;
-use executor_core::validate::ViolationReason::{NotAllowed, NotFound, Unsuitable, Unsupported};
+use executor_core::validate::ViolationReason::{NotAllowed, NotFound, OutOfRange, Unsuitable, Unsupported};
 use executor_layers::{DiffId, Store, UnpackError};
 use executor_sys::mount::{
     Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_dir_beneath, open_in_root, set_attributes,
@@ -162,20 +162,35 @@ impl Maker<'_> {
     /// Makes the mount of a volume, attached nowhere.
     fn volume(&mut self, index: usize, volume: &Volume) -> Result<OwnedFd, NotMounted> {
         match &volume.source {
-            VolumeSource::Empty(EmptyVolume { medium: Medium::Memory, bytes, mode }) => {
-                let made = in_memory(&bytes.to_string(), *mode, self.owner, true);
+            VolumeSource::Empty(EmptyVolume { medium: Medium::Memory, bytes, mode, gid }) => {
+                let made = in_memory(&bytes.to_string(), *mode, self.owner(index, *gid)?, true);
                 made.map_err(|error| failed(&format!("volumes[{index}]"), &error).into())
             }
-            VolumeSource::Empty(EmptyVolume { medium: Medium::Disk, bytes, mode }) => {
+            VolumeSource::Empty(EmptyVolume { medium: Medium::Disk, bytes, mode, gid }) => {
+                let owner = self.owner(index, *gid)?;
                 let places = (&*self.dirs.layer, &*self.dirs.state);
                 let (view, unheld) = disk::lay_out_volume(&self.host.policy, places, self.projects, index, *bytes)?;
                 self.warnings.extend(unheld);
-                let made = own(&view, self.owner, *mode).and_then(|()| lend(&view, false));
+                let made = own(&view, owner, *mode).and_then(|()| lend(&view, false));
                 made.map(|()| view).map_err(|error| failed(&format!("volumes[{index}]"), &error).into())
             }
             VolumeSource::Host(name) => self.of_host(index, volume, name),
             VolumeSource::Image(image) => self.of_image(index, volume, image),
             VolumeSource::Pod(name) => self.of_pod(index, volume, name),
+        }
+    }
+
+    /// Returns the owner of an empty volume, as ids of the host.
+    fn owner(&self, index: usize, gid: Option<u32>) -> Result<(u32, u32), NotMounted> {
+        let (uid, own) = self.owner;
+        let highest = self.ids.map().highest();
+        match gid {
+            None => Ok((uid, own)),
+            Some(gid) if gid <= highest => Ok((uid, self.ids.map().host(gid))),
+            Some(gid) => {
+                let why = format!("is {gid}; {highest} is the last of a user namespace");
+                Err(NotMounted::Unfit(Violation::new(format!("volumes[{index}].empty.gid"), OutOfRange.because(why))))
+            }
         }
     }
 

@@ -9,6 +9,11 @@ use executor_client::v1::{Container, Pod, State, exit_status, pod};
 use executor_client::{Client, ListFilter, PodFilter};
 use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WORKLOAD};
 
+/// SIGKILL, as a result has it.
+const SIGKILL: i32 = 9;
+/// Exit code with which a shell reports a program that SIGKILL has ended.
+const KILLED_CODE: i32 = 128 + SIGKILL;
+
 /// Needs of tasks: the connection and the output.
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -122,8 +127,12 @@ pub(crate) fn created_at(container: &Container) -> String {
 pub(crate) fn ended(container: &Container) -> String {
     let result = container.result.as_ref();
     let message = result.map_or("", |result| result.termination_message.trim());
-    let reason = match result.and_then(|result| result.exit).and_then(|exit| exit.status) {
-        _ if result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),
+    let status = result.and_then(|result| result.exit).and_then(|exit| exit.status);
+    // The kernel may have killed another process of the container, and the main process may have ended well.
+    let is_killed =
+        matches!(status, Some(exit_status::Status::Signal(SIGKILL) | exit_status::Status::Code(KILLED_CODE)));
+    let reason = match status {
+        _ if is_killed && result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),
         Some(exit_status::Status::Code(0)) => "Completed".to_owned(),
         Some(exit_status::Status::Code(code)) => format!("Error (exit status {code})"),
         Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),

@@ -247,6 +247,12 @@ mod tests {
         assert_eq!(state(killed.clone()), "Error (exit status 137)");
         killed.result.as_mut().unwrap().oom_killed = true;
         assert_eq!(state(killed), "OOMKilled");
+        // Another process was killed.
+        for (code, expected) in [(0, "Completed"), (3, "Error (exit status 3)"), (137, "OOMKilled")] {
+            let mut survived = ended(Some(code));
+            survived.result.as_mut().unwrap().oom_killed = true;
+            assert_eq!(state(survived), expected);
+        }
         let restart = RestartStatus { next_start_at: Some(Default::default()), ..RestartStatus::default() };
         let waiting = Container { restart: Some(restart), ready: false, ..container("main", State::Running, None) };
         assert_eq!(state(waiting), "CrashLoopBackOff");

@@ -121,7 +121,7 @@ impl Lowering<'_> {
                     (size, _) => size,
                 };
             }
-            let empty = EmptyVolume { medium: medium.into(), size_bytes: size, mode: Some(0o777) };
+            let empty = EmptyVolume { medium: medium.into(), size_bytes: size, ..self.empty_volume() };
             create.volumes.push(PodVolume { name: volume.name.clone(), empty: Some(empty) });
             return Kind::Empty;
         }
@@ -176,12 +176,20 @@ impl Lowering<'_> {
             }
             None => {
                 // The API server makes an emptyDir of it.
-                let empty = EmptyVolume { mode: Some(0o777), ..EmptyVolume::default() };
+                let empty = self.empty_volume();
                 create.volumes.push(PodVolume { name: volume.name.clone(), empty: Some(empty) });
                 return Kind::Empty;
             }
         }
         Kind::Refused
+    }
+
+    /// Owner and mode of an emptyDir: root's, writable for all; with an fsGroup that group's, which what is made in it gets
+    /// (P45).
+    fn empty_volume(&self) -> EmptyVolume {
+        let group = self.spec.security_context.as_ref().and_then(|context| context.fs_group);
+        let gid = group.and_then(|group| u32::try_from(group).ok());
+        EmptyVolume { mode: Some(if gid.is_some() { 0o2777 } else { 0o777 }), gid, ..EmptyVolume::default() }
     }
 
     fn mode(&mut self, at: &str, mode: Option<i32>, default: i32) -> u32 {

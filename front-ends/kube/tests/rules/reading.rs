@@ -118,6 +118,8 @@ fn p6_names() {
     );
     let told = refused(&format!("{}---\n{}", pod("", ""), pod("", "")));
     assert_eq!(told.len(), 1, "{told:?}");
+    // YAML reads it as a boolean: one violation, not a missing name beside it.
+    refuses(&pod("", "").replace("name: web", "name: n"), "P3 metadata.name");
     let told = refused(&pod("", "").replace("name: web", "name: ''\n  generateName: web-"));
     assert!(told.iter().any(|one| one.contains("generateName")), "{told:?}");
     refuses(

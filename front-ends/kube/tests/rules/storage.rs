@@ -120,6 +120,15 @@ fn p56_empty_directories() {
     assert!(warnings(&mounted("", "emptyDir: {medium: Memory}"))[0].starts_with("P56"));
     refuses(&mounted("", "emptyDir: {medium: HugePages}"), "P56");
     refuses(&mounted("", "emptyDir: {sizeLimit: -1}"), "P50 spec.volumes[0].emptyDir.sizeLimit");
+    // P45: what is made in it belongs to the fsGroup.
+    let grouped = |kind: &str| {
+        let spec = format!("securityContext: {{fsGroup: 2000}}\nvolumes: [{{name: v{kind}}}]");
+        volume(&pod("volumeMounts: [{name: v, mountPath: /v}]", &spec))
+    };
+    for kind in [", emptyDir: {}", ", emptyDir: {medium: Memory, sizeLimit: 1Mi}", ""] {
+        assert_eq!((grouped(kind).mode, grouped(kind).gid), (Some(0o2777), Some(2000)), "{kind}");
+    }
+    assert_eq!(disk.gid, None);
     let request = request(&plan(&mounted("", "emptyDir: {}")));
     assert!(matches!(&request.volumes[0].source, Some(Source::Pod(pod)) if pod.name == "v"));
 }

@@ -20,12 +20,12 @@ pub(super) fn of(volume: &Volume) -> v1::VolumeMount {
 }
 
 /// Makes the message of an empty volume.
-pub(super) fn empty(EmptyVolume { medium, bytes, mode }: &EmptyVolume) -> v1::EmptyVolume {
+pub(super) fn empty(EmptyVolume { medium, bytes, mode, gid }: &EmptyVolume) -> v1::EmptyVolume {
     let medium = match medium {
         Medium::Disk => empty_volume::Medium::Disk,
         Medium::Memory => empty_volume::Medium::Memory,
     };
-    v1::EmptyVolume { medium: medium.into(), size_bytes: *bytes, mode: Some(*mode) }
+    v1::EmptyVolume { medium: medium.into(), size_bytes: *bytes, mode: Some(*mode), gid: *gid }
 }
 
 /// Makes the messages of the images of a plan's volumes.
