@@ -19,6 +19,9 @@ use crate::footprint::{self, Footprint};
 use crate::mount::{self, RelocatedDirectory, Tmpfs};
 use crate::{dist, host, launcher, shells, wait};
 
+/// User that daemons of tests serve as: one that tests can give files to beforehand.
+pub const USER: u32 = 61_000;
+
 /// Configuration of a daemon that is not started yet.
 pub struct Setup {
     /// Separate tmpfs for the state directory; declared before the directory that it is mounted in, so that it is
@@ -31,6 +34,8 @@ pub struct Setup {
     binaries: Option<PathBuf>,
     /// Name of the network namespace for the daemon, if not the test's own.
     network: Option<OsString>,
+    /// User that executord is told to serve as.
+    user: Option<u32>,
     /// Environment variables of executord beside the test's own.
     environment: Vec<(&'static str, OsString)>,
 }
@@ -47,7 +52,16 @@ impl Default for Setup {
     fn default() -> Self {
         let home = mount::directory_below(Path::new("/run"));
         let state = mount::state(home.path());
-        Self { disk: None, state, home, arguments: Vec::new(), binaries: None, network: None, environment: Vec::new() }
+        Self {
+            disk: None,
+            state,
+            home,
+            arguments: Vec::new(),
+            binaries: None,
+            network: None,
+            user: Some(USER),
+            environment: Vec::new(),
+        }
     }
 }
 
@@ -55,6 +69,12 @@ impl Setup {
     /// Adds arguments to executord's command line.
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(OsString::from));
+        self
+    }
+
+    /// Names no user for executord.
+    pub fn without_user(mut self) -> Self {
+        self.user = None;
         self
     }
 
@@ -161,6 +181,10 @@ impl Setup {
             command.args(shells::arguments(self.home(), ""));
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let is_named = |argument: &OsString| argument == "--user" || argument == "--keep-root";
+        if let Some(user) = self.user.filter(|_| !self.arguments.iter().any(is_named)) {
+            command.arg("--user").arg(user.to_string());
+        }
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }

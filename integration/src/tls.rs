@@ -198,7 +198,7 @@ fn with_callers(listen: &str, callers: &str) -> String {
 /// Writes certificate and key beside what is there, and renames them over it. The daemon's user can read them, and others
 /// cannot read the key.
 pub fn write_pair(dir: &Path, issued: &Issued) {
-    let (uid, gid) = daemon_user();
+    let (uid, gid) = (crate::daemon::USER, crate::daemon::USER);
     for (name, text, mode) in [("tls.crt", &issued.certificate, 0o644), ("tls.key", &issued.key, 0o600)] {
         let new = dir.join(format!(".{name}"));
         fs::write(&new, text).expect("write");
@@ -206,15 +206,4 @@ pub fn write_pair(dir: &Path, issued: &Issued) {
         chown(&new, Some(uid), Some(gid)).expect("an owner");
         fs::rename(&new, dir.join(name)).expect("rename");
     }
-}
-
-/// The user that daemons of tests serve as: `executor`, or `nobody` where there is none.
-fn daemon_user() -> (u32, u32) {
-    let passwd = fs::read_to_string("/etc/passwd").expect("users");
-    let find = |user: &str| {
-        let line = passwd.lines().find(|line| line.split(':').next() == Some(user))?;
-        let mut fields = line.split(':').skip(2).map(|field| field.parse().ok());
-        Some((fields.next()??, fields.next()??))
-    };
-    find("executor").or_else(|| find("nobody")).expect("a user")
 }

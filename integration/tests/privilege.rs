@@ -101,6 +101,36 @@ fn callers_are_judged_by_their_credentials() {
     assert_eq!(info(4242, GAMES).status, 0, "the control: what is refused is who, not what");
 }
 
+/// Programs without a user of their own run as `nobody`: they must not be served because the daemon has no user either.
+#[test]
+fn shared_user_is_no_caller() {
+    const NOBODY: u32 = 65_534;
+    let mut daemon = Setup::default().without_user().start();
+    let own = ids(daemon.pid(), "Uid")[0];
+    assert!((61_184..=65_519).contains(&own), "an id of its own: {own}");
+    let info = |daemon: &Daemon, uid: u32| {
+        finish(command(Some(&daemon.socket()), &["info"]).uid(uid).gid(uid).spawn().unwrap())
+    };
+    let open = |daemon: &Daemon| {
+        std::fs::set_permissions(daemon.socket(), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    };
+    open(&daemon);
+    assert_eq!((info(&daemon, 0).status, info(&daemon, own).status), (0, 0), "the control");
+    let refused = info(&daemon, NOBODY);
+    assert!(refused.status == 125 && refused.stderr.contains("does not serve uid 65534"), "{refused:?}");
+    daemon.kill();
+    daemon.start_again();
+    assert_eq!(ids(daemon.pid(), "Uid")[0], own, "it keeps its id");
+
+    let daemon = Setup::default().arguments(&["--user", "nobody"]).start();
+    assert_eq!(ids(daemon.pid(), "Uid"), [NOBODY; 4]);
+    open(&daemon);
+    let refused = info(&daemon, NOBODY);
+    assert!(refused.status == 125 && refused.stderr.contains("does not serve uid 65534"), "{refused:?}");
+    assert_eq!(info(&daemon, 0).status, 0, "the control");
+    assert!(daemon.setup().logged().contains("other programs share"));
+}
+
 /// The program behind /proc/PID/exe of the executor's processes cannot be written from inside a container
 /// (CVE-2019-5736).
 #[test]

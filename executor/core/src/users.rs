@@ -90,6 +90,17 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
     Ok(ResolvedUser { uid, gid, groups: extra, home: home.unwrap_or_else(|| "/".to_owned()).into() })
 }
 
+/// Resolves a user of the host, by name or number, to its uid and gid. A number without an entry has the group of that number:
+/// root's group, which a user of a container would get, can read files of root.
+///
+/// # Errors
+/// A name that the file does not have.
+pub fn resolve_host_user(user: Principal, passwd: &[u8]) -> Result<(u32, u32), UnknownPrincipal> {
+    let found = resolve(&UserRef { user, group: None }, passwd, &[])?;
+    let has_entry = users(passwd).any(|entry| entry.uid == found.uid);
+    Ok((found.uid, if has_entry { found.gid } else { found.uid }))
+}
+
 /// Resolves groups that are added to those of a user, by a group file.
 ///
 /// # Errors

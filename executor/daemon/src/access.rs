@@ -114,8 +114,8 @@ pub(crate) fn method(path: &str) -> Option<Method> {
 /// The operators of this daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Uid of the daemon's own user.
-    pub own_uid: u32,
+    /// Uid of the daemon's own user; `None` where other programs have the same user.
+    pub own_uid: Option<u32>,
     /// Gid of the group whose members are operators.
     pub group: Option<u32>,
 }
@@ -213,17 +213,20 @@ impl Access {
         match TABLE.iter().find(|(name, _)| *name == method) {
             Some((_, Callers::TokenHolders)) => Ok(()),
             Some((_, Callers::Operators)) if self.is_operator(peer) => Ok(()),
-            Some((_, Callers::Operators)) => denied(format!(
-                "uid {} may not call {method}: it is open to root, to uid {} and to members of the configured group",
-                peer.uid, self.own_uid
-            )),
+            Some((_, Callers::Operators)) => {
+                let own = self.own_uid.map(|uid| format!(", to uid {uid}")).unwrap_or_default();
+                denied(format!(
+                    "uid {} may not call {method}: it is open to root{own} and to members of the configured group",
+                    peer.uid
+                ))
+            }
             // The method is not repeated: a client can put any bytes there.
             None => denied(format!("uid {} called a method that this socket does not serve", peer.uid)),
         }
     }
 
     fn is_operator(&self, peer: &Peer) -> bool {
-        peer.uid == 0 || peer.uid == self.own_uid || self.group.is_some_and(|group| peer.is_member(group))
+        peer.uid == 0 || Some(peer.uid) == self.own_uid || self.group.is_some_and(|group| peer.is_member(group))
     }
 }
 
@@ -239,11 +242,13 @@ mod tests {
 
     #[test]
     fn operators_and_nobody_else() {
-        let access = Access { own_uid: 7, group: Some(50) };
+        let access = Access { own_uid: Some(7), group: Some(50) };
         let may = |peer: &Peer| access.check("/executor.v1.Executor/Run", peer).is_ok();
         assert!(may(&peer(0, 0, &[])) && may(&peer(7, 7, &[])));
         assert!(may(&peer(8, 50, &[])) && may(&peer(8, 8, &[1, 50])));
         assert!(!may(&peer(8, 8, &[1])));
+        let shared = Access { own_uid: None, group: Some(50) };
+        assert!(shared.check("/executor.v1.Executor/Run", &peer(7, 7, &[])).is_err());
         let none = Access { group: None, ..access };
         let denied = none.check("/executor.v1.Executor/Run", &peer(8, 50, &[50])).unwrap_err();
         assert!(denied.message.contains("uid 8") && denied.kind == Kind::Denied, "{denied}");
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn what_is_not_in_the_table_is_closed_to_root() {
-        let access = Access { own_uid: 0, group: None };
+        let access = Access { own_uid: Some(0), group: None };
         for method in ["/executor.v1.Executor/Destroy", "/", "", "/executor.v1.Executor/run"] {
             assert!(access.check(method, &peer(0, 0, &[])).is_err(), "{method}");
         }
@@ -261,7 +266,7 @@ mod tests {
     #[test]
     fn containers_may_call_one_method() {
         let stranger = peer(4711, 4711, &[]);
-        assert!(Access { own_uid: 0, group: None }.check(GET_SECRETS, &stranger).is_ok());
+        assert!(Access { own_uid: Some(0), group: None }.check(GET_SECRETS, &stranger).is_ok());
         for (method, _) in TABLE {
             for caller in [&stranger, &peer(0, 0, &[])] {
                 assert_eq!(Socket::Runtime.check(method, caller).is_ok(), method == GET_SECRETS, "{method}");

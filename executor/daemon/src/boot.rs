@@ -68,6 +68,16 @@ pub enum BootError {
         /// The file with the names.
         file: &'static str,
     },
+    /// There is no id for a daemon without a user.
+    #[error(
+        "every id from {first} to {last} belongs to a user, a group or a process: create the user `executor`, or name one (user)"
+    )]
+    NoFreeUser {
+        /// First id.
+        first: u32,
+        /// Last id.
+        last: u32,
+    },
     /// The address of metrics cannot be used.
     #[error("cannot listen on {}, as metrics.listen says", .0)]
     Metrics(std::net::SocketAddr, #[source] std::io::Error),
@@ -134,7 +144,14 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     keep_out_of_swap(!root || config.keep_root);
     drop_privileges(config, &account, root, parent)?;
     raise_descriptors();
-    let access = Access { own_uid: account.uid, group };
+    // Root serves as this user, and other programs run as it, too.
+    let shared = root && account.uid == account::NOBODY;
+    if shared {
+        tracing::warn!(
+            "serving as a user that other programs share, who may therefore not call: name another one (user)"
+        );
+    }
+    let access = Access { own_uid: (!shared).then_some(account.uid), group };
     Ok(Booted { listeners: Listeners { main: listener, runtime, tcp, metrics }, launcher, started, access, lock })
 }
 

@@ -150,13 +150,11 @@ fn allow_core_limit() -> io::Result<()> {
 /// The daemon's ids, from the host's own files: this binary is static and asks no name service.
 fn daemon_user(text: &str) -> io::Result<(u32, u32)> {
     let principal = text.parse().map_or_else(|_| Principal::Name(text.to_owned()), Principal::Id);
-    let user = executor_core::plan::UserRef { user: principal, group: None };
     let file = |path| {
         std::fs::read(path)
             .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(Vec::new()) } else { Err(error) })
     };
-    let found = users::resolve(&user, &file("/etc/passwd")?, &file("/etc/group")?).map_err(|_| {
+    users::resolve_host_user(principal, &file("/etc/passwd")?).map_err(|_| {
         io::Error::new(io::ErrorKind::NotFound, format!("--daemon-user: there is no user `{text}` on this host"))
-    })?;
-    Ok((found.uid, found.gid))
+    })
 }

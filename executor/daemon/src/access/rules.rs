@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     fn local(uid: u32, gid: u32, groups: Vec<u32>) -> Requester {
-        let access = Access { own_uid: 7, group: None };
+        let access = Access { own_uid: Some(7), group: None };
         Requester::new(&Client::Local(Socket::Main(access), Peer { uid, gid, groups }))
     }
 

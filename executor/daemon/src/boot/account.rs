@@ -1,16 +1,29 @@
 //! The user that the daemon serves as. Users and groups are looked up in /etc/passwd and /etc/group, not through the
 //! name services, whose libraries a static program cannot load.
+//!
+//! The daemon's user may call it and read what it keeps, so no other program may have the same one. Where nobody has made a user
+//! for it, it takes an id of systemd's range for dynamic users, the same one at each start.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use executor_core::plan::{Principal, UserRef};
 use executor_core::users::{self, FILE_MAX};
 
 use super::BootError;
 use crate::config::Config;
+use crate::paths::Paths;
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
-/// Default users, of which the first that exists is taken.
-const DEFAULTS: [&str; 2] = ["executor", "nobody"];
+/// Default user, where it exists.
+const DEFAULT: &str = "executor";
+/// Ids that belong to no user of /etc/passwd: systemd's range for dynamic users.
+const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
+/// The user of programs that have no user of their own, and of ids without a name.
+pub(super) const NOBODY: u32 = 65_534;
 
 /// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,15 +49,66 @@ impl Account {
         if let Some(name) = &config.user {
             return Self::named(name);
         }
-        DEFAULTS.iter().map(|name| Self::named(name)).find(Result::is_ok).unwrap_or_else(|| Self::named(DEFAULTS[1]))
+        match Self::named(DEFAULT) {
+            Ok(user) => Ok(user),
+            Err(BootError::NoSuch { .. }) => Self::dynamic(&config.paths),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns an id that no other program has: the one of an earlier daemon of this state directory, or one that follows from
+    /// the directory's path.
+    fn dynamic(paths: &Paths) -> Result<Self, BootError> {
+        let (users, groups) = (ids(&read(PASSWD)?), ids(&read(GROUP)?));
+        let is_free = |id: &u32| !users.contains(id) && !groups.contains(id);
+        let earlier = std::fs::symlink_metadata(paths.ledger()).map(|ledger| ledger.uid()).ok();
+        if let Some(id) = earlier.filter(|id| DYNAMIC.contains(id)).filter(is_free) {
+            return Ok(Self::numbered(id));
+        }
+        let running = users_of_processes()?;
+        let count = DYNAMIC.end() - DYNAMIC.start() + 1;
+        let first = hash(paths.state_dir.as_os_str().as_encoded_bytes()) % count;
+        let mut all = (0..count).map(|step| DYNAMIC.start() + (first + step) % count);
+        let id = all.find(|id| is_free(id) && !running.contains(id));
+        id.map(Self::numbered).ok_or(BootError::NoFreeUser { first: *DYNAMIC.start(), last: *DYNAMIC.end() })
+    }
+
+    fn numbered(id: u32) -> Self {
+        Self { name: id.to_string(), uid: id, gid: id }
     }
 
     fn named(name: &str) -> Result<Self, BootError> {
-        let user = UserRef { user: principal(name), group: None };
-        let found = users::resolve(&user, &read(PASSWD)?, &[]);
-        let found = found.map_err(|_| BootError::NoSuch { what: "user", name: name.to_owned(), file: PASSWD })?;
-        Ok(Self { name: name.to_owned(), uid: found.uid, gid: found.gid })
+        let found = users::resolve_host_user(principal(name), &read(PASSWD)?);
+        let (uid, gid) = found.map_err(|_| BootError::NoSuch { what: "user", name: name.to_owned(), file: PASSWD })?;
+        Ok(Self { name: name.to_owned(), uid, gid })
     }
+}
+
+/// Returns the ids in the third field of /etc/passwd or /etc/group.
+fn ids(file: &[u8]) -> BTreeSet<u32> {
+    let lines = file.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+    lines.filter_map(|line| line.split(':').nth(2)?.parse().ok()).collect()
+}
+
+/// Returns the real, effective, saved and file system user ids of all processes.
+fn users_of_processes() -> Result<BTreeSet<u32>, BootError> {
+    let failed = |source| BootError::Path { what: "read", path: "/proc".into(), source };
+    let mut users = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc").map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let is_process = name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
+        // A process may end at any time.
+        let status = is_process.then(|| std::fs::read_to_string(Path::new("/proc").join(name).join("status")));
+        let status = status.and_then(Result::ok).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+        users.extend(line.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+    }
+    Ok(users)
+}
+
+/// Returns the FNV-1a hash of a text, which stays the same in later versions.
+fn hash(text: &[u8]) -> u32 {
+    text.iter().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 /// Finds the gid of a group, by its name or its number.
@@ -75,10 +139,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn dynamic_user_stays_and_is_nobody_elses() {
+        let home = tempfile::tempdir().unwrap();
+        let paths = Paths { run_dir: home.path().join("run"), state_dir: home.path().join("state") };
+        let (known, running) = (ids(&read(PASSWD).unwrap()), users_of_processes().unwrap());
+        let user = Account::dynamic(&paths).unwrap();
+        assert!(DYNAMIC.contains(&user.uid) && user.uid == user.gid, "{user:?}");
+        assert!(!known.contains(&user.uid) && !running.contains(&user.uid), "{user:?}");
+        assert_eq!(Account::dynamic(&paths).unwrap(), user);
+        let other = Paths { state_dir: home.path().join("other"), ..paths.clone() };
+        assert_ne!(Account::dynamic(&other).unwrap(), user);
+        // The owner of what an earlier daemon kept comes first, unless it is no dynamic one. Only root can give it away.
+        std::fs::create_dir_all(paths.ledger()).unwrap();
+        for (owner, taken) in [(61_200, 61_200), (NOBODY, user.uid)] {
+            if std::os::unix::fs::chown(paths.ledger(), Some(owner), Some(owner)).is_ok() {
+                assert_eq!(Account::dynamic(&paths).unwrap().uid, taken);
+            }
+        }
+        assert!(known.contains(&0) && running.contains(&0) && known.contains(&NOBODY));
+    }
+
+    #[test]
     fn users_and_groups_by_name_and_number() {
         let nobody = Account::named("nobody").unwrap();
         assert!(nobody.uid != 0 && nobody.gid != 0);
-        assert_eq!(Account::named("12345").unwrap().uid, 12_345);
+        let numbered = Account::named("12345").unwrap();
+        assert_eq!((numbered.uid, numbered.gid), (12_345, 12_345), "not root's group");
         assert_eq!(group("root").unwrap(), 0);
         assert_eq!(group("777").unwrap(), 777);
         let told = [Account::named("no-such-user").unwrap_err(), group("no-such-group").unwrap_err()];
