@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use executor_proto::v1::{Limits, Network, RunRequest};
+use executor_proto::v1::{Limits, Network, RunRequest, Tmpfs, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
@@ -162,4 +162,57 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
     assert!(!mounted.contains("executor-secrets"), "secrets have no path on the host");
     let other = sh("ls -l /etc/cf-service-bindings /etc/app.key 2>&1").rootfs(&rootfs.reference());
     assert_eq!(script_output(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
+}
+
+/// As with runc: owned by root, mode 0755, with its parents, whoever the process runs as. In warm and cold starts, below a
+/// read-only root file system and on a tmpfs.
+#[test]
+fn workdir_missing_is_created() {
+    let rootfs = Rootfs::busybox();
+    let before = rootfs.listing();
+    let script = "pwd; stat -c '%u:%g %a' . ..; test -w . && echo writable || echo not writable";
+    for ready in [0, 2] {
+        let config = format!("[policy]\nallow_host_userns = true\n[shells]\nready = {ready}\n");
+        let daemon = Setup::default().config(&config).start();
+        let tmpfs = Tmpfs { path: "/scratch".into(), size_bytes: 1 << 20, mode: Some(0o755), ..Tmpfs::default() };
+        let within = |dir: &str| sh(script).rootfs(&rootfs.reference()).action(|run| run.dir = dir.into());
+        let host = UserNamespace::Host.into();
+        let cases = [
+            (within("/work/dir"), "/work/dir", "writable"),
+            (within("/work/dir").user("app"), "/work/dir", "not writable"),
+            (within("/work/dir").file("a", b"x").user("app"), "/work/dir", "not writable"),
+            (RunRequest { read_only_rootfs: true, ..within("/work/dir").user("app") }, "/work/dir", "not writable"),
+            (RunRequest { init: true, ..within("/work/dir") }, "/work/dir", "writable"),
+            (RunRequest { tmpfs: vec![tmpfs], ..within("/scratch/dir") }, "/scratch/dir", "writable"),
+            (RunRequest { user_namespace: host, ..within("/work/dir").user("app") }, "/work/dir", "not writable"),
+        ];
+        for (request, dir, writable) in cases {
+            if ready > 0 {
+                daemon.api.wait_until_shells_are_ready();
+            }
+            let output = script_output(&daemon, request);
+            assert_eq!(output, format!("{dir}\n0:0 755\n0:0 755\n{writable}\n"));
+        }
+    }
+    assert_eq!(rootfs.listing(), before, "the image stays as it is");
+}
+
+#[test]
+fn workdir_that_cannot_be_is_reported() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    std::os::unix::fs::symlink("/nowhere", rootfs.path().join("dangling")).unwrap();
+    std::os::unix::fs::symlink("/proc/1/root", rootfs.path().join("magic")).unwrap();
+    for (dir, words) in [
+        ("/etc/passwd", "chdir /etc/passwd: Not a directory"),
+        ("/etc/passwd/x", "chdir /etc/passwd/x: Not a directory"),
+        ("/dangling", "create the working directory /dangling: No such file or directory"),
+        ("/proc/x", "create the working directory /proc/x: No such file or directory"),
+        ("/sys/x", "create the working directory /sys/x: Read-only file system"),
+        ("/magic/x", "create the working directory /magic/x: "),
+    ] {
+        let request = sh("pwd").rootfs(&rootfs.reference()).action(|run| run.dir = dir.into());
+        let ended = daemon.api.run_to_end(request);
+        let failure = integration::api::ending(&ended).failure.clone().unwrap();
+        assert!(failure.message.starts_with(words), "{failure:?}");
+    }
 }

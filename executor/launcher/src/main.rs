@@ -39,6 +39,7 @@ mod signals;
 mod sweep;
 mod ulimits;
 mod watched;
+mod workdir;
 
 use std::io;
 use std::path::Path;

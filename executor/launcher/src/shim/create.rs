@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use executor_core::protocol::{Reason, Refused};
+use executor_sys::entry::Namespaces;
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
 use executor_sys::ready::{is_readable, readable_by};
@@ -26,6 +27,7 @@ use crate::host::Host;
 use crate::log;
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
+use crate::workdir;
 
 /// The name of every container to libcontainer, each below a directory of its own.
 const NAME: &str = "c";
@@ -133,7 +135,8 @@ impl Created {
     }
 
     /// Hands init what it is to run, if it runs a program, and waits until it runs or has told why not. Gives its terminal, if it has one.
-    pub(super) fn start(&mut self, payload: Option<&MemFile>) -> Result<Option<OwnedFd>, NotStarted> {
+    /// `stage` is the root file system in the shim's mount namespace.
+    pub(super) fn start(&mut self, payload: Option<&MemFile>, stage: &Path) -> Result<Option<OwnedFd>, NotStarted> {
         let mut is_taken = true;
         let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted::Failed {
             message: format!("start: {what}: {error}"),
@@ -157,6 +160,12 @@ impl Created {
                 Ok(None) => return Ok(terminal),
                 Ok(Some((length, fds))) if &told[..length] == TERMINAL => terminal = fds.into_iter().next(),
                 Ok(Some((length, _))) if &told[..length] == NOT_TAKEN => is_taken = false,
+                Ok(Some((length, _))) if let Some(dir) = workdir::requested(&told[..length]) => {
+                    let namespaces = Namespaces::other_than_own(self.pid).map_err(|error| failed("init", &error))?;
+                    let init = self.pidfd.as_fd();
+                    let within = workdir::Within { init, is_mapped: namespaces.has_user(), stage: Some(stage) };
+                    within.create_and_reply(dir, &self.socket);
+                }
                 Ok(Some((length, _))) => {
                     let (errno, message) = StartFailure::decode(&told[..length]);
                     return Err(if is_taken {

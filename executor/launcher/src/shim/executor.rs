@@ -69,7 +69,7 @@ impl Init {
         match program {
             Ok(program) => {
                 let confinement = Confinement { filter: &self.filter, own_domain: part.own_domain };
-                program.execute(self.socket.as_fd(), confinement, &part.options)
+                program.execute(&self.socket, confinement, &part.options)
             }
             Err(failure) => failure,
         }
