@@ -64,6 +64,8 @@ pub(super) struct Creation<'a> {
     pub(super) dir: &'a Path,
     /// Its cgroup, relative to each hierarchy's mount, and its devices.
     pub(super) cgroup: (&'a Path, Devices<'a>),
+    /// Cgroup of processors that it sees.
+    pub(super) cpuset: &'a Path,
     pub(super) spec: &'a Spec,
     pub(super) filter: Arc<Filter>,
     pub(super) stdio: [OwnedFd; 3],
@@ -73,7 +75,8 @@ pub(super) struct Creation<'a> {
 
 /// Creates a container in a cgroup of its own, which has no limits yet.
 pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Refused> {
-    let Creation { dir, cgroup: (cgroup, devices), spec, filter, stdio: [stdin, stdout, stderr], part } = creation;
+    let Creation { dir, cgroup: (cgroup, devices), cpuset, spec, filter, stdio: [stdin, stdout, stderr], part } =
+        creation;
     let (bundle, state) = (dir.join("bundle"), dir.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
     ensure_dir(&bundle, 0o700) // one that was to be a shell has it
@@ -89,7 +92,10 @@ pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
             .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
             .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
     };
-    let made = host.hierarchies.make(cgroup, &devices).and_then(|()| host.hierarchies.within(cgroup, build));
+    let made = host.hierarchies.make(cgroup, &devices).and_then(|()| {
+        host.hierarchies.mount_view(cgroup, cpuset, &host.cgroup_view())?;
+        host.hierarchies.within(cgroup, build)
+    });
     let container = made.map_err(|error| failed("cgroup", &error))?.map_err(|error| {
         reap(); // an init that failed half-way stays a zombie of this process
         failed_by_libcontainer(format!("create: {}", log::chain(&error)))

@@ -363,6 +363,7 @@ impl Assembled {
             None => {
                 let namespace = ids.namespace_path();
                 let shared = pod.as_ref().map(Pod::namespaces);
+                let cgroup_view = host.hierarchies.has_view().then(|| host.cgroup_view());
                 let resolved = spec::Resolved {
                     rootfs: &dirs.stage,
                     user: &user,
@@ -371,6 +372,7 @@ impl Assembled {
                     user_namespace: namespace.as_deref(),
                     docker_socket: docker_socket(host, &record.plan)?,
                     shared: shared.as_ref(),
+                    cgroup_view: cgroup_view.as_deref(),
                 };
                 let spec = spec::build(&record.plan, &resolved)
                     .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -379,6 +381,7 @@ impl Assembled {
                 let creation = Creation {
                     dir: &dirs.run,
                     cgroup: (&record.cgroup, of_cgroup),
+                    cpuset: &host_options::cpuset(host, &record.plan.host_options, &record.cgroup)?,
                     spec: &spec,
                     filter,
                     stdio,
