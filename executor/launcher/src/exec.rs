@@ -268,9 +268,8 @@ impl Helper<'_> {
 }
 
 fn window(exec: &Exec) -> Window {
-    let side = |asked: u32, default: u16| if asked == 0 { default } else { u16::try_from(asked).unwrap_or(u16::MAX) };
-    let default = Window::default();
-    Window { rows: side(exec.rows, default.rows), columns: side(exec.columns, default.columns) }
+    let side = |side: u32| u16::try_from(side).unwrap_or(u16::MAX);
+    Window::of(side(exec.rows), side(exec.columns))
 }
 
 /// A process that did not get into its container.

@@ -61,8 +61,9 @@ impl Init {
             if part.role == InitRole::Parent {
                 self.stay()?;
             }
-            if part.terminal {
-                self.take_terminal().map_err(|error| StartFailure::new("open a terminal", error))?;
+            if let Some((rows, columns)) = part.terminal {
+                self.take_terminal(Window::of(rows, columns))
+                    .map_err(|error| StartFailure::new("open a terminal", error))?;
             }
             Program::read(&payload, None, &part.user.home)
         });
@@ -128,9 +129,9 @@ impl Init {
     }
 
     /// Of the container's own devpts. Its other end goes to the shim.
-    fn take_terminal(&self) -> io::Result<()> {
+    fn take_terminal(&self, window: Window) -> io::Result<()> {
         let master = Terminal::open()?.control()?;
-        pty::resize(master.as_fd(), Window::default())?;
+        pty::resize(master.as_fd(), window)?;
         self.socket.send(TERMINAL, &[master.as_fd()])
     }
 }

@@ -326,7 +326,8 @@ impl Assembled {
             (None, true) => InitRole::Parent,
             (None, false) => InitRole::Program,
         };
-        let (terminal, options) = (record.plan.terminal, record.plan.host_options.clone());
+        let (terminal, options) =
+            (record.plan.terminal.then_some(record.plan.window), record.plan.host_options.clone());
         let own_domain = has_own_domain(&record.plan);
         if record.plan.member_of().is_some() && record.plan.shares_processes() && !own_domain {
             warnings.push(PEERS_READ_SECRETS.into());
