@@ -300,3 +300,24 @@ fn workdir_that_cannot_be_is_reported() {
         assert!(failure.message.starts_with(words), "{failure:?}");
     }
 }
+
+/// The executor's init shows a name of its own, and no path of the host. The control: the launcher's command line has them.
+#[test]
+fn init_command_line_names_no_path() {
+    let rootfs = Rootfs::busybox();
+    for ready in [0, 1] {
+        let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
+        daemon.api.wait_until_shells_are_ready();
+        let request = sh("cat /proc/1/cmdline /proc/1/comm").rootfs(&rootfs.reference());
+        let output = script_output(&daemon, RunRequest { init: true, ..request.clone() });
+        assert_eq!(output, "executor-init\0init\n");
+        daemon.api.wait_until_shells_are_ready();
+        let step = request.action.clone().unwrap();
+        let tree = executor_proto::v1::SerialAction { actions: vec![step], ..Default::default() };
+        let tree = executor_proto::v1::Action { serial: Some(tree), ..Default::default() };
+        let output = script_output(&daemon, RunRequest { action: Some(tree), ..request });
+        assert_eq!(output, "executor-init\0init\n", "of a tree of actions");
+        let launcher = fs::read_to_string(format!("/proc/{}/cmdline", daemon.launcher().unwrap())).unwrap();
+        assert!(launcher.contains(&daemon.setup().run_dir().display().to_string()), "{launcher}");
+    }
+}
