@@ -136,6 +136,22 @@ fn each_step_has_its_own_settings() {
 }
 
 #[test]
+fn steps_missing_workdirs_are_created() {
+    let daemon = Daemon::start();
+    let within =
+        |dir: &str| of(RunAction { dir: dir.into(), user: "vcap".into(), ..run("echo $(pwd; stat -c %u%a .)") });
+    for (id, read_only_rootfs) in [("writable", false), ("read-only", true)] {
+        let action = serial(vec![within("/srv/one"), parallel(vec![within("/srv/two"), within("/srv/two")])]);
+        let request = RunRequest { setup: Some(within("/made/by/setup")), read_only_rootfs, ..tree(id, action) };
+        let container = daemon.api.run_to_end(request);
+        assert_eq!(exit(&container), Ok(0), "{container:#?}");
+        let expected = ["/made/by/setup 0755", "/srv/one 0755", "/srv/two 0755", "/srv/two 0755"];
+        let lines = lines(&daemon, id);
+        assert!(lines.iter().zip(expected).all(|(line, end)| line.ends_with(end)), "{lines:?}");
+    }
+}
+
+#[test]
 fn failures_are_told_as_diego_does() {
     let daemon = Daemon::start();
     let named = |source: &str, script: &str| of(RunAction { log_source: source.into(), ..run(script) });

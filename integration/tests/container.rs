@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use executor_proto::v1::{Limits, Network, RunRequest};
+use executor_proto::v1::{Limits, Network, RunRequest, Tmpfs, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
@@ -87,6 +87,90 @@ fn the_filter_on_system_calls_denies() {
     }
 }
 
+/// Prints the limits at /sys/fs/cgroup as programs read them, and what could be written there.
+const CGROUP_READER: &str = r#"
+import ctypes, errno, os
+ROOT = "/sys/fs/cgroup"
+own = {line.split(":", 2)[1]: line.split(":", 2)[2].strip() for line in open("/proc/self/cgroup")}
+def read(controller, v1, v2):
+    if os.path.exists(ROOT + "/cgroup.controllers"): return open(ROOT + own[""] + "/" + v2).read().split()[0]
+    return open(f"{ROOT}/{controller}{own[controller]}/{v1}").read().strip()
+print(read("memory", "memory.limit_in_bytes", "memory.max"), read("pids", "pids.max", "pids.max"),
+      read("cpu", "cpu.cfs_quota_us", "cpu.max"))
+mounts = [line.split() for line in open("/proc/self/mountinfo") if line.split()[4].startswith(ROOT)]
+print("mounts", all({"ro", "nosuid", "nodev", "noexec"} <= set(mount[5].split(",")) for mount in mounts) and bool(mounts))
+libc, written = ctypes.CDLL(None, use_errno=True), []
+def attempt(what, act):
+    try: act()
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM): return
+    written.append(what)
+def remount(path):
+    if libc.mount(b"none", path.encode(), None, 32 | 4096, None): raise OSError(ctypes.get_errno(), "mount")
+for mount in mounts: attempt("remount " + mount[4], lambda: remount(mount[4]))
+below = 0
+for directory, names, files in os.walk(ROOT):
+    below += len(names) if directory != ROOT else 0
+    attempt("mkdir " + directory, lambda: os.mkdir(directory + "/x"))
+    for file in files: attempt(directory + "/" + file, lambda: os.close(os.open(directory + "/" + file, os.O_WRONLY)))
+print("written", written, "below", below)
+"#;
+
+/// Programs size themselves by the limits of their container, and change none of them. Warm and cold, with and without a user
+/// namespace or a network of its own, and in an executed process.
+#[test]
+fn cgroup_view_shows_own_limits() {
+    for ready in [0, 2] {
+        let config =
+            format!("[policy]\nallow_host_userns = true\nallow_host_network = true\n[shells]\nready = {ready}\n");
+        let daemon = Setup::default().config(&config).start();
+        daemon.api.started(sleeper("other"));
+        let limits = Limits { memory_bytes: 96 << 20, pids: 17, cpu_millis: 250, ..Limits::default() };
+        let reader = || {
+            let request = integration::request::program("/usr/bin/python3", &["-c", CGROUP_READER]);
+            RunRequest { limits: Some(limits.clone()), ..request }
+        };
+        let host = UserNamespace::Host.into();
+        let cases = [
+            ("root", reader()),
+            ("user", reader().user("vcap")),
+            ("host's ids", RunRequest { user_namespace: host, ..reader() }),
+            ("host's network", RunRequest { network: Network::Host.into(), ..reader() }),
+            ("neither", RunRequest { network: Network::Host.into(), user_namespace: host, ..reader() }),
+            ("read-only", RunRequest { read_only_rootfs: true, ..reader() }),
+            (
+                "processors",
+                RunRequest { limits: Some(Limits { cpuset_cpus: "0".into(), ..limits.clone() }), ..reader() },
+            ),
+        ];
+        let expected = format!("{} 17 25000\nmounts True\nwritten [] below 0\n", 96 << 20);
+        for (case, request) in cases {
+            if ready > 0 {
+                daemon.api.wait_until_shells_are_ready();
+            }
+            assert_eq!(script_output(&daemon, request), expected, "{case}, {ready} shells");
+        }
+        daemon.api.started(RunRequest { limits: Some(limits.clone()), ..sleeper("c") });
+        let start = integration::streams::start("c", "/usr/bin/python3", &["-c", CGROUP_READER]);
+        let executed = integration::streams::executed(&daemon.api, start).unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&executed.stdout),
+            expected,
+            "{:?}",
+            String::from_utf8_lossy(&executed.stderr)
+        );
+        let cgroup = daemon.record("c").cgroup;
+        let on_host = |file: &str| {
+            let v1 = PathBuf::from("/sys/fs/cgroup/memory").join(&cgroup).join(file);
+            if v1.exists() { v1 } else { PathBuf::from("/sys/fs/cgroup").join(&cgroup).join("memory.max") }
+        };
+        for file in ["memory.limit_in_bytes", "cgroup.event_control"] {
+            let opened = fs::OpenOptions::new().write(true).open(on_host(file));
+            assert!(opened.is_ok(), "the control: the view alone is read-only: {opened:?}");
+        }
+    }
+}
+
 #[test]
 fn limits_are_in_force() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -162,4 +246,78 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
     assert!(!mounted.contains("executor-secrets"), "secrets have no path on the host");
     let other = sh("ls -l /etc/cf-service-bindings /etc/app.key 2>&1").rootfs(&rootfs.reference());
     assert_eq!(script_output(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
+}
+
+/// As with runc: owned by root, mode 0755, with its parents, whoever the process runs as. In warm and cold starts, below a
+/// read-only root file system and on a tmpfs.
+#[test]
+fn workdir_missing_is_created() {
+    let rootfs = Rootfs::busybox();
+    let before = rootfs.listing();
+    let script = "pwd; stat -c '%u:%g %a' . ..; test -w . && echo writable || echo not writable";
+    for ready in [0, 2] {
+        let config = format!("[policy]\nallow_host_userns = true\n[shells]\nready = {ready}\n");
+        let daemon = Setup::default().config(&config).start();
+        let tmpfs = Tmpfs { path: "/scratch".into(), size_bytes: 1 << 20, mode: Some(0o755), ..Tmpfs::default() };
+        let within = |dir: &str| sh(script).rootfs(&rootfs.reference()).action(|run| run.dir = dir.into());
+        let host = UserNamespace::Host.into();
+        let cases = [
+            (within("/work/dir"), "/work/dir", "writable"),
+            (within("/work/dir").user("app"), "/work/dir", "not writable"),
+            (within("/work/dir").file("a", b"x").user("app"), "/work/dir", "not writable"),
+            (RunRequest { read_only_rootfs: true, ..within("/work/dir").user("app") }, "/work/dir", "not writable"),
+            (RunRequest { init: true, ..within("/work/dir") }, "/work/dir", "writable"),
+            (RunRequest { tmpfs: vec![tmpfs], ..within("/scratch/dir") }, "/scratch/dir", "writable"),
+            (RunRequest { user_namespace: host, ..within("/work/dir").user("app") }, "/work/dir", "not writable"),
+        ];
+        for (request, dir, writable) in cases {
+            if ready > 0 {
+                daemon.api.wait_until_shells_are_ready();
+            }
+            let output = script_output(&daemon, request);
+            assert_eq!(output, format!("{dir}\n0:0 755\n0:0 755\n{writable}\n"));
+        }
+    }
+    assert_eq!(rootfs.listing(), before, "the image stays as it is");
+}
+
+#[test]
+fn workdir_that_cannot_be_is_reported() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    std::os::unix::fs::symlink("/nowhere", rootfs.path().join("dangling")).unwrap();
+    std::os::unix::fs::symlink("/proc/1/root", rootfs.path().join("magic")).unwrap();
+    for (dir, words) in [
+        ("/etc/passwd", "chdir /etc/passwd: Not a directory"),
+        ("/etc/passwd/x", "chdir /etc/passwd/x: Not a directory"),
+        ("/dangling", "create the working directory /dangling: No such file or directory"),
+        ("/proc/x", "create the working directory /proc/x: No such file or directory"),
+        ("/sys/x", "create the working directory /sys/x: Read-only file system"),
+        ("/magic/x", "create the working directory /magic/x: "),
+    ] {
+        let request = sh("pwd").rootfs(&rootfs.reference()).action(|run| run.dir = dir.into());
+        let ended = daemon.api.run_to_end(request);
+        let failure = integration::api::ending(&ended).failure.clone().unwrap();
+        assert!(failure.message.starts_with(words), "{failure:?}");
+    }
+}
+
+/// The executor's init shows a name of its own, and no path of the host. The control: the launcher's command line has them.
+#[test]
+fn init_command_line_names_no_path() {
+    let rootfs = Rootfs::busybox();
+    for ready in [0, 1] {
+        let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
+        daemon.api.wait_until_shells_are_ready();
+        let request = sh("cat /proc/1/cmdline /proc/1/comm").rootfs(&rootfs.reference());
+        let output = script_output(&daemon, RunRequest { init: true, ..request.clone() });
+        assert_eq!(output, "executor-init\0init\n");
+        daemon.api.wait_until_shells_are_ready();
+        let step = request.action.clone().unwrap();
+        let tree = executor_proto::v1::SerialAction { actions: vec![step], ..Default::default() };
+        let tree = executor_proto::v1::Action { serial: Some(tree), ..Default::default() };
+        let output = script_output(&daemon, RunRequest { action: Some(tree), ..request });
+        assert_eq!(output, "executor-init\0init\n", "of a tree of actions");
+        let launcher = fs::read_to_string(format!("/proc/{}/cmdline", daemon.launcher().unwrap())).unwrap();
+        assert!(launcher.contains(&daemon.setup().run_dir().display().to_string()), "{launcher}");
+    }
 }

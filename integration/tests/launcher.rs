@@ -109,7 +109,7 @@ fn a_program_that_is_not_there_is_a_result_with_its_errno() {
         ("/nope", "/", 2, "exec /nope: No such file or directory"),
         ("nope", "/", 2, "exec nope: No such file or directory"),
         ("/etc/passwd", "/", 13, "exec /etc/passwd: Permission denied"),
-        ("/bin/true", "/nowhere", 2, "chdir /nowhere: No such file or directory"),
+        ("/bin/true", "/etc/passwd", 20, "chdir /etc/passwd: Not a directory"),
     ] {
         let id = format!("x{}", path.replace('/', "-"));
         let shim = launcher.launch(&plan(&id, Draft { path, dir, ..Draft::default() }), &Payload::default()).unwrap();

@@ -357,6 +357,9 @@ pub struct Plan {
     /// True when the process has a terminal.
     #[serde(default)]
     pub terminal: bool,
+    /// Rows and columns of the terminal when the process starts; 0 for the default.
+    #[serde(default)]
+    pub window: (u16, u16),
     /// True when the process's standard input comes from attached clients.
     #[serde(default)]
     pub stdin: bool,

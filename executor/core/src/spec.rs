@@ -43,6 +43,9 @@ pub const MASKED: [&str; 10] = [
 /// Readable, not writable.
 pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// Mount point of a container's own cgroup.
+const CGROUP: &str = "/sys/fs/cgroup";
+
 /// Maximum number of terminals of a container. Without this limit a container could use up those of the whole kernel
 /// (`kernel.pty.max`, 4096).
 pub const TERMINALS_MAX: u32 = 256;
@@ -63,6 +66,8 @@ pub struct Resolved<'a> {
     pub docker_socket: Option<&'a Path>,
     /// Namespaces of its pod that a member joins.
     pub shared: Option<&'a SharedNamespaces>,
+    /// View of the cgroup to bind at /sys/fs/cgroup. If unset, version 2 is mounted in the container's cgroup namespace.
+    pub cgroup_view: Option<&'a Path>,
 }
 
 /// Paths of the namespaces that a member of a pod joins.
@@ -100,7 +105,7 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         .version("1.0.2")
         .root(root)
         .hostname(names::hostname(plan))
-        .mounts(mounts(plan, resolved.docker_socket)?)
+        .mounts(mounts(plan, resolved)?)
         .process(process(plan, resolved)?)
         .linux(linux)
         .build()?;
@@ -187,18 +192,19 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
         .build()
 }
 
-fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSpecError> {
+fn mounts(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<Mount>, OciSpecError> {
     let mut all = of_kernel(plan.surroundings.shm_bytes)?;
     if !shows_hosts_sys(plan) {
         all.push(sys(plan.isolation.privileged)?);
     }
+    all.push(cgroup(resolved.cgroup_view)?);
     // Beside volumes the shim mounts them, each in its turn.
     if plan.volumes.is_empty() {
         for one in in_memory(plan) {
             all.push(one.mount()?);
         }
     }
-    if let Some(socket) = docker_socket {
+    if let Some(socket) = resolved.docker_socket {
         all.push(mount(
             DOCKER_SOCKET,
             "bind",
@@ -230,6 +236,18 @@ fn of_kernel(shm_bytes: u64) -> Result<Vec<Mount>, OciSpecError> {
 /// Returns the mount of /sys.
 fn sys(writable: bool) -> Result<Mount, OciSpecError> {
     mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", if writable { "rw" } else { "ro" }])
+}
+
+/// Returns the mount of the container's own cgroup, read-only for every container.
+fn cgroup(view: Option<&Path>) -> Result<Mount, OciSpecError> {
+    let flags = ["nosuid", "noexec", "nodev", "ro"];
+    match view {
+        Some(view) => {
+            let options: Vec<&str> = std::iter::once("rbind").chain(flags).collect();
+            mount(CGROUP, "bind", &view.to_string_lossy(), &options)
+        }
+        None => mount(CGROUP, "cgroup", "cgroup", &flags),
+    }
 }
 
 /// A tmpfs of a container.

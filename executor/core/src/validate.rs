@@ -43,7 +43,7 @@ use crate::limits::{
 use crate::plan::{Limits, MAIN_PROCESS, Network, Plan, Principal, Rootfs, SIGTERM, UserNamespace, UserRef};
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
-use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
+use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
 pub use connectivity::{check_network_namespaces, validate_egress};
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
@@ -83,6 +83,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     });
     let rootfs = parse_rootfs(draft).map_err(|why| report.add("rootfs", why)).ok();
     let limits = limits(draft, policy, &mut report);
+    let window = window(draft, &mut report);
     pairs("labels", &draft.labels, LABELS_MAX, &mut report);
     let grace = draft.grace.unwrap_or(Duration::from_secs(policy.default_grace_seconds));
     if grace > GRACE_MAX {
@@ -167,6 +168,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             volumes,
             host_options,
             terminal: draft.terminal,
+            window,
             stdin: draft.stdin,
             await_reader: draft.await_reader,
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
@@ -215,6 +217,16 @@ fn check_permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -
         ));
     }
     found
+}
+
+fn window(draft: &Draft<'_>, report: &mut Report) -> (u16, u16) {
+    if draft.window != (0, 0) && !draft.terminal {
+        report.add("window", Conflict.because("requires `terminal`"));
+    }
+    exec::check_window("window", draft.window).unwrap_or_else(|violations| {
+        report.0.extend(violations);
+        (0, 0)
+    })
 }
 
 fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {

@@ -99,6 +99,7 @@ pub(crate) fn of(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) {
         swap_bytes: limits.swap_bytes,
         memory_reservation_bytes: limits.memory_reservation_bytes,
         terminal: request.terminal,
+        window: request.window.map_or((0, 0), |window| (window.rows, window.columns)),
         stdin: request.stdin,
         await_reader: request.await_reader,
         stop_signal: request.stop_signal,

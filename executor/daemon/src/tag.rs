@@ -10,7 +10,8 @@ use executor_proto::v1::{
     EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, Identity,
     ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping, PortRange,
     RestartPolicy, RunAction, RunRequest, SecretArgument, SecretReference, Sidecar, TcpCheck, TerminationMessage,
-    TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WritableFiles, check::Kind, volume_mount::Source,
+    TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WindowSize, WritableFiles, check::Kind,
+    volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -43,6 +44,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         hostname,
         dns,
         terminal,
+        window,
         stdin,
         stop_signal,
         file_directories,
@@ -115,6 +117,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     let flags =
         [*docker_socket, *privileged, *read_only_rootfs, *egress, *terminal, *stdin, *remove_when_completed, *init];
     parts.numbers(&flags.map(u64::from));
+    let window = window.as_ref().map(|WindowSize { rows, columns }| [*rows, *columns].map(u64::from));
+    parts.numbers(window.as_ref().map_or(&[], |sides| &sides[..]));
     parts.numbers(&[u64::from(user_namespace.cast_unsigned()), u64::from(*stop_signal)]);
     [seccomp_profile, network_name, hostname].into_iter().for_each(|text| parts.text(text));
     if let Some(Capabilities { add, drop }) = capabilities {

@@ -9,6 +9,7 @@ mod limits;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -49,6 +50,8 @@ pub(crate) enum Hierarchies {
         all: Vec<Hierarchy>,
         /// Mount point of the one that accounts memory.
         memory: PathBuf,
+        /// Mount point of the one of processors, if the host has it. Containers join no cgroup there unless they ask for processors.
+        cpuset: Option<PathBuf>,
     },
     /// Version 2: a single tree.
     V2 {
@@ -74,10 +77,10 @@ impl Hierarchies {
         match Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?)) {
             Some(Found::V2 { mount }) => Ok(Self::V2 { mount }),
             Some(Found::V1 { hybrid, used, unused }) => {
-                let all = Hierarchy::take(&used, &unused, &fs::read_to_string("/proc/self/cgroup")?)?;
+                let (all, cpuset) = Hierarchy::take(&used, &unused, &fs::read_to_string("/proc/self/cgroup")?)?;
                 let memory = all.iter().find(|one| one.controllers.iter().any(|name| name == "memory"));
                 let memory = memory.ok_or_else(missing)?.mount.clone();
-                Ok(Self::V1 { hybrid, all, memory })
+                Ok(Self::V1 { hybrid, all, memory, cpuset })
             }
             None => Err(missing()),
         }
@@ -100,7 +103,7 @@ impl Hierarchies {
     #[cfg(test)]
     fn at(mounts: &[PathBuf]) -> Self {
         let all = mounts.iter().cloned().map(Hierarchy::of).collect();
-        Self::V1 { hybrid: false, all, memory: mounts[0].clone() }
+        Self::V1 { hybrid: false, all, memory: mounts[0].clone(), cpuset: None }
     }
 
     /// `v1`, `hybrid` or `v2`.

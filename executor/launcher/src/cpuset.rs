@@ -23,6 +23,9 @@ const FILES_V1: [(&str, &str); 2] =
 const FILES_V2: [(&str, &str); 2] =
     [("cpuset.cpus", "cpuset.cpus.effective"), ("cpuset.mems", "cpuset.mems.effective")];
 
+/// Empty cgroup below the parent of containers' own, seen by containers that have none here. No container's id begins so.
+pub(crate) const SHOWN: &str = ".shown";
+
 /// The hierarchy that limits processors and memory nodes.
 #[derive(Debug)]
 pub(crate) struct Cpusets {
@@ -78,9 +81,6 @@ impl Cpusets {
 
     /// Limits a container whose only process is its init.
     pub(crate) fn confine(&self, cgroup: &Path, init: i32, options: &HostOptions) -> io::Result<()> {
-        if self.separate {
-            self.make(cgroup)?;
-        }
         let dir = self.dir(cgroup);
         for ((file, _), list) in self.files().iter().zip([&options.cpus, &options.memory_nodes]) {
             if !list.is_empty() {
@@ -113,9 +113,17 @@ impl Cpusets {
         Ok(())
     }
 
-    /// Makes the cgroup that containers' own are made below.
+    /// Makes the cgroup that containers' own are made below, and the one that other containers see.
     pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
-        if self.separate { self.make(parent) } else { Ok(()) }
+        if self.separate { self.make(&parent.join(SHOWN)) } else { Ok(()) }
+    }
+
+    /// Makes the cgroup of a container before it is confined.
+    ///
+    /// # Errors
+    /// A parent without processors.
+    pub(crate) fn prepare(&self, cgroup: &Path) -> io::Result<()> {
+        if self.separate { self.make(cgroup) } else { Ok(()) }
     }
 
     /// Moves the calling process, which has one thread, into a container's cgroup.
@@ -134,6 +142,7 @@ impl Cpusets {
     /// Removes the parent of containers' cgroups, and its own parents as far as they are empty.
     pub(crate) fn remove_parent(&self, parent: &Path) {
         if self.separate {
+            let _ = fs::remove_dir(self.dir(&parent.join(SHOWN)));
             for path in parent.ancestors().filter(|path| !path.as_os_str().is_empty()) {
                 let _ = fs::remove_dir(self.dir(path));
             }

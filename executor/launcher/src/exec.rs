@@ -45,6 +45,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
+use crate::workdir;
 pub(crate) use target::Target;
 use target::not_running;
 use within::MADE;
@@ -185,7 +186,7 @@ fn try_to_begin(
     let process = helper.process(&target)?;
     // The launcher can end it from now on, whatever becomes of this process.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
-    helper.until_executed(process, ends)
+    helper.until_executed(&target, process, ends)
 }
 
 /// Refuses the environment of a container that does not keep it.
@@ -235,13 +236,23 @@ impl Helper<'_> {
     }
 
     /// Lets the second process become its program, and waits until it has. Takes its terminal, if it has one.
-    fn until_executed(&self, process: Process, mut ends: Vec<OwnedFd>) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
+    fn until_executed(
+        &self,
+        target: &Target,
+        process: Process,
+        mut ends: Vec<OwnedFd>,
+    ) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
         let _ = self.socket.send(GO, &[]); // its end is heard
         loop {
             match hear(&self.socket, self.session, self.deadline) {
                 // Its end was closed by a successful execve, or by its death: the wait tells.
                 Ok(None) => return Ok((process, ends)),
                 Ok(Some((told, fds))) if told == TERMINAL => ends = fds,
+                Ok(Some((ref told, _))) if let Some(dir) = workdir::requested(told) => {
+                    let is_mapped = target.namespaces.has_user();
+                    let within = workdir::Within { init: target.init.as_fd(), is_mapped, stage: None };
+                    within.create_and_reply(dir, &self.socket);
+                }
                 Ok(Some((told, _))) => {
                     let _ = process::wait_for(process.pid);
                     let (errno, message) = StartFailure::decode(&told);
@@ -257,9 +268,8 @@ impl Helper<'_> {
 }
 
 fn window(exec: &Exec) -> Window {
-    let side = |asked: u32, default: u16| if asked == 0 { default } else { u16::try_from(asked).unwrap_or(u16::MAX) };
-    let default = Window::default();
-    Window { rows: side(exec.rows, default.rows), columns: side(exec.columns, default.columns) }
+    let side = |side: u32| u16::try_from(side).unwrap_or(u16::MAX);
+    Window::of(side(exec.rows), side(exec.columns))
 }
 
 /// A process that did not get into its container.

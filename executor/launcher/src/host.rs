@@ -127,6 +127,11 @@ impl Host {
         self.run_dir.join("root")
     }
 
+    /// Returns the place where each shim mounts the view of its container's cgroup.
+    pub(crate) fn cgroup_view(&self) -> PathBuf {
+        self.run_dir.join("cgroup")
+    }
+
     /// Returns the directory of what is kept of containers.
     pub(crate) fn containers_state(&self) -> PathBuf {
         self.state_dir.join("containers")

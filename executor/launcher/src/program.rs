@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use executor_secrets::volume::Stored;
 use executor_sys::landlock;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, StringArray};
+use executor_sys::seqpacket::Seqpacket;
 
 use zeroize::Zeroizing;
 
 use crate::seccomp::Filter;
-use crate::{apparmor, ulimits};
+use crate::{apparmor, ulimits, workdir};
 
 /// A program is expected to be executed, or its failure to be told, within this time.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -116,14 +117,14 @@ impl Program {
     }
 
     /// Becomes it, under a filter, with the limits and the AppArmor profile of its container. Comes back only with a failure;
-    /// `kept` is where that is told.
+    /// the supervisor is told over `supervisor`, and creates a missing working directory.
     pub(crate) fn execute(
         self,
-        kept: BorrowedFd<'_>,
+        supervisor: &Seqpacket,
         confinement: Confinement<'_>,
         options: &HostOptions,
     ) -> StartFailure {
-        match self.try_to(kept, confinement, options) {
+        match self.try_to(supervisor, confinement, options) {
             Err(failure) => failure,
             Ok(never) => match never {},
         }
@@ -131,22 +132,14 @@ impl Program {
 
     fn try_to(
         self,
-        kept: BorrowedFd<'_>,
+        supervisor: &Seqpacket,
         confinement: Confinement<'_>,
         options: &HostOptions,
     ) -> Result<std::convert::Infallible, StartFailure> {
         // What was inherited is only marked until here: until execve, a working directory or a program below
         // /proc/self/fd would still lead to a directory of the host.
-        process::close_all_but(&[kept]).map_err(|error| StartFailure::new("close descriptors", error))?;
-        let shown = |path: &CString| path.to_string_lossy().into_owned();
-        rustix::process::chdir(&self.dir)
-            .map_err(|error| StartFailure::new(format!("chdir {}", shown(&self.dir)), error))?;
-        // The kernel says `(unreachable)` of a directory that is not below the root.
-        let inside = rustix::process::getcwd(Vec::new()).is_ok_and(|cwd| cwd.as_bytes().starts_with(b"/"));
-        if !inside {
-            let outside = io::Error::from_raw_os_error(libc::EACCES);
-            return Err(StartFailure::new(format!("chdir {}: outside of the container", shown(&self.dir)), outside));
-        }
+        process::close_all_but(&[supervisor.as_fd()]).map_err(|error| StartFailure::new("close descriptors", error))?;
+        self.enter_dir(supervisor)?;
         let profile = &options.apparmor_profile;
         if !profile.is_empty() {
             apparmor::set_on_exec(profile)
@@ -166,6 +159,25 @@ impl Program {
             }
         }
         Err(StartFailure::new(format!("exec {}", self.name), error))
+    }
+
+    /// Changes to the working directory, which is created if it is missing.
+    fn enter_dir(&self, supervisor: &Seqpacket) -> Result<(), StartFailure> {
+        let shown = self.dir.to_string_lossy();
+        let mut entered = rustix::process::chdir(&self.dir);
+        if entered == Err(rustix::io::Errno::NOENT) {
+            workdir::request(supervisor, &self.dir)
+                .map_err(|error| StartFailure::new(format!("create the working directory {shown}"), error))?;
+            entered = rustix::process::chdir(&self.dir);
+        }
+        entered.map_err(|error| StartFailure::new(format!("chdir {shown}"), error))?;
+        // The kernel says `(unreachable)` of a directory that is not below the root.
+        let inside = rustix::process::getcwd(Vec::new()).is_ok_and(|cwd| cwd.as_bytes().starts_with(b"/"));
+        if !inside {
+            let outside = io::Error::from_raw_os_error(libc::EACCES);
+            return Err(StartFailure::new(format!("chdir {shown}: outside of the container"), outside));
+        }
+        Ok(())
     }
 }
 

@@ -470,6 +470,9 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     let stage = host.stage();
     ensure_dir(&stage, 0o711)?;
     crate::ids::reachable(&stage)?;
+    let view = host.cgroup_view();
+    ensure_dir(&view, 0o711)?;
+    host.hierarchies.make_view_points(&view)?;
     crate::shells::make_dirs(host)?;
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }

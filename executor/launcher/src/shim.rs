@@ -209,7 +209,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
     let program = ready.steps.is_none().then(|| &ready.remains.inputs[0]);
-    let mut outcome = match ready.container.start(program) {
+    let mut outcome = match ready.container.start(program, &ready.remains.dirs.stage) {
         Ok(terminal) => {
             if let Some(terminal) = terminal {
                 ready.log.keep_terminal(terminal);

@@ -31,6 +31,7 @@ pub mod replace;
 pub mod root;
 pub mod seqpacket;
 pub mod startup;
+pub mod title;
 pub mod tree;
 pub mod unread;
 pub mod userns;

@@ -99,7 +99,7 @@ fn every_end_is_told_apart() {
         ("/nope", "", 2, "exec /nope: No such file or directory"),
         ("nope", "", 2, "exec nope: No such file or directory"),
         ("/etc/passwd", "", 13, "exec /etc/passwd: Permission denied"),
-        ("/bin/true", "/nowhere", 2, "chdir /nowhere: No such file or directory"),
+        ("/bin/true", "/etc/passwd", 20, "chdir /etc/passwd: Not a directory"),
     ] {
         let request = program(path, &[]).rootfs(&busybox).file("a", b"x").action(|run| run.dir = dir.into());
         let container = daemon.api.run_to_end(request);

@@ -1,7 +1,9 @@
 //! Attacks by root of the container on the executor's processes that enter it.
 
+use executor_proto::v1::{ExecStart, RunRequest};
 use integration::daemon::Daemon;
-use integration::request::{RequestBuilder as _, program};
+use integration::request::{RequestBuilder as _, program, sleeper};
+use integration::rootfs::Rootfs;
 use integration::streams::{executed, script};
 use integration::wait;
 
@@ -67,4 +69,40 @@ fn nothing_of_ours_is_reached_while_it_comes_in() {
     assert_eq!((count("reached"), count("traced")), (0, 0), "{log}");
     assert!(count("helpers") > 0 && count("denied") > 0, "the poller has seen the processes: {log}");
     assert!(count("programs") > 0, "the control: what they become is reached: {log}");
+}
+
+/// A container that puts links in the way of a working directory has directories created below its own root alone.
+#[test]
+fn exec_workdir_links_stay_inside() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let before = rootfs.listing();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(outside.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let links = format!(
+        "mkdir -p /srv/own; ln -s /srv/own /absolute; ln -s ../../../../.. /up; ln -s {} /out; \
+         ln -s /proc/1/root /magic; ln -s /proc/self/cwd /self",
+        outside.path().display()
+    );
+    let request = sleeper("c").rootfs(&rootfs.reference());
+    daemon.api.started(RunRequest { read_only_rootfs: false, ..request.clone() });
+    daemon.api.started(RunRequest { id: "fixed".into(), read_only_rootfs: true, ..request });
+    assert_eq!(executed(&daemon.api, script("c", &links)).unwrap().exit, Some(Ok(0)));
+    let within = |id: &str, dir: &str| {
+        let start = ExecStart { dir: dir.into(), user: "app".into(), ..script(id, "pwd; stat -c '%u:%g %a' .") };
+        executed(&daemon.api, start).unwrap()
+    };
+    for (dir, real) in
+        [("/work/a/b", "/work/a/b"), ("/absolute/c", "/srv/own/c"), ("/up/d", "/d"), ("/work/../../e", "/e")]
+    {
+        let output = String::from_utf8(within("c", dir).stdout).unwrap();
+        assert_eq!(output, format!("{real}\n0:0 755\n"), "{dir}");
+    }
+    for dir in ["/out/f", "/magic/g", "/self/h", "/proc/1/cwd/i"] {
+        let failure = within("c", dir).failure.expect(dir);
+        assert!(failure.message.starts_with("create the working directory"), "{dir}: {failure:?}");
+    }
+    let failure = within("fixed", "/work").failure.unwrap();
+    assert_eq!((failure.errno, &*failure.message), (30, "create the working directory /work: Read-only file system"));
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+    assert_eq!(rootfs.listing(), before);
 }

@@ -42,9 +42,9 @@ fn a_program_that_cannot_be_executed_is_told_with_its_number() {
         let failure = executed(&daemon.api, start("c", path, &[])).unwrap().failure.unwrap();
         assert!(failure.errno == errno && failure.message.contains(path), "{path}: {failure:?}");
     }
-    let nowhere = ExecStart { dir: "/nope".into(), ..script("c", "true") };
+    let nowhere = ExecStart { dir: "/etc/passwd".into(), ..script("c", "true") };
     let failure = executed(&daemon.api, nowhere).unwrap().failure.unwrap();
-    assert!(failure.message.contains("chdir /nope"), "{failure:?}");
+    assert!(failure.errno == 20 && failure.message.contains("chdir /etc/passwd"), "{failure:?}");
 }
 
 #[test]

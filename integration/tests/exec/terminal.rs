@@ -1,8 +1,11 @@
 //! Processes with a terminal, as a client of the interface sees them.
 
-use executor_proto::v1::{ExecStart, WindowSize};
-use integration::daemon::Daemon;
+use executor_proto::v1::{ExecStart, RunRequest, WindowSize};
+use integration::daemon::{Daemon, Setup};
+use integration::request::{RequestBuilder as _, sh};
+use integration::rootfs::Rootfs;
 use integration::streams::{Executed, executed, script, start};
+use integration::terminal::Terminal;
 use integration::{host, wait};
 
 use crate::sleeping;
@@ -40,6 +43,27 @@ fn its_size_is_as_asked_and_changes_are_seen() {
     let watcher = watcher.end().unwrap();
     assert!(watcher.text().contains("50 200"), "{}", watcher.text());
     assert_eq!(watcher.exit, Some(Ok(6)));
+}
+
+/// The first instruction of a program that is run at a terminal finds the size of the caller's window, in a warm start and in a
+/// cold one.
+#[test]
+fn run_terminal_begins_with_callers_size() {
+    for ready in [0, 1] {
+        let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
+        for (rows, columns) in [(31, 117), (50, 200), (7, 133), (24, 80), (2, 9), (100, 300), (43, 132), (25, 81)] {
+            daemon.api.wait_until_shells_are_ready();
+            let busybox = Rootfs::busybox();
+            let program = ["run", "-it", "--rm", "--rootfs", &busybox.reference(), "/bin/busybox", "stty", "size"];
+            let mut terminal = Terminal::start(&daemon.socket(), &program, (rows, columns));
+            assert!(terminal.wait().success(), "{}", terminal.text());
+            assert_eq!(terminal.text().trim(), format!("{rows} {columns}"));
+        }
+    }
+    let daemon = Daemon::start();
+    let request = RunRequest { terminal: true, ..sh("stty size").id("default") };
+    daemon.api.run_to_end(request);
+    assert_eq!(daemon.api.output("default").text().trim(), "24 80", "the control: without a window");
 }
 
 /// A shell with job control works: typed input is echoed, Ctrl-C ends the foreground job and not the shell, Ctrl-Z
@@ -87,7 +111,7 @@ fn nothing_of_its_output_is_lost() {
 fn a_false_multiplexer_is_refused() {
     let daemon = Daemon::start();
     let trick = "rm /dev/ptmx; echo >/dev/ptmx; echo changed; sleep 100000";
-    daemon.api.started(integration::request::RequestBuilder::id(integration::request::sh(trick), "c"));
+    daemon.api.started(sh(trick).id("c"));
     wait::until("the container has changed /dev/ptmx", || {
         daemon.api.logs_so_far("c").contains("changed").then_some(())
     });

@@ -17,6 +17,16 @@ use integration::wait;
 use super::{asked, create, delete, get, in_pod, namespace, pods, script_output, stop};
 
 #[test]
+fn member_sees_its_own_cgroup() {
+    let daemon = Daemon::start();
+    create(&daemon, &asked("p"));
+    let script = "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes 2>/dev/null || cat memory.max; cut -d: -f3 /proc/self/cgroup | sort -u";
+    for memory in [48 << 20, 80 << 20] {
+        assert_eq!(script_output(&daemon, in_pod("p", sh(script).memory(memory))), format!("{memory}\n/\n"));
+    }
+}
+
+#[test]
 fn members_share_network_ipc_and_host_name_and_nothing_else() {
     let daemon = Daemon::start();
     let before = daemon.footprint();

@@ -16,7 +16,7 @@ use super::daemon;
 const LOOK: &str = "
     id; hostname; pwd; umask; env | sort; ulimit -a
     grep -E '^(Cap|NoNewPrivs|Seccomp|Sig|Groups|Uid|Gid|NSpid|Umask)' /proc/self/status
-    cut -d' ' -f4- /proc/self/mountinfo | sed -E 's/ - /|/; s/(upperdir|workdir|lowerdir)=[^,|]*//g'
+    cut -d' ' -f4- /proc/self/mountinfo | sed -E 's/ - /|/; s,/executor/[0-9a-f]+/,/executor/,; s/(upperdir|workdir|lowerdir)=[^,|]*//g'
     ls -la /dev /dev/pts /dev/shm | sed -E 's/ [A-Z][a-z]{2} +[0-9]+ [0-9:]+ / /'
     ls -la / | sed -E 's/ [A-Z][a-z]{2} +[0-9]+ [0-9:]+ / /' | grep -v ' \\.\\.$'
     cat /etc/hosts /etc/hostname /etc/resolv.conf

@@ -43,6 +43,7 @@ impl StreamArgs {
     /// Puts them into a request.
     pub(crate) fn apply(&self, request: &mut RunRequest) {
         request.terminal = self.tty;
+        request.window = self.tty.then(terminal::window).flatten();
         request.stdin = self.interactive;
         request.stop_signal = self.stop_signal.unwrap_or(0);
     }

@@ -11,7 +11,7 @@ use oci_spec::runtime::{
     SpecBuilder, UserBuilder,
 };
 
-use super::{Held, MASKED, READONLY, capabilities, of_kernel, sys, without_resources};
+use super::{Held, MASKED, READONLY, capabilities, cgroup, of_kernel, sys, without_resources};
 use crate::plan::{HostOptions, Plan, Rootfs, SHM_BYTES_DEFAULT, UserNamespace};
 use crate::validate::CAPABILITIES;
 
@@ -24,6 +24,8 @@ pub struct Skeleton<'a> {
     pub cgroup: &'a Path,
     /// Path of the user namespace to enter.
     pub user_namespace: &'a Path,
+    /// View of the shell's cgroup, as in [`super::Resolved`].
+    pub cgroup_view: Option<&'a Path>,
 }
 
 /// Returns whether a container of this plan can be made of a shell: its namespaces are all its own, its system calls are
@@ -50,6 +52,7 @@ pub fn shell(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
     let all = |paths: &[&str]| -> Vec<String> { paths.iter().map(|path| (*path).to_owned()).collect() };
     let mut mounts = of_kernel(SHM_BYTES_DEFAULT)?;
     mounts.push(sys(false)?);
+    mounts.push(cgroup(skeleton.cgroup_view)?);
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(skeleton.user_namespace)?)
         .cgroups_path(Path::new("/").join(skeleton.cgroup))
@@ -132,8 +135,12 @@ mod tests {
 
     #[test]
     fn a_shell_has_every_namespace_of_its_own_and_no_limit() {
-        let skeleton =
-            Skeleton { root: Path::new("/r"), cgroup: Path::new("c"), user_namespace: Path::new("/proc/self/fd/9") };
+        let skeleton = Skeleton {
+            root: Path::new("/r"),
+            cgroup: Path::new("c"),
+            user_namespace: Path::new("/proc/self/fd/9"),
+            cgroup_view: None,
+        };
         let spec = serde_json::to_value(shell(skeleton).unwrap()).unwrap();
         let namespaces = spec["linux"]["namespaces"].as_array().unwrap();
         let named: Vec<_> = namespaces.iter().filter(|one| one.get("path").is_some()).collect();

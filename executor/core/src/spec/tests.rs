@@ -18,6 +18,7 @@ fn spec_under(draft: Draft<'_>, uid: u32, policy: &Policy) -> serde_json::Value 
         user_namespace: own.then_some(Path::new("/proc/self/fd/9")),
         docker_socket: None,
         shared: None,
+        cgroup_view: None,
     };
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
 }
@@ -90,6 +91,7 @@ fn a_member_joins_what_its_pod_holds() {
             user_namespace: Some(Path::new("/proc/self/fd/9")),
             docker_socket: None,
             shared: Some(shared),
+            cgroup_view: None,
         };
         let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
         assert!(spec["hostname"].is_null());
@@ -144,6 +146,21 @@ fn every_mount_is_a_fresh_file_system() {
     }
 }
 
+/// The one bind is that of the launcher's own view of the cgroup.
+#[test]
+fn cgroup_view_is_bound_read_only() {
+    for (view, kind, source) in
+        [(None, "cgroup", "cgroup"), (Some(Path::new("/run/x/cgroup")), "bind", "/run/x/cgroup")]
+    {
+        let mount = serde_json::to_value(cgroup(view).unwrap()).unwrap();
+        assert_eq!((&mount["destination"], &mount["type"]), (&"/sys/fs/cgroup".into(), &kind.into()));
+        assert_eq!(mount["source"], source);
+        for flag in ["ro", "nosuid", "nodev", "noexec"] {
+            assert!(mount["options"].as_array().unwrap().contains(&flag.into()), "{flag}: {mount}");
+        }
+    }
+}
+
 /// A container cannot take every terminal that the kernel has.
 #[test]
 fn terminals_are_bounded() {
@@ -169,6 +186,7 @@ fn a_privileged_container_has_nothing_hidden() {
         user_namespace: None,
         docker_socket: None,
         shared: None,
+        cgroup_view: None,
     };
     let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
     assert_eq!(spec["process"]["capabilities"]["effective"].as_array().unwrap().len(), 41);

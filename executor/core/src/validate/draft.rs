@@ -83,6 +83,8 @@ pub struct Draft<'a> {
     pub memory_reservation_bytes: u64,
     /// A terminal.
     pub terminal: bool,
+    /// Rows and columns of the terminal; 0 = default.
+    pub window: (u32, u32),
     /// Input from attached clients.
     pub stdin: bool,
     /// Output waits for its reader.

@@ -43,12 +43,24 @@ pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<V
     process::check(&process, &[], &mut report);
     let mut violations = report.0;
     violations.extend(exec_user(user, policy).err());
-    for (field, side) in [("start.window.rows", window.0), ("start.window.columns", window.1)] {
-        if side > WINDOW_MAX {
-            violations.push(Violation::new(field, OutOfRange.because(format!("is {side}; at most {WINDOW_MAX}"))));
-        }
-    }
+    violations.extend(check_window("start.window", *window).err().unwrap_or_default());
     if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+/// Returns the rows and columns of a terminal's window; 0 stands for the default.
+///
+/// # Errors
+/// Returns a violation for each side above [`WINDOW_MAX`].
+pub(super) fn check_window(field: &str, (rows, columns): (u32, u32)) -> Result<(u16, u16), Vec<Violation>> {
+    let side = |name: &str, side: u32| {
+        u16::try_from(side).map_err(|_| {
+            Violation::new(format!("{field}.{name}"), OutOfRange.because(format!("is {side}; at most {WINDOW_MAX}")))
+        })
+    };
+    match (side("rows", rows), side("columns", columns)) {
+        (Ok(rows), Ok(columns)) => Ok((rows, columns)),
+        (rows, columns) => Err(rows.err().into_iter().chain(columns.err()).collect()),
+    }
 }
 
 /// Checks a path that files are copied from or to. A copy is as good as a process that is executed, and allowed with it.
@@ -94,6 +106,23 @@ pub fn exec_user(user: &str, policy: &Policy) -> Result<Option<UserRef>, Violati
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::validate::{Draft, recheck, validate};
+
+    #[test]
+    fn run_window_requires_terminal_and_bounds() {
+        let fields = |window, terminal| {
+            let draft = Draft { id: "c1", path: "/bin/app", window, terminal, ..Draft::default() };
+            let violations = validate(&draft, &Policy::default()).err().unwrap_or_default();
+            violations.into_iter().map(|violation| violation.field).collect::<Vec<_>>()
+        };
+        assert!(fields((31, 117), true).is_empty() && fields((0, 0), false).is_empty());
+        assert_eq!(fields((31, 117), false), ["window"]);
+        assert_eq!(fields((65_536, 70_000), true), ["window.rows", "window.columns"]);
+        let draft = Draft { id: "c1", path: "/a", window: (31, 0), terminal: true, ..Draft::default() };
+        let plan = validate(&draft, &Policy::default()).unwrap();
+        assert_eq!(plan.window, (31, 0));
+        assert!(recheck(&plan, &Policy::default()).is_ok());
+    }
 
     #[test]
     fn every_violation_under_its_own_name() {

@@ -80,6 +80,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         swap_bytes: plan.limits.swap_bytes,
         memory_reservation_bytes: plan.limits.memory_reservation_bytes,
         terminal: plan.terminal,
+        window: (plan.window.0.into(), plan.window.1.into()),
         stdin: plan.stdin,
         await_reader: plan.await_reader,
         stop_signal: plan.stop_signal,

@@ -34,7 +34,7 @@ type Change = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [Change; 162] = [
+    let changes: [Change; 165] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -144,6 +144,9 @@ fn every_field_but_the_id_counts() {
         |r, _| r.dns = Some(Dns { searches: vec!["::1".into()], ..Default::default() }),
         |r, _| r.dns = Some(Dns { options: vec!["::1".into()], ..Default::default() }),
         |r, _| r.terminal = true,
+        |r, _| r.window = Some(WindowSize::default()),
+        |r, _| r.window = Some(WindowSize { rows: 1, columns: 0 }),
+        |r, _| r.window = Some(WindowSize { rows: 0, columns: 1 }),
         |r, _| r.stdin = true,
         |r, _| r.stop_signal = 2,
         |r, _| r.remove_when_completed = true,

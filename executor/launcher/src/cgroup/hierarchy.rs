@@ -32,27 +32,35 @@ pub(crate) struct Hierarchy {
 
 impl Hierarchy {
     /// Mounts hierarchies under other names, and detaches them and what is `unused` from where they are. `own` is the text of
-    /// /proc/self/cgroup.
+    /// /proc/self/cgroup. Returns the hierarchies in use, and the mount point of the one of processors.
     ///
     /// # Errors
     /// A mount, and why it cannot be made.
-    pub(super) fn take(used: &[Mount], unused: &[Mount], own: &str) -> io::Result<Vec<Self>> {
-        let trees: Vec<OwnedFd> = used
-            .iter()
-            .map(|mount| clone_tree(open_dir(&mount.point)?.as_fd(), Path::new(""), false))
-            .collect::<io::Result<_>>()?;
+    pub(super) fn take(used: &[Mount], unused: &[Mount], own: &str) -> io::Result<(Vec<Self>, Option<PathBuf>)> {
+        let clone = |mount: &Mount| clone_tree(open_dir(&mount.point)?.as_fd(), Path::new(""), false);
+        let trees: Vec<OwnedFd> = used.iter().map(clone).collect::<io::Result<_>>()?;
+        let cpuset = unused.iter().find(|mount| mount.kind == "cgroup" && mount.has_option("cpuset"));
+        let cpuset = cpuset.map(clone).transpose()?;
         used.iter().chain(unused).try_for_each(|mount| detach(&mount.point))?;
         let flags =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let places = detached("tmpfs", "executor", &[("size", Some(SIZE)), ("mode", Some("700"))], flags)?;
         attach(places.as_fd(), open_dir(Path::new(ROOT))?.as_fd())?;
+        let place = |tree: OwnedFd, point: &Path| {
+            fs::create_dir(point).map_err(|error| at(point, &error))?;
+            attach(tree.as_fd(), open_dir(point)?.as_fd())
+        };
         let all = used.iter().zip(trees).map(|(mount, tree)| {
             let taken = Self::named(Path::new(ROOT), mount, own);
-            fs::create_dir(&taken.mount).map_err(|error| at(&taken.mount, &error))?;
-            attach(tree.as_fd(), open_dir(&taken.mount)?.as_fd())?;
+            place(tree, &taken.mount)?;
             Ok(taken)
         });
-        all.collect()
+        let all = all.collect::<io::Result<_>>()?;
+        let cpuset = cpuset.map(|tree| {
+            let point = Path::new(ROOT).join("v1-cpuset");
+            place(tree, &point).map(|()| point)
+        });
+        Ok((all, cpuset.transpose()?))
     }
 
     /// Names the place of a hierarchy below a directory.

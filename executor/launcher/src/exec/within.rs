@@ -154,7 +154,7 @@ impl Entrant<'_> {
             }
             None => drop(rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?),
         }
-        Err(program.execute(socket.as_fd(), confinement, &plan.host_options))
+        Err(program.execute(socket, confinement, &plan.host_options))
     }
 
     fn take_terminal(&self, socket: &Seqpacket, window: Window) -> io::Result<()> {

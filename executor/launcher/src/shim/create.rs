@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use executor_core::protocol::{Reason, Refused};
+use executor_sys::entry::Namespaces;
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
 use executor_sys::ready::{is_readable, readable_by};
@@ -26,6 +27,7 @@ use crate::host::Host;
 use crate::log;
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
+use crate::workdir;
 
 /// The name of every container to libcontainer, each below a directory of its own.
 const NAME: &str = "c";
@@ -62,6 +64,8 @@ pub(super) struct Creation<'a> {
     pub(super) dir: &'a Path,
     /// Its cgroup, relative to each hierarchy's mount, and its devices.
     pub(super) cgroup: (&'a Path, Devices<'a>),
+    /// Cgroup of processors that it sees.
+    pub(super) cpuset: &'a Path,
     pub(super) spec: &'a Spec,
     pub(super) filter: Arc<Filter>,
     pub(super) stdio: [OwnedFd; 3],
@@ -71,7 +75,8 @@ pub(super) struct Creation<'a> {
 
 /// Creates a container in a cgroup of its own, which has no limits yet.
 pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Refused> {
-    let Creation { dir, cgroup: (cgroup, devices), spec, filter, stdio: [stdin, stdout, stderr], part } = creation;
+    let Creation { dir, cgroup: (cgroup, devices), cpuset, spec, filter, stdio: [stdin, stdout, stderr], part } =
+        creation;
     let (bundle, state) = (dir.join("bundle"), dir.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
     ensure_dir(&bundle, 0o700) // one that was to be a shell has it
@@ -87,7 +92,10 @@ pub(super) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
             .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
             .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
     };
-    let made = host.hierarchies.make(cgroup, &devices).and_then(|()| host.hierarchies.within(cgroup, build));
+    let made = host.hierarchies.make(cgroup, &devices).and_then(|()| {
+        host.hierarchies.mount_view(cgroup, cpuset, &host.cgroup_view())?;
+        host.hierarchies.within(cgroup, build)
+    });
     let container = made.map_err(|error| failed("cgroup", &error))?.map_err(|error| {
         reap(); // an init that failed half-way stays a zombie of this process
         failed_by_libcontainer(format!("create: {}", log::chain(&error)))
@@ -133,7 +141,8 @@ impl Created {
     }
 
     /// Hands init what it is to run, if it runs a program, and waits until it runs or has told why not. Gives its terminal, if it has one.
-    pub(super) fn start(&mut self, payload: Option<&MemFile>) -> Result<Option<OwnedFd>, NotStarted> {
+    /// `stage` is the root file system in the shim's mount namespace.
+    pub(super) fn start(&mut self, payload: Option<&MemFile>, stage: &Path) -> Result<Option<OwnedFd>, NotStarted> {
         let mut is_taken = true;
         let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted::Failed {
             message: format!("start: {what}: {error}"),
@@ -157,6 +166,12 @@ impl Created {
                 Ok(None) => return Ok(terminal),
                 Ok(Some((length, fds))) if &told[..length] == TERMINAL => terminal = fds.into_iter().next(),
                 Ok(Some((length, _))) if &told[..length] == NOT_TAKEN => is_taken = false,
+                Ok(Some((length, _))) if let Some(dir) = workdir::requested(&told[..length]) => {
+                    let namespaces = Namespaces::other_than_own(self.pid).map_err(|error| failed("init", &error))?;
+                    let init = self.pidfd.as_fd();
+                    let within = workdir::Within { init, is_mapped: namespaces.has_user(), stage: Some(stage) };
+                    within.create_and_reply(dir, &self.socket);
+                }
                 Ok(Some((length, _))) => {
                     let (errno, message) = StartFailure::decode(&told[..length]);
                     return Err(if is_taken {

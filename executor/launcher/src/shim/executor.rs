@@ -17,6 +17,7 @@ use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork};
 use executor_sys::pty::{self, Terminal, Window};
 use executor_sys::seqpacket::Seqpacket;
+use executor_sys::title;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use oci_spec::runtime::Spec;
 
@@ -27,6 +28,8 @@ use crate::seccomp::Filter;
 
 /// Name of the executor's own init, as `ps` in the container shows it.
 const INIT: &CStr = c"init";
+/// Command line of an init that stays: without it the container would see the launcher's, with paths of the host.
+const INIT_TITLE: &str = "executor-init";
 /// Message of init with its terminal. Shorter than any failure.
 pub(super) const TERMINAL: &[u8] = b"tty";
 
@@ -52,6 +55,7 @@ impl Init {
             },
         };
         if part.role == InitRole::Reaper {
+            title::set(INIT_TITLE);
             return match self.await_start().and_then(|_| process::hold_signals()) {
                 Ok(()) => self.serve(None),
                 Err(error) => StartFailure::new("begin as an init", error),
@@ -61,15 +65,16 @@ impl Init {
             if part.role == InitRole::Parent {
                 self.stay()?;
             }
-            if part.terminal {
-                self.take_terminal().map_err(|error| StartFailure::new("open a terminal", error))?;
+            if let Some((rows, columns)) = part.terminal {
+                self.take_terminal(Window::of(rows, columns))
+                    .map_err(|error| StartFailure::new("open a terminal", error))?;
             }
             Program::read(&payload, None, &part.user.home)
         });
         match program {
             Ok(program) => {
                 let confinement = Confinement { filter: &self.filter, own_domain: part.own_domain };
-                program.execute(self.socket.as_fd(), confinement, &part.options)
+                program.execute(&self.socket, confinement, &part.options)
             }
             Err(failure) => failure,
         }
@@ -83,6 +88,7 @@ impl Init {
         process::hold_signals().map_err(failed)?;
         // Before there is a child to see it, which gets its own name when it becomes the program.
         rustix::thread::set_name(INIT).map_err(|error| failed(error.into()))?;
+        title::set(INIT_TITLE);
         let child = match process::fork().map_err(failed)? {
             Fork::Child => return Ok(()),
             Fork::Parent(child) => child,
@@ -128,9 +134,9 @@ impl Init {
     }
 
     /// Of the container's own devpts. Its other end goes to the shim.
-    fn take_terminal(&self) -> io::Result<()> {
+    fn take_terminal(&self, window: Window) -> io::Result<()> {
         let master = Terminal::open()?.control()?;
-        pty::resize(master.as_fd(), Window::default())?;
+        pty::resize(master.as_fd(), window)?;
         self.socket.send(TERMINAL, &[master.as_fd()])
     }
 }

@@ -2,7 +2,7 @@
 //! while the container's init waits.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use executor_core::cpulist::CpuList;
 use executor_core::plan::{HostOptions, Plan};
@@ -11,6 +11,7 @@ use executor_core::spec::DeviceNode;
 use executor_core::validate::ViolationReason::{NotAllowed, OutOfRange, Unsupported};
 use executor_core::validate::{FieldFault, Unenforceable, Violation};
 
+use crate::cpuset::SHOWN;
 use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::{apparmor, devices, ulimits};
@@ -84,6 +85,20 @@ fn cpusets(host: &Host, options: &HostOptions, warnings: &mut Vec<String>) -> Re
 
 fn unavailable(what: &str, missing: u32, available: &CpuList) -> FieldFault {
     OutOfRange.because(format!("{what} {missing} is not available to containers on this host; {available} is"))
+}
+
+/// Returns the cgroup of processors that a container sees, and makes it if it is the container's own.
+///
+/// # Errors
+/// The cgroup cannot be made.
+pub(super) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Result<PathBuf, Refused> {
+    match host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
+        Some(cpusets) => {
+            cpusets.prepare(cgroup).map_err(|error| failed("cpuset", &error))?;
+            Ok(cgroup.to_owned())
+        }
+        None => Ok(host.cgroup_parent.join(SHOWN)),
+    }
 }
 
 /// Limits the processors and sets the out-of-memory score of a container whose init waits.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Part {
     /// User of the program: gives HOME where the request does not.
     pub user: ResolvedUser,
-    /// Set where it gets a terminal of its own.
-    pub terminal: bool,
+    /// Rows and columns of its terminal; 0 for the default. None without a terminal of its own.
+    pub terminal: Option<(u16, u16)>,
     /// Role of the init.
     pub role: InitRole,
     /// Limits and AppArmor profile of the program.

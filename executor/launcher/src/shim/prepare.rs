@@ -326,7 +326,8 @@ impl Assembled {
             (None, true) => InitRole::Parent,
             (None, false) => InitRole::Program,
         };
-        let (terminal, options) = (record.plan.terminal, record.plan.host_options.clone());
+        let (terminal, options) =
+            (record.plan.terminal.then_some(record.plan.window), record.plan.host_options.clone());
         let own_domain = has_own_domain(&record.plan);
         if record.plan.member_of().is_some() && record.plan.shares_processes() && !own_domain {
             warnings.push(PEERS_READ_SECRETS.into());
@@ -363,6 +364,7 @@ impl Assembled {
             None => {
                 let namespace = ids.namespace_path();
                 let shared = pod.as_ref().map(Pod::namespaces);
+                let cgroup_view = host.hierarchies.has_view().then(|| host.cgroup_view());
                 let resolved = spec::Resolved {
                     rootfs: &dirs.stage,
                     user: &user,
@@ -371,6 +373,7 @@ impl Assembled {
                     user_namespace: namespace.as_deref(),
                     docker_socket: docker_socket(host, &record.plan)?,
                     shared: shared.as_ref(),
+                    cgroup_view: cgroup_view.as_deref(),
                 };
                 let spec = spec::build(&record.plan, &resolved)
                     .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -379,6 +382,7 @@ impl Assembled {
                 let creation = Creation {
                     dir: &dirs.run,
                     cgroup: (&record.cgroup, of_cgroup),
+                    cpuset: &host_options::cpuset(host, &record.plan.host_options, &record.cgroup)?,
                     spec: &spec,
                     filter,
                     stdio,

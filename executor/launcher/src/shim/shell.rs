@@ -43,6 +43,7 @@ use super::part::Part;
 use super::takeover::{GROUPS_MAX, Takeover};
 use super::{Launch, inject, isolate, settle};
 use crate::cgroup::Devices;
+use crate::cpuset::SHOWN;
 use crate::errors::{failed, failed_by};
 use crate::host::Host;
 use crate::ids::Ids;
@@ -233,7 +234,13 @@ impl Shell {
     fn make_now(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
         let ids = Ids::of_range(id_range)?;
         let namespace: PathBuf = ids.namespace_path().unwrap_or_default();
-        let skeleton = Skeleton { root: &host.skeleton(), cgroup: &place.cgroup, user_namespace: &namespace };
+        let view = host.hierarchies.has_view().then(|| host.cgroup_view());
+        let skeleton = Skeleton {
+            root: &host.skeleton(),
+            cgroup: &place.cgroup,
+            user_namespace: &namespace,
+            cgroup_view: view.as_deref(),
+        };
         let spec = spec::shell(skeleton).map_err(|error| failed_by(format!("spec: {error}")))?;
         let null = || {
             let opened = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
@@ -243,6 +250,7 @@ impl Shell {
         let creation = Creation {
             dir: &place.dir,
             cgroup: (&place.cgroup, Devices::These(&[])),
+            cpuset: &host.cgroup_parent.join(SHOWN),
             spec: &spec,
             filter: Arc::clone(filter),
             stdio,
@@ -335,5 +343,8 @@ impl Shell {
     pub(super) fn end(self, host: &Host) {
         self.created.kill();
         self.place.clear(host);
+        if let Err(error) = host.hierarchies.unmount_view(&host.cgroup_view()) {
+            log::line(Level::Error, "", format_args!("the view of a shell's cgroup was not detached: {error}"));
+        }
     }
 }

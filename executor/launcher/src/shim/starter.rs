@@ -34,6 +34,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
+use crate::workdir::{self, Within};
 
 /// Longest message of either side.
 const MESSAGE_MAX: usize = FAILURE_MAX + 1024;
@@ -317,18 +318,28 @@ impl Service<'_> {
         let pidfd = process::pidfd(pid).map_err(told("process"))?;
         self.tell(&News::Made { process, pid }, &[pidfd.as_fd()]).map_err(told("shim"))?;
         let _ = socket.send(GO, &[]); // its end is heard
-        match hear(&socket, deadline) {
-            // Its end was closed by a successful execve, or by its death: the wait tells.
-            Ok(None) => Ok(pid),
-            Ok(Some(word)) => {
-                let _ = process::wait_for(pid);
-                Err(StartFailure::decode(&word).1)
-            }
-            Err(late) => {
-                process::kill(pid);
-                let _ = process::wait_for(pid);
-                Err(late)
-            }
+        loop {
+            return match hear(&socket, deadline) {
+                // Its end was closed by a successful execve, or by its death: the wait tells.
+                Ok(None) => Ok(pid),
+                Ok(Some(ref word)) if let Some(dir) = workdir::requested(word) => {
+                    let Target { init, namespaces, .. } = &self.target;
+                    let stage = Some(self.host.stage());
+                    let within =
+                        Within { init: init.as_fd(), is_mapped: namespaces.has_user(), stage: stage.as_deref() };
+                    within.create_and_reply(dir, &socket);
+                    continue;
+                }
+                Ok(Some(word)) => {
+                    let _ = process::wait_for(pid);
+                    Err(StartFailure::decode(&word).1)
+                }
+                Err(late) => {
+                    process::kill(pid);
+                    let _ = process::wait_for(pid);
+                    Err(late)
+                }
+            };
         }
     }
 }

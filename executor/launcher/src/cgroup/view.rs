@@ -1,0 +1,113 @@
+//! The read-only view of a container's cgroup at its /sys/fs/cgroup.
+//!
+//! Programs size themselves by the limits there. On version 1 a shim mounts the container's directory of each hierarchy below
+//! [`crate::host::Host::cgroup_view`] in its own mount namespace, and libcontainer binds the whole into the container:
+//!
+//! ```text
+//! RUN_DIR/cgroup/             tmpfs, read-only, mounted by the launcher and shared by all containers
+//! RUN_DIR/cgroup/v1-memory/   the container's directory of the hierarchy
+//! RUN_DIR/cgroup/memory       link to it, the name that programs use
+//! RUN_DIR/cgroup/v1-cpuset/   that of a container with processors of its own; else an empty cgroup that all others share
+//! ```
+//! libcontainer would take a mount point with the name of a controller for the hierarchy itself: hence the links.
+//!
+//! On version 2 libcontainer mounts the file system in the container's cgroup namespace.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use executor_sys::mount::{Attributes, attach, clone_tree, detach, detached, open_dir, set_attributes};
+use rustix::mount::MountAttrFlags;
+
+use super::Hierarchies;
+use crate::errors::at;
+
+/// Name of the hierarchy of processors. A JVM recognizes no version 1 without it.
+const CPUSET: &str = "cpuset";
+/// Largest size of the file system that holds the mount points.
+const SIZE: &str = "64k";
+
+impl Hierarchies {
+    /// Mount points of the hierarchies, and the names of their controllers.
+    fn views(&self) -> impl Iterator<Item = (&Path, Vec<&str>)> {
+        let (all, cpuset) = match self {
+            Self::V1 { all, cpuset, .. } => (all.as_slice(), cpuset.as_deref()),
+            Self::V2 { .. } => (&[][..], None),
+        };
+        let all = all.iter().map(|one| (&*one.mount, one.controllers.iter().map(String::as_str).collect()));
+        all.chain(cpuset.map(|mount| (mount, vec![CPUSET])))
+    }
+
+    /// Returns true if the view is made by [`Self::mount_view`].
+    pub(crate) fn has_view(&self) -> bool {
+        matches!(self, Self::V1 { .. })
+    }
+
+    /// Mounts the file system with the mount points of views. Called once, by the launcher.
+    ///
+    /// # Errors
+    /// Returns the mount point or name that cannot be made.
+    pub(crate) fn make_view_points(&self, view: &Path) -> io::Result<()> {
+        if !self.has_view() {
+            return Ok(());
+        }
+        let flags =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let points = detached("tmpfs", "cgroup", &[("size", Some(SIZE)), ("mode", Some("755"))], flags)?;
+        attach(points.as_fd(), open_dir(view)?.as_fd()).map_err(|error| at(view, &error))?;
+        for (mount, controllers) in self.views() {
+            let name = mount.file_name().unwrap_or_default();
+            let point = view.join(name);
+            fs::create_dir(&point).map_err(|error| at(&point, &error))?;
+            let joined = Some(controllers.join(",")).filter(|_| controllers.len() > 1);
+            for link in controllers.into_iter().chain(joined.as_deref()) {
+                symlink(name, view.join(link)).map_err(|error| at(&view.join(link), &error))?;
+            }
+        }
+        set_attributes(points.as_fd(), Attributes { read_only: true, ..Attributes::default() })
+    }
+
+    /// Mounts a container's directories in the calling process's own mount namespace. `cpuset` is its cgroup of processors.
+    ///
+    /// # Errors
+    /// Returns the directory that cannot be mounted.
+    pub(crate) fn mount_view(&self, cgroup: &Path, cpuset: &Path, view: &Path) -> io::Result<()> {
+        if !self.has_view() {
+            return Ok(());
+        }
+        // A mount of this process's own, so that one call detaches all of them.
+        let points = open_dir(view).and_then(|points| {
+            let own = clone_tree(points.as_fd(), Path::new(""), false)?;
+            attach(own.as_fd(), points.as_fd())
+        });
+        points.map_err(|error| at(view, &error))?;
+        for (mount, controllers) in self.views() {
+            let is_cpuset = controllers == [CPUSET];
+            let dir = mount.join(if is_cpuset { cpuset } else { cgroup });
+            let tree = match open_dir(&dir) {
+                // The launcher could not make the shared cgroup, and has logged why.
+                Err(error) if is_cpuset && error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened.and_then(|dir| clone_tree(dir.as_fd(), Path::new(""), false)),
+            };
+            let tree = tree.map_err(|error| at(&dir, &error))?;
+            let shown = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
+            set_attributes(tree.as_fd(), shown).map_err(|error| at(&dir, &error))?;
+            let point = view.join(mount.file_name().unwrap_or_default());
+            open_dir(&point)
+                .and_then(|point| attach(tree.as_fd(), point.as_fd()))
+                .map_err(|error| at(&point, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Detaches the mounts of [`Self::mount_view`]. Only a process that makes another container has to.
+    ///
+    /// # Errors
+    /// Returns an error if they were not mounted.
+    pub(crate) fn unmount_view(&self, view: &Path) -> io::Result<()> {
+        if self.has_view() { detach(view) } else { Ok(()) }
+    }
+}

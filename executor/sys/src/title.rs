@@ -1,0 +1,67 @@
+//! The command line of this process, as `/proc/PID/cmdline` shows it.
+//!
+//! A process that is forked and executes nothing has its parent's. The arguments are overwritten in place: `PR_SET_MM` takes
+//! CAP_SYS_RESOURCE.
+
+use std::io;
+use std::sync::OnceLock;
+
+/// Address and length of the arguments, where execve put them.
+static ARGUMENTS: OnceLock<(usize, usize)> = OnceLock::new();
+
+/// Locates the arguments. To be called once, while `/proc` is the host's: forked processes have the same addresses.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn locate() -> io::Result<()> {
+    let stat = crate::kernel_file::read_to_string("/proc/self/stat")?;
+    // Behind the name, which may hold anything, are the fields from the third one on. The addresses are the 48th and 49th.
+    let fields = stat.rsplit(") ").next().unwrap_or_default();
+    let mut addresses = fields.split_ascii_whitespace().skip(45).map(str::parse::<usize>);
+    let (Some(Ok(start)), Some(Ok(end))) = (addresses.next(), addresses.next()) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let _ = ARGUMENTS.set((start, end.saturating_sub(start))); // located already
+    Ok(())
+}
+
+/// Replaces the command line, as far as the arguments have room. Does nothing if they were not located.
+pub fn set(title: &str) {
+    let Some((start, length)) = ARGUMENTS.get().copied().filter(|(start, length)| *start > 0 && *length > 2) else {
+        return;
+    };
+    let shown = &title.as_bytes()[..title.len().min(length - 2)];
+    let arguments: *mut u8 = std::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: The kernel mapped these bytes writable at execve, for the arguments alone, and they stay mapped in this process
+    // and its forks. No reference to them lives: the standard library copies arguments on request.
+    unsafe {
+        std::ptr::write_bytes(arguments, 0, length);
+        std::ptr::copy_nonoverlapping(shown.as_ptr(), arguments, shown.len());
+        // If the last byte is not NUL, the kernel shows the first string alone.
+        arguments.add(length - 1).write(b' ');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_of_fork_is_replaced() {
+        let program = std::env::current_exe().unwrap();
+        let name = "title::tests::replaced_command_line_is_printed";
+        let output = std::process::Command::new(program).args(["--exact", name, "--ignored", "--nocapture"]).output();
+        let output = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert!(output.contains("line=[a title\0]"), "{output:?}");
+    }
+
+    /// Runs in a process of its own, whose arguments no other test reads.
+    #[test]
+    #[ignore = "run by command_line_of_fork_is_replaced"]
+    fn replaced_command_line_is_printed() {
+        set("before it was located");
+        locate().unwrap();
+        set("a title");
+        println!("line=[{}]", std::fs::read_to_string("/proc/self/cmdline").unwrap());
+    }
+}
