@@ -24,7 +24,7 @@ fn seen(world: &World) -> String {
 /// A request that executord refuses leaves no installation. The control is the same install without the limit.
 #[test]
 fn install_with_refused_limit_records_nothing() {
-    let world = World::new("true");
+    let world = World::new(TOOL);
     let bundle = world.bundle(&lamp());
     let pass = format!("pass=@{}", world.path("pass"));
     let install = ["install", "app", "-b", &bundle, "-p", &pass];
