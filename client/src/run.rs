@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use executor_proto::v1::{
     Action, Container, EnvironmentVariable, File, Limits, Network, Outputs, RegistryCredentials, RunAction, RunRequest,
-    RunResponse, SecretArgument,
+    RunResponse, SecretArgument, ValidateRequest, ValidateResponse,
 };
 use prost::Message;
 use tonic::client::Grpc;
@@ -246,6 +246,38 @@ impl Client {
         let made_at = container.created_at.and_then(|at| SystemTime::try_from(at).ok());
         let made_by_this = attempts > 1 && made_at.is_some_and(|at| at >= begun);
         Ok(Started { container, created: created || made_by_this })
+    }
+
+    /// Checks a request for a container, a pod, or a container of a pod that need not exist, over a restart of executord. It has no
+    /// effect. The fields of violations begin with `run.` or `pod.`.
+    ///
+    /// # Errors
+    /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] from an executord without `validate` among the
+    /// features of [`Client::info`].
+    pub async fn validate(&self, request: &Wiped<ValidateRequest>) -> Result<(), Error> {
+        let answer = self.patiently(is_lost, |_| {
+            self.send::<_, ValidateResponse>(request.clone(), "/executor.v1.Executor/Validate")
+        });
+        answer.await.map(drop)
+    }
+
+    /// Checks the request for a container, like [`Client::validate`]. The fields of violations are those of the request.
+    ///
+    /// # Errors
+    /// As [`Client::validate`].
+    pub async fn validate_run(&self, run: &Run) -> Result<(), Error> {
+        let request = Wiped::new(ValidateRequest { run: Some(run.message().clone()), pod: None });
+        self.validate(&request).await.map_err(|error| match error {
+            Error::Refused(mut refusal) => {
+                for violation in &mut refusal.violations {
+                    if let Some(own) = violation.field.strip_prefix("run.") {
+                        violation.field = own.to_owned();
+                    }
+                }
+                Error::Refused(refusal)
+            }
+            other => other,
+        })
     }
 
     /// Sends a message that wipes itself as soon as it is encoded.

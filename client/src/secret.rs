@@ -3,7 +3,7 @@
 use std::fmt;
 
 use executor_proto::v1::{
-    File, GetSecretsResponse, PullImageRequest, RegistryCredentials, RunRequest, UpdateFilesRequest,
+    File, GetSecretsResponse, PullImageRequest, RegistryCredentials, RunRequest, UpdateFilesRequest, ValidateRequest,
 };
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType};
@@ -92,6 +92,12 @@ impl Wipe for RunRequest {
             run.args.zeroize();
         });
         self.for_each_url(|url| url.zeroize());
+    }
+}
+
+impl Wipe for ValidateRequest {
+    fn wipe(&mut self) {
+        self.run.iter_mut().for_each(Wipe::wipe);
     }
 }
 

@@ -53,6 +53,12 @@ fn exit_statuses_are_the_process_s() {
         assert_eq!((ran.status, ran.stdout.as_str()), (125, ""), "{ran:?}");
         assert!(ran.stderr.contains(words), "{words:?} is not in {}", ran.stderr);
     }
+    let dry = |options: &[&str]| run_sh(&daemon, &[&["--dry-run", "--id", "dry"], options].concat(), "true");
+    let ran = dry(&["--memory", "1K"]);
+    assert!(ran.status == 125 && ran.stderr.contains("--memory: "), "{ran:?}");
+    let ran = dry(&["--file", "a=@env:HOME"]);
+    assert!(ran.status == 0 && ran.stderr.contains("nothing was started"), "{ran:?}");
+    assert_eq!(daemon.api.ids().len(), 0);
     let nobody = run(Path::new("/run/no-such.sock"), &["info"]);
     assert!(nobody.status == 125 && nobody.stderr.contains("/run/no-such.sock"), "{nobody:?}");
     daemon.wait_until_back_at(&before);

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use integration::api::pid;
-use integration::daemon::Daemon;
+use integration::daemon::{Daemon, Setup};
 use integration::guide::{Guide, GuideShell};
 use integration::request::{RequestBuilder, program};
+use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, socket};
 use serde_json::Value;
 
@@ -66,14 +67,19 @@ fn a_python_client_reads_its_secrets() {
     assert_eq!(told["refused"], "UNAUTHENTICATED");
 }
 
-/// The commands of docs/guides/python.md work as it says.
+/// The commands of docs/guides/python.md work as it says, with the configuration of the package.
 #[test]
 fn the_guide_works_as_it_says() {
-    let daemon = Daemon::start();
+    let rootfs = Rootfs::busybox();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let packaged = std::fs::read_to_string(repository.join("packaging/debian/executor.toml")).unwrap();
+    let directories = rootfs.path().parent().unwrap().display().to_string();
+    let config = packaged.replace("[\"/srv/rootfs\"]", &format!("[{directories:?}]"));
+    assert_ne!(config, packaged, "the directory of root file systems");
+    let daemon = Setup::default().config(&config).start();
     let dir = tempfile::tempdir().unwrap();
     let guide = Guide::read("docs/guides/python.md");
     assert!(guide.commands() > 2, "there is something to be tried");
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     std::os::unix::fs::symlink(repository.join("proto"), dir.path().join("proto")).unwrap();
     let python = interpreter();
     let path = std::env::var_os("PATH").unwrap();
@@ -81,6 +87,10 @@ fn the_guide_works_as_it_says() {
     let path = std::env::join_paths(path).unwrap();
     guide.run(&GuideShell {
         dir: dir.path().into(),
-        env: vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("PATH", path)],
+        env: vec![
+            ("EXECUTOR_SOCKET", daemon.socket().into()),
+            ("EXECUTOR_ROOTFS", rootfs.reference().into()),
+            ("PATH", path),
+        ],
     });
 }

@@ -196,7 +196,7 @@ fn every_file_names_its_package_in_other_languages() {
         let options = file.options.clone().unwrap_or_default();
         assert_eq!(
             (options.go_package(), options.java_package(), options.csharp_namespace()),
-            ("executor/v1;executorv1", "executor.v1", "Executor.V1"),
+            ("executor.internal/proto/executor/v1;executorv1", "executor.v1", "Executor.V1"),
             "{}",
             file.name()
         );

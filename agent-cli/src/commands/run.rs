@@ -42,6 +42,7 @@ use crate::logs::{Form, Printer};
 use crate::request::Request;
 use crate::session::Session;
 use crate::source::Flag;
+use crate::status::Doing as _;
 use crate::stay::{Attached, GRACE_WITHOUT_READER, Pressed, Streams, create, left_behind};
 use crate::text::plain;
 use crate::view::json;
@@ -56,6 +57,8 @@ pub(crate) struct Prepared {
     request: Request,
     delivery: Option<Delivery>,
     ending: AtTheEnd,
+    /// The request is checked only.
+    is_dry: bool,
 }
 
 impl RunArgs {
@@ -72,6 +75,7 @@ impl RunArgs {
 
     /// Reads what the flags name. `can_stay`: a container that is kept outlives this command.
     pub(super) fn prepare(mut self, can_stay: bool) -> Result<Prepared, Failure> {
+        let is_dry = self.dry_run;
         let fetch_to = self.outputs.output_to.take();
         let sources = [&self.files, &self.public_files, &self.secret_env, &self.secret_args];
         self.streams.check(self.detach, sources.into_iter().flatten())?;
@@ -91,7 +95,7 @@ impl RunArgs {
         if let (Some(to), Some(outputs)) = (&ending.fetch_to, request.outputs()) {
             cp::check_destination(outputs, to)?;
         }
-        Ok(Prepared { request, delivery, ending })
+        Ok(Prepared { request, delivery, ending, is_dry })
     }
 }
 
@@ -108,7 +112,7 @@ struct AtTheEnd {
 }
 
 pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut Interrupts) -> Result<u8, Failure> {
-    let Prepared { mut request, delivery, ending } = prepared;
+    let Prepared { mut request, delivery, ending, is_dry } = prepared;
     bindings::deliver(session, &mut request, delivery, interrupts).await?;
     tokio::select! {
         prepared = volumes::prepare(session, &mut request) => prepared?,
@@ -116,6 +120,19 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     }
     tokio::select! {
         prepared = host_options::prepare(session, &mut request) => prepared?,
+        signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
+    }
+    if is_dry {
+        let validated = async { session.client.validate_run(request.run()).await.doing("run --dry-run") };
+        tokio::select! {
+            validated = validated => validated?,
+            signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
+        }
+        session.output.note("executord accepts the request; nothing was started");
+        return Ok(0);
+    }
+    tokio::select! {
+        fetched = volumes::fetch(session, &request) => fetched?,
         signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
     }
     if let Some((image, always)) = request.to_pull() {

@@ -104,6 +104,8 @@ reasons! {
     NotUtf8 = "NOT_UTF8",
     /// A number or a name that is none of those that are known.
     UnknownValue = "UNKNOWN_VALUE",
+    /// A field that this executord does not know, in a call that asks for strictness.
+    UnknownField = "UNKNOWN_FIELD",
     /// A number, a size or a time outside of its range.
     OutOfRange = "OUT_OF_RANGE",
     /// A text with too many bytes.

@@ -1,4 +1,4 @@
-//! Access control: a table of methods and the callers that may use them. Methods that are not in it are denied.
+//! Access control: a table of methods and the callers that may use them. Methods that are not in it are not served.
 //!
 //! Local clients are judged by the credentials that the kernel tells (`Socket`), those over the network by their
 //! certificates (`callers`) and the rules in force (`rules`).
@@ -26,8 +26,9 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 40] = [
+const TABLE: [(&str, Callers); 41] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
+    ("/executor.v1.Executor/Validate", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
     ("/executor.v1.Executor/List", Callers::Operators),
     ("/executor.v1.Executor/Wait", Callers::Operators),
@@ -176,6 +177,13 @@ impl fmt::Display for Client {
     }
 }
 
+/// Makes the problem of a method that is not served. The method is not repeated: a client can put any bytes there.
+fn unknown_method(caller: impl fmt::Display) -> Problem {
+    let version = executor_secrets::VERSION;
+    let why = format!("{caller} called a method that executord {version} does not serve: see `features` of Info");
+    Problem::new(Kind::Unimplemented, why)
+}
+
 /// True for a method that is served.
 fn is_served(path: &str) -> bool {
     TABLE.iter().any(|(name, _)| *name == path)
@@ -198,7 +206,10 @@ impl Socket {
         match self {
             Self::Main(access) => access.check(method, peer),
             Self::Runtime if TABLE.contains(&(method, Callers::TokenHolders)) => Ok(()),
-            Self::Runtime => Err(Problem::new(Kind::Denied, "this socket serves executor.v1.Executor/GetSecrets only")),
+            Self::Runtime => {
+                let kind = if is_served(method) { Kind::Denied } else { Kind::Unimplemented };
+                Err(Problem::new(kind, "this socket serves executor.v1.Executor/GetSecrets only"))
+            }
         }
     }
 }
@@ -221,6 +232,7 @@ impl Access {
                 ))
             }
             // The method is not repeated: a client can put any bytes there.
+            None if self.is_operator(peer) => Err(unknown_method(format_args!("uid {}", peer.uid))),
             None => denied(format!("uid {} called a method that this socket does not serve", peer.uid)),
         }
     }
@@ -255,10 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_table_is_closed_to_root() {
+    fn unknown_method_is_unimplemented_for_operators() {
         let access = Access { own_uid: Some(0), group: None };
         for method in ["/executor.v1.Executor/Destroy", "/", "", "/executor.v1.Executor/run"] {
-            assert!(access.check(method, &peer(0, 0, &[])).is_err(), "{method}");
+            let check = |uid| access.check(method, &peer(uid, uid, &[])).unwrap_err().kind;
+            assert_eq!((check(0), check(8)), (Kind::Unimplemented, Kind::Denied), "{method}");
+            let runtime = Socket::Runtime.check(method, &peer(8, 8, &[])).unwrap_err();
+            assert_eq!(runtime.kind, Kind::Unimplemented, "{method}");
         }
     }
 
@@ -291,6 +306,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 36);
+        assert_eq!(methods, 37);
     }
 }

@@ -5,8 +5,11 @@
 //! is taken; the id and the capacity are taken together; from there on a task of its own goes on, even if the caller
 //! goes away.
 
+mod dry_run;
+
 use std::sync::Arc;
 
+pub(crate) use dry_run::validate as dry_run;
 use executor_core::ident::ContainerId;
 use executor_core::image::ImageReference;
 use executor_core::lifecycle::State;
@@ -84,24 +87,9 @@ async fn admit(
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
-    let image = images::reference(request)?;
-    let identity = certify::of_request(&node.config.identity, request);
     let pod = pod_of(node, request)?;
     let pod = pod.as_deref();
-    // Of a request with an image all but the image's own part is validated before anything is fetched.
-    let plan = match &image {
-        None => plan_with_image(request, pod, &node.config.policy, None),
-        Some(reference) => plan_without_image(request, pod, &node.config.policy)
-            .map_err(|problem| denied_image(problem, reference, node)),
-    };
-    let referred = references::of_request(node, request, client);
-    let plan = plan_with(plan, referred.problem());
-    let (identity, problem) = match identity {
-        Ok(identity) => (identity, None),
-        Err(found) => (None, Some(Problem::invalid(found))),
-    };
-    let mut plan = plan_with(plan, problem)?;
-    Node::check_id(&plan.id)?;
+    let Judged { mut plan, image, referred, identity } = judge(node, request, pod, client)?;
     let used = node.registry.get(&plan.id);
     let key = tag_key(node).await?;
     let tag = match &identity {
@@ -160,6 +148,40 @@ async fn admit(
     // From here on the container itself keeps its images in use.
     drop(resolved);
     launched
+}
+
+/// A request that passed the checks for which nothing is fetched and nothing is taken.
+struct Judged {
+    plan: Plan,
+    image: Option<ImageReference>,
+    referred: references::Collected,
+    identity: Option<certify::Asked>,
+}
+
+/// Makes all checks of a request for which nothing is fetched and nothing is taken.
+fn judge(
+    node: &Node,
+    request: &mut v1::RunRequest,
+    pod: Option<&Plan>,
+    client: Option<&Client>,
+) -> Result<Judged, Problem> {
+    let image = images::reference(request)?;
+    let identity = certify::of_request(&node.config.identity, request);
+    // Of a request with an image all but the image's own part is validated before anything is fetched.
+    let plan = match &image {
+        None => plan_with_image(request, pod, &node.config.policy, None),
+        Some(reference) => plan_without_image(request, pod, &node.config.policy)
+            .map_err(|problem| denied_image(problem, reference, node)),
+    };
+    let referred = references::of_request(node, request, client);
+    let plan = plan_with(plan, referred.problem());
+    let (identity, problem) = match identity {
+        Ok(identity) => (identity, None),
+        Err(found) => (None, Some(Problem::invalid(found))),
+    };
+    let plan = plan_with(plan, problem)?;
+    Node::check_id(&plan.id)?;
+    Ok(Judged { plan, image, referred, identity })
 }
 
 /// Makes a pod, and starts the task that drives it.

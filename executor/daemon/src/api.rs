@@ -105,6 +105,12 @@ impl Executor for Service {
         Ok(Response::new(v1::RunResponse { container: Some(convert::container(&facts)), created }))
     }
 
+    async fn validate(&self, request: Request<v1::ValidateRequest>) -> Result<Response<v1::ValidateResponse>, Status> {
+        let client = request.extensions().get::<Client>().cloned();
+        admit::dry_run(&self.node, request.into_inner(), client.as_ref())?;
+        Ok(Response::new(v1::ValidateResponse {}))
+    }
+
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
         let container = containers::get(&self.node, &request.into_inner().id)?;
         Ok(Response::new(v1::GetResponse { container: Some(container) }))

@@ -2,11 +2,13 @@
 //!
 //! State changes go in; events come out to every follower, from any point that is still kept. The number of an event
 //! (its cursor) never repeats, over restarts and crashes too: numbers are reserved in the ledger in blocks, before they
-//! are given out, and a start after a crash begins behind the block. A follower sees the jump as a gap, because events
-//! just before the crash may not have reached the disk.
+//! are given out. A start after a crash goes on without a hole if the ledger has the last event that was given out (the module
+//! `last`), and begins behind the block otherwise: a follower sees the jump as a gap, because events are lost.
 
+mod last;
 mod ring;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use executor_core::ident::ContainerId;
@@ -18,6 +20,7 @@ use crate::events::{Event, EventKind, KeptEvents};
 use crate::facts::End;
 use crate::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};
 use crate::locked;
+use last::LastCursor;
 use ring::Ring;
 
 /// The log.
@@ -31,6 +34,7 @@ pub struct EventLog {
 #[derive(Debug)]
 struct Inner {
     ring: Ring,
+    last: LastCursor,
     next: u64,
     reserved: u64,
     closed: bool,
@@ -65,11 +69,14 @@ struct About {
 }
 
 impl EventLog {
-    /// Continues the log of the ledger. Keeps at most `most` events.
-    pub fn new(kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
-        let newest = watch::Sender::new(kept.next.saturating_sub(1));
-        let ring = Ring::new(kept.events, most);
-        let inner = Mutex::new(Inner { ring, next: kept.next.max(1), reserved: kept.reserved, closed: false });
+    /// Continues the log of the ledger in `dir`, in a boot, with the number of this daemon on the ledger. Keeps at most `most` events.
+    pub fn open(dir: &Path, boot_id: &str, start: u64, kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
+        let KeptEvents { events, next, reserved } = kept;
+        // While the ledger cannot reserve cursors, the numbers of the last daemon are not known to be free after the next boot.
+        let start = if ledger.trouble().is_none() { start } else { 0 };
+        let (last, next) = LastCursor::open(dir, boot_id, start, events.last().map(|event| event.cursor), next.max(1));
+        let newest = watch::Sender::new(next - 1);
+        let inner = Mutex::new(Inner { ring: Ring::new(events, most), last, next, reserved, closed: false });
         Self { inner, newest, ledger }
     }
 
@@ -120,6 +127,7 @@ impl EventLog {
         }
         let cursor = inner.next;
         inner.next += 1;
+        inner.last.set(cursor);
         let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end, step, restarts });
         inner.ring.push(Arc::clone(&event));
         // Early enough that the reservation is on disk long before its first number is used.
@@ -181,9 +189,9 @@ impl Position {
 mod tests {
     use super::*;
 
-    fn log(dir: &std::path::Path, most: usize) -> EventLog {
+    fn log(dir: &Path, most: usize) -> EventLog {
         let (ledger, loaded) = Ledger::open(dir).unwrap();
-        EventLog::new(loaded.events, Arc::new(ledger), most)
+        EventLog::open(dir, "boot", loaded.starts, loaded.events, Arc::new(ledger), most)
     }
 
     fn add(log: &EventLog, id: &str) {

@@ -32,6 +32,8 @@ pub enum Kind {
     Unauthenticated,
     /// The caller is not permitted.
     Denied,
+    /// The method is not served.
+    Unimplemented,
     /// Not possible now; the same request may succeed later.
     Unavailable,
     /// An internal error.

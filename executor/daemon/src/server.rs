@@ -502,6 +502,10 @@ fn call(
             }
             return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false, timer));
         }
+        let is_strict = match call.is_strict() {
+            Ok(is_strict) => is_strict,
+            Err(problem) => return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false, timer)),
+        };
         let permit = match budget.reserve(&call.request.path).await {
             Ok(permit) => permit,
             Err(why) => {
@@ -511,7 +515,8 @@ fn call(
         let secrets = call.request.path == GET_SECRETS;
         let is_stream = access::is_stream(&call.request.path);
         let of_executor = call.request.path.starts_with(EXECUTOR);
-        let (mut request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
+        let (mut request, answering) =
+            call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX }, is_strict);
         request.extensions_mut().insert(client);
         let Ok(response) = routes.call(request).await;
         Ok(match is_stream {

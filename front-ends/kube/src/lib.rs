@@ -13,6 +13,7 @@
 pub mod config;
 pub mod docker;
 mod environment;
+mod fields;
 pub mod job;
 mod located;
 pub mod lower;

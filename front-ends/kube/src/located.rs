@@ -67,7 +67,7 @@ pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
             Ok(parsed) => parsed,
             Err(error) => {
                 let place = Arc::new(Node { value: Value::Null, place: error.place });
-                report.refuse(&blank(place), "", "P2", format!("column {}: {error}", error.place.column));
+                report.refuse(&blank(place), "", "P2", error.to_string());
                 continue;
             }
         };

@@ -267,6 +267,8 @@ impl<'a> Lowering<'a> {
             deadline: deadline.map(Duration::from_secs),
             job: self.workload.job.clone(),
             digest,
+            origin: self.workload.origin.clone(),
+            template: self.workload.kind.template_path(),
         }
     }
 

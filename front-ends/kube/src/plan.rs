@@ -9,6 +9,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::job::{CronSpec, JobRun};
+use crate::report::Origin;
 use crate::workload::{Kind, Update};
 
 /// Label with the name of the play, on pods and containers.
@@ -116,6 +117,8 @@ pub struct Member {
     pub pre_stop: Option<Hook>,
     /// The image's user may not be root (P44).
     pub non_root: bool,
+    /// Path of the container in its object.
+    pub path: String,
 }
 
 /// A pod.
@@ -145,6 +148,10 @@ pub struct PodPlan {
     pub job: Option<JobRun>,
     /// Digest of everything but secrets and rotating files, in hexadecimal: another one is another pod.
     pub digest: String,
+    /// Place that the pod comes from.
+    pub origin: Origin,
+    /// Path of the pod's template in its object; empty for a Pod.
+    pub template: &'static str,
 }
 
 /// A CronJob: not run by a play, but by the timer that is generated of it.

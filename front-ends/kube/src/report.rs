@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use executor_yaml::{Node, Place};
+use executor_yaml::{Node, Place, Value};
 
 /// Largest number of violations, and of warnings, that are kept.
 pub const KEPT_MAX: usize = 200;
@@ -31,6 +31,12 @@ impl Origin {
         self.root.place_of(&self.full(path))
     }
 
+    /// Index of the item of a list whose text under a key is `text`.
+    pub(crate) fn item(&self, list: &str, key: &str, text: &str) -> Option<usize> {
+        let Value::List(items) = &self.root.at(&self.full(list))?.value else { return None };
+        items.iter().position(|item| item.get(key).and_then(Node::text) == Some(text))
+    }
+
     fn full(&self, path: &str) -> String {
         match (self.base.is_empty(), path.is_empty()) {
             (true, _) => path.to_owned(),
@@ -40,9 +46,9 @@ impl Origin {
     }
 
     fn violation(&self, path: String, rule: &'static str, message: String) -> Violation {
-        let line = self.place(&path).line;
+        let Place { line, column } = self.place(&path);
         let (file, object) = (self.file.to_string(), self.object.clone());
-        Violation { file, document: self.document, line, object, path, rule, message }
+        Violation { file, document: self.document, line, column, object, path, rule, message }
     }
 }
 
@@ -55,6 +61,8 @@ pub struct Violation {
     pub document: usize,
     /// Line in the file, from 1.
     pub line: usize,
+    /// Column in the line, from 1.
+    pub column: usize,
     /// `Pod default/web`; empty where the document is no object.
     pub object: String,
     /// Path of the field; empty for the whole object.
@@ -67,7 +75,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{} (document {}", self.file, self.line, self.document)?;
+        write!(f, "{}:{}:{} (document {}", self.file, self.line, self.column, self.document)?;
         if !self.object.is_empty() {
             write!(f, ", {}", self.object)?;
         }

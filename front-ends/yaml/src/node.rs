@@ -89,6 +89,15 @@ impl Node {
         }
     }
 
+    /// Node at a path as faults have it (`spec.containers[0].name`).
+    pub fn at(&self, path: &str) -> Option<&Self> {
+        steps(path).into_iter().try_fold(self, |node, step| match (step, &node.value) {
+            (Step::Name(name), Value::Map(_)) => node.get(name),
+            (Step::Index(index), Value::List(list)) => list.get(index),
+            _ => None,
+        })
+    }
+
     /// Place of a path as faults have it (`spec.containers[0].name`), or of the deepest node on the way.
     pub fn place_of(&self, path: &str) -> Place {
         let mut node = self;

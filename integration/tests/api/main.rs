@@ -10,4 +10,5 @@ mod listing;
 mod log_limits;
 mod logs;
 mod services;
+mod validate;
 mod violations;

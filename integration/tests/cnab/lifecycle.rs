@@ -21,6 +21,21 @@ fn seen(world: &World) -> String {
     outputs["value"].as_str().expect("text").to_owned()
 }
 
+/// A request that executord refuses leaves no installation. The control is the same install without the limit.
+#[test]
+fn install_with_refused_limit_records_nothing() {
+    let world = World::new(TOOL);
+    let bundle = world.bundle(&lamp());
+    let pass = format!("pass=@{}", world.path("pass"));
+    let install = ["install", "app", "-b", &bundle, "-p", &pass];
+    let ran = world.act(&[&install[..], &["--memory", "1K"]].concat());
+    assert!(ran.status == 125 && ran.stderr.contains("--memory: "), "{ran:?}");
+    assert_ne!(world.cnab(&["show", "app"]).status, 0);
+    assert!(world.containers().is_empty());
+    world.acts(&install);
+    assert_eq!(world.cnab(&["show", "app"]).status, 0);
+}
+
 /// A bundle's life follows rules 3, 4, 7, 8, 12, 15, 40 and 43 to 47 (docs/guides/cnab-rules.md): an install, two
 /// upgrades and an uninstall make four revisions, a status makes none; and after each step no credential is in any
 /// file.

@@ -163,6 +163,66 @@ fn what_is_wrong_is_told_before_anything_runs() {
     assert_eq!(world.containers().len(), 0);
 }
 
+/// P1: what only executord can refuse is reported with file, line and column, and nothing was started. The last file is the control.
+#[test]
+fn refusals_of_executord_precede_every_start() {
+    let world = World::new();
+    let pods = || world.told(&["ps"]).as_array().unwrap().len();
+    let good = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\nspec:\n  containers:\n  - {name: a, image: 'example.com/box:1', command: [sleep, '100000']}\n";
+    let bad = |spec: &str, container: &str| {
+        format!(
+            "{good}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bad}}\nspec:\n{spec}  containers:\n  - name: first\n    image: example.com/box:1\n    command: [sleep, '100000']\n  - name: second\n    image: example.com/box:1\n    command: [sleep, '100000']\n{container}"
+        )
+    };
+    for (text, places) in [
+        (
+            bad("", "    resources:\n      limits:\n        memory: 128m\n"),
+            &["21:9 (document 2, Pod default/bad): spec.containers[1].resources.limits.memory: "][..],
+        ),
+        (
+            bad("", "    resources: {limits: {memory: 100Ti}}\n"),
+            &["19:26 (document 2, Pod default/bad): spec.containers[1].resources.limits.memory: "],
+        ),
+        (
+            bad("  dnsConfig:\n    searches: [\"A B\"]\n", ""),
+            &["13:16 (document 2, Pod default/bad): spec.dnsConfig.searches[0]: "],
+        ),
+        (
+            bad(
+                "  securityContext:\n    sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}, {name: kernel.panic, value: '1'}]\n",
+                "",
+            ),
+            &["13:60 (document 2, Pod default/bad): spec.securityContext.sysctls[1]: "],
+        ),
+        (
+            bad(
+                "  volumes: [{name: work, emptyDir: {}}]\n",
+                "    volumeMounts:\n    - {name: work, mountPath: /x}\n    - {name: work, mountPath: /proc/sys}\n",
+            ),
+            &["22:7 (document 2, Pod default/bad): spec.containers[1].volumeMounts[1]: "],
+        ),
+        // All at once, of a pod and of its containers.
+        (
+            bad("  dnsConfig:\n    searches: [\"A B\"]\n", "    resources: {limits: {memory: 128m}}\n"),
+            &["13:16 (", "21:26 ("],
+        ),
+    ] {
+        let path = world.write("refused.yaml", &text);
+        for command in ["play", "diff"] {
+            let ran = world.play(&[command, &path]);
+            assert_eq!(ran.status, 125, "{ran:?}");
+            for place in places {
+                assert!(ran.stderr.contains(&format!("{path}:{place}")), "{place}: {}", ran.stderr);
+            }
+            assert!(ran.stderr.contains("executord refuses it: "), "{ran:?}");
+        }
+        assert_eq!((world.containers().len(), pods()), (0, 0), "{text}");
+    }
+    let path = world.write("refused.yaml", &bad("", ""));
+    world.plays(&path);
+    assert_eq!((world.containers().len(), pods()), (3, 2));
+}
+
 /// P61: pods of a Deployment are replaced one after the other, and what is in no file any more is removed.
 #[test]
 fn deployments_and_what_is_no_longer_there() {

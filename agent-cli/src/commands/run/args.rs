@@ -66,6 +66,12 @@ pub(crate) struct RunArgs {
     /// Reservation to run the container with (`agent-cli reserve`), whose id it gets; refused where that has expired
     #[arg(long, value_name = "ID", conflicts_with = "id", help_heading = "Container")]
     pub(crate) reservation: Option<String>,
+    /// Have executord check the request, and start nothing
+    ///
+    /// Every field, the node's policy and its total capacity are checked. The image is not fetched: its own faults, and a program
+    /// that is not in it, are found by a run.
+    #[arg(long, help_heading = "Container")]
+    pub(crate) dry_run: bool,
     /// Print the id and leave the container running
     #[arg(long, short, help_heading = "Container")]
     pub(crate) detach: bool,

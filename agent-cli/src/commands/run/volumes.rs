@@ -65,6 +65,11 @@ pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<
             by_name(volume, &known).map_err(Failure::Usage)?;
         }
     }
+    Ok(())
+}
+
+/// Fetches the images of volumes.
+pub(super) async fn fetch(session: &Session, request: &Request) -> Result<(), Failure> {
     for (image, always) in request.volumes_to_pull() {
         if request.on_disk().is_none() {
             fetch_first(session, image, always).await?;

@@ -30,6 +30,8 @@ pub(crate) struct Info {
     apparmor_profiles: Vec<String>,
     shells: Option<Shells>,
     secret_providers: Vec<SecretProvider>,
+    /// Names of what this executord can do.
+    features: Vec<String>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
     /// Held by containers and reservations.
@@ -138,6 +140,7 @@ impl Info {
                 missed: shells.missed,
             }),
             secret_providers: info.secret_providers.iter().map(SecretProvider::from).collect(),
+            features: info.features.clone(),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
             allocated: info.allocated.map(capacity),

@@ -88,6 +88,10 @@ impl Executor for Service {
         Ok(Response::new(RunResponse { container: Some(self.0.get(&id)?), created: true }))
     }
 
+    async fn validate(&self, _: Request<ValidateRequest>) -> Result<Response<ValidateResponse>, Status> {
+        Err(Status::unimplemented("an executord of before"))
+    }
+
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
         Ok(Response::new(GetResponse { container: Some(self.0.get(&request.into_inner().id)?) }))
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::callers::{Callers, Identity, Named};
-use super::{Client, TABLE};
+use super::{Client, TABLE, unknown_method};
 use crate::problem::{Kind, Problem};
 
 /// Maximum number of supplementary groups that are recorded of a requester.
@@ -103,7 +103,9 @@ impl Caller {
         }
         let why = match TABLE.iter().find(|(name, _)| *name == method) {
             Some((name, _)) => format!("the caller ({self}) may not call {name}: no entry of [[callers]] allows it"),
-            // The method is not repeated: a client can put any bytes there.
+            None if self.rules.current().callers.methods(&self.identity).is_some() => {
+                return Err(unknown_method(format_args!("the caller ({self})")));
+            }
             None => format!("the caller ({self}) called a method that is not served"),
         };
         Err(Problem::new(Kind::Denied, why))
@@ -274,7 +276,9 @@ mod tests {
         rules.replace(of_callers(vec![entry("rep", &[get])]));
         assert!(caller.check(get).is_ok() && caller.check(stop).is_err());
         assert!(caller.check_permission().unwrap_err().contains(stop));
+        assert_eq!(caller.check("/executor.v1.Executor/Newer").unwrap_err().kind, Kind::Unimplemented);
         rules.replace(of_callers(vec![entry("x", &[get])]));
+        assert_eq!(caller.check("/executor.v1.Executor/Newer").unwrap_err().kind, Kind::Denied);
         assert!(caller.check(get).is_err() && changes.has_changed().unwrap());
         assert!(caller.check_permission().unwrap_err().contains("no entry of [[callers]] matches"));
         assert!(Caller::new(rep(), &rules).is_none());

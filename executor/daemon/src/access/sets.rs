@@ -58,8 +58,9 @@ const READ: [&str; 17] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-const RUN: [&str; 17] = [
+const RUN: [&str; 18] = [
     "/executor.v1.Executor/Run",
+    "/executor.v1.Executor/Validate",
     "/executor.v1.Executor/Stop",
     "/executor.v1.Executor/Signal",
     "/executor.v1.Executor/Delete",

@@ -60,9 +60,25 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         shells,
         health: Some(health(node)),
         quarantined,
+        features: FEATURES.iter().map(ToString::to_string).collect(),
         secret_providers: node.providers.statuses().into_iter().map(convert::secret_provider).collect(),
     }
 }
+
+/// Names of what this version can do, sorted. They are described at `InfoResponse.features` and never removed.
+const FEATURES: [&str; 11] = [
+    "actions",
+    "attach",
+    "egress-rules",
+    "exact-event-gaps",
+    "identity",
+    "pods",
+    "reservations",
+    "restarts",
+    "secret-references",
+    "strict-fields",
+    "validate",
+];
 
 /// Makes the message of the cell's health.
 pub(super) fn health(node: &Node) -> v1::Health {
@@ -93,5 +109,19 @@ fn image_policy(policy: &ImagePolicy, signatures: &SignaturePolicy) -> v1::Image
         allow_import: policy.may_import().is_ok(),
         allow_archives: policy.may_read_archives("").is_ok(),
         signed: signed.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FEATURES;
+
+    #[test]
+    fn every_feature_is_sorted_and_documented() {
+        let reference = include_str!("../../../../docs/api.md");
+        assert!(FEATURES.is_sorted());
+        for feature in FEATURES {
+            assert!(reference.contains(&format!("`{feature}`: ")), "{feature}");
+        }
     }
 }

@@ -19,11 +19,14 @@ use super::conversation::Conversation;
 use super::hpack;
 use super::weight::Weigher;
 use crate::metrics::calls::CallTimer;
+use crate::problem::{Kind, Problem};
 
 /// Bytes for the library in place of an answer's.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Bytes of the prefix that gRPC puts before a message: a flag, and a length of four bytes.
 const PREFIX: usize = 5;
+/// Metadata by which a client wants requests with unknown fields refused.
+const STRICT_FIELDS: &str = "executor-strict-fields";
 /// A message without content.
 const EMPTY: Bytes = Bytes::from_static(&[0; PREFIX]);
 
@@ -44,11 +47,24 @@ impl Call {
         Some(Self { calls: calls.clone(), id, request, body: shadow.into_body() })
     }
 
+    /// Returns true if the client wants unknown fields refused.
+    ///
+    /// # Errors
+    /// Returns a problem if the value is neither `true` nor `false`.
+    pub(crate) fn is_strict(&self) -> Result<bool, Problem> {
+        let mut values = self.request.fields.get_all(STRICT_FIELDS).iter();
+        match (values.next().map(|value| value.as_bytes()), values.next()) {
+            (None | Some(b"false"), None) => Ok(false),
+            (Some(b"true"), None) => Ok(true),
+            _ => Err(Problem::new(Kind::Invalid, format!("metadata {STRICT_FIELDS}: must be `true` or `false`, once"))),
+        }
+    }
+
     /// Returns the request, whose messages have at most `most` bytes, and the responder for its answer.
-    pub(crate) fn open(self, most: usize) -> (http::Request<RequestBody>, Responder) {
+    pub(crate) fn open(self, most: usize, is_strict: bool) -> (http::Request<RequestBody>, Responder) {
         let Self { calls, id, request: Request { method, path, fields, .. }, body } = self;
         let conversation = Conversation::new(&path);
-        let weigher = Weigher::of(&path);
+        let weigher = Weigher::of(&path).strict(is_strict);
         let body = RequestBody {
             body,
             calls: calls.clone(),

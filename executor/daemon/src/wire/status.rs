@@ -25,6 +25,7 @@ impl From<Problem> for Status {
             Kind::Corrupt => Code::DataLoss,
             Kind::Unauthenticated => Code::Unauthenticated,
             Kind::Denied => Code::PermissionDenied,
+            Kind::Unimplemented => Code::Unimplemented,
             Kind::Unavailable => Code::Unavailable,
             Kind::Internal => Code::Internal,
         };

@@ -3,9 +3,9 @@
 //! An empty message has two bytes on the wire and some hundred in memory, and messages are nested: 1.9 MB of empty
 //! actions take 736 MB. So the bytes are walked first, by the interface's own description, without any allocation but a
 //! stack of positions. The walk finds strings that are not UTF-8, too: the decoder would refuse the first of them
-//! without its field, as an internal error.
+//! without its field, as an internal error. With [`Weigher::strict`] it also finds unknown fields, which the decoder drops.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use executor_core::validate::{Violation, ViolationReason};
@@ -26,8 +26,8 @@ const GROWTH: usize = 2;
 const POINTED: usize = 24;
 /// Bytes of a field of any other kind.
 const SCALAR: usize = 8;
-/// Most violations for strings that are not UTF-8; more do not fit into an answer.
-const NOT_UTF8_MAX: usize = 100;
+/// Most violations that the walk reports; more do not fit into an answer.
+const FOUND_MAX: usize = 100;
 /// Longest key of a map in the name of a field, in characters.
 const KEY_SHOWN: usize = 80;
 
@@ -38,6 +38,8 @@ struct Shape {
     size: usize,
     /// Fields by number: messages, strings and bytes.
     fields: HashMap<u64, Field>,
+    /// Numbers of all fields.
+    known: HashSet<u64>,
     /// True of an entry of a map: a key and a value.
     is_entry: bool,
 }
@@ -68,24 +70,34 @@ static SHAPES: LazyLock<Shapes> = LazyLock::new(|| Shapes::of(executor_proto::FI
 
 /// Estimates the memory of a method's requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Weigher(Option<usize>);
+pub(super) struct Weigher {
+    root: Option<usize>,
+    /// True if unknown fields are refused.
+    is_strict: bool,
+}
 
 impl Weigher {
     /// Makes the weigher of a method. Requests of other interfaces (health, reflection) are always cheap.
     pub(super) fn of(method: &str) -> Self {
-        Self(SHAPES.methods.get(method).copied())
+        Self { root: SHAPES.methods.get(method).copied(), is_strict: false }
+    }
+
+    /// Refuses unknown fields, too, if `is_strict`.
+    pub(super) fn strict(self, is_strict: bool) -> Self {
+        Self { is_strict, ..self }
     }
 
     /// Checks a message.
     ///
     /// # Errors
-    /// The message would take too much memory, or has strings that are not UTF-8.
+    /// Returns an error if the message would take too much memory, has strings that are not UTF-8, or has unknown fields and the
+    /// weigher is strict.
     pub(super) fn check(self, message: &[u8]) -> Result<(), Status> {
-        let Some(root) = self.0 else { return Ok(()) };
+        let Some(root) = self.root else { return Ok(()) };
         let most = message.len().saturating_mul(4).saturating_add(DECODED_MAX);
         let mut cost = SHAPES.types[root].size;
         let mut places = vec![(root, message, 0)];
-        let mut all_utf8 = true;
+        let (mut all_utf8, mut all_known) = (true, true);
         while let Some((shape, rest, _)) = places.last_mut() {
             let Some((number, kind)) = key(rest) else {
                 // The end, or a malformed message, which the decoder refuses.
@@ -100,6 +112,7 @@ impl Weigher {
                 _ => Some(&[][..]), // groups: their fields are checked like all others
             };
             let Some(payload) = payload else { return Ok(()) };
+            all_known &= !self.is_strict || is_known(*shape, number, kind);
             match SHAPES.types[*shape].fields.get(&number).map(|field| field.kind) {
                 Some(Kind::Message(of)) if kind == 2 => {
                     cost += GROWTH * SHAPES.types[of].size;
@@ -126,19 +139,35 @@ impl Weigher {
                 )));
             }
         }
-        if all_utf8 {
+        if all_utf8 && all_known {
             return Ok(());
         }
         let mut found = Vec::new();
-        not_utf8(root, "", message, &mut found);
+        find(root, "", message, self.is_strict, &mut found);
+        if found.is_empty() && !all_known {
+            found.push(unknown_field(String::new())); // in an entry of a map or in a group
+        }
         // The interface has no groups: strings in them belong to no field.
         if found.is_empty() { Ok(()) } else { Err(Problem::invalid(found).into()) }
     }
 }
 
-/// Finds the fields of a message, and of nested ones, whose strings are not UTF-8; the values are not repeated. `path`
-/// is the message's own, with the dot behind it. The depth was checked before.
-fn not_utf8(shape: usize, path: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
+/// True if a message has a field with this number. The interface has no groups.
+fn is_known(shape: usize, number: u64, kind: u8) -> bool {
+    matches!(kind, 0 | 1 | 2 | 5) && SHAPES.types[shape].known.contains(&number)
+}
+
+fn unknown_field(field: String) -> Violation {
+    let why = format!(
+        "has a field that executord {} does not know: leave the setting out, or use a newer executord",
+        executor_secrets::VERSION
+    );
+    Violation::new(field, ViolationReason::UnknownField.because(why))
+}
+
+/// Finds the fields of a message, and of nested ones, whose strings are not UTF-8, and with `is_strict` unknown fields; the values are
+/// not repeated. `path` is the message's own, with the dot behind it. The depth was checked before.
+fn find(shape: usize, path: &str, mut rest: &[u8], is_strict: bool, found: &mut Vec<Violation>) {
     let mut seen: HashMap<u64, usize> = HashMap::new();
     let mut groups = 0_usize;
     while let Some((number, kind)) = key(&mut rest) {
@@ -157,7 +186,11 @@ fn not_utf8(shape: usize, path: &str, mut rest: &[u8], found: &mut Vec<Violation
             5 => split(&mut rest, 4),
             _ => None,
         };
-        let Some(payload) = payload.filter(|_| found.len() < NOT_UTF8_MAX) else { return };
+        let Some(payload) = payload.filter(|_| found.len() < FOUND_MAX) else { return };
+        if is_strict && groups == 0 && !is_known(shape, number, kind) {
+            found.push(unknown_field(format!("{path}{number}")));
+            continue;
+        }
         let Some(field) = SHAPES.types[shape].fields.get(&number).filter(|_| kind == 2 && groups == 0) else {
             continue;
         };
@@ -171,7 +204,7 @@ fn not_utf8(shape: usize, path: &str, mut rest: &[u8], found: &mut Vec<Violation
             Kind::Message(of) if SHAPES.types[of].is_entry => {
                 entry(&format!("{path}{}", field.name), payload, found);
             }
-            Kind::Message(of) => not_utf8(of, &format!("{name}."), payload, found),
+            Kind::Message(of) => find(of, &format!("{name}."), payload, is_strict, found),
             Kind::Text if std::str::from_utf8(payload).is_err() => {
                 found.push(Violation::new(name, ViolationReason::NotUtf8.because("is not UTF-8")));
             }
@@ -251,6 +284,7 @@ impl Shapes {
             Shape {
                 size: size(message, &named, &places, &mut Vec::new()),
                 fields: fields.collect(),
+                known: message.field.iter().filter_map(|field| u64::try_from(field.number()).ok()).collect(),
                 is_entry: message.options.as_ref().is_some_and(|options| options.map_entry()),
             }
         });
@@ -325,9 +359,9 @@ mod tests {
     #[test]
     fn every_method_is_known_and_no_size_is_far_off() {
         for method in [RUN, "/executor.v1.Executor/PutArchive", "/executor.v1.Images/Pull"] {
-            assert!(Weigher::of(method).0.is_some(), "{method}");
+            assert!(Weigher::of(method).root.is_some(), "{method}");
         }
-        assert_eq!(SHAPES.methods.len(), 36);
+        assert_eq!(SHAPES.methods.len(), 37);
         let told = |method| SHAPES.types[SHAPES.methods[method]].size;
         for (told, real) in [
             (told(RUN), size_of::<v1::RunRequest>()),
@@ -425,6 +459,37 @@ mod tests {
         // A flood is bounded.
         let flood = field(2, &field(3, &field(2, b"\xff").repeat(100_000)));
         assert!(checked(&flood).is_err());
+    }
+
+    /// The first message is the control: a field that is known passes.
+    #[test]
+    fn unknown_fields_are_refused_when_strict() {
+        let strict = |message: &[u8]| Weigher::of(RUN).strict(true).check(message);
+        let variable = v1::EnvironmentVariable { name: "A".into(), ..v1::EnvironmentVariable::default() };
+        let request = v1::RunRequest {
+            action: Some(v1::Action {
+                run: Some(v1::RunAction { path: "/a".into(), env: vec![variable], ..Default::default() }),
+                ..Default::default()
+            }),
+            labels: [("a".to_owned(), "b".to_owned())].into(),
+            limits: Some(v1::Limits { memory_bytes: 1, ..Default::default() }),
+            grace_period: Some(prost_types::Duration { seconds: 1, nanos: 5 }),
+            ..Default::default()
+        };
+        let known = request.encode_to_vec();
+        strict(&known).unwrap();
+        // Field 2047 as bytes in RunRequest.action.run, as a number, and as 4 bytes; field 9 of an entry of RunRequest.labels.
+        let inner = field(2, &field(3, &[0xfa, 0x7f, 1, b'x']));
+        let number = [&known[..], &[0xf8, 0x7f, 1]].concat();
+        let fixed = [&known[..], &[0xfd, 0x7f, 0, 0, 0, 0]].concat();
+        let map = [&known[..], &field(5, &[field(1, b"k"), field(9, b"x")].concat())].concat();
+        for (message, expected) in [(&inner, "action.run.2047"), (&number, "2047"), (&fixed, "2047"), (&map, "")] {
+            checked(message).unwrap();
+            let refused = strict(message).unwrap_err();
+            let told = tonic_types::StatusExt::get_details_bad_request(&refused).unwrap().field_violations;
+            assert_eq!((&*told[0].field, &*told[0].reason, told.len()), (expected, "UNKNOWN_FIELD", 1));
+        }
+        assert!(strict(&field(2, &field(3, &[0xfa, 0x7f, 0].repeat(100_000)))).is_err(), "bounded");
     }
 
     #[test]

@@ -7,10 +7,12 @@ use agent_cli::failure::Failure;
 use agent_cli::interrupt::Interrupts;
 use agent_cli::logs::{Form, Printer};
 use agent_cli::session::Session;
+use agent_cli::status::Doing as _;
 use agent_cli::stay;
 use agent_cli::text::plain;
 use agent_cli::view::json;
 use executor_client::v1::Container;
+use executor_client::{Code, Error};
 use executor_cnab::action::INSTALL;
 use executor_cnab::claim::{Claim, ClaimResult, Status};
 use executor_cnab::store::Store;
@@ -50,6 +52,8 @@ pub(crate) async fn perform(
     let id = step.claim.container();
     let writable = request::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &step.invocation, step.docker, options, writable)?;
+    // Before anything is recorded.
+    session.client.validate_run(request.run()).await.or_else(older).doing(&format!("run {id}"))?;
     let Step { bundle, action, claim, invocation, .. } = &step;
     let recorded = !action.is_stateless();
     let mut last = None;
@@ -138,6 +142,14 @@ fn mark(store: &Store, claim: &Claim, last: Option<&ClaimResult>, status: Status
     let result = ClaimResult::new(claim, last, status, SystemTime::now())?;
     store.save_result(&result)?;
     Ok(result)
+}
+
+/// Passes over an executord that has no `Validate`: it refuses the container itself.
+fn older(error: Error) -> Result<(), Error> {
+    match error.code() {
+        Some(Code::Unimplemented | Code::PermissionDenied) if error.violations().is_empty() => Ok(()),
+        _ => Err(error),
+    }
 }
 
 /// The container as it ended, if it is there.

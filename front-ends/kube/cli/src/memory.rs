@@ -233,7 +233,16 @@ mod tests {
         let action = Some(Action { run: Some(run), ..Action::default() });
         let request = Wiped::new(RunRequest { id: "x".into(), action, ..RunRequest::default() });
         let (rotating, name) = (Default::default(), "x".into());
-        Member { name, role: Role::Main, request, rotating, post_start: None, pre_stop: None, non_root: false }
+        Member {
+            name,
+            role: Role::Main,
+            request,
+            rotating,
+            post_start: None,
+            pre_stop: None,
+            non_root: false,
+            path: String::new(),
+        }
     }
 
     /// No value is on disk, and what is kept tells a change from none.

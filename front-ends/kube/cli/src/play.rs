@@ -1,11 +1,14 @@
 //! `play` and `diff`.
 
+use std::collections::BTreeMap;
+
 use agent_cli::failure::Failure;
 use agent_cli::session::Session;
 use agent_cli::status::Doing as _;
 use agent_cli::text::plain;
+use executor_client::v1::InfoResponse;
 use executor_kube::config::Config;
-use executor_kube::plan::Plan;
+use executor_kube::plan::{Plan, PodPlan};
 use executor_kube::report::Violation;
 use executor_kube::workload::Update;
 
@@ -13,13 +16,13 @@ use crate::args::PlayArgs;
 use crate::change::{Change, decide};
 use crate::error::KubeError;
 use crate::input::Input;
-use crate::known::{self, Context};
+use crate::known::{self, Context, KnownPod};
 use crate::memory::Memory;
 use crate::playing::{Playing, superfluous};
-use crate::{jobs, pod, view};
+use crate::{admission, jobs, pod, view};
 
 pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> Result<u8, Failure> {
-    let (mut plan, warnings, configs) = read(session, input).await?;
+    let Planned { mut plan, warnings, configs, info } = read(session, input).await?;
     warn(session, &warnings);
     if let Some(name) = &args.cron_job {
         plan = of_cron_job(plan, name)?;
@@ -34,8 +37,9 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     if !args.replace {
         memory.check(&configs)?;
     }
-    memory.keep(&configs)?;
     let known = known::pods(&session.client, None).await?;
+    admission::validate(session, &info, &plan, |pod| !args.replace && is_unchanged(pod, &known)).await?;
+    memory.keep(&configs)?;
     let removed: Vec<view::Played> = match args.cron_job {
         None => superfluous(&input.play, &plan, &known).map(view::Played::removed).collect(),
         Some(_) => Vec::new(),
@@ -91,9 +95,10 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
 
 /// Tells what `play` would do.
 pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure> {
-    let (plan, warnings, configs) = read(session, input).await?;
+    let Planned { plan, warnings, configs, info } = read(session, input).await?;
     warn(session, &warnings);
     let known = known::pods(&session.client, None).await?;
+    admission::validate(session, &info, &plan, |pod| is_unchanged(pod, &known)).await?;
     let memory = Memory::look(&input.play)?;
     memory.check(&configs)?;
     let changes = decide(&plan, &input.play, &known, &memory, false)?;
@@ -106,9 +111,23 @@ pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure
     Ok(u8::from(differs))
 }
 
-async fn read(session: &Session, input: &Input) -> Result<(Plan, Vec<Violation>, Vec<Config>), Failure> {
+/// Files that were read, lowered for this executord.
+struct Planned {
+    plan: Plan,
+    warnings: Vec<Violation>,
+    configs: Vec<Config>,
+    info: InfoResponse,
+}
+
+async fn read(session: &Session, input: &Input) -> Result<Planned, Failure> {
     let info = session.client.info().await.doing("info")?;
-    Ok(input.decorated_plan(&info).await?)
+    let (plan, warnings, configs) = input.decorated_plan(&info).await?;
+    Ok(Planned { plan, warnings, configs, info })
+}
+
+/// True if a pod was made from the same template: executord has accepted it.
+fn is_unchanged(pod: &PodPlan, known: &BTreeMap<String, KnownPod>) -> bool {
+    known.get(&pod.id).is_some_and(|known| known.digest() == pod.digest)
 }
 
 fn warn(session: &Session, warnings: &[Violation]) {

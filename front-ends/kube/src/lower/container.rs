@@ -106,6 +106,7 @@ impl<'a> Lowering<'a> {
             post_start,
             pre_stop,
             non_root: identity.check_image,
+            path: self.workload.path(at),
         }
     }
 

@@ -1,0 +1,63 @@
+//! Validation of a plan by executord before anything of it is done (P1): with `Validate`, which has no effect.
+
+use agent_cli::failure::Failure;
+use agent_cli::session::Session;
+use agent_cli::status::Doing as _;
+use executor_client::v1::{InfoResponse, RunRequest, ValidateRequest};
+use executor_client::{Error, Wiped};
+use executor_kube::plan::{Member, Plan, PodPlan};
+use executor_kube::report::Report;
+
+use crate::error::KubeError;
+
+/// Feature of an executord that has `Validate`.
+const FEATURE: &str = "validate";
+
+/// Checks all pods of a plan, those of CronJobs included, except for those of `unchanged`.
+///
+/// # Errors
+/// Returns every violation with its place in the files.
+pub(crate) async fn validate(
+    session: &Session,
+    info: &InfoResponse,
+    plan: &Plan,
+    unchanged: impl Fn(&PodPlan) -> bool,
+) -> Result<(), Failure> {
+    if !info.features.iter().any(|feature| feature == FEATURE) {
+        let version = &info.version;
+        session.output.note(format!(
+            "executord {version} cannot check requests in advance: its refusals come with the start of each pod"
+        ));
+        return Ok(());
+    }
+    let mut report = Report::default();
+    let crons = plan.crons.iter().flat_map(|cron| &cron.pods);
+    for pod in plan.pods.iter().filter(|pod| !unchanged(pod)).chain(crons) {
+        let request = Wiped::new(ValidateRequest { pod: Some(pod.create.clone()), run: None });
+        judge(pod, None, session.client.validate(&request).await, &mut report)?;
+        for member in &pod.members {
+            let run = Some(RunRequest::clone(&member.request));
+            let request = Wiped::new(ValidateRequest { pod: Some(pod.create.clone()), run });
+            judge(pod, Some(member), session.client.validate(&request).await, &mut report)?;
+        }
+    }
+    Ok(report.finish(()).map(drop).map_err(KubeError::Wrong)?)
+}
+
+/// Adds the violations of an answer to a report. An answer without violations is a failure of the call.
+fn judge(
+    pod: &PodPlan,
+    member: Option<&Member>,
+    answer: Result<(), Error>,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    match answer {
+        Err(error) if !error.violations().is_empty() => {
+            for violation in error.violations() {
+                pod.refuse(member, &violation.field, &violation.description, report);
+            }
+            Ok(())
+        }
+        answer => answer.doing("validate"),
+    }
+}
