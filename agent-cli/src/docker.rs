@@ -3,7 +3,7 @@
 //! `docs/guides/coming-from-docker.md` holds the same table.
 
 /// Words of docker, in docker's spelling, each with advice.
-const TABLE: [(&str, &str); 40] = [
+const TABLE: [(&str, &str); 38] = [
     ("kill", "use `agent-cli signal`, or `agent-cli stop` to stop with a grace period"),
     ("pull", "use `agent-cli image pull`"),
     ("images", "use `agent-cli image ls`"),
@@ -42,8 +42,6 @@ const TABLE: [(&str, &str); 40] = [
     ("--pid", "process namespaces of the host are not shared"),
     ("--publish-all", "name each port with `--publish`"),
     ("--ipc", "IPC namespaces of the host are not shared; use `--pod` to share within a pod"),
-    ("--net", "use `--network`"),
-    ("--workdir", "use `--dir` or `-w`"),
 ];
 
 /// Returns advice for a word of docker.

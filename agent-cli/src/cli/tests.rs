@@ -187,7 +187,7 @@ fn docker_words_give_their_equivalent() {
         (&["agent-cli", "kill", "a"][..], "agent-cli signal"),
         (&["agent-cli", "images"], "agent-cli image ls"),
         (&["agent-cli", "run", "--gpus", "all", "i"], "--device nvidia.com/gpu=all"),
-        (&["agent-cli", "run", "--net=host", "i"], "--network"),
+        (&["agent-cli", "run", "--pid=host", "i"], "not shared"),
     ] {
         let line: Vec<std::ffi::OsString> = line.iter().map(Into::into).collect();
         let error = super::read(&line).expect_err("agent-cli does not have the word").to_string();
