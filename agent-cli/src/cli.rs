@@ -15,7 +15,7 @@ use crate::generate::Documented;
 use crate::global::Global;
 use crate::programs::{self, Call, PROGRAM};
 use crate::report::{report, usage};
-use crate::{exit, work};
+use crate::{docker, exit, work};
 
 /// clap's own command.
 const HELP: &str = "help";
@@ -87,6 +87,7 @@ fn read(line: &[OsString]) -> Result<Asked, clap::Error> {
     match error.kind() {
         ErrorKind::InvalidUtf8 => Err(not_utf8(line)),
         ErrorKind::InvalidSubcommand => program(line, error),
+        ErrorKind::UnknownArgument if line.iter().any(|word| word == "run") => Err(docker_flag(error)),
         // Help lists the programs, which are looked for only then.
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Err(documented_with_programs().with_help().try_get_matches_from(line).err().unwrap_or(error))
@@ -111,9 +112,25 @@ fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> 
     };
     match (Call::find(name, arguments), programs::file_name(name)) {
         (Some(call), _) => Ok(Asked::Program(Box::new(global), call)),
+        (None, Some(_)) if docker::advice(name).is_some() => {
+            Err(docker_word(ErrorKind::InvalidSubcommand, name).unwrap_or(error))
+        }
         (None, Some(file)) => Err(with_tip(error, format!("there is no program {file} beside agent-cli or in PATH"))),
         (None, None) => Err(error),
     }
+}
+
+/// The error for a word of docker that agent-cli does not have.
+fn docker_word(kind: ErrorKind, word: &str) -> Option<clap::Error> {
+    let advice = docker::advice(word)?;
+    Some(command().error(kind, format!("{word} is a word of docker that agent-cli does not have: {advice}")))
+}
+
+/// Replaces the error for an unknown flag of `run` if docker has that flag.
+fn docker_flag(error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return error };
+    let flag = flag.split('=').next().unwrap_or(flag);
+    docker_word(ErrorKind::UnknownArgument, flag).unwrap_or(error)
 }
 
 /// Adds a line of advice to an error of usage.

@@ -19,6 +19,7 @@ pub mod connect;
 pub mod container;
 pub mod contexts;
 pub mod destination;
+mod docker;
 mod egress;
 mod executables;
 pub mod exit;

@@ -180,3 +180,17 @@ fn help_tells_the_exit_statuses() {
     let run = command().find_subcommand("run").unwrap().clone().render_long_help().to_string();
     assert!(run.contains("128+N") && run.contains("141") && run.contains("Ctrl-C"), "{run}");
 }
+
+#[test]
+fn docker_words_give_their_equivalent() {
+    for (line, advice) in [
+        (&["agent-cli", "kill", "a"][..], "agent-cli signal"),
+        (&["agent-cli", "images"], "agent-cli image ls"),
+        (&["agent-cli", "run", "--gpus", "all", "i"], "--device nvidia.com/gpu=all"),
+        (&["agent-cli", "run", "--pid=host", "i"], "not shared"),
+    ] {
+        let line: Vec<std::ffi::OsString> = line.iter().map(Into::into).collect();
+        let error = super::read(&line).expect_err("agent-cli does not have the word").to_string();
+        assert!(error.contains(advice) && !error.contains("--cpus"), "{error}");
+    }
+}

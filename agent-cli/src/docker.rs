@@ -1,0 +1,64 @@
+//! Words of docker that agent-cli does not have, each with its equivalent or the reason, for errors of usage.
+//!
+//! `docs/guides/coming-from-docker.md` holds the same table.
+
+/// Words of docker, in docker's spelling, each with advice.
+const TABLE: [(&str, &str); 38] = [
+    ("kill", "use `agent-cli signal`, or `agent-cli stop` to stop with a grace period"),
+    ("pull", "use `agent-cli image pull`"),
+    ("images", "use `agent-cli image ls`"),
+    ("rmi", "use `agent-cli image rm`"),
+    ("load", "use `agent-cli image import`"),
+    ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
+    ("save", "images are not exported; copy them between registries with skopeo"),
+    ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
+    ("push", "images are not pushed; use skopeo or buildah"),
+    ("tag", "images are not tagged; use skopeo or buildah"),
+    ("commit", "images are not made from containers; use `run --output` to keep files"),
+    ("login", "use `--registry-auth-file` with the file that docker or podman wrote"),
+    ("logout", "agent-cli stores no credentials; see `--registry-auth-file`"),
+    ("search", "registries are not searched"),
+    ("create", "a container starts when it is created; use `agent-cli run -d`"),
+    ("start", "a completed container is not started again; use `agent-cli run`"),
+    ("restart", "use `agent-cli stop` and `agent-cli run`, or `run --restart` for restarts after a failure"),
+    ("pause", "containers are not paused"),
+    ("unpause", "containers are not paused"),
+    ("rename", "the id of a container is fixed; choose it with `run --id`"),
+    ("update", "limits are fixed when a container is run; see `run --memory`, `--cpus` and `--pids`"),
+    ("port", "use `agent-cli inspect`, which shows published ports"),
+    ("diff", "changes of the root file system are not listed"),
+    ("export", "root file systems are not exported; use `agent-cli cp` for files"),
+    ("version", "use `agent-cli --version`, or `agent-cli info` for executord"),
+    ("container", "commands on containers stand alone: `agent-cli ps`, `inspect`, `rm`"),
+    ("system", "use `agent-cli info`, or `agent-cli image prune` to free disk space"),
+    ("volume", "volumes have no commands; use `run --volume`, `--mount` or `--tmpfs`"),
+    ("compose", "use `agent-cli kube` with Kubernetes objects"),
+    ("swarm", "executord runs one node; a control plane schedules"),
+    ("service", "executord runs one node; a control plane schedules"),
+    ("stack", "executord runs one node; a control plane schedules"),
+    ("--gpus", "`--gpus all` → `--device nvidia.com/gpu=all`"),
+    ("--link", "containers of one pod share a network; see `agent-cli pod` and `--pod`"),
+    ("--security-opt", "use `--seccomp-profile` or `--apparmor-profile`"),
+    ("--pid", "process namespaces of the host are not shared"),
+    ("--publish-all", "name each port with `--publish`"),
+    ("--ipc", "IPC namespaces of the host are not shared; use `--pod` to share within a pod"),
+];
+
+/// Returns advice for a word of docker.
+pub(crate) fn advice(word: &str) -> Option<&'static str> {
+    let word = if word == "-P" { "--publish-all" } else { word };
+    TABLE.iter().find(|(name, _)| *name == word).map(|(_, advice)| *advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TABLE;
+
+    #[test]
+    fn guide_table_matches_the_code() {
+        let guide = include_str!("../../docs/guides/coming-from-docker.md");
+        let rows: Vec<&str> = guide.lines().filter(|line| line.starts_with("| `")).collect();
+        let expected: Vec<String> = TABLE.iter().map(|(word, advice)| format!("| `{word}` | {advice} |")).collect();
+        assert_eq!(rows, expected);
+    }
+}
