@@ -1,6 +1,6 @@
 //! The session of a command: connection, output and style; and operations on several containers at once.
 
-use executor_client::v1::Container;
+use executor_client::v1::{Container, failure};
 use serde::Serialize;
 
 use crate::connect::Client;
@@ -110,6 +110,8 @@ impl Session {
             self.output.note(format!("outputs: {}", plain(&human::outputs(outputs))));
         }
         match &result.failure {
+            // The exit status of this program repeats that of a single `run`.
+            Some(failure) if failure.kind() == failure::Kind::Action && container.steps.is_empty() => {}
             Some(failure) if !messages.iter().any(|line| line.contains(&failure.message)) => {
                 self.output.note(plain(&failure.message));
             }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use executor_proto::v1::check::Kind;
 use executor_proto::v1::{
-    Check, CheckPurpose, CheckStatus, Checks, Container, Event, ExecCheck, HttpCheck, HttpHeader, Network, RunRequest,
-    State, TcpCheck, Tmpfs, WatchEventsResponse, event, failure,
+    Action, Check, CheckPurpose, CheckStatus, Checks, Container, Event, ExecCheck, HttpCheck, HttpHeader, Network,
+    RunAction, RunRequest, State, TcpCheck, Tmpfs, WatchEventsResponse, event, failure,
 };
 use integration::api::{Incoming, ending, exit, pid};
 use integration::daemon::{Daemon, Setup, kill};
 use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
-use integration::{host, wait};
+use integration::{cli, host, wait};
 use tonic::Code;
 
 /// Serves the files of /tmp/www, once /tmp/up is there.
@@ -279,6 +279,47 @@ fn checks_go_on_when_executord_is_restarted() {
     assert!(failed_as_unhealthy(&daemon.api.wait("web").unwrap()).contains("became unhealthy"));
     let why = "Instance never healthy after 3s: Failed to make TCP connection to port 1: connection refused";
     assert_eq!(failed_as_unhealthy(&daemon.api.wait("never").unwrap()), why);
+}
+
+#[test]
+fn start_timeout_begins_after_setup() {
+    let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let run = |script: &str| RunAction {
+        path: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        ..RunAction::default()
+    };
+    let action = |script: &str| Some(Action { run: Some(run(script)), ..Action::default() });
+    let start = Duration::from_millis(1500);
+    let request = |id: &str, served: u16| RunRequest {
+        setup: action("until [ -e /tmp/go ]; do sleep 0.02; done"),
+        action: action(&format!("exec busybox httpd -f -p {served} -h /tmp")),
+        checks: Some(Checks { liveness: vec![tcp(8080)], start_timeout: millis(1500), ..Checks::default() }),
+        ..script("", id, &rootfs).grace_ms(0)
+    };
+    let requests = [("good", 8080), ("never", 8081)];
+    for (id, served) in requests {
+        daemon.api.started(request(id, served));
+    }
+    daemon.kill();
+    daemon.start_again();
+    let begun = Instant::now();
+    wait::until_ok("setup is longer than start_timeout", || {
+        for (id, _) in requests {
+            let container = daemon.api.get(id).unwrap();
+            assert_eq!(container.state(), State::Running, "{container:?}");
+            assert!(!container.ready && container.check_statuses.iter().all(|status| status.checked_at.is_none()));
+        }
+        if begun.elapsed() > start * 2 { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    for (id, _) in requests {
+        let done = cli::run(&daemon.socket(), &["exec", id, "--", "/bin/touch", "/tmp/go"]);
+        assert_eq!(done.status, 0, "{done:?}");
+    }
+    until(&daemon, "good", "it is ready", |good| good.ready);
+    let ended = daemon.api.wait("never").unwrap();
+    assert!(failed_as_unhealthy(&ended).starts_with("Instance never healthy after 1.5s: "), "the control");
+    assert!(daemon.api.get("good").unwrap().ready);
 }
 
 /// A check reaches its own container's ports, and no other: neither the host's nor another container's.

@@ -113,7 +113,7 @@ fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
     let was_answered = answered.iter().any(|answered| answered == id);
     if index > 1 {
         match daemon.api.wait(id) {
-            Ok(ended) if ending(&ended).failure.is_none() => assert_eq!(exit(&ended), Ok(index), "{id}"),
+            Ok(ended) if ending(&ended).exit.is_some() => assert_eq!(exit(&ended), Ok(index), "{id}"),
             other => assert!(!was_answered, "{id}: {other:?}"),
         }
     }

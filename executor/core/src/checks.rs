@@ -6,7 +6,7 @@
 //!     └─ start_timeout ──> ended                └─ a liveness check does not pass ──> ended
 //! ```
 //! In go results and times; out come the check that is due next, changes, and the order to end the container. Times are
-//! counted from the start of the process. The state is kept over restarts of the daemon; what is due is not.
+//! counted from the start of the main action, which follows `setup`. The state is kept over restarts of the daemon; what is due is not.
 //!
 //! Only a check that was made and failed counts: one that the executor could not make says nothing about the container.
 //! After `start_timeout` a container is ended only when a check has failed since this daemon watches it.

@@ -25,7 +25,7 @@ mod termination;
 mod transfers;
 mod volumes;
 
-pub use actions::{Action, Actions, Messages, SidecarLimits};
+pub use actions::{Action, Actions, Messages, SETUP, SidecarLimits};
 pub use checks::{
     Check, Checks, ExecProbe, HEALTHY_DEFAULT, HttpProbe, INTERVAL_HEALTHY, INTERVAL_UNHEALTHY, Probe,
     START_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT, UNHEALTHY_DEFAULT,

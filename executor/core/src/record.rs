@@ -239,7 +239,7 @@ pub enum FailureKind {
     SupervisorLost,
     /// The machine was stopped.
     HostStopped,
-    /// An action of the tree failed.
+    /// An action failed.
     Action,
     /// The container was ended because of its checks.
     Unhealthy,

@@ -399,20 +399,11 @@ impl Steps {
             RunEnd::Exited { exit, out_of_memory, killed } => (exit, out_of_memory, killed),
         };
         record.exit = Some(exit);
-        let status = match exit {
-            Exit::Code(code) => code,
-            Exit::Signal(signal) => 128 + signal,
-        };
         if *cancelled {
             let why = if killed { Why::GraceExceeded } else { Why::Cancelled };
             return Some(StepError { why, exit: Some(exit) });
         }
-        if status == 0 {
-            return None;
-        }
-        let source = if record.log_source.is_empty() { String::new() } else { format!("{}: ", record.log_source) };
-        let why = if out_of_memory { " (out of memory)" } else { "" };
-        let why = Why::Told(format!("{source}Exited with status {status}{why}"));
+        let why = Why::Told(exit_failure(&record.log_source, exit, out_of_memory)?);
         Some(StepError { why, exit: Some(exit) })
     }
 
@@ -519,6 +510,19 @@ fn say(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text: &str) {
         let (log_source, text) = (messages.log_source.clone(), text.to_owned());
         orders.push(Order::Say { log_source, failed, text });
     }
+}
+
+/// Returns the failure of a process by its exit, in Diego's words: `APP: Exited with status 137 (out of memory)`. `None` after exit
+/// status 0.
+pub fn exit_failure(log_source: &str, exit: Exit, out_of_memory: bool) -> Option<String> {
+    let status = match exit {
+        Exit::Code(0) => return None,
+        Exit::Code(code) => code,
+        Exit::Signal(signal) => 128 + signal,
+    };
+    let source = if log_source.is_empty() { String::new() } else { format!("{log_source}: ") };
+    let why = if out_of_memory { " (out of memory)" } else { "" };
+    Some(format!("{source}Exited with status {status}{why}"))
 }
 
 /// A number of bytes as Cloud Foundry prints it: `0`, `512B`, `1.5K`, `12M`.

@@ -110,12 +110,12 @@ impl Checking {
     }
 }
 
-/// Returns the time since the start of the process. The age of the container's init bounds it, and is it unless the process
-/// was restarted: a wall clock that is set ends no container's time to start.
+/// Returns the time since the start of the main action. If that began with the container's init, it is the age of the init: a wall
+/// clock that is set does not end a container's time to start. After `setup` or a restart the age of the init is the maximum.
 fn elapsed(facts: &Facts, started_at: Timestamp) -> Duration {
     let by_date = crate::now().since(started_at);
     match facts.prepared.as_ref().map(|prepared| clock::age_of(prepared.init.start_time)) {
-        Some(age) if facts.restarts.is_none() => age,
+        Some(age) if facts.restarts.is_none() && facts.started_at == Some(started_at) => age,
         Some(age) => by_date.min(age),
         None => by_date,
     }
@@ -144,7 +144,7 @@ struct Target {
     address: IpAddr,
     /// Beginning of these checks.
     origin: Instant,
-    /// Time from the start of the process to `origin`.
+    /// Time from the start of the main action to `origin`.
     elapsed: Duration,
 }
 
@@ -152,12 +152,12 @@ struct Target {
 struct Unheard;
 
 impl Target {
-    /// Returns the time since the start of the process.
+    /// Returns the time since the start of the main action.
     fn now(&self) -> Duration {
         self.elapsed + self.origin.elapsed()
     }
 
-    /// Returns the point of a time since the start of the process.
+    /// Returns the point of a time since the start of the main action.
     fn at(&self, time: Duration) -> Instant {
         self.origin + time.saturating_sub(self.elapsed)
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use executor_core::checks::Health;
 use executor_core::lifecycle::State;
-use executor_core::plan::Plan;
+use executor_core::plan::{Plan, SETUP};
 use executor_core::record::{
     ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, RestartRecord, StepRecord,
-    Timings, WipeRecord,
+    StepState, Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
 use executor_core::usage::Usage;
@@ -255,11 +255,20 @@ impl Facts {
         self.restarts = record.restarts;
     }
 
-    /// Returns the number of the present run, from 0, and when it began; `None` while a restart is waited for, and before the start.
+    /// Returns the number of the present run of the main action, from 0, and when it began; `None` while a restart is waited for, before
+    /// the start and during `setup`.
     pub fn run(&self) -> Option<(u64, Timestamp)> {
         match &self.restarts {
-            None => Some((0, self.started_at?)),
+            None => Some((0, self.main_began_at()?)),
             Some(restarts) => run_of(Some(restarts)).zip(restarts.started_at),
+        }
+    }
+
+    /// Returns when the main action began: at the end of `setup` if there is one, else with the container's process.
+    fn main_began_at(&self) -> Option<Timestamp> {
+        match self.steps.iter().find(|step| step.path == SETUP) {
+            Some(setup) => setup.finished_at.filter(|_| setup.state == StepState::Succeeded),
+            None => self.started_at,
         }
     }
 

@@ -170,11 +170,12 @@ impl Remains {
         container.restarts.iter_mut().for_each(|restarts| restarts.next_at = None);
         let unhealthy = container.unhealthy.clone();
         let unhealthy = unhealthy.map(|message| Failure { kind: FailureKind::Unhealthy, message, errno: 0 });
+        let failure = outcome.failure.or(unhealthy).or_else(|| lone_failure(&container, outcome.exit?, oom_killed));
         let record = ExitRecord {
             container,
             exit: outcome.exit,
             oom_killed,
-            failure: outcome.failure.or(unhealthy),
+            failure,
             timings: Timings { finish, ..outcome.timings },
             wipe,
             outputs: outcome.outputs,
@@ -270,4 +271,13 @@ fn wipe_by(volume: &Volume, deadline: Instant, receipt: &mut Receipt) -> io::Res
 /// The time.
 pub(crate) fn now() -> Timestamp {
     std::time::SystemTime::now().into()
+}
+
+/// Returns the failure of a container with a single `run`, by its exit status. A container that a client has stopped has none.
+fn lone_failure(container: &ContainerRecord, exit: Exit, out_of_memory: bool) -> Option<Failure> {
+    if container.stopped || container.plan.actions.is_some() {
+        return None;
+    }
+    let message = executor_core::steps::exit_failure(&container.plan.main()?.log_source, exit, out_of_memory)?;
+    Some(Failure { kind: FailureKind::Action, message, errno: 0 })
 }

@@ -1,6 +1,6 @@
 //! Run, Get, Wait, Stop, Signal, Delete, Info: their answers and their effects.
 
-use executor_proto::v1::{Container, MountKind, Network, SecretFile, State, failure};
+use executor_proto::v1::{Container, MountKind, Network, RunRequest, SecretFile, State, failure};
 use integration::api::{ending, exit, pid};
 use integration::daemon::Daemon;
 use integration::request::{RequestBuilder, program, sh, sleeper};
@@ -92,8 +92,18 @@ fn every_end_is_told_apart() {
     let signalled = daemon.api.wait("signalled").unwrap();
     assert_eq!((exit(&signalled), ending(&signalled).oom_killed, ending(&signalled).stopped), (Err(9), false, false));
 
-    let hungry = sh("dd if=/dev/zero of=/dev/null bs=60M count=1").rootfs(&busybox).memory(16 << 20);
-    assert!(ending(&daemon.api.run_to_end(hungry)).oom_killed);
+    let hungry = sh("exec dd if=/dev/zero of=/dev/null bs=60M count=1").rootfs(&busybox).memory(16 << 20);
+    let hungry = daemon.api.run_to_end(hungry);
+    assert!(ending(&hungry).oom_killed);
+    // Diego's words, as for a process of a tree.
+    let words = |container: &Container| ending(container).failure.as_ref().map(|failure| failure.message.clone());
+    assert_eq!(words(&hungry).unwrap(), "Exited with status 137 (out of memory)");
+    assert_eq!(words(&signalled).unwrap(), "Exited with status 137");
+    let sourced = RunRequest { log_source: "APP".into(), ..sh("exit 7") };
+    let failed = daemon.api.run_to_end(sourced);
+    assert_eq!(words(&failed).unwrap(), "APP: Exited with status 7");
+    assert_eq!(ending(&failed).failure.as_ref().unwrap().kind(), failure::Kind::Action);
+    assert_eq!(words(&daemon.api.run_to_end(sh("exit 0"))), None);
 
     for (path, dir, errno, words) in [
         ("/nope", "", 2, "exec /nope: No such file or directory"),

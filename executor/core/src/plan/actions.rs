@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Direction, RestartPolicy};
 
+/// Path of the action that runs before the main action.
+pub const SETUP: &str = "setup";
+
 /// Actions of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actions {
@@ -127,7 +130,7 @@ impl Action {
 impl Actions {
     /// Returns the trees with their paths, in the order in which they begin.
     pub fn roots(&self) -> impl Iterator<Item = (String, &Action)> {
-        let setup = self.setup.iter().map(|setup| ("setup".to_owned(), setup));
+        let setup = self.setup.iter().map(|setup| (SETUP.to_owned(), setup));
         let sidecars = self.sidecars.iter().enumerate();
         let sidecars = sidecars.map(|(index, sidecar)| (format!("sidecars[{index}].action"), sidecar));
         setup.chain([("action".to_owned(), &self.action)]).chain(sidecars)

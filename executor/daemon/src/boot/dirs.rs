@@ -10,6 +10,7 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use executor_core::shortage::{self, Shortage};
 use executor_core::token::RUNTIME_SOURCE;
@@ -25,6 +26,10 @@ use super::{Account, BootError};
 use crate::paths::{IMAGES, LEDGER, Paths, TRANSFERS};
 
 const LOCK: &str = "lock";
+/// Time limit for the lock. The kernel needs a moment to end a daemon that was killed while it had many connections.
+const LOCK_WITHIN: Duration = Duration::from_secs(5);
+/// Pause between two attempts.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Makes missing directories. Existing ones keep their owners and modes, except those of the ledger, the images and
 /// the downloads, which are the daemon's alone. Returns the ledger's directory.
@@ -172,10 +177,10 @@ pub struct Lock {
     _file: Option<File>,
 }
 
-/// Takes the lock.
+/// Takes the lock. Waits up to [`LOCK_WITHIN`] for the end of another daemon.
 ///
 /// # Errors
-/// Another daemon has it.
+/// Returns [`BootError::Locked`] if another daemon keeps the lock.
 pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool) -> Result<Lock, BootError> {
     let path = paths.ledger().join(LOCK);
     let failed = |source| BootError::Path { what: "lock", path: path.clone(), source };
@@ -201,10 +206,21 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
         let who = who.trim_end();
         Ok(Err(if who.is_empty() { "pid unknown".to_owned() } else { format!("pid {who}") }))
     };
-    let taken = if root && account.uid != 0 { as_user(account.uid, account.gid, take) } else { take() };
-    match taken.map_err(failed)? {
-        Ok(file) => Ok(Lock { _dir: ledger, _file: file }),
-        Err(who) => Err(BootError::Locked { who, dir: paths.state_dir.clone() }),
+    let deadline = Instant::now() + LOCK_WITHIN;
+    let mut logged = false;
+    loop {
+        let taken = if root && account.uid != 0 { as_user(account.uid, account.gid, take) } else { take() };
+        match taken.map_err(failed)? {
+            Ok(file) => return Ok(Lock { _dir: ledger, _file: file }),
+            Err(who) if Instant::now() >= deadline => {
+                return Err(BootError::Locked { who, dir: paths.state_dir.clone() });
+            }
+            Err(who) if !std::mem::replace(&mut logged, true) => {
+                let (dir, seconds) = (paths.state_dir.display(), LOCK_WITHIN.as_secs());
+                tracing::warn!("another executord ({who}) has locked {dir}; waiting up to {seconds} s for its end");
+            }
+            Err(_) => std::thread::sleep(LOCK_PAUSE), // a lock of flock has no wait with a limit
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use agent_cli::failure::Failure;
 use agent_cli::output::Output;
 use agent_cli::status::Doing as _;
-use executor_client::v1::{Container, Pod, State, exit_status, pod};
+use executor_client::v1::{Container, Pod, State, exit_status, failure, pod};
 use executor_client::{Client, ListFilter, PodFilter};
 use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WORKLOAD};
 
@@ -138,7 +138,10 @@ pub(crate) fn ended(container: &Container) -> String {
         Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),
         None => "ContainerStatusUnknown".to_owned(),
     };
-    let failure = result.and_then(|result| result.failure.as_ref()).map_or("", |failure| &failure.message);
+    let failed = result.and_then(|result| result.failure.as_ref());
+    // The reason tells the exit status of a single `run` already.
+    let failed = failed.filter(|failed| failed.kind() != failure::Kind::Action || !container.steps.is_empty());
+    let failure = failed.map_or("", |failed| &failed.message);
     let more: Vec<&str> = [failure, message].into_iter().filter(|text| !text.is_empty()).collect();
     if more.is_empty() { reason } else { format!("{reason}: {}", more.join(": ")) }
 }
