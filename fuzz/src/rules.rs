@@ -111,6 +111,7 @@ fn specification(plan: &Plan) {
         user_namespace: None,
         docker_socket: None,
         shared: None,
+        cgroup_view: None,
     };
     let spec = spec::build(plan, &resolved).expect("a valid plan has a specification");
     for mount in spec.mounts().as_deref().unwrap_or_default() {
