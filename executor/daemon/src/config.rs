@@ -253,7 +253,7 @@ impl Config {
     pub fn load(args: &Args) -> Result<Self, ConfigError> {
         let path = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
         match read(&path) {
-            Ok(text) => Self::of_text(args, &path, text),
+            Ok(text) => Self::of_text(args, &path, &text),
             Err(ConfigError::Read(_, error))
                 if error.kind() == std::io::ErrorKind::NotFound && args.config.is_none() =>
             {
@@ -263,10 +263,10 @@ impl Config {
         }
     }
 
-    fn of_text(args: &Args, path: &Path, text: String) -> Result<Self, ConfigError> {
-        let located = |error: ConfigError| error.located(&text);
-        let file = parse(path, &text).map_err(located)?;
-        resolve(args, file, Some(path.to_owned()), text.clone()).map_err(located)
+    fn of_text(args: &Args, path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let located = |error: ConfigError| error.located(text);
+        let file = parse(path, text).map_err(located)?;
+        resolve(args, file, Some(path.to_owned()), text.to_owned()).map_err(located)
     }
 
     /// Returns the line that `executord --check-config` prints about a valid configuration.
@@ -297,7 +297,7 @@ impl Config {
     ///
     /// # Errors
     /// See [`ConfigError`].
-    pub(crate) fn with_text(&self, text: String) -> Result<Self, ConfigError> {
+    pub(crate) fn with_text(&self, text: &str) -> Result<Self, ConfigError> {
         Self::of_text(&self.args, self.watched_file(), text)
     }
 
