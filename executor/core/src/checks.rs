@@ -214,8 +214,9 @@ impl<'a> Monitor<'a> {
             return None;
         }
         let states = self.health.of(self.starting()).iter().zip(&self.failed);
-        let failure = states.filter(|(_, failed)| **failed).find_map(|(state, _)| state.last_failure.as_ref());
-        let reason = failure.map(|failure| &*failure.reason).unwrap_or_default();
+        let failures = states.filter(|(_, failed)| **failed).filter_map(|(state, _)| state.last_failure.as_ref());
+        let reasons = failures.map(|failure| &*failure.reason).collect::<Vec<_>>().join("; ");
+        let reason = shorten(&reasons);
         let why = format!("Instance never healthy after {}: {reason}", words_of(self.checks.start_timeout));
         self.ended = true;
         self.health.ready = false;

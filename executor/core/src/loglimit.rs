@@ -51,7 +51,7 @@ impl Bucket {
         i128::from(self.limit) * PARTS
     }
 
-    /// A limit of 0 is never kept to.
+    /// False for a limit of 0, which drops everything.
     fn is_full(&self) -> bool {
         self.limit > 0 && self.left == self.capacity()
     }
@@ -114,6 +114,10 @@ impl LogLimiter {
             None
         };
         self.within[stream] = exceeded.is_none() && !entry.complete;
+        // With a limit of 0 the client wants no log: that is no overage.
+        if exceeded.is_some() && self.bytes.iter().chain(&self.lines).any(|bucket| bucket.limit == 0) {
+            return Decision::Drop;
+        }
         let Some(limit) = exceeded else {
             self.bytes.iter_mut().for_each(|bucket| bucket.take(bytes));
             self.lines.iter_mut().for_each(|bucket| bucket.take(lines));
@@ -167,7 +171,7 @@ mod tests {
                 ".!.x.x",
             ),
             ("a line longer than the limit", Some(10), None, &[(0, 25), (1000, 1), (1500, 1), (1600, 1)], ".!x."),
-            ("nothing", Some(0), None, &[(0, 1), (5000, 1), (9000, 1)], "!xx"),
+            ("nothing", Some(0), None, &[(0, 1), (5000, 1), (9000, 1)], "xxx"),
             ("lines", None, Some(2), &[(0, 900), (0, 900), (0, 1), (500, 1), (500, 1)], "..!.x"),
             ("both", Some(100), Some(2), &[(0, 1), (0, 101), (0, 1), (0, 1)], ".!.x"),
         ];
@@ -181,10 +185,11 @@ mod tests {
 
     #[test]
     fn words_name_the_limit_that_is_exceeded() {
-        let mut limiter = limiter(Some(1024), Some(0));
+        let mut limiter = limiter(Some(1024), Some(1));
         let entry = Entry { time: Timestamp(1), stream: Stream::Stdout, complete: true, source: "", content: b"x" };
+        assert_eq!(limiter.decide(Duration::ZERO, &entry), Decision::Keep);
         let Decision::DropAndTell(words) = limiter.decide(Duration::ZERO, &entry) else { panic!() };
-        assert_eq!(words, "app instance exceeded log rate limit (0 log-lines/sec)");
+        assert_eq!(words, "app instance exceeded log rate limit (1 log-lines/sec)");
         let own = Entry { stream: Stream::Executor, ..entry };
         assert_eq!(limiter.decide(Duration::ZERO, &own), Decision::Keep, "the executor's own");
     }

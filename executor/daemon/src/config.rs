@@ -2,6 +2,7 @@
 //!
 //! Every value is checked here, once; an error names the file, the key and the value.
 
+mod faults;
 mod identity;
 mod images;
 mod listen;
@@ -28,6 +29,7 @@ use executor_core::validate::{
 };
 use serde::Deserialize;
 
+use self::faults::Faults;
 use crate::access::rules::RuleSet;
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
@@ -234,7 +236,7 @@ impl Config {
     pub fn load(args: &Args) -> Result<Self, ConfigError> {
         let path = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
         match read(&path) {
-            Ok(text) => Self::of_text(args, &path, text),
+            Ok(text) => Self::of_text(args, &path, &text),
             Err(ConfigError::Read(_, error))
                 if error.kind() == std::io::ErrorKind::NotFound && args.config.is_none() =>
             {
@@ -244,8 +246,16 @@ impl Config {
         }
     }
 
-    fn of_text(args: &Args, path: &Path, text: String) -> Result<Self, ConfigError> {
-        resolve(args, parse(path, &text)?, Some(path.to_owned()), text)
+    fn of_text(args: &Args, path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let located = |error: ConfigError| error.located(text);
+        let file = parse(path, text).map_err(located)?;
+        resolve(args, file, Some(path.to_owned()), text.to_owned()).map_err(located)
+    }
+
+    /// Returns the line that `executord --check-config` prints about a valid configuration.
+    pub fn verdict(&self) -> String {
+        let path = self.watched_file().display();
+        if self.file.is_some() { format!("{path}: OK") } else { format!("{path}: OK: not there, defaults apply") }
     }
 
     /// Returns the path of the file whose changes count: the file that was read, or the default one.
@@ -270,7 +280,7 @@ impl Config {
     ///
     /// # Errors
     /// See [`ConfigError`].
-    pub(crate) fn with_text(&self, text: String) -> Result<Self, ConfigError> {
+    pub(crate) fn with_text(&self, text: &str) -> Result<Self, ConfigError> {
         Self::of_text(&self.args, self.watched_file(), text)
     }
 
@@ -296,62 +306,84 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     // An ephemeral daemon is its user's own, who has the host's network anyway.
     file.policy.allow_host_network |= args.ephemeral;
     // So are its images, unless a configuration file was named.
-    file.policy.images = file.images.policy(&check, args.ephemeral && args.config.is_none())?;
-    check.policy(&file.policy)?;
-    check.launcher(&file.launcher, &file.shells)?;
+    let mut faults = Faults::default();
+    let images = faults.of(file.images.policy(&check, args.ephemeral && args.config.is_none()));
+    file.policy.images = images.unwrap_or_default();
+    faults.of(check.policy(&file.policy));
+    faults.of(check.launcher(&file.launcher, &file.shells));
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
-    check.absolute("run_dir", &run_dir)?;
-    check.absolute("state_dir", &state_dir)?;
-    check.volumes(&file.volumes, &run_dir, &state_dir)?;
+    faults.of(check.absolute("run_dir", &run_dir));
+    faults.of(check.absolute("state_dir", &state_dir));
+    faults.of(check.volumes(&file.volumes, &run_dir, &state_dir));
     file.policy.volumes = file.volumes;
-    check.host_options(&file.devices, &file.apparmor.profiles, &file.policy)?;
+    faults.of(check.host_options(&file.devices, &file.apparmor.profiles, &file.policy));
     (file.policy.devices, file.policy.apparmor_profiles) = (file.devices, file.apparmor.profiles);
-    let tcp = file.listen.tcp.resolve(file.callers, &check)?;
-    let listen = match args.listen.as_ref().or(file.listen.unix.as_ref()) {
-        None => run_dir.join("executor.sock"),
-        Some(address) => match address.strip_prefix("unix://") {
-            Some(path) if path.starts_with('/') => path.into(),
-            _ => return Err(check.fault("listen", address, "must be unix:///ABSOLUTE/PATH")),
-        },
-    };
-    if listen.as_os_str().len() > SOCKET_PATH_MAX {
-        let why = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes");
-        return Err(check.fault("listen", &listen.display(), &why));
-    }
+    let tcp = faults.of(file.listen.tcp.resolve(file.callers, &check));
+    let listen = faults.of(check.socket(args.listen.as_ref().or(file.listen.unix.as_ref()), &run_dir));
     let containers = file.capacity.containers.unwrap_or(1000);
     let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, |bytes| Ok(bytes.0))?;
     // A limit on processes is a ceiling that few containers come near: the default admits as many containers of the
     // default size as there may be, and does not divide the kernel's own limit.
     let pids = file.capacity.pids.unwrap_or_else(|| containers.saturating_mul(file.policy.default_pids));
-    check.at_least_one("capacity.containers", containers)?;
-    check.at_least_one("capacity.memory_bytes", memory_bytes)?;
-    check.at_least_one("capacity.pids", pids)?;
+    faults.of(check.at_least_one("capacity.containers", containers));
+    faults.of(check.at_least_one("capacity.memory_bytes", memory_bytes));
+    faults.of(check.at_least_one("capacity.pids", pids));
     let disk_bytes = file.capacity.disk_bytes.map_or_else(|| disk_of(&state_dir), |bytes| bytes.0);
-    check.at_least_one("capacity.disk_bytes", disk_bytes)?;
-    check.at_least_one("server.connections", file.server.connections as u64)?;
+    faults.of(check.at_least_one("capacity.disk_bytes", disk_bytes));
+    faults.of(check.at_least_one("server.connections", file.server.connections as u64));
     if file.server.connections > CONNECTIONS_MAX {
         let why = format!("must be at most {CONNECTIONS_MAX}");
-        return Err(check.fault("server.connections", &file.server.connections, &why));
+        faults.add(check.fault("server.connections", &file.server.connections, &why));
     }
-    check.at_least_one("server.streams_per_connection", u64::from(file.server.streams_per_connection))?;
+    faults.of(check.at_least_one("server.streams_per_connection", u64::from(file.server.streams_per_connection)));
     let message_least = file.policy.files_bytes_max.saturating_add(MESSAGE_ROOM).max(MESSAGE_MIN);
     let message_bytes_max = file.server.message_bytes_max.map_or(message_least, |bytes| bytes.0);
     if !(1 << 16..=1 << 30).contains(&message_bytes_max) {
-        return Err(check.fault("server.message_bytes_max", &message_bytes_max, "must be 65536 to 1073741824"));
+        faults.add(check.fault("server.message_bytes_max", &message_bytes_max, "must be 65536 to 1073741824"));
     }
     let paths = Paths { run_dir, state_dir };
+    let transfers = faults.of(file.transfers.resolve(&check));
+    let self_test = faults.of(file.self_test.resolve(&check));
+    let phase_limits = faults.of(file.quarantine.resolve(&check));
+    let metrics = faults.of(file.metrics.resolve(&check));
+    let traces = faults.of(file.traces.resolve(&check));
+    let identity = faults.of(identity::resolve(&check, file.identity));
+    let logs = faults.of(file.logs.resolve(&check));
+    let secret_providers = faults.of(secret_providers::resolve(&check, file.secret_providers));
+    let images = faults.of(file.images.resolve(&check, &paths, file.policy.images.clone()));
+    let retention = faults.of(file.retention.resolve(&check, &paths.state_dir));
+    let resolved =
+        (tcp, listen, retention, transfers, self_test, phase_limits, metrics, traces, identity, logs, secret_providers, images);
+    ConfigError::all(faults.0)?;
+    let (
+        Some(tcp),
+        Some(listen),
+        Some(retention),
+        Some(transfers),
+        Some(self_test),
+        Some(phase_limits),
+        Some(metrics),
+        Some(traces),
+        Some(identity),
+        Some(logs),
+        Some(secret_providers),
+        Some(images),
+    ) = resolved
+    else {
+        return Err(ConfigError::Several(Vec::new())); // each missing part is among the faults
+    };
     Ok(Config {
-        retention: file.retention.resolve(&check, &paths.state_dir)?,
-        transfers: file.transfers.resolve(&check)?,
-        self_test: file.self_test.resolve(&check)?,
-        phase_limits: file.quarantine.resolve(&check)?,
-        metrics: file.metrics.resolve(&check)?,
-        traces: file.traces.resolve(&check)?,
-        identity: identity::resolve(&check, file.identity)?,
-        logs: file.logs.resolve(&check)?,
-        secret_providers: secret_providers::resolve(&check, file.secret_providers)?,
-        images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
+        retention,
+        transfers,
+        self_test,
+        phase_limits,
+        metrics,
+        traces,
+        identity,
+        logs,
+        secret_providers,
+        images,
         paths,
         listen,
         tcp,
@@ -397,6 +429,22 @@ impl Check {
 
     fn absolute(&self, key: &'static str, path: &Path) -> Result<(), ConfigError> {
         if path.is_absolute() { Ok(()) } else { Err(self.fault(key, &path.display(), "must be an absolute path")) }
+    }
+
+    /// Returns the path of the socket for local clients.
+    fn socket(&self, address: Option<&String>, run_dir: &Path) -> Result<PathBuf, ConfigError> {
+        let listen = match address {
+            None => run_dir.join("executor.sock"),
+            Some(address) => match address.strip_prefix("unix://") {
+                Some(path) if path.starts_with('/') => path.into(),
+                _ => return Err(self.fault("listen", address, "must be unix:///ABSOLUTE/PATH")),
+            },
+        };
+        if listen.as_os_str().len() > SOCKET_PATH_MAX {
+            let why = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes");
+            return Err(self.fault("listen", &listen.display(), &why));
+        }
+        Ok(listen)
     }
 
     fn at_least_one(&self, key: &'static str, value: u64) -> Result<(), ConfigError> {

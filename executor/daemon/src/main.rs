@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,15 +34,18 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == executor_providers::WORKER_ARGUMENT) {
         return executor_providers::work();
     }
+    // Until the handler that reads the configuration again is there.
+    if let Err(error) = executor_sys::process::survive_hangup() {
+        return fail(1, &format!("cannot install the handler of SIGHUP: {error}"));
+    }
     let args = Args::parse();
+    if let Some(file) = &args.check_config {
+        return check_config(&args, file.clone());
+    }
     match args.generate() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return fail(1, &format!("cannot generate: {error}")),
-    }
-    // Until the handler that reads the configuration again is there.
-    if let Err(error) = executor_sys::process::survive_hangup() {
-        return fail(1, &format!("cannot install the handler of SIGHUP: {error}"));
     }
     let config = match Config::load(&args) {
         Ok(config) => config,
@@ -54,6 +58,21 @@ fn main() -> ExitCode {
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(1, &format!("{error:#}")),
+    }
+}
+
+/// Checks the configuration without a start.
+fn check_config(args: &Args, file: Option<PathBuf>) -> ExitCode {
+    let args = Args { config: file.or_else(|| args.config.clone()), ..args.clone() };
+    match Config::load(&args) {
+        Ok(config) => {
+            println!("{}", config.verdict());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{}", chain(&error));
+            ExitCode::FAILURE
+        }
     }
 }
 

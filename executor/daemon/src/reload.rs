@@ -93,8 +93,9 @@ impl Reload {
             return true;
         }
         self.candidate = None;
-        self.done = Some(text.clone());
-        match node.config.with_text(text) {
+        let made = node.config.with_text(&text);
+        self.done = Some(text);
+        match made {
             Ok(config) => {
                 self.error.clear();
                 self.apply(node, &config);

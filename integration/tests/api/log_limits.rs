@@ -57,7 +57,7 @@ fn what_is_above_a_limit_is_told_and_counted_and_clients_get_it_all() {
         ("unlimited", Some(-1), Some(-1), ""),
         ("bytes", Some(1000), None, "app instance exceeded log rate limit (1000 bytes/sec)"),
         ("lines", None, Some(10), "app instance exceeded log rate limit (10 log-lines/sec)"),
-        ("nothing", Some(0), None, "app instance exceeded log rate limit (0 bytes/sec)"),
+        ("nothing", Some(0), None, ""),
     ];
     for (id, bytes, lines, notice) in table {
         daemon.api.started(RunRequest { stdin: true, ..limited(sh(FLOOD).id(id), bytes, lines) });
@@ -69,13 +69,17 @@ fn what_is_above_a_limit_is_told_and_counted_and_clients_get_it_all() {
         daemon.api.wait(id).unwrap();
         let kept = kept(&daemon.api.follow(id).rest());
         assert_eq!(kept.bytes + kept.dropped, FLOOD_BYTES, "{id}: {kept:?}");
+        if id == "nothing" {
+            assert_eq!((kept.bytes, kept.notices.len()), (0, 0), "no log is no overage");
+            continue;
+        }
         if notice.is_empty() {
             assert_eq!((kept.bytes, kept.notices.len()), (FLOOD_BYTES, 0), "{id}, the control");
             continue;
         }
         assert_eq!(kept.notices, [notice], "{id}");
-        let least = if id == "nothing" { 0 } else { 1000 };
-        assert!(kept.bytes >= least && (kept.bytes > 0) == (least > 0), "{id}: {kept:?}");
+        let least = if id == "lines" { 1 } else { 1000 };
+        assert!(kept.bytes >= least, "{id}: {kept:?}");
         // A slow machine takes some seconds for the flood.
         assert!(kept.bytes < FLOOD_BYTES / 2, "{id}: {kept:?}");
     }

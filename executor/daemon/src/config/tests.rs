@@ -16,6 +16,16 @@ fn load(text: &str, flags: &[&str]) -> Result<Config, String> {
 }
 
 #[test]
+fn every_fault_is_reported_with_line() {
+    let text = "run_dir = 'run'\n[capacity]\npids = 0\n\n[metrics]\nlisten = '192.0.2.1:1'\n[listen]\nunix = 'here'\n";
+    let error = load(text, &[]).unwrap_err();
+    let lines: Vec<&str> = error.lines().map(|line| line.split(" = ").next().unwrap()).collect();
+    assert_eq!(lines, ["FILE:1: run_dir", "FILE:7: listen", "FILE:3: capacity.pids", "FILE:6: metrics.listen"]);
+    let typo = load("[policy]\n\ndefault_pid = 5\n", &[]).unwrap_err();
+    assert!(typo.starts_with("FILE:3: "), "{typo}");
+}
+
+#[test]
 fn an_empty_file_is_the_defaults() {
     let config = load("", &[]).unwrap();
     assert_eq!(config.paths.run_dir, Path::new("/run/executor"));
@@ -260,7 +270,7 @@ fn metrics_are_served_on_this_machine_alone() {
         ("localhost:9464", "a loopback address with a port"),
     ] {
         let told = of(address).unwrap_err();
-        assert!(told.contains(&format!("FILE: metrics.listen = {address}: ")) && told.contains(why), "{told}");
+        assert!(told.contains(&format!("FILE:2: metrics.listen = {address}: ")) && told.contains(why), "{told}");
     }
     let labels = |list: &str| load(&format!("[metrics]\nlabels = {list}\n"), &[]).map(|config| config.metrics.labels);
     assert_eq!(labels("['team', 'app.kubernetes.io/name']").unwrap().len(), 2);
@@ -288,7 +298,10 @@ fn a_collector_of_traces_is_named_without_a_password() {
         ("http://user:s3cret@h:4317", "no user name and password"),
     ] {
         let told = of(endpoint, "").unwrap_err();
-        assert!(told.contains("FILE: traces.endpoint = ") && told.contains(why) && !told.contains("s3cret"), "{told}");
+        assert!(
+            told.contains("FILE:2: traces.endpoint = ") && told.contains(why) && !told.contains("s3cret"),
+            "{told}"
+        );
     }
 }
 

@@ -217,3 +217,25 @@ async fn reflection_lists_the_services() {
     assert!(names.contains(&"executor.v1.Executor".to_owned()), "{names:?}");
     assert!(names.contains(&"grpc.health.v1.Health".to_owned()), "{names:?}");
 }
+
+#[test]
+fn check_config_reports_without_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("executor.toml");
+    let check = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let done =
+            std::process::Command::new(env!("CARGO_BIN_EXE_executord")).arg("--check-config").arg(&path).output();
+        let done = done.unwrap();
+        let printed = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
+        (done.status.code(), printed.replace(path.to_str().unwrap(), "FILE"))
+    };
+    let run = dir.path().join("run");
+    assert_eq!(check(&format!("run_dir = '{}'\n", run.display())), (Some(0), "FILE: OK\n".to_owned()));
+    assert!(!run.exists());
+    let (status, printed) = check("[capacity]\ncontainers = 0\npids = 0\n");
+    assert_eq!(status, Some(1), "{printed}");
+    let expected =
+        "FILE:2: capacity.containers = 0: must be at least 1\nFILE:3: capacity.pids = 0: must be at least 1\n";
+    assert_eq!(printed, expected);
+}
