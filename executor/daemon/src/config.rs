@@ -353,8 +353,20 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let secret_providers = faults.of(secret_providers::resolve(&check, file.secret_providers));
     let images = faults.of(file.images.resolve(&check, &paths, file.policy.images.clone()));
     let retention = faults.of(file.retention.resolve(&check, &paths.state_dir));
-    let resolved =
-        (tcp, listen, retention, transfers, self_test, phase_limits, metrics, traces, identity, logs, secret_providers, images);
+    let resolved = (
+        tcp,
+        listen,
+        retention,
+        transfers,
+        self_test,
+        phase_limits,
+        metrics,
+        traces,
+        identity,
+        logs,
+        secret_providers,
+        images,
+    );
     ConfigError::all(faults.0)?;
     let (
         Some(tcp),
