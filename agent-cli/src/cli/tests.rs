@@ -189,8 +189,8 @@ fn docker_words_give_their_equivalent() {
         (&["agent-cli", "run", "--gpus", "all", "i"], "--device nvidia.com/gpu=all"),
         (&["agent-cli", "run", "--pid=host", "i"], "not shared"),
     ] {
-        let line: Vec<std::ffi::OsString> = line.iter().map(Into::into).collect();
-        let error = super::read(&line).expect_err("agent-cli does not have the word").to_string();
+        let line: Vec<OsString> = line.iter().map(Into::into).collect();
+        let error = read(&line).expect_err("agent-cli does not have the word").to_string();
         assert!(error.contains(advice) && !error.contains("--cpus"), "{error}");
     }
 }

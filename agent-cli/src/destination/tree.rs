@@ -153,7 +153,8 @@ impl Partial {
     /// Appends bytes. A piece of zeros becomes a hole, so that a sparse file takes no more room here than it did.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         let written = match bytes.iter().all(|byte| *byte == 0) {
-            true => Ok(()),
+            // Now, because a change of the length after `mark` would change the time.
+            true => self.file.set_len(self.length + bytes.len() as u64),
             false => self.file.write_all_at(bytes, self.length),
         };
         self.length += bytes.len() as u64;
@@ -162,7 +163,6 @@ impl Partial {
 
     /// Gives it its name, whatever had that before.
     pub fn finish(mut self) -> Result<(), WriteError> {
-        self.file.set_len(self.length).map_err(|source| WriteError::Io { path: self.shown.clone(), source })?;
         renameat(&self.directory, &self.partial, &self.directory, &self.name)
             .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })?;
         self.finished = true;

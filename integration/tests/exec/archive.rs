@@ -290,7 +290,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
         &daemon,
         "mkdir -p /tmp/t/closed /tmp/t/z; echo 1 >/tmp/t/a; echo 2 >/tmp/t/z/b; chmod 0 /tmp/t/closed",
     );
-    shell_output(&daemon, "echo 3 >/tmp/t/secret; chmod 0 /tmp/t/secret");
+    shell_output(&daemon, "echo 3 >/tmp/t/secret; chmod 0 /tmp/t/secret; touch -t 202001020304.05 /tmp/t/z/b");
     let out = home.path().join("out");
     let copied = cp(&daemon, &["c:/tmp/t", &out.display().to_string()]);
     assert_eq!(copied.status, 125);
