@@ -2,7 +2,7 @@
 //!
 //! A process changes to its working directory as the container's user, who may not create directories. If the directory is
 //! missing, the process sends a request over its start socket ([`request`]). Its supervisor is root of the host and has a helper
-//! create the directory ([`create`]): in the container's mount namespace, as root of the container, with mode 0755. Container
+//! create the directory ([`Within::create_and_reply`]): in the container's mount namespace, as root of the container, with mode 0755. Container
 //! content is untrusted, so the path is opened as if the container's root were `/`.
 
 use std::ffi::{CStr, OsStr};
