@@ -23,7 +23,7 @@ const TABLE: [(&str, &str); 38] = [
     ("restart", "use `agent-cli stop` and `agent-cli run`, or `run --restart` for restarts after a failure"),
     ("pause", "containers are not paused"),
     ("unpause", "containers are not paused"),
-    ("rename", "the id of a container is fixed; choose it with `run --id`"),
+    ("rename", "the id of a container is fixed; choose it with `run --name`"),
     ("update", "limits are fixed when a container is run; see `run --memory`, `--cpus` and `--pids`"),
     ("port", "use `agent-cli inspect`, which shows published ports"),
     ("diff", "changes of the root file system are not listed"),

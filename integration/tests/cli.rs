@@ -217,6 +217,35 @@ fn words_that_people_know() {
     assert_eq!(run(&socket, &["rm", "loud"]).stdout, "loud-1\n");
 }
 
+/// A job that runs every night under one name must not end well without having run.
+#[test]
+fn name_in_use_is_refused() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket();
+    let named = |more: &[&'static str], script: &'static str| {
+        let line = [&["run", "--keep"], more, &["--rootfs", "host", "sh", "-c", script]].concat();
+        run(&socket, &line)
+    };
+    let script = "cat /proc/sys/kernel/random/uuid; exit 3";
+    let first = named(&["--name", "nightly"], script);
+    assert_eq!(first.status, 3);
+    let again = named(&["--name", "nightly"], script);
+    assert_eq!((again.status, &*again.stdout), (125, ""));
+    for words in ["completed", "exit status 3", "agent-cli rm nightly", "--replace"] {
+        assert!(again.stderr.contains(words), "{words}: {}", again.stderr);
+    }
+    // The control: an id stands for the same request.
+    assert_eq!(named(&["--id", "nightly"], script).stdout, first.stdout);
+    let replaced = named(&["--name", "nightly", "--replace"], script);
+    assert!(replaced.status == 3 && replaced.stdout != first.stdout, "{replaced:?}");
+    assert_eq!(run(&socket, &["run", "-d", "--name", "long", "--rootfs", "host", "sleep", "100000"]).status, 0);
+    let running = named(&["--name", "long"], "true");
+    assert!(running.status == 125 && running.stderr.contains("is running"), "{running:?}");
+    assert_eq!(named(&["--name", "long", "--replace"], "true").status, 0);
+    let contradiction = named(&["--name", "a", "--id", "b"], "true");
+    assert_eq!(contradiction.status, 125, "{contradiction:?}");
+}
+
 /// The first Ctrl-C stops the container, and the second kills it.
 #[test]
 fn ctrl_c_stops_and_twice_kills() {

@@ -17,6 +17,7 @@ mod isolation;
 mod logging;
 mod lower;
 mod message;
+mod name;
 mod network;
 mod outputs;
 mod program;
@@ -59,6 +60,14 @@ pub(crate) struct Prepared {
     ending: AtTheEnd,
     /// The request is checked only.
     is_dry: bool,
+    /// Its id is a name that no container may have, unless that is replaced.
+    name: Option<NewName>,
+}
+
+/// A name for a new container.
+struct NewName {
+    name: String,
+    replace: bool,
 }
 
 impl RunArgs {
@@ -76,6 +85,8 @@ impl RunArgs {
     /// Reads what the flags name. `can_stay`: a container that is kept outlives this command.
     pub(super) fn prepare(mut self, can_stay: bool) -> Result<Prepared, Failure> {
         let is_dry = self.dry_run;
+        let replace = self.replace;
+        let name = self.name.clone().map(|name| NewName { name, replace });
         let fetch_to = self.outputs.output_to.take();
         let sources = [&self.files, &self.public_files, &self.secret_env, &self.secret_args];
         self.streams.check(self.detach, sources.into_iter().flatten())?;
@@ -95,7 +106,7 @@ impl RunArgs {
         if let (Some(to), Some(outputs)) = (&ending.fetch_to, request.outputs()) {
             cp::check_destination(outputs, to)?;
         }
-        Ok(Prepared { request, delivery, ending, is_dry })
+        Ok(Prepared { request, delivery, ending, is_dry, name })
     }
 }
 
@@ -112,7 +123,7 @@ struct AtTheEnd {
 }
 
 pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut Interrupts) -> Result<u8, Failure> {
-    let Prepared { mut request, delivery, ending, is_dry } = prepared;
+    let Prepared { mut request, delivery, ending, is_dry, name } = prepared;
     bindings::deliver(session, &mut request, delivery, interrupts).await?;
     tokio::select! {
         prepared = volumes::prepare(session, &mut request) => prepared?,
@@ -130,6 +141,12 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
         }
         session.output.note("executord accepts the request; nothing was started");
         return Ok(0);
+    }
+    if let Some(NewName { name, replace }) = name {
+        tokio::select! {
+            claimed = name::claim(session, &name, replace) => claimed?,
+            signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
+        }
     }
     tokio::select! {
         fetched = volumes::fetch(session, &request) => fetched?,

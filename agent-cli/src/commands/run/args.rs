@@ -60,8 +60,16 @@ pub(crate) struct RunArgs {
     /// For secrets use --secret-env. A variable of --env wins over one of a file. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
+    /// Name of a new container, which becomes its id; refused where a container has it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "reservation"], help_heading = "Container")]
+    pub(crate) name: Option<String>,
+    /// Remove an earlier container of that name first, also one that runs
+    #[arg(long, requires = "name", conflicts_with = "dry_run", help_heading = "Container")]
+    pub(crate) replace: bool,
     /// Id of the container; a UUID when left out
-    #[arg(long, visible_alias = "name", help_heading = "Container")]
+    ///
+    /// The same request with the id of a container that exists starts nothing: it shows that container's output and result.
+    #[arg(long, help_heading = "Container")]
     pub(crate) id: Option<String>,
     /// Reservation to run the container with (`agent-cli reserve`), whose id it gets; refused where that has expired
     #[arg(long, value_name = "ID", conflicts_with = "id", help_heading = "Container")]

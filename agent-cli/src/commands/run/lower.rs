@@ -70,7 +70,7 @@ pub(super) fn lower(
     };
     let mut request = RunRequest {
         reserved: args.reservation.is_some(),
-        id: args.reservation.or(args.id).unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+        id: args.reservation.or(args.name).or(args.id).unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
         action: Some(Action { run: Some(run), ..Action::default() }),
         rootfs,
         limits: Some(args.limits.limits()),

@@ -1,0 +1,70 @@
+//! `--name`: a new container, and never an earlier one of that name. `--id` stands for the same request made again.
+
+use std::time::SystemTime;
+
+use executor_client::Code;
+use executor_client::v1::{Container, State};
+
+use crate::failure::Failure;
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::view::human;
+
+/// Makes sure that no container has the name: with `replace` an earlier one is removed, also while it runs.
+///
+/// # Errors
+/// A container has the name; it cannot be removed.
+pub(super) async fn claim(session: &Session, name: &str, replace: bool) -> Result<(), Failure> {
+    let doing = format!("run --name {name}");
+    let earlier = match session.client.get(name).await.doing(&doing) {
+        Err(failure) if failure.code() == Some(Code::NotFound) => return Ok(()),
+        found => found?,
+    };
+    if !replace {
+        return Err(Failure::Usage(in_use(name, &earlier, SystemTime::now())));
+    }
+    match session.client.delete(name, true).await.doing(&format!("run --replace --name {name}")) {
+        Err(failure) if failure.code() == Some(Code::NotFound) => Ok(()),
+        deleted => deleted,
+    }
+}
+
+fn in_use(name: &str, earlier: &Container, now: SystemTime) -> String {
+    let state = match earlier.state() {
+        State::Completed => {
+            let ending = human::ending(earlier);
+            let status = if ending.starts_with(|c: char| c.is_ascii_digit()) { "exit status " } else { "" };
+            format!("completed {} ago with {status}{ending}", human::age(earlier.finished_at.as_ref(), now))
+        }
+        state => format!("is {}", human::state(state.into())),
+    };
+    let force = if earlier.state() == State::Completed { "" } else { "-f " };
+    format!(
+        "the container {name} exists: it {state}; remove it (`agent-cli rm {force}{name}`) or replace it (`run --replace`); \
+         `run --id {name}` shows the result of the same request again"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_client::v1::{ExitStatus, Result as Ending, exit_status::Status};
+
+    use super::*;
+
+    #[test]
+    fn earlier_container_is_described() {
+        let exit = Some(ExitStatus { status: Some(Status::Code(3)) });
+        let finished_at = Some(prost_types::Timestamp { seconds: 1_000, nanos: 0 });
+        let result = Some(Ending { exit, ..Ending::default() });
+        let completed = Container { state: State::Completed.into(), result, finished_at, ..Container::default() };
+        let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000 + 7_200);
+        let told = in_use("web", &completed, now);
+        assert!(
+            told.contains("completed 2h") && told.contains("with exit status 3") && told.contains("rm web"),
+            "{told}"
+        );
+        let running = Container { state: State::Running.into(), ..Container::default() };
+        let told = in_use("web", &running, now);
+        assert!(told.contains("is running") && told.contains("rm -f web"), "{told}");
+    }
+}
