@@ -1,5 +1,6 @@
 //! Workloads to pods of run requests. What cannot be lowered is refused by its name, or warned about.
 
+mod apparmor;
 mod checks;
 mod container;
 mod resources;
@@ -200,6 +201,7 @@ impl<'a> Lowering<'a> {
 
     fn pod(&mut self) -> PodPlan {
         self.check_spec();
+        self.security_annotations();
         let shared = self.shared();
         let mut create = CreatePodRequest { id: self.id.clone(), labels: self.labels(), ..shared };
         let volumes = self.volumes(&mut create);

@@ -108,17 +108,7 @@ impl Lowering<'_> {
             Capabilities { add, drop }
         });
         self.seccomp(&at("seccompProfile"), own.seccomp_profile.or(pod.seccomp_profile).as_ref());
-        let apparmor = own.app_armor_profile.or(pod.app_armor_profile);
-        let apparmor = match apparmor.as_ref().map(|profile| (&*profile.type_, profile.localhost_profile.clone())) {
-            None | Some(("Unconfined", _)) => String::new(),
-            Some(("Localhost", Some(profile))) => profile,
-            Some(_) => {
-                let message =
-                    "must be Localhost with a profile that the operator lends, or Unconfined: there is no default";
-                self.refuse(&at("appArmorProfile"), "P47", message);
-                String::new()
-            }
-        };
+        let apparmor = self.apparmor(path, container, own.app_armor_profile.or(pod.app_armor_profile));
         Identity { user, check_image: non_root && uid.is_none(), groups, fs_group, apparmor }
     }
 

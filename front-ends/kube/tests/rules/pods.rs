@@ -335,6 +335,30 @@ fn p47_profiles() {
     }
 }
 
+/// Requests for profiles by the annotations of earlier versions of Kubernetes.
+#[test]
+fn p47_profiles_by_annotation() {
+    const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+    let annotated = |name: &str, value: &str, container: &str| {
+        pod(container, "").replace("annotations: {", &format!("annotations: {{{name}: {value}, "))
+    };
+    let of_app = |value: &str, container: &str| annotated(&format!("{ANNOTATION}app"), value, container);
+    let profile = |text: &str| request(&plan(text)).apparmor_profile;
+    assert_eq!(profile(&of_app("localhost/mine", "")), "mine");
+    assert_eq!(profile(&of_app("unconfined", "")), "");
+    let field = "securityContext: {appArmorProfile: {type: Localhost, localhostProfile: mine}}";
+    assert_eq!(profile(&of_app("localhost/mine", field)), "mine");
+    let at = format!("P47 metadata.annotations[{ANNOTATION}app]");
+    refuses(&of_app("localhost/other", field), &at);
+    for value in ["runtime/default", "localhost/", "mine"] {
+        refuses(&of_app(value, ""), &at);
+    }
+    refuses(&annotated(&format!("{ANNOTATION}none"), "localhost/mine", ""), "P47 metadata.annotations");
+    for name in ["seccomp.security.alpha.kubernetes.io/pod", "container.seccomp.security.alpha.kubernetes.io/app"] {
+        assert!(warnings(&annotated(name, "unconfined", ""))[0].starts_with("P47"), "{name}");
+    }
+}
+
 #[test]
 fn p47_sysctls() {
     let sysctls = |all: &str| pod("", &format!("securityContext: {{sysctls: [{all}]}}"));
