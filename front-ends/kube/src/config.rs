@@ -220,10 +220,15 @@ fn check_type(origin: &Origin, kind: &str, data: &BTreeMap<String, Bytes>, metad
     let mut wrong = |message: &str| report.refuse(origin, "type", "P9", format!("{kind}: {message}"));
     let json = |key: &str| match data.get(key) {
         None => Err(format!("the key `{key}` is missing")),
-        Some(value) => match serde_json::from_slice::<serde::de::IgnoredAny>(value.bytes()) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(format!("the key `{key}` is not JSON")),
-        },
+        Some(value) => {
+            // The API server takes `null` for an object without entries.
+            let text = value.bytes().trim_ascii();
+            let is_object = text.starts_with(b"{") || text == b"null";
+            match serde_json::from_slice::<serde::de::IgnoredAny>(text) {
+                Ok(_) if is_object => Ok(()),
+                _ => Err(format!("the key `{key}` is not a JSON object")),
+            }
+        }
     };
     match kind {
         "kubernetes.io/service-account-token" => {

@@ -202,6 +202,7 @@ impl<'a> Lowering<'a> {
     fn pod(&mut self) -> PodPlan {
         self.check_spec();
         self.security_annotations();
+        self.pod_security();
         let shared = self.shared();
         let mut create = CreatePodRequest { id: self.id.clone(), labels: self.labels(), ..shared };
         let volumes = self.volumes(&mut create);

@@ -159,8 +159,7 @@ fn check_metadata(object: &Located, report: &mut Report) {
     let origin = &object.origin;
     let metadata: Option<&Node> = object.node.get("metadata");
     let text = |name: &str| metadata.and_then(|metadata| metadata.get(name)).and_then(Node::text);
-    let name = metadata.and_then(|metadata| metadata.get("name")).filter(|name| !matches!(name.value, Value::Null));
-    match name.map_or(Some(""), Node::text) {
+    match metadata.map_or(Some(""), |metadata| text_or_missing(metadata, "name")) {
         Some("") => {
             let generated = text("generateName").is_some();
             let message = match generated {
@@ -179,7 +178,6 @@ fn check_metadata(object: &Located, report: &mut Report) {
                 "is not a DNS subdomain: use a-z, 0-9, `-` and `.`, at most 253",
             );
         }
-        // One that is no text is refused when the object is decoded.
         Some(_) | None => {}
     }
     if text("namespace").is_some_and(|namespace| !namespace.is_empty() && !is_label(namespace)) {
@@ -189,6 +187,7 @@ fn check_metadata(object: &Located, report: &mut Report) {
         Some(Value::Map(entries)) => Some(entries),
         _ => None,
     };
+    check_references(origin, metadata, report);
     let labels = map("labels").into_iter().flatten();
     check_labels(
         origin,
@@ -209,6 +208,40 @@ fn check_metadata(object: &Located, report: &mut Report) {
                 format!("have {size} bytes; at most {ANNOTATIONS_MAX}"),
             );
         }
+    }
+}
+
+/// Text of a field, empty if the field is missing or null. `None` if it is no text, which is refused when the object is decoded.
+fn text_or_missing<'a>(node: &'a Node, field: &str) -> Option<&'a str> {
+    node.get(field).filter(|node| !matches!(node.value, Value::Null)).map_or(Some(""), Node::text)
+}
+
+/// Checks owners and finalizers, which nothing here reads, as the API server does.
+fn check_references(origin: &Origin, metadata: Option<&Node>, report: &mut Report) {
+    let list = |name: &str| match metadata.and_then(|all| all.get(name)).map(|node| &node.value) {
+        Some(Value::List(entries)) => entries.iter().collect(),
+        _ => Vec::new(),
+    };
+    let mut controllers = 0;
+    for (index, owner) in list("ownerReferences").into_iter().enumerate() {
+        let at = format!("metadata.ownerReferences[{index}]");
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if text_or_missing(owner, field) == Some("") {
+                report.refuse(origin, format!("{at}.{field}"), "P6", "is missing");
+            }
+        }
+        controllers += usize::from(owner.get("controller").is_some_and(|node| matches!(node.value, Value::Bool(true))));
+    }
+    if controllers > 1 {
+        report.refuse(origin, "metadata.ownerReferences", "P6", "has more than one controller");
+    }
+    let finalizers: Vec<&str> = list("finalizers").into_iter().filter_map(Node::text).collect();
+    for (index, name) in finalizers.iter().enumerate().filter(|(_, name)| !is_qualified(name)) {
+        let message = format!("{} {NOT_QUALIFIED}", shown(name));
+        report.refuse(origin, format!("metadata.finalizers[{index}]"), "P6", message);
+    }
+    if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
+        report.refuse(origin, "metadata.finalizers", "P6", "has both orphan and foregroundDeletion");
     }
 }
 

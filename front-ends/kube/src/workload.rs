@@ -418,6 +418,15 @@ fn selected(mut workload: Workload, selector: &LabelSelector, report: &mut Repor
     if wanted.is_empty() && expressions.is_empty() {
         report.refuse(&workload.origin, "spec.selector", "P61", "is missing, or selects nothing");
     }
+    for (index, rule) in expressions.iter().enumerate() {
+        let fault = match (&*rule.operator, rule.values.as_ref().is_some_and(|values| !values.is_empty())) {
+            ("In" | "NotIn", false) => "has no values, which In and NotIn need",
+            ("Exists" | "DoesNotExist", true) => "has values, which Exists and DoesNotExist do not take",
+            ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => continue,
+            _ => "has an operator that is none of In, NotIn, Exists and DoesNotExist",
+        };
+        report.refuse(&workload.origin, format!("spec.selector.matchExpressions[{index}]"), "P61", fault);
+    }
     let matches = wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
         && expressions.iter().all(|rule| {
             let has = labels.get(&rule.key);

@@ -324,7 +324,7 @@ fn key_name(node: &Node) -> Result<String, String> {
         Value::Int(number) => number.to_string(),
         Value::UInt(number) => number.to_string(),
         Value::Float(number) => number.to_string(),
-        Value::Null => "null".to_owned(),
+        Value::Null => return Err("a key is null: put it into quotes".into()),
         Value::List(_) | Value::Map(_) => return Err("a key is not a scalar".into()),
     })
 }

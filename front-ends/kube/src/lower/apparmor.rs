@@ -52,6 +52,10 @@ impl Lowering<'_> {
             (_, Some(field)) => (format!("{path}.securityContext.appArmorProfile"), field),
             (None, None) => return String::new(),
         };
+        if profile.type_ != "Localhost" && profile.localhost_profile.is_some() {
+            self.refuse(&format!("{path}.localhostProfile"), "P47", "is for the type Localhost alone");
+            return String::new();
+        }
         match (&*profile.type_, profile.localhost_profile) {
             ("Unconfined", _) => String::new(),
             ("Localhost", Some(profile)) => profile,

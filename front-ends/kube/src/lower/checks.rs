@@ -152,13 +152,11 @@ impl Lowering<'_> {
     fn port(&mut self, at: &str, container: &Container, port: &IntOrString) -> Option<u32> {
         let number = match port {
             IntOrString::Int(number) => Some(*number),
-            IntOrString::String(name) => match name.parse() {
-                Ok(number) => Some(number),
-                Err(_) => {
-                    let named = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(name));
-                    named.map(|port| port.container_port)
-                }
-            },
+            // A number in quotes is a name, which no port can have.
+            IntOrString::String(name) => {
+                let named = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(name));
+                named.map(|port| port.container_port)
+            }
         };
         let port = number.and_then(|number| u32::try_from(number).ok()).filter(|port| (1..=65535).contains(port));
         if port.is_none() {

@@ -16,6 +16,7 @@ use super::{Lowering, checks, kinds_of};
 use crate::config::Config;
 use crate::docker;
 use crate::environment::{Environment, VALUE_MAX, Variable, is_name};
+use crate::names::is_qualified;
 use crate::plan::{self, Hook, Member, PIECES_MAX, Role};
 use crate::quantity::Quantity;
 
@@ -476,10 +477,20 @@ impl<'a> Lowering<'a> {
     /// A field of the pod's metadata (P20).
     pub(super) fn field(&mut self, at: &str, field: &ObjectFieldSelector) -> Option<String> {
         let path = &*field.field_path;
+        if !matches!(field.api_version.as_deref(), None | Some("" | "v1")) {
+            self.refuse(&format!("{at}.apiVersion"), "P20", "must be v1");
+            return None;
+        }
         let of = |all: &Option<std::collections::BTreeMap<String, String>>, key: &str| {
             all.as_ref().and_then(|all| all.get(key)).cloned().unwrap_or_default()
         };
         let inner = |prefix: &str| path.strip_prefix(prefix).and_then(|rest| rest.strip_suffix("']"));
+        let key = inner("metadata.labels['").map(str::to_owned);
+        let key = key.or_else(|| inner("metadata.annotations['").map(str::to_ascii_lowercase));
+        if key.is_some_and(|key| !is_qualified(&key)) {
+            self.refuse(&format!("{at}.fieldPath"), "P20", "names what cannot be the key of a label or annotation");
+            return None;
+        }
         if let Some(key) = inner("metadata.labels['") {
             return Some(of(&self.metadata.labels, key));
         }

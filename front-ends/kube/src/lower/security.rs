@@ -60,10 +60,6 @@ impl Lowering<'_> {
             }
         }
         groups.dedup();
-        if pod.supplemental_groups_policy.as_deref() == Some("Strict") {
-            let message = "Strict is not carried out: groups of the image's /etc/group are added";
-            self.refuse("spec.securityContext.supplementalGroupsPolicy", "P45", message);
-        }
         let refused = [
             (
                 "seLinuxOptions",
@@ -112,7 +108,29 @@ impl Lowering<'_> {
         Identity { user, check_image: non_root && uid.is_none(), groups, fs_group, apparmor }
     }
 
+    /// Checks what is the whole pod's, once (P45).
+    pub(super) fn pod_security(&mut self) {
+        let Some(context) = &self.spec.security_context else { return };
+        match context.supplemental_groups_policy.as_deref() {
+            None | Some("Merge") => {}
+            Some(policy) => {
+                let message = match policy {
+                    "Strict" => "Strict is not carried out: groups of the image's /etc/group are added",
+                    _ => "must be Merge",
+                };
+                self.refuse("spec.securityContext.supplementalGroupsPolicy", "P45", message);
+            }
+        }
+        if !matches!(context.fs_group_change_policy.as_deref(), None | Some("Always" | "OnRootMismatch")) {
+            let path = "spec.securityContext.fsGroupChangePolicy";
+            self.refuse(path, "P45", "must be Always or OnRootMismatch");
+        }
+    }
+
     fn seccomp(&mut self, path: &str, profile: Option<&SeccompProfile>) {
+        if profile.is_some_and(|profile| profile.type_ != "Localhost" && profile.localhost_profile.is_some()) {
+            self.refuse(&format!("{path}.localhostProfile"), "P47", "is for the type Localhost alone");
+        }
         match profile.map(|profile| &*profile.type_) {
             // Without one it is executord's own filter.
             None | Some("RuntimeDefault") => {}

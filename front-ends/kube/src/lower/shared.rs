@@ -15,6 +15,21 @@ use crate::plan::Role;
 
 /// Most name servers, search domains, and bytes of these (P42).
 const SERVERS_MAX: usize = 3;
+/// Sysctls that a kubelet sets without being allowed to.
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
 const SEARCHES_MAX: usize = 32;
 const SEARCH_BYTES_MAX: usize = 2048;
 
@@ -39,6 +54,10 @@ impl Lowering<'_> {
         let sysctls = spec.security_context.as_ref().and_then(|context| context.sysctls.clone()).unwrap_or_default();
         let mut named = BTreeSet::new();
         for (index, sysctl) in sysctls.iter().enumerate() {
+            if !SAFE_SYSCTLS.contains(&&*sysctl.name.replace('/', ".")) {
+                let message = "is none of Kubernetes' safe sysctls: a kubelet refuses it unless it is allowed there";
+                self.warn(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
+            }
             if !named.insert(sysctl.name.replace('/', ".")) {
                 let message = "is the name of another sysctl of the pod";
                 self.refuse(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);

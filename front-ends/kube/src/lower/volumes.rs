@@ -258,6 +258,10 @@ impl Lowering<'_> {
                 continue;
             }
             let mode = self.mode(&format!("{at}.mode"), item.mode, i32::try_from(mode).unwrap_or(MODE));
+            if item.field_ref.is_some() && item.resource_field_ref.is_some() {
+                self.refuse(&at, "P20", "has both fieldRef and resourceFieldRef");
+                continue;
+            }
             let value = if let Some(field) = &item.field_ref {
                 self.volume_field(&format!("{at}.fieldRef"), field)
             } else if let Some(resource) = &item.resource_field_ref {

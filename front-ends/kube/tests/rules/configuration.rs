@@ -205,6 +205,19 @@ fn p17_a_variable_has_one_source() {
         "env: [{name: A, valueFrom: {configMapKeyRef: {name: c, key: A}, fieldRef: {fieldPath: metadata.name}}}]";
     refuses(&(pod(text, "") + MAP), "P17 spec.containers[0].env[0].valueFrom: has configMapKeyRef and fieldRef");
     refuses(&pod("env: [{name: A, valueFrom: {}}]", ""), "P21 spec.containers[0].env[0].valueFrom");
+    for (field, at) in [
+        ("{fieldPath: metadata.name, apiVersion: v2}", "apiVersion"),
+        ("{fieldPath: \"metadata.labels['a b']\"}", "fieldPath"),
+        ("{fieldPath: \"metadata.annotations['-a']\"}", "fieldPath"),
+    ] {
+        let variable = format!("env: [{{name: A, valueFrom: {{fieldRef: {field}}}}}]");
+        refuses(&pod(&variable, ""), &format!("P20 spec.containers[0].env[0].valueFrom.fieldRef.{at}"));
+    }
+    let volume = "volumes: [{name: v, downwardAPI: {items: [{path: a, fieldRef: {fieldPath: metadata.name}, resourceFieldRef: {containerName: app, resource: limits.cpu}}]}}]";
+    refuses(
+        &pod("volumeMounts: [{name: v, mountPath: /v}]", volume),
+        "P20 spec.volumes[0].downwardAPI.items[0]: has both",
+    );
     let both = "env: [{name: A, value: b, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]";
     refuses(&pod(both, ""), "P17 spec.containers[0].env[0]: has both");
     let from = "envFrom: [{configMapRef: {name: c}, secretRef: {name: s}}]";

@@ -190,6 +190,8 @@ fn p38_p39_what_probes_cannot_be() {
         ),
         ("livenessProbe: {httpGet: {port: 1, scheme: HTTPS}}", "P38 spec.containers[0].livenessProbe.httpGet.scheme"),
         ("livenessProbe: {httpGet: {port: 1, host: example.com}}", "P38 spec.containers[0].livenessProbe.httpGet.host"),
+        // A number in quotes is the name of a port, which has a letter.
+        ("livenessProbe: {httpGet: {port: '80'}}", "P38 spec.containers[0].livenessProbe.httpGet.port"),
         ("livenessProbe: {httpGet: {port: web}}", "P38 spec.containers[0].livenessProbe.httpGet.port"),
         ("livenessProbe: {grpc: {port: 1}}", "P38 spec.containers[0].livenessProbe.grpc"),
         ("livenessProbe: {tcpSocket: {port: 70000}}", "P38"),
@@ -329,6 +331,8 @@ fn p47_profiles() {
         "{appArmorProfile: {type: RuntimeDefault}}",
         "{procMount: Unmasked}",
         "{seLinuxOptions: {level: a}}",
+        "{seccompProfile: {type: RuntimeDefault, localhostProfile: a}}",
+        "{appArmorProfile: {type: Unconfined, localhostProfile: a}}",
         "{windowsOptions: {}}",
     ] {
         refuses(&pod(&format!("securityContext: {context}"), ""), "P47");
@@ -357,6 +361,18 @@ fn p47_profiles_by_annotation() {
     for name in ["seccomp.security.alpha.kubernetes.io/pod", "container.seccomp.security.alpha.kubernetes.io/app"] {
         assert!(warnings(&annotated(name, "unconfined", ""))[0].starts_with("P47"), "{name}");
     }
+}
+
+#[test]
+fn p45_policies_are_enumerations() {
+    let context = |field: &str| pod("", &format!("securityContext: {{fsGroup: 1, {field}}}"));
+    for field in
+        ["supplementalGroupsPolicy: Merge", "fsGroupChangePolicy: Always", "fsGroupChangePolicy: OnRootMismatch"]
+    {
+        plan(&context(field));
+    }
+    refuses(&context("supplementalGroupsPolicy: Some"), "P45 spec.securityContext.supplementalGroupsPolicy");
+    refuses(&context("fsGroupChangePolicy: Never"), "P45 spec.securityContext.fsGroupChangePolicy");
 }
 
 #[test]

@@ -164,6 +164,8 @@ fn p9_types_of_secrets() {
         ("kubernetes.io/service-account-token", "{token: x}"),
         ("kubernetes.io/dockercfg", "{a: x}"),
         ("kubernetes.io/dockerconfigjson", "{.dockerconfigjson: canary}"),
+        ("kubernetes.io/dockerconfigjson", "{.dockerconfigjson: '[]'}"),
+        ("kubernetes.io/dockercfg", "{.dockercfg: '1'}"),
         ("kubernetes.io/basic-auth", "{user: x}"),
         ("kubernetes.io/ssh-auth", "{ssh-privatekey: ''}"),
         ("kubernetes.io/tls", "{tls.crt: x}"),
@@ -230,4 +232,28 @@ fn p6_labels_and_annotations() {
     let template = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {metadata: {labels: {a: 'b c'}}, spec: {restartPolicy: Never, containers: [{name: a, image: 'i:1'}]}}}\n";
     refuses(template, "P6 spec.template.metadata.labels['a']");
     refuses("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, labels: {a: 'b c'}}\n", "P6 metadata.labels['a']");
+}
+
+/// P6: what nothing here reads is checked all the same.
+#[test]
+fn p6_owners_and_finalizers() {
+    let with = |text: &str| pod("", "").replace("  name: web\n", &format!("  name: web\n  {text}\n"));
+    let owner = "{apiVersion: v1, kind: Node, name: node, uid: u";
+    plan(&with(&format!("ownerReferences: [{owner}, controller: true}}, {owner}}}]")));
+    plan(&with("finalizers: [example.com/one, orphan]"));
+    refuses(&with("ownerReferences: [{apiVersion: v1, kind: Node, name: node}]"), "P6 metadata.ownerReferences[0].uid");
+    let two = format!("ownerReferences: [{owner}, controller: true}}, {owner}, controller: true}}]");
+    refuses(&with(&two), "P6 metadata.ownerReferences: has more");
+    refuses(&with("finalizers: ['a b']"), "P6 metadata.finalizers[0]");
+    refuses(&with("finalizers: [orphan, foregroundDeletion]"), "P6 metadata.finalizers: has both");
+}
+
+/// YAML's null is no key, though it is printed as one.
+#[test]
+fn null_is_no_key() {
+    for key in ["~", "null", "? "] {
+        let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{{key}: a}}\n");
+        assert!(refused(&text).iter().any(|one| one.contains("key is null")), "{key}");
+    }
+    plan(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{'null': a}}\n---\n{}", pod("", "")));
 }

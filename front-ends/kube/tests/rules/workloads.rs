@@ -33,6 +33,11 @@ fn p61_workloads_of_pods() {
     assert!(plan(&of_kind("StatefulSet", &replicas, "")).pods[1].in_order);
     assert!(!plan(&of_kind("StatefulSet", &format!("podManagementPolicy: Parallel, {replicas}"), "")).pods[1].in_order);
     refuses(&of_kind("Deployment", "selector: {matchLabels: {app: other}}", ""), "P61 spec.selector: does not match");
+    for rule in ["operator: Exists, values: [web]", "operator: NotIn", "operator: Has"] {
+        let selector = format!("selector: {{matchExpressions: [{{key: app, {rule}}}]}}");
+        let told = refused(&of_kind("Deployment", &selector, ""));
+        assert!(told[0].starts_with("P61 spec.selector.matchExpressions[0]"), "{rule}: {told:?}");
+    }
     refuses(&of_kind("Deployment", "replicas: 1", ""), "P61 spec.selector: is missing");
     refuses(&of_kind("Deployment", &format!("replicas: 100000, {SELECTOR}"), ""), "P61 spec.replicas");
     refuses(
