@@ -92,6 +92,8 @@ pub(crate) fn build(
         volume_mounted_files: public.chain(secret).collect(),
         ..RunAction::default()
     };
+    // Without a file there is nothing that could be written, and executord refuses the wish.
+    let writable = writable && !run.volume_mounted_files.is_empty();
     let outputs: Vec<String> = invocation.outputs.keys().cloned().collect();
     let mut request = RunRequest {
         id: id.to_owned(),
@@ -104,7 +106,6 @@ pub(crate) fn build(
         egress: options.egress,
         outputs: (!outputs.is_empty()).then_some(Outputs { files: outputs, ..Outputs::default() }),
         redaction: Redaction::All.into(),
-        // The definition of the bundle is a file, so that there always is one.
         writable_files: writable.then(WritableFiles::default),
         ..RunRequest::default()
     };
@@ -122,4 +123,22 @@ fn labels(env: &std::collections::BTreeMap<String, String>) -> HashMap<String, S
     let pairs = [("io.cnab.installation", "CNAB_INSTALLATION_NAME"), ("io.cnab.action", "CNAB_ACTION")];
     let labels = pairs.into_iter().filter_map(|(label, name)| Some((label.to_owned(), env.get(name)?.clone())));
     labels.filter(|(_, value)| value.len() <= 256).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Operation;
+
+    /// executord refuses files that can be written where there is none.
+    #[test]
+    fn operation_without_files_asks_for_none() {
+        for (files, writable) in [("{}", false), ("null", false), (r#"{"/a":"b"}"#, true)] {
+            let text = format!(r#"{{"image":{{"image":"a"}},"environment":{{"X":"y"}},"files":{files}}}"#);
+            let invocation = Operation::read(&mut text.as_bytes()).unwrap().invocation();
+            let rootfs = Rootfs { reference: "docker://a".into(), policy: PullPolicy::IfMissing };
+            let request = build("a", &rootfs, &invocation, None, &Options::default(), true).unwrap();
+            assert_eq!(request.run().message().writable_files.is_some(), writable, "{files}");
+        }
+    }
 }
