@@ -401,6 +401,10 @@ impl Server {
             self.claims.end();
         }
         if ephemeral {
+            // A directory is not removed while this process has a mount on it.
+            if let Err(error) = self.host.hierarchies.unmount_view(&self.host.cgroup_view()) {
+                log::line(Level::Error, "", format_args!("the view of cgroups was not detached: {error}"));
+            }
             for dir in [&self.host.state_dir, &self.host.run_dir] {
                 if let Err(error) = remove_tree(dir) {
                     log::line(Level::Error, "", format_args!("{} was not removed: {error}", dir.display()));
