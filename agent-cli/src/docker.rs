@@ -36,7 +36,7 @@ const TABLE: [(&str, &str); 38] = [
     ("swarm", "executord runs one node; a control plane schedules"),
     ("service", "executord runs one node; a control plane schedules"),
     ("stack", "executord runs one node; a control plane schedules"),
-    ("--gpus", "`--gpus all` → `--device nvidia.com/gpu=all`"),
+    ("--gpus", "name devices with `--device`; the operator lists them in `[[devices]]`, and CDI is not supported"),
     ("--link", "containers of one pod share a network; see `agent-cli pod` and `--pod`"),
     ("--security-opt", "use `--seccomp-profile` or `--apparmor-profile`"),
     ("--pid", "process namespaces of the host are not shared"),

@@ -186,7 +186,7 @@ fn docker_words_give_their_equivalent() {
     for (line, advice) in [
         (&["agent-cli", "kill", "a"][..], "agent-cli signal"),
         (&["agent-cli", "images"], "agent-cli image ls"),
-        (&["agent-cli", "run", "--gpus", "all", "i"], "--device nvidia.com/gpu=all"),
+        (&["agent-cli", "run", "--gpus", "all", "i"], "name devices with `--device`"),
         (&["agent-cli", "run", "--pid=host", "i"], "not shared"),
     ] {
         let line: Vec<OsString> = line.iter().map(Into::into).collect();
