@@ -197,6 +197,7 @@ mod tests {
         write("cpuset.effective_cpus", "0-3\n");
         write("cpuset.effective_mems", "0\n");
         let options = HostOptions { cpus: "1-2".into(), ..HostOptions::default() };
+        cpusets.prepare(Path::new("e/c")).unwrap();
         cpusets.confine(Path::new("e/c"), 17, &options).unwrap();
         let read = |path: &str| fs::read_to_string(dir.path().join(path)).unwrap();
         assert_eq!((read("e/cpuset.cpus"), read("e/c/cpuset.cpus")), ("0-3".into(), "1-2".into()));

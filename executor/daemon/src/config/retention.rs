@@ -8,8 +8,12 @@ use serde::Deserialize;
 
 use super::{Check, ConfigError, disk_of};
 
-/// The part of the state directory's file system that completed containers may take where the file does not say.
-const DISK_PART: u64 = 10;
+/// Returns the bytes that completed containers may take where the file does not say: a tenth of the file system. On a small one
+/// that would be less than the log of one container, which would be gone as soon as it is completed.
+fn default_bytes(disk: u64) -> u64 {
+    const LEAST: u64 = 1 << 30;
+    (disk / 10).max(LEAST.min(disk / 2))
+}
 
 /// The table as the file has it.
 #[derive(Debug, Deserialize)]
@@ -46,8 +50,21 @@ impl Retention {
         Ok(RetentionSettings {
             completed: self.completed,
             kept_for: Duration::from_secs(self.hours.saturating_mul(3600)),
-            bytes: self.bytes.map_or_else(|| disk_of(state_dir) / DISK_PART, |bytes| bytes.0),
+            bytes: self.bytes.map_or_else(|| default_bytes(disk_of(state_dir)), |bytes| bytes.0),
             events: self.events,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::default_bytes;
+
+    #[test]
+    fn default_leaves_room_on_small_disks() {
+        const GIB: u64 = 1 << 30;
+        for (disk, bytes) in [(24 << 20, 12 << 20), (GIB, GIB / 2), (8 * GIB, GIB), (200 * GIB, 20 * GIB)] {
+            assert_eq!(default_bytes(disk), bytes, "{disk}");
+        }
     }
 }

@@ -32,7 +32,7 @@ fn an_empty_file_is_the_defaults() {
     assert_eq!(config.listen, Path::new("/run/executor/executor.sock"));
     assert_eq!(config.bounds.message_bytes, 2 << 20);
     assert_eq!((config.retention.completed, config.retention.kept_for), (10_000, Duration::from_secs(86_400)));
-    assert_eq!(config.retention.bytes, disk_of(&config.paths.state_dir) / 10);
+    assert!(config.retention.bytes >= disk_of(&config.paths.state_dir) / 10);
     assert_eq!(config.capacity.containers, 1000);
     assert!(config.capacity.memory_bytes > 1 << 20);
     assert!(!config.policy.allow_host_network && !config.keep_root);
