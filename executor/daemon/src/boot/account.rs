@@ -1,7 +1,7 @@
 //! The user that the daemon serves as. Users and groups are looked up in /etc/passwd and /etc/group, not through the
 //! name services, whose libraries a static program cannot load.
 //!
-//! The daemon's user may call it and read what it keeps, so no other program may have the same one. Where nobody has made a user
+//! The daemon's user may call it and read what it keeps, so no other program may have the same one. If no user was created
 //! for it, it takes an id of systemd's range for dynamic users, the same one at each start.
 
 use std::collections::BTreeSet;
