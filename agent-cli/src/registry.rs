@@ -48,7 +48,7 @@ pub(crate) struct RegistryArgs {
     pub(crate) registry_password: Option<String>,
     /// File with credentials, as `docker login` and `podman login` write it: ~/.docker/config.json
     ///
-    /// The entry for the image's registry is taken. A credential helper that the file names (credHelpers, credsStore) is run.
+    /// Uses the entry for the image's registry. Runs the credential helper that the file names for it (credHelpers, credsStore).
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
 }

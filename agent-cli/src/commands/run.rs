@@ -60,13 +60,9 @@ pub(crate) struct Prepared {
     ending: AtTheEnd,
     /// The request is checked only.
     is_dry: bool,
-    /// Its id is a name that no container may have, unless that is replaced.
-    name: Option<NewName>,
-}
-
-/// A name for a new container.
-struct NewName {
-    name: String,
+    /// The id is a name that no other container may have.
+    is_name: bool,
+    /// An earlier container of that name is removed.
     replace: bool,
 }
 
@@ -84,9 +80,7 @@ impl RunArgs {
 
     /// Reads what the flags name. `can_stay`: a container that is kept outlives this command.
     pub(super) fn prepare(mut self, can_stay: bool) -> Result<Prepared, Failure> {
-        let is_dry = self.dry_run;
-        let replace = self.replace;
-        let name = self.name.clone().map(|name| NewName { name, replace });
+        let (is_dry, is_name, replace) = (self.dry_run, self.name.is_some(), self.replace);
         let fetch_to = self.outputs.output_to.take();
         let sources = [&self.files, &self.public_files, &self.secret_env, &self.secret_args];
         self.streams.check(self.detach, sources.into_iter().flatten())?;
@@ -106,7 +100,7 @@ impl RunArgs {
         if let (Some(to), Some(outputs)) = (&ending.fetch_to, request.outputs()) {
             cp::check_destination(outputs, to)?;
         }
-        Ok(Prepared { request, delivery, ending, is_dry, name })
+        Ok(Prepared { request, delivery, ending, is_dry, is_name, replace })
     }
 }
 
@@ -123,7 +117,7 @@ struct AtTheEnd {
 }
 
 pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut Interrupts) -> Result<u8, Failure> {
-    let Prepared { mut request, delivery, ending, is_dry, name } = prepared;
+    let Prepared { mut request, delivery, ending, is_dry, is_name, replace } = prepared;
     bindings::deliver(session, &mut request, delivery, interrupts).await?;
     tokio::select! {
         prepared = volumes::prepare(session, &mut request) => prepared?,
@@ -142,9 +136,9 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
         session.output.note("executord accepts the request; nothing was started");
         return Ok(0);
     }
-    if let Some(NewName { name, replace }) = name {
+    if is_name {
         tokio::select! {
-            claimed = name::claim(session, &name, replace) => claimed?,
+            claimed = name::claim(session, request.id(), replace) => claimed?,
             signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
         }
     }

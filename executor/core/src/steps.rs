@@ -403,7 +403,7 @@ impl Steps {
             let why = if killed { Why::GraceExceeded } else { Why::Cancelled };
             return Some(StepError { why, exit: Some(exit) });
         }
-        let why = Why::Told(exit_failure(&record.log_source, exit, out_of_memory)?);
+        let why = Why::Message(exit_failure(&record.log_source, exit, out_of_memory)?);
         Some(StepError { why, exit: Some(exit) })
     }
 
@@ -423,7 +423,7 @@ impl Steps {
             TransferEnd::Done(bytes) => (false, format!("{done} {artifact} ({})", short_size(bytes)), None),
             TransferEnd::Failed(why) => {
                 let told = format!("{}: {why}", named(&format!("Failed to {verb}")));
-                (true, format!("{} failed: {why}", named(doing)), Some(StepError::of(Why::Told(told))))
+                (true, format!("{} failed: {why}", named(doing)), Some(StepError::of(Why::Message(told))))
             }
         };
         self.orders.push(Order::Say { log_source: record.log_source.clone(), failed, text });
@@ -481,7 +481,7 @@ impl Steps {
                 let also = error.as_ref().and_then(StepError::told).map(|told| format!("; {told}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
                 let exit = error.and_then(|error| error.exit);
-                self.finish(index, Some(StepError { why: Why::Told(text), exit }), now);
+                self.finish(index, Some(StepError { why: Why::Message(text), exit }), now);
             }
             Role::Timeout { expired: false, .. } => self.finish(index, error, now),
             Role::Progress(messages) => {

@@ -84,12 +84,10 @@ async fn admit(
     client: Option<&Client>,
     trace: Option<TraceContext>,
 ) -> Result<(Arc<Handle>, bool), Problem> {
-    if request.id.is_empty() {
-        request.id = uuid::Uuid::new_v4().to_string();
-    }
+    fill_in_id(&mut request.id);
     let pod = pod_of(node, request)?;
     let pod = pod.as_deref();
-    let Judged { mut plan, image, referred, identity } = judge(node, request, pod, client)?;
+    let CheckedRequest { mut plan, image, referred, identity } = check_request(node, request, pod, client)?;
     let used = node.registry.get(&plan.id);
     let key = tag_key(node).await?;
     let tag = match &identity {
@@ -150,24 +148,31 @@ async fn admit(
     launched
 }
 
-/// A request that passed the checks for which nothing is fetched and nothing is taken.
-struct Judged {
+/// Gives a request without an id a random one.
+fn fill_in_id(id: &mut String) {
+    if id.is_empty() {
+        *id = uuid::Uuid::new_v4().to_string();
+    }
+}
+
+/// A request that passed the checks that fetch nothing and reserve nothing.
+struct CheckedRequest {
     plan: Plan,
     image: Option<ImageReference>,
     referred: references::Collected,
     identity: Option<certify::Asked>,
 }
 
-/// Makes all checks of a request for which nothing is fetched and nothing is taken.
-fn judge(
+/// Makes all checks of a request that fetch nothing and reserve nothing.
+fn check_request(
     node: &Node,
     request: &mut v1::RunRequest,
     pod: Option<&Plan>,
     client: Option<&Client>,
-) -> Result<Judged, Problem> {
+) -> Result<CheckedRequest, Problem> {
     let image = images::reference(request)?;
     let identity = certify::of_request(&node.config.identity, request);
-    // Of a request with an image all but the image's own part is validated before anything is fetched.
+    // Before an image is fetched, everything but the part that depends on the image is validated.
     let plan = match &image {
         None => plan_with_image(request, pod, &node.config.policy, None),
         Some(reference) => plan_without_image(request, pod, &node.config.policy)
@@ -181,14 +186,12 @@ fn judge(
     };
     let plan = plan_with(plan, problem)?;
     Node::check_id(&plan.id)?;
-    Ok(Judged { plan, image, referred, identity })
+    Ok(CheckedRequest { plan, image, referred, identity })
 }
 
 /// Makes a pod, and starts the task that drives it.
 pub(crate) async fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> Result<(Arc<Handle>, bool), Problem> {
-    if request.id.is_empty() {
-        request.id = uuid::Uuid::new_v4().to_string();
-    }
+    fill_in_id(&mut request.id);
     let plan = plan_of_pod(node, &request)?;
     Node::check_id(&plan.id)?;
     make_pod(node, plan, &request).await

@@ -307,98 +307,69 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     file.policy.allow_host_network |= args.ephemeral;
     // So are its images, unless a configuration file was named.
     let mut faults = Faults::default();
-    let images = faults.of(file.images.policy(&check, args.ephemeral && args.config.is_none()));
+    let images = faults.record(file.images.policy(&check, args.ephemeral && args.config.is_none()));
     file.policy.images = images.unwrap_or_default();
-    faults.of(check.policy(&file.policy));
-    faults.of(check.launcher(&file.launcher, &file.shells));
+    faults.record(check.policy(&file.policy));
+    faults.record(check.launcher(&file.launcher, &file.shells));
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
-    faults.of(check.absolute("run_dir", &run_dir));
-    faults.of(check.absolute("state_dir", &state_dir));
-    faults.of(check.volumes(&file.volumes, &run_dir, &state_dir));
+    faults.record(check.absolute("run_dir", &run_dir));
+    faults.record(check.absolute("state_dir", &state_dir));
+    faults.record(check.volumes(&file.volumes, &run_dir, &state_dir));
     file.policy.volumes = file.volumes;
-    faults.of(check.host_options(&file.devices, &file.apparmor.profiles, &file.policy));
+    faults.record(check.host_options(&file.devices, &file.apparmor.profiles, &file.policy));
     (file.policy.devices, file.policy.apparmor_profiles) = (file.devices, file.apparmor.profiles);
-    let tcp = faults.of(file.listen.tcp.resolve(file.callers, &check));
-    let listen = faults.of(check.socket(args.listen.as_ref().or(file.listen.unix.as_ref()), &run_dir));
+    let tcp = faults.record(file.listen.tcp.resolve(file.callers, &check));
+    let listen = faults.record(check.socket(args.listen.as_ref().or(file.listen.unix.as_ref()), &run_dir));
     let containers = file.capacity.containers.unwrap_or(1000);
     let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, |bytes| Ok(bytes.0))?;
     // A limit on processes is a ceiling that few containers come near: the default admits as many containers of the
     // default size as there may be, and does not divide the kernel's own limit.
     let pids = file.capacity.pids.unwrap_or_else(|| containers.saturating_mul(file.policy.default_pids));
-    faults.of(check.at_least_one("capacity.containers", containers));
-    faults.of(check.at_least_one("capacity.memory_bytes", memory_bytes));
-    faults.of(check.at_least_one("capacity.pids", pids));
+    faults.record(check.at_least_one("capacity.containers", containers));
+    faults.record(check.at_least_one("capacity.memory_bytes", memory_bytes));
+    faults.record(check.at_least_one("capacity.pids", pids));
     let disk_bytes = file.capacity.disk_bytes.map_or_else(|| disk_of(&state_dir), |bytes| bytes.0);
-    faults.of(check.at_least_one("capacity.disk_bytes", disk_bytes));
-    faults.of(check.at_least_one("server.connections", file.server.connections as u64));
+    faults.record(check.at_least_one("capacity.disk_bytes", disk_bytes));
+    faults.record(check.at_least_one("server.connections", file.server.connections as u64));
     if file.server.connections > CONNECTIONS_MAX {
         let why = format!("must be at most {CONNECTIONS_MAX}");
         faults.add(check.fault("server.connections", &file.server.connections, &why));
     }
-    faults.of(check.at_least_one("server.streams_per_connection", u64::from(file.server.streams_per_connection)));
+    faults.record(check.at_least_one("server.streams_per_connection", u64::from(file.server.streams_per_connection)));
     let message_least = file.policy.files_bytes_max.saturating_add(MESSAGE_ROOM).max(MESSAGE_MIN);
     let message_bytes_max = file.server.message_bytes_max.map_or(message_least, |bytes| bytes.0);
     if !(1 << 16..=1 << 30).contains(&message_bytes_max) {
         faults.add(check.fault("server.message_bytes_max", &message_bytes_max, "must be 65536 to 1073741824"));
     }
     let paths = Paths { run_dir, state_dir };
-    let transfers = faults.of(file.transfers.resolve(&check));
-    let self_test = faults.of(file.self_test.resolve(&check));
-    let phase_limits = faults.of(file.quarantine.resolve(&check));
-    let metrics = faults.of(file.metrics.resolve(&check));
-    let traces = faults.of(file.traces.resolve(&check));
-    let identity = faults.of(identity::resolve(&check, file.identity));
-    let logs = faults.of(file.logs.resolve(&check));
-    let secret_providers = faults.of(secret_providers::resolve(&check, file.secret_providers));
-    let images = faults.of(file.images.resolve(&check, &paths, file.policy.images.clone()));
-    let retention = faults.of(file.retention.resolve(&check, &paths.state_dir));
-    let resolved = (
-        tcp,
-        listen,
-        retention,
-        transfers,
-        self_test,
-        phase_limits,
-        metrics,
-        traces,
-        identity,
-        logs,
-        secret_providers,
-        images,
-    );
+    let transfers = faults.record(file.transfers.resolve(&check));
+    let self_test = faults.record(file.self_test.resolve(&check));
+    let phase_limits = faults.record(file.quarantine.resolve(&check));
+    let metrics = faults.record(file.metrics.resolve(&check));
+    let traces = faults.record(file.traces.resolve(&check));
+    let identity = faults.record(identity::resolve(&check, file.identity));
+    let logs = faults.record(file.logs.resolve(&check));
+    let secret_providers = faults.record(secret_providers::resolve(&check, file.secret_providers));
+    let images = faults.record(file.images.resolve(&check, &paths, file.policy.images.clone()));
+    let retention = faults.record(file.retention.resolve(&check, &paths.state_dir));
     ConfigError::all(faults.0)?;
-    let (
-        Some(tcp),
-        Some(listen),
-        Some(retention),
-        Some(transfers),
-        Some(self_test),
-        Some(phase_limits),
-        Some(metrics),
-        Some(traces),
-        Some(identity),
-        Some(logs),
-        Some(secret_providers),
-        Some(images),
-    ) = resolved
-    else {
-        return Err(ConfigError::Several(Vec::new())); // each missing part is among the faults
-    };
+    // Each missing part is among the faults.
+    let missing = || ConfigError::Several(Vec::new());
     Ok(Config {
-        retention,
-        transfers,
-        self_test,
-        phase_limits,
-        metrics,
-        traces,
-        identity,
-        logs,
-        secret_providers,
-        images,
+        retention: retention.ok_or_else(missing)?,
+        transfers: transfers.ok_or_else(missing)?,
+        self_test: self_test.ok_or_else(missing)?,
+        phase_limits: phase_limits.ok_or_else(missing)?,
+        metrics: metrics.ok_or_else(missing)?,
+        traces: traces.ok_or_else(missing)?,
+        identity: identity.ok_or_else(missing)?,
+        logs: logs.ok_or_else(missing)?,
+        secret_providers: secret_providers.ok_or_else(missing)?,
+        images: images.ok_or_else(missing)?,
         paths,
-        listen,
-        tcp,
+        listen: listen.ok_or_else(missing)?,
+        tcp: tcp.ok_or_else(missing)?,
         launcher: args.launcher.clone().or(file.launcher_program),
         keep_root: args.keep_root || (file.keep_root && args.user.is_none()),
         user: args.user.clone().or(file.user),

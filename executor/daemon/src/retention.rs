@@ -101,6 +101,9 @@ impl Seen {
     async fn measure(&mut self, paths: &Paths) {
         let new = self.0.iter().filter(|(_, sight)| sight.bytes.is_none());
         let new: Vec<(ContainerId, PathBuf)> = new.map(|(id, _)| (id.clone(), paths.kept_container(id))).collect();
+        if new.is_empty() {
+            return;
+        }
         let measure = || new.into_iter().map(|(id, dir)| (id, bytes_on_disk(&dir))).collect::<Vec<_>>();
         for (id, bytes) in tokio::task::spawn_blocking(measure).await.unwrap_or_default() {
             if let Some(sight) = self.0.get_mut(&id) {
@@ -198,6 +201,7 @@ mod tests {
         seen.keep_only(&BTreeSet::new());
         assert_eq!(seen.age(&a, date(100), (date(106), start)), 6 * HOUR);
     }
+
     #[test]
     fn limits_expire_the_oldest_first() {
         let limits = RetentionSettings { completed: 3, kept_for: HOUR, bytes: 100, events: 1 };

@@ -178,8 +178,14 @@ struct Link {
     connection: Connection,
     sender: http1::SendRequest<RequestBody>,
     reach: Reach,
-    /// For a request that a proxy forwards; with the header that it demands.
-    forwarded: Option<Option<HeaderValue>>,
+    /// Set if a proxy forwards the request.
+    forwarded: Option<Forwarded>,
+}
+
+/// A request that a proxy forwards.
+struct Forwarded {
+    /// Credentials for the proxy.
+    authorization: Option<HeaderValue>,
 }
 
 impl Client {
@@ -252,7 +258,7 @@ impl Client {
             None => connect(ask.origin, ask.destinations).await?,
             Some(proxy) => {
                 let proxied = proxy.connect(ask.origin, ask.destinations).await?;
-                forwarded = (!ask.origin.secure).then_some(proxied.authorization);
+                forwarded = (!ask.origin.secure).then_some(Forwarded { authorization: proxied.authorization });
                 // Its address is not known here: what it names must be public.
                 (proxied.stream, Reach::Public)
             }
@@ -273,7 +279,7 @@ impl Client {
 }
 
 /// Makes a request; in absolute form where a proxy forwards it.
-fn request(ask: HttpRequest<'_>, forwarded: Option<Option<HeaderValue>>) -> Result<Request<RequestBody>, HttpError> {
+fn request(ask: HttpRequest<'_>, forwarded: Option<Forwarded>) -> Result<Request<RequestBody>, HttpError> {
     let target = if forwarded.is_some() { format!("{}{}", ask.origin, ask.path) } else { ask.path.to_owned() };
     let host = HeaderValue::from_str(&ask.origin.authority());
     let mut request = Request::builder()
@@ -283,7 +289,8 @@ fn request(ask: HttpRequest<'_>, forwarded: Option<Option<HeaderValue>>) -> Resu
         .header(USER_AGENT, concat!("executor/", env!("CARGO_PKG_VERSION")))
         .body(ask.body)
         .map_err(|error| HttpError::Broken(error.to_string()))?;
-    let authorization = forwarded.flatten().map(|value| (PROXY_AUTHORIZATION, value));
+    let authorization =
+        forwarded.and_then(|forwarded| forwarded.authorization).map(|value| (PROXY_AUTHORIZATION, value));
     request.headers_mut().extend(ask.headers.into_iter().chain(authorization).map(|(name, value)| (Some(name), value)));
     Ok(request)
 }

@@ -306,39 +306,24 @@ impl ImageError {
         }
     }
 
-    /// Tells whether the registry is at fault, or the connection to it, so that a mirror of it may do better.
+    /// Returns true if the registry or the connection to it is at fault, so that a mirror may succeed: every error but those of the
+    /// caller, the policy and this host.
     pub(crate) fn is_of_registry(&self) -> bool {
-        match self {
-            Self::WrongDigest { .. }
-            | Self::Truncated { .. }
-            | Self::Longer { .. }
-            | Self::TooLarge { .. }
-            | Self::Redirect { .. }
-            | Self::TooSlow { .. }
-            | Self::Unauthorized { .. }
-            | Self::Untrusted { .. }
-            | Self::NotFound { .. }
-            | Self::NoPlatform { .. }
-            | Self::Unsupported { .. }
-            | Self::Malformed { .. }
-            | Self::Config(_)
-            | Self::Status { .. }
-            | Self::Connection { .. }
-            | Self::AuthFile { .. }
-            | Self::Unsigned { .. } => true,
+        !matches!(
+            self,
             Self::OtherForm { .. }
-            | Self::NotReadable { .. }
-            | Self::NoSpace { .. }
-            | Self::Io { .. }
-            | Self::InUse { .. }
-            | Self::NotHere { .. }
-            | Self::FromElsewhere { .. }
-            | Self::Forbidden(_)
-            | Self::Unpack { .. }
-            | Self::Layers(_)
-            | Self::Gone { .. }
-            | Self::Internal(_) => false,
-        }
+                | Self::NotReadable { .. }
+                | Self::NoSpace { .. }
+                | Self::Io { .. }
+                | Self::InUse { .. }
+                | Self::NotHere { .. }
+                | Self::FromElsewhere { .. }
+                | Self::Forbidden(_)
+                | Self::Unpack { .. }
+                | Self::Layers(_)
+                | Self::Gone { .. }
+                | Self::Internal(_)
+        )
     }
 
     /// Tells whether the same operation could succeed shortly after.

@@ -269,7 +269,7 @@ impl Helper<'_> {
 
 fn window(exec: &Exec) -> Window {
     let side = |side: u32| u16::try_from(side).unwrap_or(u16::MAX);
-    Window::of(side(exec.rows), side(exec.columns))
+    Window::new(side(exec.rows), side(exec.columns))
 }
 
 /// A process that did not get into its container.

@@ -92,11 +92,18 @@ impl Pod {
     /// The pod has ended.
     pub(crate) fn ids(&self) -> Result<(IdMap, Option<OwnedFd>), Refused> {
         let init = self.record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
-        if self.record.plan.isolation.user_namespace == UserNamespace::Host {
-            return Ok((IdMap::HOST, None));
+        let namespace = match self.record.plan.isolation.user_namespace {
+            UserNamespace::Host => None,
+            _ => Some(userns::open(init).map_err(|error| failed("user namespace of the pod", &error))?),
+        };
+        Ok((self.id_map(), namespace))
+    }
+
+    fn id_map(&self) -> IdMap {
+        match self.record.plan.isolation.user_namespace {
+            UserNamespace::Host => IdMap::HOST,
+            _ => self.record.id_map(),
         }
-        let namespace = userns::open(init).map_err(|error| failed("user namespace of the pod", &error))?;
-        Ok((self.record.id_map(), Some(namespace)))
     }
 
     /// Returns the paths of the namespaces that the member joins, for processes that this one makes, as long as this value
@@ -119,17 +126,12 @@ impl Pod {
     /// `NotADirectory`, `ELOOP` or `EXDEV` where the path does not lead to a directory in the volume; a full disk.
     pub(crate) fn volume(&self, name: &str, sub_path: &Path) -> io::Result<OwnedFd> {
         let path = pod_volume_path(name);
-        let map = match self.record.plan.isolation.user_namespace {
-            UserNamespace::Host => IdMap::HOST,
-            _ => self.record.id_map(),
-        };
+        let root_ids = (self.id_map().host(0), self.id_map().host(0));
         self.view(|root| {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let volume = open_in_root(root, &path, flags, Mode::empty(), Follow::NoLinks)?;
             match open_dir_beneath(volume.as_fd(), sub_path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    make_dirs(volume, sub_path, (map.host(0), map.host(0)))
-                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => make_dirs(volume, sub_path, root_ids),
                 opened => opened,
             }
         })

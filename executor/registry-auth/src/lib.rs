@@ -253,7 +253,7 @@ mod tests {
         "HttpHeaders": {"x": "y"}
     }"#;
 
-    fn of(registry: &str, repository: &str) -> Result<Found, AuthFileError> {
+    fn find_in_file(registry: &str, repository: &str) -> Result<Found, AuthFileError> {
         find(FILE.as_bytes(), registry, repository)
     }
 
@@ -263,21 +263,21 @@ mod tests {
 
     #[test]
     fn the_longest_entry_that_covers_counts() {
-        assert_eq!(of("docker.io", "library/debian"), Ok(basic("hub", "hubpw")));
-        assert_eq!(of("r.example:5000", "x"), Ok(basic("u", "p:with:colons")));
-        assert_eq!(of("r.example:5000", "team/app"), Ok(basic("app", "apppw")));
-        assert_eq!(of("r.example:5000", "team/app/sub"), Ok(basic("app", "apppw")));
-        assert_eq!(of("r.example:5000", "team/apple"), Ok(basic("u", "p:with:colons")));
+        assert_eq!(find_in_file("docker.io", "library/debian"), Ok(basic("hub", "hubpw")));
+        assert_eq!(find_in_file("r.example:5000", "x"), Ok(basic("u", "p:with:colons")));
+        assert_eq!(find_in_file("r.example:5000", "team/app"), Ok(basic("app", "apppw")));
+        assert_eq!(find_in_file("r.example:5000", "team/app/sub"), Ok(basic("app", "apppw")));
+        assert_eq!(find_in_file("r.example:5000", "team/apple"), Ok(basic("u", "p:with:colons")));
         let store = Found::Helper("desktop".into());
-        assert_eq!(of("r.example", "x"), Ok(store), "another port is another registry");
+        assert_eq!(find_in_file("r.example", "x"), Ok(store), "another port is another registry");
         let token = Credentials::IdentityToken(Zeroizing::new("refresh".into()));
-        assert_eq!(of("token.example", "x"), Ok(Found::Credentials(token)));
+        assert_eq!(find_in_file("token.example", "x"), Ok(Found::Credentials(token)));
     }
 
     #[test]
     fn helpers_have_what_the_file_has_not() {
         for (registry, helper) in [("helped.example", "pass"), ("stored.example", "desktop")] {
-            assert_eq!(of(registry, "x"), Ok(Found::Helper(helper.into())), "{registry}");
+            assert_eq!(find_in_file(registry, "x"), Ok(Found::Helper(helper.into())), "{registry}");
         }
         let told = from_docker_config(FILE.as_bytes(), "helped.example", "x").unwrap_err().to_string();
         assert!(told.contains("docker-credential-pass") && told.contains("PATH"), "{told}");
@@ -299,7 +299,7 @@ mod tests {
             let told = format!("{error} {error:?}");
             assert!(!told.contains(CANARY), "{told}");
         }
-        assert!(matches!(of("bad.example", "x"), Err(AuthFileError::Encoding(_))));
+        assert!(matches!(find_in_file("bad.example", "x"), Err(AuthFileError::Encoding(_))));
         let huge = vec![b' '; FILE_MAX + 1];
         assert_eq!(from_docker_config(&huge, "r", "x"), Err(AuthFileError::Size(FILE_MAX + 1)));
     }

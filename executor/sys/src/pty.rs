@@ -39,7 +39,7 @@ impl Default for Window {
 
 impl Window {
     /// Returns a window of this size, with the default for a side of 0.
-    pub fn of(rows: u16, columns: u16) -> Self {
+    pub fn new(rows: u16, columns: u16) -> Self {
         let default = Self::default();
         let side = |side: u16, default: u16| if side == 0 { default } else { side };
         Self { rows: side(rows, default.rows), columns: side(columns, default.columns) }

@@ -76,8 +76,8 @@ pub(crate) struct RunArgs {
     pub(crate) reservation: Option<String>,
     /// Have executord check the request, and start nothing
     ///
-    /// Every field, the node's policy and its total capacity are checked. The image is not fetched: its own faults, and a program
-    /// that is not in it, are found by a run.
+    /// Checks every field, the node's policy and its total capacity. Does not fetch the image: only a run reports faults of the
+    /// image, or a program that the image lacks.
     #[arg(long, help_heading = "Container")]
     pub(crate) dry_run: bool,
     /// Print the id and leave the container running

@@ -58,13 +58,12 @@ mod tests {
         let result = Some(Ending { exit, ..Ending::default() });
         let completed = Container { state: State::Completed.into(), result, finished_at, ..Container::default() };
         let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000 + 7_200);
-        let told = in_use("web", &completed, now);
-        assert!(
-            told.contains("completed 2h") && told.contains("with exit status 3") && told.contains("rm web"),
-            "{told}"
-        );
+        let message = in_use("web", &completed, now);
+        for words in ["completed 2h", "with exit status 3", "rm web"] {
+            assert!(message.contains(words), "{words}: {message}");
+        }
         let running = Container { state: State::Running.into(), ..Container::default() };
-        let told = in_use("web", &running, now);
-        assert!(told.contains("is running") && told.contains("rm -f web"), "{told}");
+        let message = in_use("web", &running, now);
+        assert!(message.contains("is running") && message.contains("rm -f web"), "{message}");
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct StepError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// Has words for the users of the container.
-    Told(String),
+    Message(String),
     /// Has words that are not repeated in those of the actions above.
     Plain(String),
     Cancelled,
@@ -25,7 +25,7 @@ pub(super) enum Why {
 impl std::fmt::Display for StepError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.why {
-            Why::Told(text) | Why::Plain(text) => f.write_str(text),
+            Why::Message(text) | Why::Plain(text) => f.write_str(text),
             Why::Cancelled => f.write_str("cancelled"),
             Why::GraceExceeded => f.write_str("exceeded graceful shutdown interval"),
             Why::Several(errors) => {
@@ -48,13 +48,13 @@ impl StepError {
         match &self.why {
             Why::Cancelled | Why::GraceExceeded => true,
             Why::Several(errors) => errors.iter().all(Self::is_cancellation),
-            Why::Told(_) | Why::Plain(_) => false,
+            Why::Message(_) | Why::Plain(_) => false,
         }
     }
 
     /// Words that the actions above repeat.
     pub(super) fn told(&self) -> Option<&str> {
-        if let Why::Told(text) = &self.why { Some(text) } else { None }
+        if let Why::Message(text) = &self.why { Some(text) } else { None }
     }
 }
 

@@ -102,10 +102,10 @@ impl Reference<'_> {
                 let error = match () {
                     () if cancelled_by(at) => Some(Why::Cancelled),
                     () if !is_run && (!starts || code != 0) => {
-                        Some(Why::Told(format!("Failed to {}: lost", action.kind())))
+                        Some(Why::Message(format!("Failed to {}: lost", action.kind())))
                     }
                     () if !starts => Some(Why::Plain("exec".into())),
-                    () if code != 0 => Some(Why::Told(format!("Exited with status {code}"))),
+                    () if code != 0 => Some(Why::Message(format!("Exited with status {code}"))),
                     () => None,
                 };
                 let exit = (is_run && starts).then_some(Exit::Code(code));
@@ -143,7 +143,7 @@ impl Reference<'_> {
                 let also = end.error.as_ref().and_then(StepError::told).map(|told| format!("; {told}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
                 let exit = end.error.as_ref().and_then(|error| error.exit);
-                End { error: Some(StepError { why: Why::Told(text), exit }), ..end }
+                End { error: Some(StepError { why: Why::Message(text), exit }), ..end }
             }
             Action::EmitProgress { action, .. } => self.eval(action, start, cancel),
         }

@@ -175,7 +175,7 @@ impl Steps {
         let Role::Restart(restarts) = &mut step.role else { return };
         let error = match restarts.asked.take() {
             Some(_) if step.cancelled => error,
-            Some(reason) => Some(StepError { why: Why::Told(reason), exit: error.and_then(|error| error.exit) }),
+            Some(reason) => Some(StepError { why: Why::Message(reason), exit: error.and_then(|error| error.exit) }),
             None => error,
         };
         let failed = error.as_ref().filter(|error| !error.is_cancellation());

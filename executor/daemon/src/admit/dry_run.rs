@@ -1,14 +1,14 @@
 //! Validate: the checks of Run and CreatePod without their effects.
 //!
 //! A request goes in, nothing or every violation comes out. Only checks that need nothing but the request, the configuration and
-//! the total capacity are made: no id is taken, no image and no secret is fetched, and free capacity does not count.
+//! the total capacity are made: no id is reserved, no image and no secret is fetched, and free capacity does not count.
 
 use executor_core::capacity::Amount;
 use executor_core::plan::Plan;
 use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
 
-use super::{Judged, Wiped, judge, plan_of_pod, pod_of};
+use super::{CheckedRequest, Wiped, check_request, fill_in_id, plan_of_pod, pod_of};
 use crate::access::Client;
 use crate::images;
 use crate::node::Node;
@@ -48,7 +48,7 @@ pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option
 
 fn plan_pod(node: &Node, pod: &v1::CreatePodRequest) -> Result<Plan, Problem> {
     let mut pod = pod.clone();
-    named(&mut pod.id);
+    fill_in_id(&mut pod.id);
     let plan = plan_of_pod(node, &pod)?;
     Node::check_id(&plan.id)?;
     fits_node(node, &plan)?;
@@ -72,7 +72,7 @@ fn validate_run(
     pod: Option<&Plan>,
     client: Option<&Client>,
 ) -> Result<(), Problem> {
-    named(&mut request.id);
+    fill_in_id(&mut request.id);
     let known;
     let pod = match pod {
         Some(pod) if request.pod == pod.id.as_str() => Some(pod),
@@ -85,18 +85,12 @@ fn validate_run(
             known.as_deref()
         }
     };
-    let Judged { plan, image, .. } = judge(node, request, pod, client)?;
+    let CheckedRequest { plan, image, .. } = check_request(node, request, pod, client)?;
     if image.is_some() {
         images::policy(request)?;
         images::credentials(request.registry_credentials.take(), "registry_credentials")?;
     }
     fits_node(node, &plan)
-}
-
-fn named(id: &mut String) {
-    if id.is_empty() {
-        *id = uuid::Uuid::new_v4().to_string();
-    }
 }
 
 /// Checks that the node's total capacity suffices. What is free at the moment changes.

@@ -12,7 +12,7 @@ pub(super) struct Faults(pub(super) Vec<ConfigError>);
 
 impl Faults {
     /// Returns the value of a result; an error is added to the faults.
-    pub(super) fn of<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
+    pub(super) fn record<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }
 

@@ -42,10 +42,7 @@ impl Hierarchy {
         let cpuset = unused.iter().find(|mount| mount.kind == "cgroup" && mount.has_option("cpuset"));
         let cpuset = cpuset.map(clone).transpose()?;
         used.iter().chain(unused).try_for_each(|mount| detach(&mount.point))?;
-        let flags =
-            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let places = detached("tmpfs", "executor", &[("size", Some(SIZE)), ("mode", Some("700"))], flags)?;
-        attach(places.as_fd(), open_dir(Path::new(ROOT))?.as_fd())?;
+        mount_points("executor", "700", Path::new(ROOT))?;
         let place = |tree: OwnedFd, point: &Path| {
             fs::create_dir(point).map_err(|error| at(point, &error))?;
             attach(tree.as_fd(), open_dir(point)?.as_fd())
@@ -100,6 +97,15 @@ impl Hierarchy {
         fs::create_dir(&dir).map_err(|error| at(&dir, &error))?;
         if self.controllers.iter().any(|name| name == "devices") { devices.open(&dir) } else { Ok(()) }
     }
+}
+
+/// Mounts a small file system for mount points, of a name and with a mode in octal digits.
+pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<OwnedFd> {
+    let flags =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let points = detached("tmpfs", name, &[("size", Some(SIZE)), ("mode", Some(mode))], flags)?;
+    attach(points.as_fd(), open_dir(place)?.as_fd()).map_err(|error| at(place, &error))?;
+    Ok(points)
 }
 
 /// Moves the calling process into a directory's cgroup. It is the one thread that moves: for a process the kernel waits.

@@ -19,16 +19,14 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use executor_sys::mount::{Attributes, attach, clone_tree, detach, detached, open_dir, set_attributes};
-use rustix::mount::MountAttrFlags;
+use executor_sys::mount::{Attributes, attach, clone_tree, detach, open_dir, set_attributes};
 
 use super::Hierarchies;
+use super::hierarchy::mount_points;
 use crate::errors::at;
 
 /// Name of the hierarchy of processors. A JVM recognizes no version 1 without it.
 const CPUSET: &str = "cpuset";
-/// Largest size of the file system that holds the mount points.
-const SIZE: &str = "64k";
 
 impl Hierarchies {
     /// Mount points of the hierarchies, and the names of their controllers.
@@ -54,10 +52,7 @@ impl Hierarchies {
         if !self.has_view() {
             return Ok(());
         }
-        let flags =
-            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let points = detached("tmpfs", "cgroup", &[("size", Some(SIZE)), ("mode", Some("755"))], flags)?;
-        attach(points.as_fd(), open_dir(view)?.as_fd()).map_err(|error| at(view, &error))?;
+        let points = mount_points("cgroup", "755", view)?;
         for (mount, controllers) in self.views() {
             let name = mount.file_name().unwrap_or_default();
             let point = view.join(name);

@@ -66,7 +66,7 @@ impl Init {
                 self.stay()?;
             }
             if let Some((rows, columns)) = part.terminal {
-                self.take_terminal(Window::of(rows, columns))
+                self.take_terminal(Window::new(rows, columns))
                     .map_err(|error| StartFailure::new("open a terminal", error))?;
             }
             Program::read(&payload, None, &part.user.home)

@@ -34,18 +34,18 @@ pub(crate) async fn validate(
     let crons = plan.crons.iter().flat_map(|cron| &cron.pods);
     for pod in plan.pods.iter().filter(|pod| !unchanged(pod)).chain(crons) {
         let request = Wiped::new(ValidateRequest { pod: Some(pod.create.clone()), run: None });
-        judge(pod, None, session.client.validate(&request).await, &mut report)?;
+        report_refusals(pod, None, session.client.validate(&request).await, &mut report)?;
         for member in &pod.members {
             let run = Some(RunRequest::clone(&member.request));
             let request = Wiped::new(ValidateRequest { pod: Some(pod.create.clone()), run });
-            judge(pod, Some(member), session.client.validate(&request).await, &mut report)?;
+            report_refusals(pod, Some(member), session.client.validate(&request).await, &mut report)?;
         }
     }
     Ok(report.finish(()).map(drop).map_err(KubeError::Wrong)?)
 }
 
 /// Adds the violations of an answer to a report. An answer without violations is a failure of the call.
-fn judge(
+fn report_refusals(
     pod: &PodPlan,
     member: Option<&Member>,
     answer: Result<(), Error>,

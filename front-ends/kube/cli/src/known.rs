@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use agent_cli::exit::{Outcome, after_signal};
 use agent_cli::failure::Failure;
 use agent_cli::output::Output;
 use agent_cli::status::Doing as _;
@@ -11,8 +12,6 @@ use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WO
 
 /// SIGKILL, as a result has it.
 const SIGKILL: i32 = 9;
-/// Exit code with which a shell reports a program that SIGKILL has ended.
-const KILLED_CODE: i32 = 128 + SIGKILL;
 
 /// Needs of tasks: the connection and the output.
 #[derive(Clone)]
@@ -129,8 +128,7 @@ pub(crate) fn ended(container: &Container) -> String {
     let message = result.map_or("", |result| result.termination_message.trim());
     let status = result.and_then(|result| result.exit).and_then(|exit| exit.status);
     // The kernel may have killed another process of the container, and the main process may have ended well.
-    let is_killed =
-        matches!(status, Some(exit_status::Status::Signal(SIGKILL) | exit_status::Status::Code(KILLED_CODE)));
+    let is_killed = Outcome::of(result).status() == after_signal(SIGKILL);
     let reason = match status {
         _ if is_killed && result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),
         Some(exit_status::Status::Code(0)) => "Completed".to_owned(),
