@@ -7,6 +7,7 @@ mod action;
 mod attach;
 pub(crate) mod audit;
 mod bindings;
+mod container;
 pub(crate) mod context;
 mod cp;
 mod drain;
@@ -27,6 +28,7 @@ mod secrets;
 mod signal;
 mod stats;
 mod stop;
+mod system;
 mod top;
 mod wait;
 
@@ -47,14 +49,15 @@ use self::action::ActionCommand;
 use self::attach::AttachArgs;
 use self::audit::AuditArgs;
 use self::bindings::BindingsCommand;
+use self::container::ContainerCommand;
 use self::context::ContextCommand;
 use self::cp::CpArgs;
 use self::drain::{DrainArgs, HealthArgs};
 use self::egress::EgressArgs;
 use self::events::EventsArgs;
 use self::exec::ExecArgs;
-use self::image::ImageArgs;
-use self::inspect::IdArg;
+use self::image::{ImageArgs, ImageCommand, ImageRmArgs, ImportArgs, LsArgs, PullArgs};
+use self::inspect::InspectArgs;
 use self::logs::LogsArgs;
 use self::pod::PodArgs;
 use self::ps::PsArgs;
@@ -63,9 +66,10 @@ use self::rm::RmArgs;
 use self::rotate::RotateArgs;
 use self::run::RunArgs;
 use self::secrets::SecretsArgs;
-use self::signal::SignalArgs;
+use self::signal::{KillArgs, SignalArgs};
 use self::stats::StatsArgs;
 use self::stop::StopArgs;
+use self::system::SystemCommand;
 use self::top::TopArgs;
 use self::wait::WaitArgs;
 
@@ -100,6 +104,14 @@ pub(crate) enum Command {
     Egress(EgressArgs),
     /// Fetch, take in, list, show and remove images
     Image(ImageArgs),
+    /// Fetch an image, as `image pull`
+    Pull(PullArgs),
+    /// List images, as `image ls`
+    Images(LsArgs),
+    /// Remove images, as `image rm`
+    Rmi(ImageRmArgs),
+    /// Take an image in from an archive, as `image import`
+    Load(ImportArgs),
     /// Create, list, show, stop and remove pods: groups of containers that share a network
     Pod(PodArgs),
     /// Show that nothing of a secret is left on this machine (as root)
@@ -137,8 +149,8 @@ pub(crate) enum Command {
 pub(crate) enum Direct {
     /// List containers
     Ps(PsArgs),
-    /// Show everything about a container, but no secret
-    Inspect(IdArg),
+    /// Show everything about containers, but no secret
+    Inspect(InspectArgs),
     /// Show what containers use: processor, memory, network, disks
     ///
     /// Shows the containers that run, or those that are named, every second, until it is interrupted or all that are named have
@@ -194,8 +206,13 @@ pub(crate) enum Direct {
     Attach(AttachArgs),
     /// Send a signal to a container's process
     Signal(SignalArgs),
+    /// Kill containers, or send another signal to their processes
+    Kill(KillArgs),
     /// Remove completed containers with their logs
     Rm(RmArgs),
+    /// Remove all completed containers
+    #[command(subcommand)]
+    Container(ContainerCommand),
     /// Print secrets of the container that this command runs in
     ///
     /// For use within a container that was started with --runtime-token. Prints one value as it is, byte for byte; all of
@@ -227,6 +244,9 @@ pub(crate) enum Direct {
     Health(HealthArgs),
     /// Show executord's version, capacity and state
     Info,
+    /// Show how much of the disk is used
+    #[command(subcommand)]
+    System(SystemCommand),
 }
 
 /// A command that is ready to be carried out with an executord.
@@ -275,6 +295,10 @@ impl Command {
             Self::Rotate(args) => Prepared::Rotate(args.prepare()?),
             Self::Egress(args) => Prepared::Egress(args.command.prepare()?),
             Self::Image(args) => Prepared::Image(args.command.prepare()?),
+            Self::Pull(args) => Prepared::Image(ImageCommand::Pull(args).prepare()?),
+            Self::Images(args) => Prepared::Image(image::Prepared::Direct(image::Direct::Ls(args))),
+            Self::Rmi(args) => Prepared::Image(image::Prepared::Direct(image::Direct::Rm(args))),
+            Self::Load(args) => Prepared::Image(image::Prepared::Direct(image::Direct::Import(args))),
             Self::Pod(args) => Prepared::Pod(args.command.prepare()?),
             Self::Audit(args) => {
                 audit::require_root()?;
@@ -332,7 +356,7 @@ impl Direct {
         let client = &session.client;
         match self {
             Self::Ps(args) => ps::ps(session, args).await,
-            Self::Inspect(IdArg { id }) => ids::with(client, id, |id| inspect::inspect(session, id)).await,
+            Self::Inspect(args) => inspect::inspect(session, args).await,
             Self::Logs(args) => {
                 ids::with(client, args.id.clone(), |id| logs::logs(session, LogsArgs { id, ..args.clone() })).await
             }
@@ -352,7 +376,9 @@ impl Direct {
                 ids::with(client, args.id.clone(), |id| attach::attach(session, AttachArgs { id, ..args.clone() }))
                     .await
             }
+            Self::Kill(args) => signal::kill(session, args).await,
             Self::Rm(args) => rm::rm(session, args).await,
+            Self::Container(command) => container::container(session, command).await,
             Self::Secrets(args) => secrets::secrets(session, args).await,
             Self::Events(args) => events::events(session, args).await,
             Self::Reserve(args) => reserve::reserve(session, args).await,
@@ -361,6 +387,7 @@ impl Direct {
             Self::Undrain => drain::undrain(session).await,
             Self::Health(args) => drain::health(session, args).await,
             Self::Info => info::info(session).await,
+            Self::System(command) => system::system(session, command).await,
         }
     }
 }

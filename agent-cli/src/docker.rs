@@ -3,12 +3,7 @@
 //! `docs/guides/coming-from-docker.md` holds the same table.
 
 /// Words of docker, in docker's spelling, each with advice.
-const TABLE: [(&str, &str); 38] = [
-    ("kill", "use `agent-cli signal`, or `agent-cli stop` to stop with a grace period"),
-    ("pull", "use `agent-cli image pull`"),
-    ("images", "use `agent-cli image ls`"),
-    ("rmi", "use `agent-cli image rm`"),
-    ("load", "use `agent-cli image import`"),
+const TABLE: [(&str, &str); 31] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -29,8 +24,6 @@ const TABLE: [(&str, &str); 38] = [
     ("diff", "changes of the root file system are not listed"),
     ("export", "root file systems are not exported; use `agent-cli cp` for files"),
     ("version", "use `agent-cli --version`, or `agent-cli info` for executord"),
-    ("container", "commands on containers stand alone: `agent-cli ps`, `inspect`, `rm`"),
-    ("system", "use `agent-cli info`, or `agent-cli image prune` to free disk space"),
     ("volume", "volumes have no commands; use `run --volume`, `--mount` or `--tmpfs`"),
     ("compose", "use `agent-cli kube` with Kubernetes objects"),
     ("swarm", "executord runs one node; a control plane schedules"),

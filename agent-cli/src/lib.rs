@@ -26,6 +26,7 @@ pub mod exit;
 pub mod failure;
 mod feed;
 mod fields;
+mod filter;
 pub mod generate;
 pub mod global;
 mod ids;

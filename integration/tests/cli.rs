@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Stdio};
 
 use executor_sys::process::{pidfd, pidfd_signal};
 use integration::cli::{CliOutput, command, finish, local, run};
@@ -215,6 +215,67 @@ fn words_that_people_know() {
     assert!(stamped.ends_with("Z 3\n") && stamped.len() == 33, "{stamped}");
     assert_eq!(run(&socket, &["ps", "-a", "--format", "{{.ID}} {{.Exit}}"]).stdout, "loud-1 0\n");
     assert_eq!(run(&socket, &["rm", "loud"]).stdout, "loud-1\n");
+}
+
+#[test]
+fn docker_words_select_and_format() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket();
+    let agent = |line: &[&'static str]| run(&socket, line);
+    for (name, label, script) in
+        [("web-1", "app=web", "exit 0"), ("web-2", "app=web", "exit 3"), ("db", "app=db", "exec sleep 100000")]
+    {
+        let line = ["run", "-d", "--name", name, "-l", label, "--rootfs", "host", "sh", "-c", script];
+        assert_eq!(run(&socket, &line).status, 0);
+    }
+    assert_eq!(agent(&["wait", "web-1", "web-2"]).status, 3);
+    assert_eq!(agent(&["ps", "--filter", "status=exited", "-f", "label=app=web", "-q"]).stdout, "web-1\nweb-2\n");
+    assert_eq!(agent(&["ps", "-f", "exited=3", "-q"]).stdout, "web-2\n");
+    assert_eq!(agent(&["ps", "-f", "name=b", "-q"]).stdout, "db\n", "completed ones are not listed by default");
+    let template = "{{.ID}} {{.result.exit_status}} {{json .spec.labels}}";
+    let shown = agent(&["inspect", "-f", template, "web-1", "web-2"]);
+    assert_eq!(shown.stdout, "web-1 0 {\"app\":\"web\"}\nweb-2 3 {\"app\":\"web\"}\n", "{shown:?}");
+    let missing = agent(&["inspect", "-f", "{{.ID}}", "web-1", "nobody-has-it"]);
+    assert!(
+        missing.status == 125 && missing.stdout == "web-1\n" && missing.stderr.contains("nobody-has-it"),
+        "{missing:?}"
+    );
+    let typo = agent(&["inspect", "-f", "{{.resul}}", "web-1"]);
+    assert!(typo.status == 125 && typo.stderr.contains("no key resul"), "{typo:?}");
+    let reading = agent(&["stats", "--no-stream", "--format", "{{.Name}} {{.PIDs}}"]);
+    assert_eq!(reading.stdout, "db 1\n", "{reading:?}");
+    let ended = agent(&["events", "--since", "1h", "--until", "0s", "-f", "event=die", "--json"]);
+    let ids: BTreeSet<String> = ended.json_lines().iter().map(|event| event["container_id"].to_string()).collect();
+    assert_eq!((ended.status, ids), (0, ["\"web-1\"".into(), "\"web-2\"".into()].into()), "{ended:?}");
+    assert_eq!(agent(&["events", "--until", "1h", "--id", "web-1"]).stdout, "");
+    assert_eq!(agent(&["kill", "db"]).stdout, "db\n");
+    assert_eq!(agent(&["wait", "db"]).status, 137);
+    let again = agent(&["kill", "db", "nobody-has-it"]);
+    assert!(again.status == 125 && again.stderr.contains("nobody-has-it"), "{again:?}");
+    let older = agent(&["container", "prune", "-f", "--filter", "until=1h"]);
+    assert_eq!((older.status, &*older.stdout), (0, ""), "{older:?}");
+    assert_eq!(agent(&["container", "prune", "--filter", "label=app=web"]).stdout, "web-1\nweb-2\n");
+    assert_eq!(agent(&["ps", "-aq"]).stdout, "db\n");
+}
+
+#[test]
+fn logs_until_a_time() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket();
+    let script = "echo first; read line; echo second";
+    let mut loud =
+        command(Some(&socket), &["run", "-i", "--keep", "--name", "loud", "--rootfs", "host", "sh", "-c", script]);
+    let mut loud = loud.stdin(Stdio::piped()).spawn().unwrap();
+    wait::until("the first line is logged", || run(&socket, &["logs", "loud"]).stdout.contains("first").then_some(()));
+    let stamp = run(&socket, &["logs", "-t", "loud"]).stdout.split_whitespace().next().unwrap().to_owned();
+    // The time of the first line is over: following ends without the container's end.
+    let followed = run(&socket, &["logs", "-f", "--until", &stamp, "loud"]);
+    assert_eq!((followed.status, &*followed.stdout), (0, "first\n"), "{followed:?}");
+    loud.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    finish(loud);
+    assert_eq!(run(&socket, &["logs", "loud"]).stdout, "first\nsecond\n", "the control");
+    assert_eq!(run(&socket, &["logs", "--until", &stamp, "--tail", "1", "loud"]).stdout, "first\n");
+    assert_eq!(run(&socket, &["logs", "--since", &stamp, "--until", &stamp, "loud"]).stdout, "first\n");
 }
 
 /// A job that runs every night under one name must not end well without having run.

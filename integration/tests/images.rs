@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use executor_proto::v1::RunRequest;
@@ -138,7 +139,7 @@ fn credential_helpers_open_the_registry() {
 
 /// Files below a directory that contain a text.
 fn files_containing(dir: &Path, text: &str) -> Vec<String> {
-    let done = std::process::Command::new("grep").args(["-rlFa", "--devices=skip", text]).arg(dir).output().unwrap();
+    let done = Command::new("grep").args(["-rlFa", "--devices=skip", text]).arg(dir).output().unwrap();
     String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
@@ -225,10 +226,24 @@ fn taken_in_from_layouts_and_archives() {
     assert_eq!(layers(&daemon.setup().state_dir()), 2);
     let wrong = agent(&["image", "import", "--form", "oci-archive", "/bin/busybox"]);
     assert!(wrong.status == 125 && wrong.stderr.contains("not a tar archive"), "{wrong:?}");
-    let other = agent(&["image", "import", &oci]);
+    let other = agent(&["image", "import", "--form", "docker-archive", &oci]);
     let told = "  --form: ";
     assert!(other.status == 125 && other.stderr.contains(told), "{other:?}");
     assert!(other.stderr.contains("an archive of the form oci-archive, not docker-archive"), "{other:?}");
+    // docker's words: the form is found, and what gzip wrote is taken.
+    stdout(&agent(&["load", "--name", "team/loaded:1", "-i", &oci]));
+    let mut gzip = Command::new("gzip").args(["--stdout", &docker]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut load = command(Some(&daemon.socket()), &["image", "load"]);
+    let loaded = finish(load.stdin(gzip.stdout.take().unwrap()).spawn().unwrap());
+    stdout(&loaded);
+    assert!(gzip.wait().unwrap().success());
+    let listed = agent(&["images"]).stdout;
+    assert!(listed.contains("team/loaded:1") && listed.contains("team/app:1"), "{listed}");
+    let overview = agent(&["system", "df", "--json"]).json();
+    assert!(overview["images"]["bytes"].as_u64() >= overview["images"]["reclaimable_bytes"].as_u64(), "{overview}");
+    assert!(overview["available_bytes"].as_u64() > Some(0), "{overview}");
+    stdout(&agent(&["rmi", "team/loaded:1"]));
+    assert!(!stdout(&agent(&["images"])).contains("team/loaded:1"));
     // Root file systems from executord's own disk, as far as executord itself may read there.
     for reference in [image.layout(), format!("docker-archive:{docker}"), format!("oci-archive:{oci}")] {
         image.readable(true);
@@ -266,7 +281,7 @@ fn devices_in_dev_are_left_out_and_told() {
     let node = |path: &str, kind: &str, major: &str, minor: &str| {
         let path = image.root().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let made = std::process::Command::new("mknod").arg(path).args([kind, major, minor]).status().unwrap();
+        let made = Command::new("mknod").arg(path).args([kind, major, minor]).status().unwrap();
         assert!(made.success());
     };
     node("dev/null", "c", "1", "3");
@@ -401,7 +416,7 @@ fn an_image_runs_when_it_is_signed() {
         registry.name("team/app")
     );
     std::fs::write(path("payload"), &critical).unwrap();
-    let made = std::process::Command::new("sh").args(["-ec", script]).arg(keys.path()).output().unwrap();
+    let made = Command::new("sh").args(["-ec", script]).arg(keys.path()).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     let config = |key: &str| {
         let images = registry.name("team/**");

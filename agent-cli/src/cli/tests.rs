@@ -30,6 +30,20 @@ fn lines_that_are_understood() {
         "ps -a --state running,stopping --state created --label a=b --json",
         "ps -aq",
         "inspect web-1",
+        "inspect -f {{.State}} web-1 web-2",
+        "kill web-1 web-2",
+        "kill -s HUP web-1",
+        "pull -q debian:12",
+        "images -q",
+        "rmi a b",
+        "load -i a.tar",
+        "image load",
+        "ps -f status=exited --filter label=a",
+        "stats --format {{.CPUPerc}} --no-stream",
+        "events --since 10m --until 2026-01-31T12:00:00Z -f event=die",
+        "logs --until 1m web-1",
+        "container prune -f --filter until=24h",
+        "system df --json",
         "logs -f --since 10m web-1",
         "logs --since 2026-01-31T12:00:00Z web-1",
         "wait web-1",
@@ -184,8 +198,8 @@ fn help_tells_the_exit_statuses() {
 #[test]
 fn docker_words_give_their_equivalent() {
     for (line, advice) in [
-        (&["agent-cli", "kill", "a"][..], "agent-cli signal"),
-        (&["agent-cli", "images"], "agent-cli image ls"),
+        (&["agent-cli", "rename", "a", "b"][..], "run --name"),
+        (&["agent-cli", "start", "a"], "agent-cli run"),
         (&["agent-cli", "run", "--gpus", "all", "i"], "name devices with `--device`"),
         (&["agent-cli", "run", "--pid=host", "i"], "not shared"),
     ] {

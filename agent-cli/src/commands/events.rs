@@ -2,13 +2,17 @@
 //!
 //! The command always uses cursors, also for "from now on", so that no event is lost while the connection is down.
 
+use std::time::{Duration, SystemTime};
+
 use clap::Args;
 use executor_client::v1::WatchEventsResponse;
 
 use crate::failure::Failure;
+use crate::filter::{self, EventFilter};
 use crate::ids;
 use crate::session::Session;
 use crate::status::Doing as _;
+use crate::units;
 use crate::view::{human, json};
 
 #[derive(Debug, Args)]
@@ -16,12 +20,23 @@ pub(crate) struct EventsArgs {
     /// Begin after this event; 0 for all that are kept [default: events from now on]
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after: Option<u64>,
+    /// Show events from this time on, as far as they are kept: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()), conflicts_with = "after")]
+    pub(crate) since: Option<SystemTime>,
+    /// Show events up to this time, and end then
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
+    pub(crate) until: Option<SystemTime>,
     /// Show events of this container only
     #[arg(long)]
     pub(crate) id: Option<String>,
+    /// Show events that this holds for: event=completed, container=ID; may be repeated
+    #[arg(long = "filter", short, value_name = "KEY=VALUE", value_parser = EventFilter::parse)]
+    pub(crate) filters: Vec<EventFilter>,
 }
 
 const DOING: &str = "events";
+/// Longest wait between two looks at the clock.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Failure> {
     let mut container_id = args.id.unwrap_or_default();
@@ -29,10 +44,56 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
     if let Some(whole) = ids::whole(&session.client, &container_id).await? {
         container_id = whole;
     }
-    let mut events = session.client.events(args.after, &container_id).await.doing(DOING)?;
+    let mut filters = args.filters;
+    for filter in &mut filters {
+        if let EventFilter::Container(id) = filter
+            && let Some(whole) = ids::whole(&session.client, id).await?
+        {
+            *id = whole;
+        }
+    }
+    // With an end, every event is read here: the last one that there is now says that all of them were.
+    let newest = if args.until.is_some() { session.client.info().await.doing(DOING)?.cursor } else { u64::MAX };
+    let watched = if args.until.is_some() { "" } else { &*container_id };
+    let after = args.after.or(args.since.map(|_| 0));
+    if newest <= after.unwrap_or(newest) && has_passed(args.until) {
+        return Ok(0);
+    }
+    let mut events = session.client.events(after, watched).await.doing(DOING)?;
     loop {
-        let response = events.next().await.doing(DOING)?;
-        show(session, &response).await;
+        let response = tokio::select! {
+            response = events.next() => response.doing(DOING)?,
+            () = passed(args.until), if events.cursor() >= newest => return Ok(0),
+        };
+        let Some(event) = &response.event else {
+            show(session, &response).await;
+            continue;
+        };
+        let time = event.time.as_ref().and_then(human::system_time);
+        let is_within = time.is_none_or(|time| {
+            args.since.is_none_or(|since| since <= time) && args.until.is_none_or(|until| time <= until)
+        });
+        let is_of_it = container_id.is_empty() || event.container_id == container_id;
+        if is_within && is_of_it && filter::event_passes(&filters, event) {
+            show(session, &response).await;
+        }
+        if event.cursor >= newest && has_passed(args.until) {
+            return Ok(0);
+        }
+    }
+}
+
+/// Returns whether a time is set and over.
+fn has_passed(until: Option<SystemTime>) -> bool {
+    until.is_some_and(|until| until <= SystemTime::now())
+}
+
+/// Waits until a time is over.
+async fn passed(until: Option<SystemTime>) {
+    let Some(until) = until else { return std::future::pending().await };
+    // The clock may be set during the wait.
+    while let Ok(left) = until.duration_since(SystemTime::now()) {
+        tokio::time::sleep(left.min(CLOCK_INTERVAL)).await;
     }
 }
 

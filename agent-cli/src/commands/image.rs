@@ -1,5 +1,6 @@
 //! `image`: fetch, take in, list, show, remove.
 
+use std::io::{IsTerminal as _, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub(crate) enum ImageCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Direct {
     /// Take an image in from an archive: of `docker save`, or an OCI layout in a tar file
+    #[command(visible_alias = "load")]
     Import(ImportArgs),
     /// List images
     Ls(LsArgs),
@@ -70,15 +72,18 @@ pub(crate) struct PullArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Form of the archive
-    #[arg(long, value_enum, default_value_t = FormArg::DockerArchive)]
-    pub(crate) form: FormArg,
+    /// Form of the archive [default: found by its files]
+    #[arg(long, value_enum)]
+    pub(crate) form: Option<FormArg>,
     /// Name of the image [default: the name in the archive]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// File, or - for standard input; not compressed as a whole
+    /// The file, as for `docker load`
+    #[arg(long, short, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) input: Option<PathBuf>,
+    /// File, or - for standard input; plain, or compressed with gzip [default: -]
     #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -164,23 +169,36 @@ async fn pull(session: &Session, request: &Pull, quiet: bool) -> Result<u8, Fail
 }
 
 async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
-    let doing = format!("import {}", args.file.display());
+    let file = args.file.as_ref().or(args.input.as_ref()).filter(|file| file.as_os_str() != "-");
+    let doing = format!("import {}", file.map_or("standard input".into(), |file| file.display().to_string()));
     let form = match args.form {
-        FormArg::DockerArchive => v1::import_header::Form::DockerArchive,
-        FormArg::OciArchive => v1::import_header::Form::OciArchive,
+        None => v1::import_header::Form::Unspecified,
+        Some(FormArg::DockerArchive) => v1::import_header::Form::DockerArchive,
+        Some(FormArg::OciArchive) => v1::import_header::Form::OciArchive,
     };
-    let mut reader: Box<dyn std::io::Read + Send> = match args.file.as_os_str() == "-" {
-        true => Box::new(std::io::stdin()),
-        false => {
-            Box::new(std::fs::File::open(&args.file).map_err(|error| Failure::Usage(format!("{doing}: {error}")))?)
+    let reader: Box<dyn Read + Send> = match file {
+        None if std::io::stdin().is_terminal() => {
+            return Err(Failure::Usage(format!("{doing}: is a terminal; name a FILE, or send an archive")));
         }
+        None => Box::new(std::io::stdin()),
+        Some(file) => Box::new(std::fs::File::open(file).map_err(|error| Failure::Usage(format!("{doing}: {error}")))?),
     };
+    let mut reader = decompressed(reader).map_err(|error| Failure::Usage(format!("{doing}: {error}")))?;
     let reference = args.name.clone().unwrap_or_default();
     let header = ImportHeader { form: form.into(), reference, image: String::new() };
     let image = upload(session, &doing, header, move |to| std::io::copy(&mut reader, to).map(drop)).await?;
     warn(session, &image);
     session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
     Ok(0)
+}
+
+/// Decompresses an archive whose first bytes are those of gzip.
+fn decompressed(mut reader: Box<dyn Read + Send>) -> std::io::Result<Box<dyn Read + Send>> {
+    let mut head = Vec::new();
+    reader.by_ref().take(2).read_to_end(&mut head)?;
+    let is_gzip = head == [0x1f, 0x8b];
+    let whole = std::io::Cursor::new(head).chain(reader);
+    Ok(if is_gzip { Box::new(flate2::read::MultiGzDecoder::new(whole)) } else { Box::new(whole) })
 }
 
 async fn ls(session: &Session, args: &LsArgs) -> Result<u8, Failure> {

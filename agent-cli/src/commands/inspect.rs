@@ -1,23 +1,38 @@
-//! `inspect ID`: everything that is known of a container, and no secret.
+//! `inspect ID...`: everything that is known of containers, and no secret.
 
 use std::time::SystemTime;
 
 use clap::Args;
+use executor_client::v1::Container;
 
 use crate::failure::Failure;
 use crate::session::Session;
 use crate::status::Doing as _;
-use crate::view;
+use crate::view::format::Template;
+use crate::view::inspect;
 
 #[derive(Clone, Debug, Args)]
-pub(crate) struct IdArg {
-    /// Id of the container, or a unique beginning of it
-    pub(crate) id: String,
+pub(crate) struct InspectArgs {
+    /// Print a line for each as this template says: '{{.State}} {{json .spec.labels}}'
+    ///
+    /// Fields: those of `ps --format`, and each key of --json, such as .spec.limits.memory_bytes.
+    #[arg(long, short, value_name = "TEMPLATE", value_parser = Template::parse::<Container>, conflicts_with = "json")]
+    pub(crate) format: Option<Template>,
+    /// Ids of the containers, or unique beginnings of them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
 }
 
-pub(super) async fn inspect(session: &Session, id: String) -> Result<u8, Failure> {
-    let container = session.client.get(&id).await.doing(&format!("inspect {id}"))?;
-    let document = view::json::Container::from(&container);
-    session.print(&document, || view::inspect::container(&container, SystemTime::now(), session.style)).await;
-    Ok(0)
+pub(super) async fn inspect(session: &Session, args: InspectArgs) -> Result<u8, Failure> {
+    let got = session.each(args.ids, |client, id| async move { client.get(&id).await.doing(&format!("inspect {id}")) });
+    let got = got.await;
+    let found: Vec<Container> = got.iter().filter_map(|(_, got)| got.as_ref().ok().cloned()).collect();
+    let (now, style) = (SystemTime::now(), session.style);
+    if let Some(template) = &args.format {
+        session.output.text(template.render(&found, now, style)?).await;
+    } else if !session.json {
+        let texts = found.iter().map(|container| inspect::container(container, now, style));
+        session.output.text(texts.collect::<Vec<_>>().join("\n")).await;
+    }
+    session.report(got).await.map(|_| 0)
 }

@@ -19,6 +19,9 @@ pub(crate) struct LogsArgs {
     /// Print entries from this time on: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
     #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
     pub(crate) since: Option<SystemTime>,
+    /// Print entries up to this time; with --follow, end at this time
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
+    pub(crate) until: Option<SystemTime>,
     /// Number of lines to print from the end of the present log; `all` for all of them
     #[arg(long, short = 'n', value_name = "LINES", value_parser = units::lines, default_value = "all", allow_hyphen_values = true)]
     pub(crate) tail: units::Lines,
@@ -38,11 +41,12 @@ pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failur
     if args.timestamps {
         printer = printer.with_times();
     }
-    let since = args.since.map(timestamp);
+    let (since, until) = (args.since.map(timestamp), args.until.map(timestamp));
     let request = StreamLogsRequest {
         id: args.id,
         follow: args.follow,
         since,
+        until,
         tail: args.tail.0,
         from_sequence: args.from,
         ..StreamLogsRequest::default()
@@ -51,7 +55,7 @@ pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failur
     Ok(0)
 }
 
-/// A time before 1970 asks for everything.
+/// A time before 1970 is before all entries.
 fn timestamp(time: SystemTime) -> Timestamp {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or_else(
         |_| Timestamp::default(),

@@ -4,9 +4,10 @@ use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
 use executor_client::ListFilter;
-use executor_client::v1::State;
+use executor_client::v1::{Container, State};
 
 use crate::failure::Failure;
+use crate::filter::{self, ContainerFilter};
 use crate::session::Session;
 use crate::status::Doing as _;
 use crate::text::plain;
@@ -28,15 +29,21 @@ pub(crate) struct PsArgs {
     /// List members of this pod only
     #[arg(long, value_name = "POD")]
     pub(crate) pod: Option<String>,
+    /// List containers that this holds for: status=exited, name=PART, label=NAME; may be repeated
+    ///
+    /// Keys: ancestor (image), exited (status), health, id, label, name, network, pod, status, until (completed before). Values of
+    /// one key are alternatives; labels, and different keys, are all required.
+    #[arg(long = "filter", short, value_name = "KEY=VALUE", value_parser = ContainerFilter::parse)]
+    pub(crate) filters: Vec<ContainerFilter>,
     /// Print ids only, one a line
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
     /// Print a line for each as this template says: '{{.ID}} {{.Ports}}'; `table ...` with a heading, `json`
     ///
     /// Fields: .ID, .Names (the same), .Image (its root file system), .Command, .CreatedAt, .RunningFor, .State, .Status,
-    /// .Exit, .Ports, .Addresses, .Networks, .Pod, .Labels, .Label \"NAME\"; {{json .FIELD}} writes one as JSON. \\t and \\n are a
-    /// tabulator and a new line.
-    #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse, conflicts_with_all = ["json", "quiet"])]
+    /// .Exit, .Ports, .Addresses, .Networks, .Pod, .Labels, .User, .Label \"NAME\", and each key of --json, such as
+    /// .spec.limits.memory_bytes; {{json .FIELD}} writes one as JSON. \\t and \\n are a tabulator and a new line.
+    #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse::<Container>, conflicts_with_all = ["json", "quiet"])]
     pub(crate) format: Option<Template>,
 }
 
@@ -59,13 +66,14 @@ pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
         pod: args.pod.clone().unwrap_or_default(),
         ..ListFilter::default()
     };
-    let containers = session.client.list(&filter).await.doing("ps")?;
+    let mut containers = session.client.list(&filter).await.doing("ps")?;
+    containers.retain(|container| filter::passes(&args.filters, container));
     if args.quiet {
         session.output.text(containers.iter().map(|container| plain(&container.id) + "\n").collect()).await;
         return Ok(0);
     }
     if let Some(template) = &args.format {
-        session.output.text(template.render(&containers, SystemTime::now(), session.style)).await;
+        session.output.text(template.render(&containers, SystemTime::now(), session.style)?).await;
         return Ok(0);
     }
     let document: Vec<_> = containers.iter().map(json::Container::from).collect();
@@ -78,7 +86,7 @@ fn wanted(args: &PsArgs) -> Vec<State> {
     if !args.state.is_empty() {
         return args.state.iter().map(|state| state_of(*state)).collect();
     }
-    if args.all {
+    if args.all || args.filters.iter().any(ContainerFilter::is_of_completed) {
         return Vec::new();
     }
     use StateArg as S;

@@ -1,8 +1,9 @@
-//! `signal ID SIGNAL`.
+//! `signal ID SIGNAL` and `kill ID...`.
 
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::ids;
 use crate::session::Session;
 use crate::signals;
 use crate::status::Doing as _;
@@ -17,10 +18,47 @@ pub(crate) struct SignalArgs {
     pub(crate) signal: u32,
 }
 
-pub(super) async fn signal(session: &Session, args: SignalArgs) -> Result<u8, Failure> {
-    let SignalArgs { id, signal } = args;
+#[derive(Clone, Debug, Args)]
+pub(crate) struct KillArgs {
+    /// Name or number of another signal: TERM, SIGUSR1, 9
+    #[arg(long, short, value_parser = signals::parse, default_value = "KILL")]
+    pub(crate) signal: u32,
+    /// Ids of the containers, or unique beginnings of them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}
+
+/// Signals several containers. Prints the id of each, as docker does.
+pub(super) async fn kill(session: &Session, args: KillArgs) -> Result<u8, Failure> {
+    let (mut done, mut failures) = (Vec::with_capacity(args.ids.len()), Vec::new());
+    for id in args.ids {
+        let signal = args.signal;
+        match ids::with(&session.client, id.clone(), |id| send(session, id, signal)).await {
+            Ok(id) => {
+                if !session.json {
+                    session.output.text(format!("{id}\n")).await;
+                }
+                done.push(json::Done { id, deleted: None, signal: Some(signal), error: None });
+            }
+            Err(failure) => {
+                done.push(json::Done { id, deleted: None, signal: None, error: Some(failure.describe()) });
+                failures.push(failure);
+            }
+        }
+    }
+    session.tried(&done, failures).await
+}
+
+/// Sends a signal; returns the id.
+async fn send(session: &Session, id: String, signal: u32) -> Result<String, Failure> {
     let name = i32::try_from(signal).map_or_else(|_| signal.to_string(), signals::name);
     session.client.signal(&id, signal).await.doing(&format!("send {name} to {id}"))?;
+    Ok(id)
+}
+
+pub(super) async fn signal(session: &Session, args: SignalArgs) -> Result<u8, Failure> {
+    let SignalArgs { id, signal } = args;
+    let id = send(session, id, signal).await?;
     if session.json {
         let done = json::Done { id, deleted: None, signal: Some(signal), error: None };
         session.output.text(json::document(&done)).await;

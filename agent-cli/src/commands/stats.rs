@@ -1,7 +1,7 @@
 //! `stats [ID...]`: what containers use of the node, as a table that is written anew.
 
 use std::io::IsTerminal as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use executor_client::v1::{StatsRequest, WatchStatsRequest};
@@ -12,6 +12,8 @@ use crate::request::to_proto;
 use crate::session::Session;
 use crate::status::Doing as _;
 use crate::units;
+use crate::view::format::Template;
+use crate::view::stats::Reading;
 use crate::view::{json, stats};
 
 #[derive(Clone, Debug, Args)]
@@ -25,6 +27,12 @@ pub(crate) struct StatsArgs {
     /// Show containers with this label only; with all of the labels when repeated
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
+    /// Print a line for each as this template says: '{{.ID}} {{.CPUPerc}}'; `table ...` with a heading, `json`
+    ///
+    /// Fields: .ID, .Container and .Name (the same), .State, .CPUPerc, .CPUTime, .MemUsage, .MemPerc, .NetIO, .BlockIO, .PIDs,
+    /// and each key of --json, such as .usage.memory.working_set_bytes.
+    #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse::<Reading<'_>>, conflicts_with = "json")]
+    pub(crate) format: Option<Template>,
     /// Ids of the containers, or unique beginnings of them [default: every container that runs]
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<String>,
@@ -44,6 +52,11 @@ pub(super) async fn stats(session: &Session, args: StatsArgs) -> Result<u8, Fail
     if args.no_stream {
         let request = StatsRequest { ids, labels, ..StatsRequest::default() };
         let readings = session.client.stats(request).await.doing(DOING)?;
+        if let Some(template) = &args.format {
+            let lines = template.render(&stats::readings(&readings, &[]), SystemTime::now(), session.style)?;
+            session.output.text(lines).await;
+            return Ok(0);
+        }
         let document: Vec<_> = readings.iter().map(json::ContainerStats::from).collect();
         session.print(&document, || stats::table(&readings, &[], session.style)).await;
         return Ok(0);
@@ -58,7 +71,13 @@ pub(super) async fn stats(session: &Session, args: StatsArgs) -> Result<u8, Fail
             }
         } else {
             let screen = if std::io::stdout().is_terminal() { CLEAR } else { "" };
-            session.output.text(format!("{screen}{}", stats::table(&readings, &before, session.style))).await;
+            let text = match &args.format {
+                Some(template) => {
+                    template.render(&stats::readings(&readings, &before), SystemTime::now(), session.style)?
+                }
+                None => stats::table(&readings, &before, session.style),
+            };
+            session.output.text(format!("{screen}{text}")).await;
         }
         before = readings;
     }

@@ -1,13 +1,33 @@
-//! `ps --format`: a line for each container as a template says, in the form of docker's.
+//! `--format`: a line for each item as a template says, in the form of docker's.
+
+mod container;
 
 use std::time::SystemTime;
 
-use executor_client::v1::{Container, State};
+use serde_json::Value;
 
+use super::json;
 use super::style::{Role, Style};
 use super::table::Table;
-use super::{human, json};
+use crate::failure::Failure;
 use crate::text::plain;
+
+/// An item that a template can show.
+pub(crate) trait Listed {
+    /// Fields in docker's spelling, each with its heading.
+    const FIELDS: &'static [(&'static str, &'static str)];
+
+    /// Returns the text of a field of [`Self::FIELDS`].
+    fn field(&self, name: &str, now: SystemTime) -> String;
+
+    /// Returns the value of a label, if it has that label.
+    fn label(&self, _name: &str) -> Option<&str> {
+        None
+    }
+
+    /// Returns the document of `--json`.
+    fn document(&self) -> Value;
+}
 
 /// A template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,46 +42,25 @@ pub(crate) enum Template {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Text(String),
-    Field {
-        field: Field,
-        json: bool,
-    },
-    /// The whole container, as JSON.
-    All,
+    Field { field: Field, json: bool },
 }
 
-/// Field of a container in a template.
+/// Field of an item in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
-    Named(&'static str),
+    /// A field of [`Listed::FIELDS`], with its heading.
+    Named(&'static str, &'static str),
     Label(String),
+    /// Keys in the document of `--json`, the outermost first; the whole document if empty.
+    Path(Vec<String>),
 }
 
-/// Fields without an argument, each with its heading.
-const FIELDS: [(&str, &str); 15] = [
-    ("ID", "ID"),
-    ("Names", "NAMES"),
-    ("Image", "IMAGE"),
-    ("Command", "COMMAND"),
-    ("CreatedAt", "CREATED AT"),
-    ("RunningFor", "CREATED"),
-    ("State", "STATE"),
-    ("Status", "STATUS"),
-    ("Exit", "EXIT"),
-    ("Ports", "PORTS"),
-    ("Addresses", "ADDRESSES"),
-    ("Networks", "NETWORKS"),
-    ("Pod", "POD"),
-    ("Labels", "LABELS"),
-    ("User", "USER"),
-];
-
 impl Template {
-    /// Reads one: `{{.ID}} {{.Ports}}`, `table {{.ID}}\t{{.State}}`, `json`.
+    /// Reads one for items of a type: `{{.ID}} {{.result.exit_status}}`, `table {{.ID}}\t{{.State}}`, `json`.
     ///
     /// # Errors
-    /// Braces that do not fit, a field that there is not.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    /// Braces that do not match, a field that does not exist.
+    pub(crate) fn parse<T: Listed>(text: &str) -> Result<Self, String> {
         if text.trim() == "json" {
             return Ok(Self::Json);
         }
@@ -73,7 +72,7 @@ impl Template {
         while let Some((before, inside)) = rest.split_once("{{") {
             let (inside, after) = inside.split_once("}}").ok_or("there is a {{ without its }}")?;
             parts.push(Part::Text(unescaped(before)));
-            parts.push(Part::parse(inside.trim())?);
+            parts.push(Part::parse::<T>(inside.trim())?);
             rest = after;
         }
         parts.push(Part::Text(unescaped(rest)));
@@ -84,25 +83,27 @@ impl Template {
         Ok(Self::Parts { parts, table })
     }
 
-    /// The lines of containers.
-    pub(crate) fn render(&self, containers: &[Container], now: SystemTime, style: Style) -> String {
-        match self {
-            Self::Json => containers.iter().map(|container| json::line(&json::Container::from(container))).collect(),
-            Self::Parts { parts, table: false } => {
-                let line = |container| parts.iter().map(|part| part.of(container, now)).collect::<String>() + "\n";
-                containers.iter().map(line).collect()
-            }
-            Self::Parts { parts, table: true } => {
-                let cells = |text: String| text.split('\t').map(str::to_owned).collect::<Vec<_>>();
-                let heading = cells(parts.iter().map(Part::heading).collect());
-                let mut table = Table::with_heading(0, &heading.iter().map(String::as_str).collect::<Vec<_>>());
-                for container in containers {
-                    let row = cells(parts.iter().map(|part| part.of(container, now)).collect());
-                    table.row(row.into_iter().map(|cell| (cell, Role::Plain)));
-                }
-                table.render(style)
-            }
+    /// Returns the lines of items.
+    ///
+    /// # Errors
+    /// The document of an item has no such key.
+    pub(crate) fn render<T: Listed>(&self, items: &[T], now: SystemTime, style: Style) -> Result<String, Failure> {
+        let (parts, is_table) = match self {
+            Self::Json => return Ok(items.iter().map(|item| json::line(&item.document())).collect()),
+            Self::Parts { parts, table } => (parts, *table),
+        };
+        let lines = items.iter().map(|item| parts.iter().map(|part| part.of(item, now)).collect());
+        let lines: Vec<String> =
+            lines.collect::<Result<_, _>>().map_err(|why| Failure::Usage(format!("--format: {why}")))?;
+        if !is_table {
+            return Ok(lines.into_iter().map(|line| line + "\n").collect());
         }
+        let heading: String = parts.iter().map(Part::heading).collect();
+        let mut table = Table::with_heading(0, &heading.split('\t').collect::<Vec<_>>());
+        for line in lines {
+            table.row(line.split('\t').map(|cell| (cell.to_owned(), Role::Plain)));
+        }
+        Ok(table.render(style))
     }
 }
 
@@ -112,96 +113,94 @@ fn unescaped(text: &str) -> String {
 }
 
 impl Part {
-    fn parse(inside: &str) -> Result<Self, String> {
-        if inside == "." || inside == "json ." {
-            return Ok(Self::All);
-        }
+    fn parse<T: Listed>(inside: &str) -> Result<Self, String> {
         let (json, inside) = inside.strip_prefix("json ").map_or((false, inside), |rest| (true, rest.trim()));
-        let field = match inside.strip_prefix(".Label ") {
-            Some(name) => {
+        let field = match (inside.strip_prefix(".Label "), inside.strip_prefix('.')) {
+            (Some(name), _) => {
                 let name = name.trim();
                 let bare = name.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
                 Field::Label(bare.ok_or("a label is written {{.Label \"NAME\"}}")?.to_owned())
             }
-            None => {
-                let known = FIELDS.iter().find(|(name, _)| inside.strip_prefix('.') == Some(*name));
-                Field::Named(known.map(|(name, _)| *name).ok_or_else(|| {
-                    let names: Vec<String> = FIELDS.iter().map(|(name, _)| format!(".{name}")).collect();
-                    format!("{{{{{inside}}}}} is not a field; there are {} and .Label \"NAME\"", names.join(", "))
-                })?)
+            (None, Some("")) => Field::Path(Vec::new()),
+            (None, Some(path)) if path.starts_with(|first: char| first.is_ascii_lowercase()) => {
+                Field::Path(path.split('.').map(str::to_owned).collect())
+            }
+            (None, name) => {
+                let known = T::FIELDS.iter().find(|(field, _)| name == Some(field));
+                let (name, heading) = known.ok_or_else(|| {
+                    let names: Vec<String> = T::FIELDS.iter().map(|(name, _)| format!(".{name}")).collect();
+                    format!(
+                        "{{{{{inside}}}}} is not a field; there are {}, .Label \"NAME\", and the keys of --json, such as .id",
+                        names.join(", ")
+                    )
+                })?;
+                Field::Named(name, heading)
             }
         };
         Ok(Self::Field { field, json })
     }
 
-    fn of(&self, container: &Container, now: SystemTime) -> String {
-        match self {
-            Self::Text(text) => text.clone(),
-            Self::All => json::line(&json::Container::from(container)).trim_end().to_owned(),
-            Self::Field { field, json: true } => json::line(&field.of(container, now)).trim_end().to_owned(),
-            Self::Field { field, json: false } => plain(&field.of(container, now)),
-        }
+    fn of(&self, item: &impl Listed, now: SystemTime) -> Result<String, String> {
+        let (field, json) = match self {
+            Self::Text(text) => return Ok(text.clone()),
+            Self::Field { field, json } => (field, *json),
+        };
+        let value = field.of(item, now)?;
+        Ok(match value {
+            Value::String(text) if !json => plain(&text),
+            Value::Null if !json => String::new(),
+            value => json::line(&value).trim_end().to_owned(),
+        })
     }
 
     fn heading(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::All => String::new(),
             Self::Field { field: Field::Label(name), .. } => name.to_uppercase(),
-            Self::Field { field: Field::Named(name), .. } => {
-                FIELDS.iter().find(|(field, _)| field == name).map_or("", |(_, heading)| heading).to_owned()
-            }
+            Self::Field { field: Field::Named(_, heading), .. } => (*heading).to_owned(),
+            Self::Field { field: Field::Path(keys), .. } => keys.last().map_or(String::new(), |key| key.to_uppercase()),
         }
     }
 }
 
 impl Field {
-    fn of(&self, container: &Container, now: SystemTime) -> String {
-        let empty = Default::default();
-        let spec = container.spec.as_ref().unwrap_or(&empty);
-        let name = match self {
-            Self::Label(name) => return spec.labels.get(name).cloned().unwrap_or_default(),
-            Self::Named(name) => *name,
-        };
-        let age = || human::age(container.created_at.as_ref(), now);
-        match name {
-            "ID" | "Names" => container.id.clone(),
-            "Image" => spec.rootfs.clone(),
-            "Command" => spec.path.clone(),
-            "CreatedAt" => human::time(container.created_at.as_ref()),
-            "RunningFor" => format!("{} ago", age()),
-            "State" => human::state(container.state),
-            "Status" => match container.state() {
-                State::Running => {
-                    let health = human::health(container).map_or(String::new(), |health| format!(" ({health})"));
-                    format!("Up {}{health}", human::age(container.started_at.as_ref(), now))
+    fn of(&self, item: &impl Listed, now: SystemTime) -> Result<Value, String> {
+        match self {
+            Self::Named(name, _) => Ok(item.field(name, now).into()),
+            Self::Label(name) => Ok(item.label(name).unwrap_or_default().into()),
+            Self::Path(keys) => {
+                let mut value = item.document();
+                for key in keys {
+                    value = match value {
+                        // What is not known has no keys.
+                        Value::Null => Value::Null,
+                        Value::Object(mut object) => object.remove(key).ok_or_else(|| {
+                            let names: Vec<&str> = object.keys().map(String::as_str).collect();
+                            format!(
+                                "there is no key {} in .{}; there are {}",
+                                plain(key),
+                                plain(&keys.join(".")),
+                                names.join(", ")
+                            )
+                        })?,
+                        _ => {
+                            return Err(format!(
+                                "the value before {} in .{} has no keys",
+                                plain(key),
+                                plain(&keys.join("."))
+                            ));
+                        }
+                    };
                 }
-                State::Completed => {
-                    let ago = human::age(container.finished_at.as_ref(), now);
-                    format!("Exited ({}) {ago} ago", human::ending(container))
-                }
-                _ => human::state(container.state),
-            },
-            "Exit" => human::ending(container),
-            "Ports" => human::ports(container),
-            "Addresses" => human::addresses(container),
-            "Pod" => spec.pod.clone(),
-            "Networks" => match &*spec.network_name {
-                "" => {
-                    container.network_status.as_ref().map_or_else(|| human::network(spec.network), |on| on.name.clone())
-                }
-                name => name.to_owned(),
-            },
-            "Labels" => human::labels(&spec.labels),
-            "User" => spec.user.clone(),
-            _ => String::new(),
+                Ok(value)
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use executor_client::v1::{ContainerSpec, NetworkStatus, PortMapping};
+    use executor_client::v1::{Container, ContainerSpec, NetworkStatus, PortMapping, State};
     use prost_types::Timestamp;
 
     use super::*;
@@ -234,7 +233,8 @@ mod tests {
 
     fn shown(template: &str) -> String {
         let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(160);
-        Template::parse(template).unwrap().render(&[container(), Container::default()], now, Style::PLAIN)
+        let template = Template::parse::<Container>(template).unwrap();
+        template.render(&[container(), Container::default()], now, Style::PLAIN).unwrap()
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(first("{{.Label \"app\"}} {{json .Label \"app\"}} {{.Label \"x\"}}|"), "w\"b \"w\\\"b\" |");
         assert_eq!(first("{{json .ID}}"), "\"web-1\"");
         for all in ["json", "{{json .}}"] {
-            let value: serde_json::Value = serde_json::from_str(&first(all)).unwrap();
+            let value: Value = serde_json::from_str(&first(all)).unwrap();
             assert_eq!(value["id"], "web-1", "{all}");
         }
     }
@@ -265,8 +265,21 @@ mod tests {
         for (text, why) in
             [("", "empty"), ("{{.ID", "without its"), ("{{.Nope}}", ".Addresses"), ("{{.Label x}}", "NAME")]
         {
-            let error = Template::parse(text).unwrap_err();
+            let error = Template::parse::<Container>(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn keys_of_the_document_are_fields() {
+        let first = |template: &str| shown(template).lines().next().unwrap().to_owned();
+        assert_eq!(first("{{.id}} {{.spec.path}} {{.ready}} {{.finished_at}}|"), "web-1 sh\\n false |");
+        assert_eq!(first("{{json .spec.labels}} {{.spec.labels}}"), r#"{"app":"w\"b"} {"app":"w\"b"}"#);
+        assert_eq!(first("{{.result.exit_status}}|"), "|", "what is not known has no keys");
+        for (text, why) in [("{{.nope}}", "there is no key nope in .nope"), ("{{.id.x}}", "has no keys")] {
+            let template = Template::parse::<Container>(text).unwrap();
+            let refusal = template.render(&[container()], SystemTime::UNIX_EPOCH, Style::PLAIN).unwrap_err();
+            assert!(refusal.describe().contains(why), "{}", refusal.describe());
         }
     }
 }

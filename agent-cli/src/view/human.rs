@@ -221,6 +221,16 @@ pub(crate) fn addresses(container: &Container) -> String {
     addresses.map(bare).collect::<Vec<_>>().join(", ")
 }
 
+/// Name of the network that a container is on.
+pub(crate) fn network_name(container: &Container) -> String {
+    let Some(spec) = &container.spec else { return String::new() };
+    match (&*spec.network_name, &container.network_status) {
+        ("", Some(status)) => status.name.clone(),
+        ("", None) => network(spec.network),
+        (name, _) => name.to_owned(),
+    }
+}
+
 /// The table of `ps`.
 pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style) -> String {
     let mut heading = vec!["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "ADDRESS", "PORTS", "LABELS"];

@@ -105,7 +105,7 @@ pub(crate) struct Event {
     gap: bool,
 }
 
-/// Result of `rm` for one container, or of `signal`.
+/// Result of `rm`, `container prune` or `kill` for one container, or of `signal`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Done {

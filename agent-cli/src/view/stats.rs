@@ -1,38 +1,94 @@
 //! `stats` for a person: a line for each container.
 
-use executor_client::v1::{ContainerStats, State, Usage};
+use std::time::SystemTime;
 
+use executor_client::v1::{ContainerStats, State, Usage};
+use serde_json::Value;
+
+use super::format::Listed;
 use super::human::{bytes, state};
+use super::json;
 use super::style::{Role, Style};
 use super::table::Table;
 
 const NOTHING: &str = "-";
 
-/// The table of a reading; `before` is the one before it, from which the share of the processors is computed.
-pub(crate) fn table(readings: &[ContainerStats], before: &[ContainerStats], style: Style) -> String {
-    let heading = ["ID", "STATE", "CPU %", "CPU TIME", "MEM USAGE / LIMIT", "MEM %", "NET I/O", "BLOCK I/O", "PIDS"];
-    let mut table = Table::with_heading(0, &heading);
-    for one in readings {
-        let last = before.iter().find(|last| last.id == one.id).and_then(|last| last.usage.as_ref());
-        let usage = one.usage.as_ref();
-        let of = |text: fn(&Usage) -> Option<String>| usage.and_then(text).unwrap_or_else(|| NOTHING.into());
-        let memory = one.limits.clone().map_or(0, |limits| limits.memory_bytes);
-        let cells = [
-            usage.and_then(|usage| share(usage, last?)).map_or_else(|| NOTHING.into(), percent),
-            of(|usage| Some(seconds(usage.cpu?.total_ns))),
-            usage.and_then(|usage| used(usage, memory)).unwrap_or_else(|| NOTHING.into()),
-            usage.and_then(|usage| share_of_limit(usage, memory)).unwrap_or_else(|| NOTHING.into()),
-            of(|usage| usage.network.map(|network| pair(network.received_bytes, network.sent_bytes))),
-            of(|usage| usage.io.map(|io| pair(io.read_bytes, io.written_bytes))),
-            of(|usage| Some(usage.pids?.current.to_string())),
-        ];
-        let head = [
-            (one.id.clone(), Role::Plain),
-            (state(one.state), Role::of_state(State::try_from(one.state).unwrap_or_default())),
-        ];
-        table.row(head.into_iter().chain(cells.map(|text| (text, Role::Plain))));
+/// Columns of the table: a heading, and the field below it.
+const COLUMNS: [(&str, &str); 9] = [
+    ("ID", "ID"),
+    ("STATE", "State"),
+    ("CPU %", "CPUPerc"),
+    ("CPU TIME", "CPUTime"),
+    ("MEM USAGE / LIMIT", "MemUsage"),
+    ("MEM %", "MemPerc"),
+    ("NET I/O", "NetIO"),
+    ("BLOCK I/O", "BlockIO"),
+    ("PIDS", "PIDs"),
+];
+
+/// A reading of a container, and the one before it.
+pub(crate) struct Reading<'a> {
+    now: &'a ContainerStats,
+    /// The share of the processors is computed from the time that has passed since.
+    before: Option<&'a Usage>,
+}
+
+/// Pairs readings with those before them.
+pub(crate) fn readings<'a>(now: &'a [ContainerStats], before: &'a [ContainerStats]) -> Vec<Reading<'a>> {
+    let last = |id: &str| before.iter().find(|last| last.id == id).and_then(|last| last.usage.as_ref());
+    now.iter().map(|now| Reading { now, before: last(&now.id) }).collect()
+}
+
+/// The table of readings; `before` are the ones before them.
+pub(crate) fn table(now: &[ContainerStats], before: &[ContainerStats], style: Style) -> String {
+    let mut table = Table::with_heading(0, &COLUMNS.map(|(heading, _)| heading));
+    for reading in readings(now, before) {
+        let role = |field| match field {
+            "State" => Role::of_state(State::try_from(reading.now.state).unwrap_or_default()),
+            _ => Role::Plain,
+        };
+        table.row(COLUMNS.map(|(_, field)| (reading.field(field, SystemTime::UNIX_EPOCH), role(field))));
     }
     table.render(style)
+}
+
+impl Listed for Reading<'_> {
+    const FIELDS: &'static [(&'static str, &'static str)] = &[
+        ("ID", "CONTAINER ID"),
+        ("Container", "CONTAINER"),
+        ("Name", "NAME"),
+        ("State", "STATE"),
+        ("CPUPerc", "CPU %"),
+        ("CPUTime", "CPU TIME"),
+        ("MemUsage", "MEM USAGE / LIMIT"),
+        ("MemPerc", "MEM %"),
+        ("NetIO", "NET I/O"),
+        ("BlockIO", "BLOCK I/O"),
+        ("PIDs", "PIDS"),
+    ];
+
+    fn field(&self, name: &str, _now: SystemTime) -> String {
+        let memory = self.now.limits.as_ref().map_or(0, |limits| limits.memory_bytes);
+        let of = |text: &dyn Fn(&Usage) -> Option<String>| {
+            self.now.usage.as_ref().and_then(text).unwrap_or_else(|| NOTHING.into())
+        };
+        match name {
+            "ID" | "Container" | "Name" => self.now.id.clone(),
+            "State" => state(self.now.state),
+            "CPUPerc" => of(&|usage| share(usage, self.before?).map(percent)),
+            "CPUTime" => of(&|usage| Some(seconds(usage.cpu?.total_ns))),
+            "MemUsage" => of(&|usage| used(usage, memory)),
+            "MemPerc" => of(&|usage| share_of_limit(usage, memory)),
+            "NetIO" => of(&|usage| usage.network.map(|network| pair(network.received_bytes, network.sent_bytes))),
+            "BlockIO" => of(&|usage| usage.io.map(|io| pair(io.read_bytes, io.written_bytes))),
+            "PIDs" => of(&|usage| Some(usage.pids?.current.to_string())),
+            _ => String::new(),
+        }
+    }
+
+    fn document(&self) -> Value {
+        serde_json::to_value(json::ContainerStats::from(self.now)).unwrap_or_default()
+    }
 }
 
 /// Processor time: `1.250 s`.

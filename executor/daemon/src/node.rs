@@ -1,6 +1,7 @@
 //! The node: the daemon's configuration and state, shared by all of its tasks.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use executor_core::ident::ContainerId;
@@ -110,6 +111,8 @@ pub struct Node {
     pub cell: Cell,
     /// Notified when a container is completed, for the retention.
     pub completed: Notify,
+    /// Bytes on the disk of completed containers, as the retention measured them last.
+    pub completed_bytes: AtomicU64,
     /// True when every container of an earlier daemon is in the registry: from the launcher's first greeting on.
     pub found: watch::Sender<bool>,
     /// True when every container of an earlier daemon is connected or completed.
@@ -164,6 +167,7 @@ impl Node {
             traces,
             started_at: crate::now(),
             completed: Notify::new(),
+            completed_bytes: AtomicU64::new(0),
             found: watch::Sender::new(false),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),

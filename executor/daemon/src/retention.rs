@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
@@ -112,6 +113,10 @@ impl Seen {
         }
     }
 
+    fn all_bytes(&self) -> u64 {
+        self.0.values().filter_map(|sight| sight.bytes).fold(0, u64::saturating_add)
+    }
+
     fn bytes(&self, id: &ContainerId) -> u64 {
         self.0.get(id).and_then(|sight| sight.bytes).unwrap_or(0)
     }
@@ -148,6 +153,7 @@ async fn superfluous(node: &Node, seen: &mut Seen) -> Vec<(Arc<Handle>, Reason)>
     });
     seen.keep_only(&completed.iter().map(|(_, handle)| handle.id().clone()).collect());
     seen.measure(&node.config.paths).await;
+    node.completed_bytes.store(seen.all_bytes(), Ordering::Relaxed);
     // A pod is kept for as long as any of its members is.
     completed.retain(|(_, handle)| !with_members.contains(handle.id()));
     // Containers that were first seen at the same time are in the order of their dates.

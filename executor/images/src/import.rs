@@ -40,6 +40,8 @@ pub enum Form {
     OciArchive,
     /// An archive of `docker save`.
     DockerArchive,
+    /// Either form of archive: its files decide.
+    Archive,
 }
 
 impl Form {
@@ -49,14 +51,7 @@ impl Form {
             Self::Layout => "oci",
             Self::OciArchive => "oci-archive",
             Self::DockerArchive => "docker-archive",
-        }
-    }
-
-    /// The file that an image of this form begins with.
-    fn entry(self) -> &'static str {
-        match self {
-            Self::Layout | Self::OciArchive => layout::INDEX,
-            Self::DockerArchive => docker::MANIFEST,
+            Self::Archive => "archive",
         }
     }
 }
@@ -114,16 +109,27 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
     source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))
 }
 
-/// Refuses an archive of the other form. One that has the files of both forms is of either.
-fn check_form(source: &mut dyn Source, declared: Form, what: &str) -> Result<(), ImageError> {
-    let other = match declared {
-        Form::Layout => return Ok(()),
-        Form::OciArchive => Form::DockerArchive,
-        Form::DockerArchive => Form::OciArchive,
+/// Returns the form that a source is read as, and refuses an archive of another form than the declared one. An archive that has the
+/// files of both forms, as `docker save` writes it, is of either.
+fn form_of(source: &mut dyn Source, declared: Form, what: &str) -> Result<Form, ImageError> {
+    if declared == Form::Layout {
+        return Ok(declared);
+    }
+    let is = match (source.open(docker::MANIFEST)?.is_some(), source.open(layout::INDEX)?.is_some()) {
+        (true, true) if declared == Form::OciArchive => Form::OciArchive,
+        (true, _) => Form::DockerArchive,
+        (false, true) => Form::OciArchive,
+        (false, false) if declared == Form::Archive => {
+            let why =
+                format!("it has neither {:?} (docker save) nor {:?} (OCI layout)", docker::MANIFEST, layout::INDEX);
+            return Err(ImageError::Malformed { what: what.to_owned(), why });
+        }
+        // What is missing is reported when it is read.
+        (false, false) => declared,
     };
-    match source.open(declared.entry())?.is_none() && source.open(other.entry())?.is_some() {
-        true => Err(ImageError::OtherForm { what: what.to_owned(), is: other.scheme(), declared: declared.scheme() }),
-        false => Ok(()),
+    match declared == Form::Archive || declared == is {
+        true => Ok(is),
+        false => Err(ImageError::OtherForm { what: what.to_owned(), is: is.scheme(), declared: declared.scheme() }),
     }
 }
 
@@ -182,12 +188,11 @@ fn find(
     let what = path.display().to_string();
     let mut source: Box<dyn Source> = match form {
         Form::Layout => Box::new(layout::Directory::open(path)?),
-        Form::OciArchive | Form::DockerArchive => Box::new(archive::Archive::open(path, &what)?),
+        Form::OciArchive | Form::DockerArchive | Form::Archive => Box::new(archive::Archive::open(path, &what)?),
     };
-    check_form(&mut *source, form, &what)?;
-    let found = match form {
-        Form::Layout | Form::OciArchive => layout::find(&mut *source, inner, most, &what)?,
+    let found = match form_of(&mut *source, form, &what)? {
         Form::DockerArchive => docker::find(&mut *source, inner, most, &what)?,
+        Form::Layout | Form::OciArchive | Form::Archive => layout::find(&mut *source, inner, most, &what)?,
     };
     Ok((source, found))
 }

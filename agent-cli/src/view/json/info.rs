@@ -43,6 +43,17 @@ pub(crate) struct Info {
     /// Containers and pods that do not go on in time.
     quarantined: u32,
     containers: BTreeMap<String, u32>,
+    disk_usage: Option<DiskUsage>,
+}
+
+/// Use of the file system of the state directory.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct DiskUsage {
+    total_bytes: u64,
+    available_bytes: u64,
+    /// Logs, outputs and records of completed containers, as measured within the last minute.
+    completed_bytes: u64,
 }
 
 /// A directory of the host that containers may have.
@@ -148,6 +159,11 @@ impl Info {
             reservations: info.reservations,
             health: info.health.as_ref().map(super::Health::from),
             quarantined: info.quarantined,
+            disk_usage: info.disk_usage.map(|disk| DiskUsage {
+                total_bytes: disk.total_bytes,
+                available_bytes: disk.available_bytes,
+                completed_bytes: disk.completed_bytes,
+            }),
             containers: sorted(&info.containers),
         }
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::commands::audit::view as audit;
 use crate::commands::context::ShownContext;
-use crate::view::images;
+use crate::view::{disk, images};
 
 /// Prints the schema of one document.
 type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
@@ -28,7 +28,9 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
     vec![
         ("run", "the container, when it has ended; with --detach, when it runs", |g| g.subschema_for::<Container>()),
         ("ps", "one document", |g| g.subschema_for::<Vec<Container>>()),
-        ("inspect", "one document", |g| g.subschema_for::<Container>()),
+        ("inspect", "one document; with several ids a list of id, container and error", |g| {
+            g.subschema_for::<Container>()
+        }),
         ("stats", "a line for each container and reading; with --no-stream one document, the list of them", |g| {
             g.subschema_for::<ContainerStats>()
         }),
@@ -37,7 +39,9 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("stop", "one document", |g| g.subschema_for::<Container>()),
         ("signal", "one document", |g| g.subschema_for::<Done>()),
         ("exec", "one document, with --detach alone", |g| g.subschema_for::<Executed>()),
+        ("kill", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("container prune", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("logs", "a line for each entry", |g| g.subschema_for::<LogEntry>()),
         ("events", "a line for each event", |g| g.subschema_for::<Event>()),
         ("cp", "one document", |g| g.subschema_for::<Cp>()),
@@ -50,6 +54,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("drain", "a line for each change, the last one with done", |g| g.subschema_for::<Drain>()),
         ("health", "one document", |g| g.subschema_for::<Health>()),
         ("info", "one document", |g| g.subschema_for::<Info>()),
+        ("system df", "one document", |g| g.subschema_for::<disk::DiskOverview>()),
         ("image pull", "one document", |g| g.subschema_for::<images::Document>()),
         ("image ls", "one document", |g| g.subschema_for::<Vec<images::Document>>()),
         ("image inspect", "one document", |g| g.subschema_for::<images::Inspected>()),

@@ -74,11 +74,7 @@ impl Images for ImageService {
         let form = match header.form() {
             v1::import_header::Form::OciArchive => Form::OciArchive,
             v1::import_header::Form::DockerArchive => Form::DockerArchive,
-            v1::import_header::Form::Unspecified => {
-                return Err(
-                    Problem::invalid_field("header.form", ViolationReason::Required.because("is not set")).into()
-                );
-            }
+            v1::import_header::Form::Unspecified => Form::Archive,
         };
         let name = match header.reference.as_str() {
             "" => None,

@@ -1,6 +1,7 @@
 //! Info: version, capacity and state of this node.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use executor_core::image::ImagePolicy;
@@ -61,17 +62,19 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         health: Some(health(node)),
         quarantined,
         features: FEATURES.iter().map(ToString::to_string).collect(),
+        disk_usage: disk_usage(node),
         secret_providers: node.providers.statuses().into_iter().map(convert::secret_provider).collect(),
     }
 }
 
 /// Names of what this version can do, sorted. They are described at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 11] = [
+const FEATURES: [&str; 12] = [
     "actions",
     "attach",
     "egress-rules",
     "exact-event-gaps",
     "identity",
+    "logs-until",
     "pods",
     "reservations",
     "restarts",
@@ -79,6 +82,16 @@ const FEATURES: [&str; 11] = [
     "strict-fields",
     "validate",
 ];
+
+/// Use of the file system of the state directory; `None` if the system does not say.
+fn disk_usage(node: &Node) -> Option<v1::DiskUsage> {
+    let about = rustix::fs::statvfs(&node.config.paths.state_dir).ok()?;
+    Some(v1::DiskUsage {
+        total_bytes: about.f_blocks.saturating_mul(about.f_frsize),
+        available_bytes: about.f_bavail.saturating_mul(about.f_frsize),
+        completed_bytes: node.completed_bytes.load(Ordering::Relaxed),
+    })
+}
 
 /// Makes the message of the cell's health.
 pub(super) fn health(node: &Node) -> v1::Health {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_core::lifecycle::State;
 use executor_core::logline::Entry;
@@ -19,6 +20,9 @@ use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::wire::conversation::{Answers, Conversation, Outlet};
 
+/// Longest wait between two looks at the clock.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
+
 type Sender = Outlet<v1::StreamLogsResponse>;
 
 pub(super) fn stream(
@@ -27,13 +31,21 @@ pub(super) fn stream(
     conversation: &Conversation,
 ) -> Result<Answers<v1::StreamLogsResponse>, Problem> {
     let handle = node.find(&request.id)?;
-    let since = request.since.as_ref().map(since).transpose()?;
-    let violations = from_sequence(request);
+    let mut violations = from_sequence(request);
+    let mut read = |field, time: &Option<prost_types::Timestamp>| match time.as_ref().map(|time| instant(field, time)) {
+        Some(Err(violation)) => {
+            violations.push(violation);
+            None
+        }
+        read => read.and_then(Result::ok),
+    };
+    let (since, until) = (read("since", &request.since), read("until", &request.until));
     if !violations.is_empty() {
         return Err(Problem::invalid(violations));
     }
     let selection = Selection {
         since,
+        until,
         offset: request.offset,
         from_sequence: request.from_sequence.unwrap_or(1),
         log_bytes_max: node.config.log_bytes_max,
@@ -62,6 +74,7 @@ pub(super) fn stream(
 #[derive(Clone, Copy)]
 struct Selection {
     since: Option<Timestamp>,
+    until: Option<Timestamp>,
     offset: Option<u64>,
     /// Number of the first entry.
     from_sequence: u64,
@@ -71,7 +84,16 @@ struct Selection {
 impl Selection {
     /// True of an entry that counts as a line of a tail.
     fn counts(&self, entry: &Entry<'_>) -> bool {
-        self.since.is_none_or(|since| entry.time >= since)
+        self.since.is_none_or(|since| entry.time >= since) && self.until.is_none_or(|until| entry.time <= until)
+    }
+
+    /// Waits for the time after which no entry is selected.
+    async fn over(&self) {
+        let Some(until) = self.until else { return std::future::pending().await };
+        // The clock may be set during the wait.
+        while let Some(left) = until.0.checked_sub(crate::now().0).filter(|left| *left > 0) {
+            tokio::time::sleep(Duration::from_nanos(left).min(CLOCK_INTERVAL)).await;
+        }
     }
 
     /// Returns the message of an item, if it is selected.
@@ -93,7 +115,7 @@ impl Selection {
                 }
                 gap.gap.is_some_and(|told| told.dropped_bytes > 0 || told.dropped_entries > 0).then_some(gap)
             }
-            Item::Entry(entry, _) if self.since.is_some_and(|since| entry.time < since) => None,
+            Item::Entry(entry, _) if !self.counts(entry) => None,
             Item::Entry(_, before) if before.entries + 1 < self.from_sequence => None,
             Item::Entry(entry, before) => {
                 let end = before.bytes + entry.output_bytes();
@@ -207,6 +229,7 @@ impl Log {
 
     /// Sends entries until the container is completed.
     async fn follow(mut self, node: &Arc<Node>, handle: &Arc<Handle>) -> Result<(), StreamError> {
+        let selection = self.selection;
         let mut presence = handle.watch();
         let mut changes: Option<Subscription> = None;
         loop {
@@ -227,6 +250,7 @@ impl Log {
                 return self.ended();
             }
             tokio::select! {
+                () = selection.over() => return self.drain().await.map(drop),
                 () = changed(&mut changes) => {}
                 _ = presence.changed() => {}
                 () = self.sender.closed() => return Err(StreamError::ClientGone),
@@ -273,15 +297,13 @@ fn from_sequence(request: &v1::StreamLogsRequest) -> Vec<Violation> {
     violations
 }
 
-fn since(time: &prost_types::Timestamp) -> Result<Timestamp, Problem> {
+fn instant(field: &str, time: &prost_types::Timestamp) -> Result<Timestamp, Violation> {
     let nanos = u64::try_from(time.nanos).ok().filter(|nanos| *nanos < 1_000_000_000);
     let nanos = nanos.ok_or_else(|| {
-        Problem::invalid_field(
-            "since",
-            ViolationReason::OutOfRange.because(format!("has {} ns; 0 to 999999999 are allowed", time.nanos)),
-        )
+        let why = format!("has {} ns; 0 to 999999999 are allowed", time.nanos);
+        Violation::new(field, ViolationReason::OutOfRange.because(why))
     })?;
-    // A time before 1970 selects all entries; one beyond the range selects none.
+    // A time before 1970 is before all entries, one beyond the range after all.
     let seconds = u64::try_from(time.seconds).unwrap_or(0);
     Ok(Timestamp(seconds.saturating_mul(1_000_000_000).saturating_add(nanos)))
 }

@@ -1,0 +1,64 @@
+//! `container prune`: removes completed containers.
+
+use clap::{Args, Subcommand};
+use executor_client::ListFilter;
+use executor_client::v1::State;
+
+use crate::failure::Failure;
+use crate::filter::{self, ContainerFilter};
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::text::plain;
+use crate::view::json;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContainerCommand {
+    /// Remove all completed containers with their logs and outputs
+    ///
+    /// Prints the id of each. Asks for no confirmation.
+    Prune(PruneArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// Remove only containers that this holds for: until=24h, label=NAME; may be repeated
+    ///
+    /// Keys and rules are those of `ps --filter`.
+    #[arg(long = "filter", value_name = "KEY=VALUE", value_parser = ContainerFilter::parse)]
+    pub(crate) filters: Vec<ContainerFilter>,
+    /// Only show what would be removed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Has no effect: docker's flag, which answers its question
+    #[arg(long, short, hide = true)]
+    pub(crate) force: bool,
+}
+
+pub(super) async fn container(session: &Session, command: ContainerCommand) -> Result<u8, Failure> {
+    let ContainerCommand::Prune(PruneArgs { filters, dry_run, force: _ }) = command;
+    let completed = ListFilter { states: vec![State::Completed], ..ListFilter::default() };
+    let completed = session.client.list(&completed).await.doing("list completed containers")?;
+    let (mut done, mut failures) = (Vec::new(), Vec::new());
+    for container in completed.into_iter().filter(|container| filter::passes(&filters, container)) {
+        let id = container.id;
+        let deleted = match dry_run {
+            true => Ok(()),
+            false => session.client.delete(&id, false).await.doing(&format!("remove {id}")),
+        };
+        match deleted {
+            // Somebody else removed it.
+            Err(failure) if failure.code() == Some(executor_client::Code::NotFound) => {}
+            Err(failure) => {
+                done.push(json::Done { id, deleted: Some(false), signal: None, error: Some(failure.describe()) });
+                failures.push(failure);
+            }
+            Ok(()) => {
+                if !session.json {
+                    session.output.text(format!("{}\n", plain(&id))).await;
+                }
+                done.push(json::Done { id, deleted: Some(!dry_run), signal: None, error: None });
+            }
+        }
+    }
+    session.tried(&done, failures).await
+}

@@ -1,0 +1,29 @@
+//! `system df`: what images and completed containers take of the disk.
+
+use clap::Subcommand;
+use executor_client::ListFilter;
+
+use crate::failure::Failure;
+use crate::session::Session;
+use crate::status::Doing as _;
+use crate::view::disk::DiskOverview;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SystemCommand {
+    /// Show how much of the disk images and completed containers take
+    ///
+    /// Sizes of images are those of their blobs in a registry; unpacked layers take more. RECLAIMABLE of images is what
+    /// `image prune --unused-for` can remove, of containers what `container prune` removes.
+    Df,
+}
+
+pub(super) async fn system(session: &Session, command: SystemCommand) -> Result<u8, Failure> {
+    let SystemCommand::Df = command;
+    let doing = "system df";
+    let images = session.client.images().list().await.doing(doing)?;
+    let containers = session.client.list(&ListFilter::default()).await.doing(doing)?;
+    let info = session.client.info().await.doing(doing)?;
+    let usage = DiskOverview::new(&images, &containers, &info);
+    session.print(&usage, || usage.table(session.style)).await;
+    Ok(0)
+}
