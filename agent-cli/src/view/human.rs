@@ -308,6 +308,9 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     for v1::HostVolume { name, path, read_only } in &info.volumes {
         table.pair("volume", format!("{name}: {path}{}", if *read_only { ", read-only" } else { "" }));
     }
+    for path in &info.host_paths {
+        table.pair("paths of the host", format!("below {path}"));
+    }
     for v1::HostDevice { name, path, permissions } in &info.devices {
         table.pair("device", format!("{name}: {path} ({permissions})"));
     }

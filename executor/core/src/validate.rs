@@ -54,7 +54,7 @@ pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use recheck::recheck;
 pub use transfers::check_url;
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
-pub use volumes::{VOLUMES_MAX, check_host_volumes};
+pub use volumes::{VOLUMES_MAX, check_host_paths, check_host_volumes};
 
 /// Collects violations.
 #[derive(Default)]

@@ -391,7 +391,7 @@ fn fits(plan: Plan, pod: Option<&Plan>) -> Result<Plan, Problem> {
 fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, policy: &Policy) -> Result<Plan, Problem> {
     let places = plan.volumes.iter_mut().filter_map(|volume| match &mut volume.source {
         VolumeSource::Image(place) => Some(place),
-        VolumeSource::Empty(_) | VolumeSource::Host(_) | VolumeSource::Pod(_) => None,
+        VolumeSource::Empty(_) | VolumeSource::Host(_) | VolumeSource::HostPath(_) | VolumeSource::Pod(_) => None,
     });
     places.zip(images).for_each(|(place, image)| *place = image);
     recheck(&plan, policy).map_err(Problem::invalid)?;

@@ -24,7 +24,7 @@ use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, Bytes, LauncherSettings, ShellSettings, Unusable};
 use executor_core::validate::{
-    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_volumes,
+    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
     check_network_namespaces, check_ulimits_max, validate,
 };
 use serde::Deserialize;
@@ -316,6 +316,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     faults.record(check.absolute("run_dir", &run_dir));
     faults.record(check.absolute("state_dir", &state_dir));
     faults.record(check.volumes(&file.volumes, &run_dir, &state_dir));
+    faults.record(check.host_paths(&file.policy.host_paths, &run_dir, &state_dir));
     file.policy.volumes = file.volumes;
     faults.record(check.host_options(&file.devices, &file.apparmor.profiles, &file.policy));
     (file.policy.devices, file.policy.apparmor_profiles) = (file.devices, file.apparmor.profiles);
@@ -437,6 +438,12 @@ impl Check {
     fn volumes(&self, volumes: &[HostVolume], run_dir: &Path, state_dir: &Path) -> Result<(), ConfigError> {
         let names: Vec<&str> = volumes.iter().map(|volume| &*volume.name).collect();
         check_host_volumes(volumes, &[run_dir, state_dir]).map_err(|why| self.fault("volumes", &names.join(", "), &why))
+    }
+
+    fn host_paths(&self, paths: &[PathBuf], run_dir: &Path, state_dir: &Path) -> Result<(), ConfigError> {
+        let list: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        check_host_paths(paths, &[run_dir, state_dir])
+            .map_err(|why| self.fault("policy.host_paths", &list.join(", "), &why))
     }
 
     /// Checks devices, AppArmor profiles and the policy on attributes of processes.

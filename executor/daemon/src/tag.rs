@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
     Action, Capabilities, Check, Checks, CreatePodRequest, DeviceMount, Dns, DownloadAction, EgressRule,
-    EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HttpCheck, HttpHeader, Identity,
-    ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping, PortRange,
+    EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HostPath, HttpCheck, HttpHeader,
+    Identity, ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping, PortRange,
     RestartPolicy, RunAction, RunRequest, SecretArgument, SecretReference, Sidecar, TcpCheck, TerminationMessage,
     TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WindowSize, WritableFiles, check::Kind,
     volume_mount::Source,
@@ -402,6 +402,10 @@ impl<'a> Parts<'a> {
             Some(Source::Pod(PodVolumeName { name })) => {
                 self.numbers(&[3]);
                 self.text(name);
+            }
+            Some(Source::HostPath(HostPath { path })) => {
+                self.numbers(&[4]);
+                self.text(path);
             }
         }
     }

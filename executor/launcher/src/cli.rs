@@ -8,8 +8,8 @@ use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, LauncherSettings, ShellSettings, Unusable};
 use executor_core::validate::{
-    Policy, check_apparmor_profiles, check_host_devices, check_host_volumes, check_network_namespaces,
-    check_ulimits_max,
+    Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
+    check_network_namespaces, check_ulimits_max,
 };
 use serde::Deserialize;
 
@@ -111,6 +111,8 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
         .map_err(|bad| ConfigError::Value(path.to_owned(), format!("images.allow: {bad}")))?;
     check_host_volumes(&config.volumes, &[&args.run_dir, &args.state_dir])
         .map_err(|why| ConfigError::Value(path.to_owned(), format!("volumes: {why}")))?;
+    check_host_paths(&config.policy.host_paths, &[&args.run_dir, &args.state_dir])
+        .map_err(|why| ConfigError::Value(path.to_owned(), format!("policy.host_paths: {why}")))?;
     check_network_namespaces(&config.policy.network_namespaces)
         .map_err(|why| ConfigError::Value(path.to_owned(), format!("policy.network_namespaces: {why}")))?;
     config.policy.volumes = std::mem::take(&mut config.volumes);

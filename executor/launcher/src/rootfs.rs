@@ -190,6 +190,29 @@ impl Tree {
         Ok(Ok(()))
     }
 
+    /// Makes an empty file, and the directories above it, where they are missing and may be made; else what is in the way.
+    fn make_way_to_file(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
+        if let Some(parent) = path.parent()
+            && let Err(why) = self.make_way(parent, may_make)?
+        {
+            return Ok(Err(why));
+        }
+        let about = |error| failed(&format!("rootfs: {}", path.display()), &error);
+        match self.entry(path).map_err(about)? {
+            Entry::File => Ok(Ok(())),
+            Entry::Missing if !may_make => {
+                Ok(Err(format!("{} does not exist in the volume around it", path.display())))
+            }
+            Entry::Missing => match make(self.root.as_fd(), path, false, (self.ids.host(0), self.ids.host(0))) {
+                Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                    Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())))
+                }
+                made => made.map(Ok).map_err(about),
+            },
+            _ => Ok(Err(format!("{} is not a regular file in the rootfs, and the volume is one", path.display()))),
+        }
+    }
+
     /// Whom the plan's user is, by the tree's own files.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
     fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
@@ -231,10 +231,26 @@ pub fn open_in_root(
 /// # Errors
 /// `ELOOP` where a symbolic link is on the way, `EXDEV` where the way leads out or into another mount; else as open does.
 pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    open_beneath(root, path, OFlags::DIRECTORY)
+}
+
+/// Opens a directory or a regular file below a directory, as [`open_dir_beneath`] does.
+///
+/// # Errors
+/// As [`open_dir_beneath`]; `InvalidInput` for a file of another type.
+pub fn open_dir_or_file_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let opened = open_beneath(root, path, OFlags::empty())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
+        FileType::Directory | FileType::RegularFile => Ok(opened),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a directory nor a regular file")),
+    }
+}
+
+fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let resolve =
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
     loop {
         // The kernel asks for another try when a rename raced with the look-up.
         match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {

@@ -44,4 +44,6 @@ pub struct Options {
     pub cpu_millis: u64,
     /// Directories that the operator lends (P57). Where nobody was asked, every path is taken, for a plan that is looked at alone.
     pub host_volumes: Option<Vec<HostVolume>>,
+    /// Directories of the host below which the operator lends every path.
+    pub host_paths: Vec<String>,
 }

@@ -40,7 +40,7 @@ fn planted_links_lead_nowhere() {
         let (code, violations) = refused(&daemon, with(&[below(sub_path, named("shared", "/data"))], run("true")));
         assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].sub_path"), "{sub_path}");
     }
-    let (_, violations) = refused(&daemon, with(&[below("file", named("shared", "/data"))], run("true")));
+    let (_, violations) = refused(&daemon, with(&[below("file/x", named("shared", "/data"))], run("true")));
     assert!(violations[0].1.contains("Not a directory"), "{violations:?}");
     // What is not there is not made in a volume of the host.
     let missing = [named("shared", "/data"), new("/data/made/by/root", 1, 0)];
@@ -164,6 +164,20 @@ fn the_launcher_has_its_own_list() {
         let refused = shim.reach(State::Running).unwrap_err();
         assert_eq!((refused.reason, &*refused.violations[0].field), (Reason::Invalid as i32, field), "{refused:?}");
     }
+    let wide = Policy { host_paths: vec!["/etc".into()], ..Policy::default() };
+    let source = VolumeSource::HostPath("/etc/shadow".into());
+    let volumes = vec![Volume { path: "/data".into(), source, sub_path: "".into(), read_only: true }];
+    let draft = Draft {
+        id: "path",
+        path: "/bin/true",
+        rootfs: &reference,
+        memory_bytes: 64 << 20,
+        volumes,
+        ..Draft::default()
+    };
+    let of_path = validate(&draft, &wide).unwrap();
+    let refused = launcher.launch(&of_path, &Payload::default()).unwrap().reach(State::Running).unwrap_err();
+    assert_eq!(&*refused.violations[0].field, "volumes[0].host_path.path", "{refused:?}");
     let mut forged = plan("forged", "deps", true);
     forged.volumes[0].sub_path = "../../etc".into();
     let refused = launcher.launch(&forged, &Payload::default()).unwrap().reach(State::Running).unwrap_err();

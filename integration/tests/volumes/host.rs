@@ -8,7 +8,7 @@ use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use tonic::Code;
 
-use super::{Lent, below, named, names, read_only, refused, said, with};
+use super::{Lent, below, named, names, of_path, read_only, refused, said, with};
 
 /// What a container writes is its user's on the host's disk, and the next container's, whatever range of ids each has. Nothing
 /// on the way is left on the host.
@@ -93,4 +93,80 @@ fn names_that_are_not_there() {
     assert!(violations[0].1.contains("shared: No such file or directory"), "{violations:?}");
     let (_, violations) = refused(&daemon, with(&[below("x/y", read_only(named("deps", "/a")))], sh("true")));
     assert_eq!(&*violations[0].0, "volumes[0].sub_path", "{violations:?}");
+}
+
+/// Directories and single files below `policy.host_paths`, also of a volume with a name. Closed by default.
+#[test]
+fn paths_below_a_listed_directory() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    fs::create_dir(lent.path("shared/dir")).unwrap();
+    fs::write(lent.path("shared/dir/app.conf"), "one\n").unwrap();
+    fs::write(lent.path("deps/lib"), "library\n").unwrap();
+    let (dir, file) = (lent.path("shared/dir"), lent.path("shared/dir/app.conf"));
+    let closed = lent.daemon("");
+    let (code, violations) = refused(&closed, with(&[of_path(&dir, "/a")], sh("true")));
+    assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].host_path.path"), "{violations:?}");
+    assert!(violations[0].1.contains("policy.host_paths, which is empty"), "{violations:?}");
+    drop(closed);
+    let daemon = lent.daemon(&format!("[policy]\nhost_paths = ['{}']\n", lent.path("shared").display()));
+    let before = daemon.footprint();
+    let script = "cat /etc/app.conf /a/app.conf /srv/lib; echo two >/a/new; \
+        echo three 2>/dev/null >/etc/app.conf || echo no; stat -c %F /etc/app.conf";
+    let volumes = [
+        of_path(&dir, "/a"),
+        read_only(of_path(&file, "/etc/app.conf")),
+        read_only(below("lib", named("deps", "/srv/lib"))),
+    ];
+    let text = said(&daemon, with(&volumes, sh(script).rootfs(&rootfs.reference())));
+    assert_eq!(text, "one\none\nlibrary\nno\nregular file\n");
+    assert_eq!(names(&dir), ["app.conf", "new"]);
+    let write = with(&[of_path(&file, "/etc/app.conf")], sh("echo four >/etc/app.conf").rootfs(&rootfs.reference()));
+    said(&daemon, write);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "four\n", "the control: a file that is not read-only");
+    daemon.wait_until_back_at(&before);
+    // Through agent-cli, which looks the path up.
+    let (volume, socket) = (format!("{}:/app.conf:ro", file.display()), daemon.socket());
+    let reference = rootfs.reference();
+    let ran =
+        integration::cli::run(&socket, &["run", "-v", &volume, "--rootfs", &reference, "--", "/bin/cat", "/app.conf"]);
+    assert_eq!((ran.status, &*ran.stdout), (0, "four\n"), "{ran:?}");
+    assert_eq!(daemon.api.info().host_paths, [lent.path("shared").display().to_string()]);
+}
+
+/// A path of the host leads nowhere but below the listed directory, and to nothing but directories and regular files.
+#[test]
+fn host_paths_do_not_leave_the_list() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let shared = lent.path("shared");
+    fs::write(lent.path("deps/secret"), "secret\n").unwrap();
+    fs::create_dir(lent.path("shared-not")).unwrap();
+    std::os::unix::fs::symlink(lent.path("deps"), shared.join("link")).unwrap();
+    std::os::unix::fs::symlink(lent.path("deps/secret"), shared.join("file")).unwrap();
+    let fifo = nix::unistd::mkfifo(&shared.join("fifo"), nix::sys::stat::Mode::S_IRWXU);
+    fifo.unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(shared.join("socket")).unwrap();
+    let daemon = lent.daemon(&format!("[policy]\nhost_paths = ['{}']\n", shared.display()));
+    let field = "volumes[0].host_path.path";
+    for (path, expected) in [
+        (lent.path("deps"), Code::InvalidArgument),
+        (lent.path("shared-not"), Code::InvalidArgument),
+        (shared.join("../deps"), Code::InvalidArgument),
+        (shared.join("link"), Code::FailedPrecondition),
+        (shared.join("link/secret"), Code::FailedPrecondition),
+        (shared.join("file"), Code::FailedPrecondition),
+        (shared.join("fifo"), Code::FailedPrecondition),
+        (shared.join("socket"), Code::FailedPrecondition),
+        (shared.join("missing"), Code::FailedPrecondition),
+    ] {
+        let request = with(&[read_only(of_path(&path, "/a"))], sh("cat /a").rootfs(&rootfs.reference()));
+        let (code, violations) = refused(&daemon, request);
+        assert_eq!((code, &*violations[0].0), (expected, field), "{}: {violations:?}", path.display());
+    }
+    // A file has no place where the root file system has a directory, and the reverse.
+    fs::write(shared.join("conf"), "x").unwrap();
+    for (path, target) in [(shared.join("conf"), "/bin"), (shared.clone(), "/bin/busybox")] {
+        let request = with(&[read_only(of_path(&path, target))], sh("true").rootfs(&rootfs.reference()));
+        let (code, violations) = refused(&daemon, request);
+        assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].path"), "{violations:?}");
+    }
 }

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use executor_proto::v1::volume_mount::Source;
-use executor_proto::v1::{EmptyVolume, NamedVolume, RunRequest, VolumeMount};
+use executor_proto::v1::{EmptyVolume, HostPath, NamedVolume, RunRequest, VolumeMount};
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup};
 use tempfile::TempDir;
@@ -63,6 +63,10 @@ fn at(path: &str, source: Source) -> VolumeMount {
 
 fn named(name: &str, path: &str) -> VolumeMount {
     at(path, Source::Host(NamedVolume { name: name.into() }))
+}
+
+fn of_path(host: &Path, path: &str) -> VolumeMount {
+    at(path, Source::HostPath(HostPath { path: host.display().to_string() }))
 }
 
 fn below(sub_path: &str, volume: VolumeMount) -> VolumeMount {

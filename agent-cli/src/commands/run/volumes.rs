@@ -8,7 +8,8 @@ use std::path::Path;
 use clap::Args;
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{
-    EmptyVolume, HostVolume, ImageVolume, NamedVolume, PodVolumeName, RunRequest, Tmpfs, VolumeMount, empty_volume,
+    EmptyVolume, HostPath, HostVolume, ImageVolume, InfoResponse, NamedVolume, PodVolumeName, RunRequest, Tmpfs,
+    VolumeMount, empty_volume,
 };
 
 use crate::failure::Failure;
@@ -22,13 +23,13 @@ use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct VolumeArgs {
-    /// Volume of executord's configuration, by its name or its directory: cache:/var/cache, /srv/certs:/certs:ro; PATH alone is
-    /// a new directory that goes with the container; may be repeated
+    /// Volume of executord's configuration, by its name or its directory: cache:/var/cache, /srv/certs:/certs:ro; a path below its
+    /// policy.host_paths; PATH alone is a new directory that goes with the container; may be repeated
     #[arg(long, short, value_name = "[NAME:]PATH[:ro]", value_parser = volume, help_heading = "Container")]
     volume: Vec<VolumeMount>,
     /// Volume in docker's long form: type=volume,source=cache,target=/cache,readonly; may be repeated
     ///
-    /// type is volume (the default; source is a name), bind (source is a directory of the host), image (source is a reference;
+    /// type is volume (the default; source is a name), bind (source is a directory or a file of the host), image (source is a reference;
     /// always readonly), pod (source is a name of --pod), tmpfs (tmpfs-size, tmpfs-mode) or empty (medium=disk or memory, size,
     /// mode); a volume without a source is empty. subpath mounts a directory of it.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = mount, help_heading = "Container")]
@@ -55,14 +56,13 @@ impl VolumeArgs {
     }
 }
 
-/// Makes a request with volumes ready to be sent: directories of the host become names of executord's list, and images are
-/// fetched for a person to see.
+/// Makes a request with volumes ready to be sent: paths of the host become what executord lends.
 pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
     let named = request.volumes().iter().any(|volume| host_path(volume).is_some());
     if named {
-        let known = session.client.info().await.doing("info")?.volumes;
+        let info = session.client.info().await.doing("info")?;
         for volume in request.volumes_mut() {
-            by_name(volume, &known).map_err(Failure::Usage)?;
+            look_up(volume, &info).map_err(Failure::Usage)?;
         }
     }
     Ok(())
@@ -89,22 +89,36 @@ fn host_path(volume: &VolumeMount) -> Option<&str> {
     }
 }
 
-/// Puts the name of the operator's volume that a directory of the host lies in into its place.
-fn by_name(volume: &mut VolumeMount, known: &[HostVolume]) -> Result<(), String> {
+/// Replaces a path of the host by the name of the operator's volume that it lies in; if there is none, by a path below the operator's
+/// `policy.host_paths`.
+fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> {
     let Some(path) = host_path(volume) else { return Ok(()) };
     let inner = |known: &HostVolume| Some(Path::new(path).strip_prefix(&known.path).ok()?.display().to_string());
-    let found = known.iter().filter_map(|known| Some((known, inner(known)?))).max_by_key(|(known, _)| known.path.len());
-    let Some((HostVolume { name, .. }, below)) = found else {
-        let list: Vec<String> = known.iter().map(|known| format!("{} ({})", known.name, known.path)).collect();
-        let list = if list.is_empty() { "it has none".to_owned() } else { format!("it has {}", list.join(", ")) };
-        return Err(plain(&format!(
-            "--volume {path}: not a volume of executord's configuration; {list}. The operator adds one with [[volumes]]"
-        )));
+    let known = info.volumes.iter().filter_map(|known| Some((known, inner(known)?)));
+    let Some((HostVolume { name, .. }, below)) = known.max_by_key(|(known, _)| known.path.len()) else {
+        if !info.host_paths.iter().any(|lent| Path::new(path).starts_with(lent)) {
+            return Err(not_lent(path, info));
+        }
+        volume.source = Some(Source::HostPath(HostPath { path: path.to_owned() }));
+        return Ok(());
     };
     let parts = [below, std::mem::take(&mut volume.sub_path)];
     volume.sub_path = parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("/");
     volume.source = Some(Source::Host(NamedVolume { name: name.clone() }));
     Ok(())
+}
+
+/// The error for a path of the host that executord does not lend, with all that an operator does for it.
+fn not_lent(path: &str, info: &InfoResponse) -> String {
+    let volumes = info.volumes.iter().map(|known| format!("{} ({})", known.name, known.path));
+    let lent: Vec<String> = volumes.chain(info.host_paths.iter().map(|lent| format!("paths below {lent}"))).collect();
+    let lent = if lent.is_empty() { "nothing".to_owned() } else { lent.join(", ") };
+    plain(&format!(
+        "--volume {path}: executord does not lend this path; it lends {lent}. To lend it, the operator \
+         (1) adds a table [[volumes]] with name and path = \"{path}\", or a directory above it to host_paths of [policy], in \
+         executord's configuration file; (2) restarts executor-launcher and executord; (3) for a volume that is not :ro, makes a \
+         directory above it root's own (chmod 0700), or mounts its file system nosuid"
+    ))
 }
 
 /// `PATH`, `NAME:PATH` or `NAME:PATH:OPTIONS`.
@@ -293,9 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn directories_become_names() {
+    fn paths_of_the_host_are_looked_up() {
         let known = |name: &str, path: &str| HostVolume { name: name.into(), path: path.into(), read_only: false };
-        let list = [known("all", "/srv"), known("cache", "/srv/cache"), known("certs", "/etc/certs")];
+        let volumes = vec![known("all", "/srv"), known("cache", "/srv/cache"), known("certs", "/etc/certs")];
+        let info = InfoResponse { volumes, host_paths: vec!["/data".into()], ..InfoResponse::default() };
         for (path, sub_path, name, below) in [
             ("/srv/cache", "", "cache", ""),
             ("/srv/cache/a", "b", "cache", "a/b"),
@@ -303,11 +318,18 @@ mod tests {
             ("cache", "x", "cache", "x"),
         ] {
             let mut volume = of_host(path, "/c", sub_path, false);
-            by_name(&mut volume, &list).unwrap();
+            look_up(&mut volume, &info).unwrap();
             assert_eq!(volume, of_host(name, "/c", below, false), "{path}");
         }
-        let told = by_name(&mut of_host("/etc", "/c", "", false), &list).unwrap_err();
-        assert!(told.contains("--volume /etc: ") && told.contains("cache (/srv/cache)"), "{told}");
-        assert!(by_name(&mut of_host("/etc", "/c", "", false), &[]).unwrap_err().contains("it has none"));
+        let mut file = of_host("/data/app.conf", "/c", "", true);
+        look_up(&mut file, &info).unwrap();
+        assert_eq!(file.source, Some(Source::HostPath(HostPath { path: "/data/app.conf".into() })));
+        let refusal = look_up(&mut of_host("/database", "/c", "", false), &info).unwrap_err();
+        for words in ["--volume /database: ", "cache (/srv/cache)", "below /data", "[[volumes]]", "restarts", "nosuid"]
+        {
+            assert!(refusal.contains(words), "{words}: {refusal}");
+        }
+        let refusal = look_up(&mut of_host("/etc", "/c", "", false), &InfoResponse::default()).unwrap_err();
+        assert!(refusal.contains("it lends nothing"), "{refusal}");
     }
 }

@@ -63,6 +63,7 @@ fn volume(volume: &VolumeMount) -> String {
             }
         }
         Some(Source::Host(named)) => named.name.clone(),
+        Some(Source::HostPath(of)) => format!("{} of the host", of.path),
         Some(Source::Image(image)) => image.reference.clone(),
         Some(Source::Pod(named)) => format!("{} of the pod", named.name),
         None => "unknown".to_owned(),

@@ -44,6 +44,8 @@ pub(crate) struct Info {
     quarantined: u32,
     containers: BTreeMap<String, u32>,
     disk_usage: Option<DiskUsage>,
+    /// Directories of the host below which containers may have any path.
+    host_paths: Vec<String>,
 }
 
 /// Use of the file system of the state directory.
@@ -159,6 +161,7 @@ impl Info {
             reservations: info.reservations,
             health: info.health.as_ref().map(super::Health::from),
             quarantined: info.quarantined,
+            host_paths: info.host_paths.clone(),
             disk_usage: info.disk_usage.map(|disk| DiskUsage {
                 total_bytes: disk.total_bytes,
                 available_bytes: disk.available_bytes,

@@ -19,13 +19,14 @@ pub(super) struct Surroundings {
     volumes: Vec<Volume>,
 }
 
-/// A volume, of one of four sources.
+/// A volume, of one of five sources.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Volume {
     path: String,
     empty: Option<EmptyVolume>,
     host: Option<NamedVolume>,
+    host_path: Option<HostPath>,
     image: Option<ImageVolume>,
     pod: Option<PodVolumeName>,
     sub_path: String,
@@ -45,6 +46,12 @@ pub(super) struct EmptyVolume {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct NamedVolume {
     name: String,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct HostPath {
+    path: String,
 }
 
 #[derive(Serialize)]
@@ -79,16 +86,17 @@ pub(super) struct ExtraHost {
 
 impl From<&v1::VolumeMount> for Volume {
     fn from(volume: &v1::VolumeMount) -> Self {
-        let (mut empty, mut host, mut image, mut pod) = (None, None, None, None);
+        let (mut empty, mut host, mut host_path, mut image, mut pod) = (None, None, None, None, None);
         match &volume.source {
             Some(Source::Empty(of)) => empty = Some(EmptyVolume::from(of)),
             Some(Source::Host(of)) => host = Some(NamedVolume { name: of.name.clone() }),
+            Some(Source::HostPath(of)) => host_path = Some(HostPath { path: of.path.clone() }),
             Some(Source::Image(of)) => image = Some(ImageVolume { reference: of.reference.clone() }),
             Some(Source::Pod(of)) => pod = Some(PodVolumeName { name: of.name.clone() }),
             None => {}
         }
         let (path, sub_path) = (volume.path.clone(), volume.sub_path.clone());
-        Self { path, empty, host, image, pod, sub_path, read_only: volume.read_only }
+        Self { path, empty, host, host_path, image, pod, sub_path, read_only: volume.read_only }
     }
 }
 

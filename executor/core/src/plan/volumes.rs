@@ -34,6 +34,8 @@ pub enum VolumeSource {
     Image(VolumeImage),
     /// The name of a volume of the pod that the container is a member of.
     Pod(String),
+    /// A directory or a file of the host, below one of the policy's `host_paths`.
+    HostPath(PathBuf),
 }
 
 /// A new directory.
@@ -91,7 +93,7 @@ impl Volume {
     pub fn empty(&self) -> Option<&EmptyVolume> {
         match &self.source {
             VolumeSource::Empty(empty) => Some(empty),
-            VolumeSource::Host(_) | VolumeSource::Image(_) | VolumeSource::Pod(_) => None,
+            VolumeSource::Host(_) | VolumeSource::HostPath(_) | VolumeSource::Image(_) | VolumeSource::Pod(_) => None,
         }
     }
 
@@ -99,7 +101,7 @@ impl Volume {
     pub fn image(&self) -> Option<&VolumeImage> {
         match &self.source {
             VolumeSource::Image(image) => Some(image),
-            VolumeSource::Empty(_) | VolumeSource::Host(_) | VolumeSource::Pod(_) => None,
+            VolumeSource::Empty(_) | VolumeSource::Host(_) | VolumeSource::HostPath(_) | VolumeSource::Pod(_) => None,
         }
     }
 }

@@ -120,6 +120,8 @@ pub struct Policy {
     pub allow_transfers: bool,
     /// Network namespaces that containers may join, by their paths; `DIR/*` for every one in a directory. None when empty.
     pub network_namespaces: Vec<PathBuf>,
+    /// Directories of the host below which containers may have any directory or file. None when empty.
+    pub host_paths: Vec<PathBuf>,
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
@@ -179,6 +181,7 @@ impl Default for Policy {
             allow_exec: true,
             allow_transfers: true,
             network_namespaces: Vec::new(),
+            host_paths: Vec::new(),
             images: ImagePolicy::default(),
             oom_score_adj_min: 0,
             swap_bytes_max: 0,

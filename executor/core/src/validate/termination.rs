@@ -28,7 +28,7 @@ impl Beside<'_> {
             return Some("is in one of file_directories, which hold secret files alone");
         }
         // It would stay there.
-        let of_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
+        let of_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_) | VolumeSource::HostPath(_));
         if self.volumes.iter().filter(of_host).any(|volume| path.starts_with(&volume.path)) {
             return Some("is in a volume of the host");
         }

@@ -1,7 +1,7 @@
 //! Volumes: paths, sources and what lies around them; and the operator's list of them.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use super::ViolationReason::{
     Conflict, Duplicate, InvalidFormat, NotAllowed, NotUtf8, OutOfRange, Required, Reserved, TooMany, UnknownValue,
@@ -34,7 +34,7 @@ pub(super) struct Beside<'a> {
     pub(super) limits: &'a Limits,
     pub(super) tmpfs: &'a [Tmpfs],
     pub(super) files: &'a [PlannedFile],
-    pub(super) file_directories: &'a [std::path::PathBuf],
+    pub(super) file_directories: &'a [PathBuf],
     pub(super) with_token: bool,
     pub(super) pod: Option<&'a PodRole>,
 }
@@ -136,7 +136,7 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
 fn sub_path(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     check_path(text)?;
-    let normal: std::path::PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let normal: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     if normal.as_os_str() != path.as_os_str() {
         let why = format!(
             "`{}` is not valid: it must be a relative path without `.`, `//` or a `/` at its end",
@@ -185,6 +185,11 @@ fn source(
             }
             Some(_) => {}
         },
+        VolumeSource::HostPath(path) => {
+            if let Err(why) = host_path(path, policy) {
+                report.add(field("host_path.path"), why);
+            }
+        }
         VolumeSource::Image(asked) => {
             if !volume.read_only {
                 report.add(field("read_only"), Required.because("the files of an image are read-only: set read_only"));
@@ -202,6 +207,21 @@ fn source(
             }
         }
     }
+}
+
+fn host_path(path: &Path, policy: &Policy) -> Result<(), FieldFault> {
+    surroundings::plain_path(path)?;
+    if policy.host_path_around(path).is_some() {
+        return Ok(());
+    }
+    let shown = shorten(&path.display().to_string());
+    let listed: Vec<String> =
+        policy.host_paths.iter().take(NAMES_SHOWN).map(|listed| listed.display().to_string()).collect();
+    let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("has {}", listed.join(", ")) };
+    let why = format!(
+        "`{shown}` does not lie in a directory of policy.host_paths, which {listed} in this daemon's configuration"
+    );
+    Err(NotAllowed.because(why))
 }
 
 fn check_image(asked: &VolumeImage, policy: &Policy) -> Result<(), FieldFault> {
@@ -247,17 +267,41 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
     }
     let mut seen = BTreeSet::new();
     for HostVolume { name, path, .. } in volumes {
-        let shown = path.display();
         check_name(name)?;
         if !seen.insert(name) {
             return Err(format!("the name {name:?} is given twice"));
         }
-        surroundings::mount_point(path, false).map_err(|why| format!("the path of {name:?} {why}"))?;
-        if let Some(own) = reserved.iter().find(|own| own.starts_with(path) || path.starts_with(own)) {
-            return Err(format!("the path of {name:?}, {shown}, is the executor's own: {}", own.display()));
-        }
+        of_host(path, reserved).map_err(|why| format!("the path of {name:?}, {}, {why}", path.display()))?;
     }
     Ok(())
+}
+
+/// Checks the operator's list of directories whose paths requests may name. `reserved` are directories of the executor.
+///
+/// # Errors
+/// The entry, and what is wrong with it.
+pub fn check_host_paths(paths: &[PathBuf], reserved: &[&Path]) -> Result<(), String> {
+    if paths.len() > HOST_VOLUMES_MAX {
+        return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", paths.len()));
+    }
+    paths.iter().try_for_each(|path| of_host(path, reserved).map_err(|why| format!("{}: {why}", path.display())))
+}
+
+/// Checks a directory of the host that the operator lends.
+fn of_host(path: &Path, reserved: &[&Path]) -> Result<(), String> {
+    surroundings::mount_point(path, false).map_err(|why| why.to_string())?;
+    match reserved.iter().find(|own| own.starts_with(path) || path.starts_with(own)) {
+        Some(own) => Err(format!("is the executor's own: {}", own.display())),
+        None => Ok(()),
+    }
+}
+
+impl Policy {
+    /// Returns the entry of `host_paths` that a path lies in, the innermost one.
+    pub fn host_path_around(&self, path: &Path) -> Option<&Path> {
+        let around = self.host_paths.iter().filter(|listed| path.starts_with(listed));
+        around.max_by_key(|listed| listed.components().count()).map(PathBuf::as_path)
+    }
 }
 
 #[cfg(test)]
@@ -417,6 +461,12 @@ mod tests {
 
     #[test]
     fn the_list_of_the_operator() {
+        for (path, allowed) in
+            [("/srv/a", true), ("/", false), ("/srv", false), ("/srv/own/x", false), ("/proc/x", false)]
+        {
+            let listed = check_host_paths(&[path.into()], &[Path::new("/srv/own")]);
+            assert_eq!(listed.is_ok(), allowed, "{path}: {listed:?}");
+        }
         let volume = |name: &str, path: &str| HostVolume { name: name.into(), path: path.into(), read_only: false };
         let own = [Path::new("/run/executor"), Path::new("/var/lib/executor")];
         check_host_volumes(&[volume("a", "/srv/a"), volume("B-1.x_y", "/srv/a")], &own).unwrap();

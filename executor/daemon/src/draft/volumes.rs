@@ -19,9 +19,10 @@ fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>
         Some(Source::Empty(asked)) => VolumeSource::Empty(empty(index, asked, violations)),
         Some(Source::Host(named)) => VolumeSource::Host(named.name.clone()),
         Some(Source::Image(image)) => VolumeSource::Image(images::volume_placeholder(&image.reference)),
+        Some(Source::HostPath(of)) => VolumeSource::HostPath(of.path.clone().into()),
         Some(Source::Pod(named)) => VolumeSource::Pod(named.name.clone()),
         None => {
-            let why = "is not set: set `empty`, `host`, `image` or `pod`";
+            let why = "is not set: set `empty`, `host`, `host_path`, `image` or `pod`";
             violations.push(Violation::new(format!("volumes[{index}].source"), Required.because(why)));
             // It keeps its place: violations name volumes by their indices.
             return Volume {

@@ -34,7 +34,7 @@ type Change = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [Change; 165] = [
+    let changes: [Change; 166] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -171,6 +171,7 @@ fn every_field_but_the_id_counts() {
         |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { size_bytes: 1, ..Default::default() }))),
         |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { mode: Some(0), ..Default::default() }))),
         |r, _| r.volumes.push(volume(Source::Host(NamedVolume { name: "a".into() }))),
+        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { path: "a".into() }))),
         |r, _| r.volumes.push(volume(Source::Image(ImageVolume { reference: "a".into() }))),
         |r, _| r.tmpfs.push(Tmpfs::default()),
         |r, _| r.tmpfs.push(Tmpfs { path: "a".into(), ..Default::default() }),

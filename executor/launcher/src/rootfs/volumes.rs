@@ -4,7 +4,8 @@
 //! ```text
 //! empty, in memory    a new tmpfs
 //! empty, on a disk    a new directory of the state directory, held to its limit (`disk`)
-//! host                a view of a directory that the operator's list names, with the container's ids
+//! host                a view of a directory that the operator's list names, or of a directory or a file in it, with the
+//!                     container's ids
 //! image               an overlay of the layers, or a view of the only one, with the container's ids
 //! pod                 a view of an empty volume of the pod that the container is a member of
 //! ```
@@ -25,10 +26,10 @@ use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{NotAllowed, NotFound, OutOfRange, Unsuitable, Unsupported};
 use executor_layers::{DiffId, Store, UnpackError};
 use executor_sys::mount::{
-    Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_dir_beneath, open_in_root, set_attributes,
-    set_private,
+    Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_dir_beneath, open_dir_or_file_beneath,
+    open_in_root, set_attributes, set_private,
 };
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatvfs};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs};
 use rustix::mount::MountAttrFlags;
 
 use super::{Tree, overlay};
@@ -87,6 +88,32 @@ impl From<Refused> for NotMounted {
     }
 }
 
+/// What the operator lends of the host for a volume.
+struct Lent<'a> {
+    /// Field of the request that names it.
+    field: String,
+    /// What the request calls it.
+    name: &'a str,
+    /// Directory of the host that the operator's list has.
+    root: &'a Path,
+    /// What is mounted of it, relative to it; all of it when empty.
+    below: &'a Path,
+    read_only: bool,
+}
+
+/// The refusal of what the launcher's own configuration does not have.
+fn not_listed(field: &str, shown: &str) -> NotMounted {
+    NotMounted::Unfit(Violation::new(
+        field,
+        NotAllowed.because(format!("{shown} is not in the launcher's configuration")),
+    ))
+}
+
+/// Returns whether the root of a mount is a file.
+fn is_file(mount: &OwnedFd) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(fstat(mount)?.st_mode) != FileType::Directory)
+}
+
 /// Parts of the host and of the container that volumes are made of.
 struct Maker<'a> {
     host: &'a Host,
@@ -127,24 +154,31 @@ impl Tree {
             let path = content.path();
             // In the order of their paths the last one around it is the innermost.
             let around = all[..position].iter().rfind(|outer| path.starts_with(outer.path()));
-            if let Err(why) = self.make_way(path, around.is_none_or(Content::is_own))? {
-                let why = format!("`{}`: {why}", path.display());
-                violations.push(Violation::new(content.field(), Unsuitable.because(why)));
-                continue;
-            }
             let about = || format!("rootfs: {}", path.display());
-            let flags = OFlags::PATH | OFlags::DIRECTORY;
-            let target = open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks)
-                .map_err(|error| failed(&about(), &error))?;
             let made = match content {
                 Content::Tmpfs(tmpfs) => maker.tmpfs(tmpfs),
                 Content::Volume(index, volume) => maker.volume(*index, volume),
             };
-            match made {
-                Ok(mount) => attach(mount.as_fd(), target.as_fd()).map_err(|error| failed(&about(), &error))?,
-                Err(NotMounted::Unfit(violation)) => violations.push(violation),
+            let mount = match made {
+                Ok(mount) => mount,
+                Err(NotMounted::Unfit(violation)) => {
+                    violations.push(violation);
+                    continue;
+                }
                 Err(NotMounted::Failed(refused)) => return Err(refused),
+            };
+            let is_file = is_file(&mount).map_err(|error| failed(&about(), &error))?;
+            let may_make = around.is_none_or(Content::is_own);
+            let way = if is_file { self.make_way_to_file(path, may_make) } else { self.make_way(path, may_make) };
+            if let Err(why) = way? {
+                let why = format!("`{}`: {why}", path.display());
+                violations.push(Violation::new(content.field(), Unsuitable.because(why)));
+                continue;
             }
+            let flags = if is_file { OFlags::PATH } else { OFlags::PATH | OFlags::DIRECTORY };
+            let target = open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks)
+                .map_err(|error| failed(&about(), &error))?;
+            attach(mount.as_fd(), target.as_fd()).map_err(|error| failed(&about(), &error))?;
         }
         if violations.is_empty() {
             return Ok(maker.warnings);
@@ -174,7 +208,24 @@ impl Maker<'_> {
                 let made = own(&view, owner, *mode).and_then(|()| lend(&view, false));
                 made.map(|()| view).map_err(|error| failed(&format!("volumes[{index}]"), &error).into())
             }
-            VolumeSource::Host(name) => self.of_host(index, volume, name),
+            VolumeSource::Host(name) => {
+                let field = format!("volumes[{index}].host.name");
+                let listed = self.host.policy.volumes.iter().find(|known| known.name == *name);
+                let HostVolume { path, read_only, .. } =
+                    listed.ok_or_else(|| not_listed(&field, &format!("{name:?}")))?;
+                let read_only = volume.read_only || *read_only;
+                self.of_host(index, volume, &Lent { field, name, root: path, below: &volume.sub_path, read_only })
+            }
+            VolumeSource::HostPath(path) => {
+                let (field, shown) = (format!("volumes[{index}].host_path.path"), path.display().to_string());
+                let listed = self.host.policy.host_path_around(path);
+                let root = listed.ok_or_else(|| not_listed(&field, &format!("`{shown}`")))?;
+                let below = path.strip_prefix(root).unwrap_or(path).join(&volume.sub_path);
+                // `join` ends with a slash where there is no sub-path, which a file may not have.
+                let below: PathBuf = below.components().collect();
+                let lent = Lent { field, name: &shown, root, below: &below, read_only: volume.read_only };
+                self.of_host(index, volume, &lent)
+            }
             VolumeSource::Image(image) => self.of_image(index, volume, image),
             VolumeSource::Pod(name) => self.of_pod(index, volume, name),
         }
@@ -194,11 +245,9 @@ impl Maker<'_> {
         }
     }
 
-    fn of_host(&self, index: usize, volume: &Volume, name: &str) -> Result<OwnedFd, NotMounted> {
-        let unfit = |fault| NotMounted::Unfit(Violation::new(format!("volumes[{index}].host.name"), fault));
-        let listed = self.host.policy.volumes.iter().find(|known| known.name == name);
-        let HostVolume { path, read_only, .. } =
-            listed.ok_or_else(|| unfit(NotAllowed.because(format!("{name:?} is not in the configuration"))))?;
+    fn of_host(&self, index: usize, volume: &Volume, lent: &Lent<'_>) -> Result<OwnedFd, NotMounted> {
+        let Lent { field, name, root: path, below, read_only } = lent;
+        let unfit = |fault| NotMounted::Unfit(Violation::new(field.clone(), fault));
         let root = open_dir(Path::new("/")).map_err(|error| failed("/", &error))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let opened = open_in_root(root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks);
@@ -206,7 +255,6 @@ impl Maker<'_> {
             let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
             unfit(reason.because(format!("`{name}`: {}: {}", path.display(), explain(&error))))
         })?;
-        let read_only = volume.read_only || *read_only;
         if !read_only && !is_out_of_reach(&opened, path).map_err(|error| failed(name, &error))? {
             return Err(unfit(Unsuitable.because(format!(
                 "`{name}`: a container could leave set-user-id programs of root in {} for users of the host: make a \
@@ -214,8 +262,14 @@ impl Maker<'_> {
                 path.display()
             ))));
         }
-        let dir = beneath(&opened, volume, index, name)?;
-        let view = clone_tree(dir.as_fd(), Path::new(""), false).map_err(|error| failed(name, &error))?;
+        let found = open_dir_or_file_beneath(opened.as_fd(), below).map_err(|error| match &volume.source {
+            VolumeSource::HostPath(_) if volume.sub_path.as_os_str().is_empty() => {
+                let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
+                unfit(reason.because(format!("`{name}`: {}", explain(&error))))
+            }
+            _ => unfit_sub_path(volume, index, name, &error),
+        })?;
+        let view = clone_tree(found.as_fd(), Path::new(""), false).map_err(|error| failed(name, &error))?;
         self.ids.map_mount(view.as_fd(), false).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => unfit(Unsupported.because(format!(
                 "`{name}`: its file system cannot show its files to a user namespace (id-mapped mounts): it must be ext4, \
@@ -223,7 +277,7 @@ impl Maker<'_> {
             ))),
             _ => failed(&format!("`{name}`: id-mapped mount"), &error).into(),
         })?;
-        lend(&view, read_only).map_err(|error| failed(name, &error))?;
+        lend(&view, *read_only).map_err(|error| failed(name, &error))?;
         Ok(view)
     }
 

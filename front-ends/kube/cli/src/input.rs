@@ -112,6 +112,7 @@ impl Input {
             memory_bytes: capacity.map_or(0, |capacity| capacity.memory_bytes),
             cpu_millis: processors * 1000,
             host_volumes: info.map(|info| info.volumes.iter().map(volume).collect()),
+            host_paths: info.map(|info| info.host_paths.clone()).unwrap_or_default(),
         }
     }
 }

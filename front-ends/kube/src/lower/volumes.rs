@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{
-    CreatePodRequest, EmptyVolume, File, ImageVolume, NamedVolume, PodVolume, PodVolumeName, VolumeMount, empty_volume,
+    CreatePodRequest, EmptyVolume, File, HostPath, ImageVolume, NamedVolume, PodVolume, PodVolumeName, VolumeMount,
+    empty_volume,
 };
 use k8s_openapi::api::core::v1::{
     Container, DownwardAPIVolumeFile, KeyToPath, ObjectFieldSelector, Volume, VolumeMount as Written,
@@ -41,6 +42,8 @@ pub(super) enum Kind {
     Files(BTreeMap<String, Projected>),
     /// A directory that the operator lends.
     Host { name: String, sub_path: String, read_only: bool },
+    /// A path of the host, below a directory whose paths the operator lends.
+    HostPath(String),
     /// Files of an image.
     Image(String),
     /// The volume was refused.
@@ -376,8 +379,7 @@ impl Lowering<'_> {
             return Kind::Refused;
         }
         if !matches!(kind, None | Some("" | "Directory")) {
-            let message =
-                "must be empty or Directory: a volume is a directory that the operator lends and that is there";
+            let message = "must be empty or Directory: a volume is what the operator lends and what is there";
             self.refuse(&format!("{at}.type"), "P57", message);
             return Kind::Refused;
         }
@@ -390,14 +392,16 @@ impl Lowering<'_> {
             return Kind::Host { name: String::new(), sub_path: String::new(), read_only: false };
         };
         let found = volumes.iter().filter(inside).max_by_key(|volume| volume.path.len());
+        let is_lent = self.options.host_paths.iter().any(|lent| std::path::Path::new(path).starts_with(lent));
         match found {
+            None if is_lent => Kind::HostPath(path.to_owned()),
             Some(volume) => Kind::Host {
                 name: volume.name.clone(),
                 sub_path: path[volume.path.trim_end_matches('/').len()..].trim_start_matches('/').to_owned(),
                 read_only: volume.read_only,
             },
             None => {
-                let message = "does not lie in a directory that the operator lends (tables `volumes` of executord's configuration)";
+                let message = "does not lie in a directory that the operator lends (tables `volumes` and policy.host_paths of executord's configuration)";
                 self.refuse(&format!("{at}.path"), "P48", message);
                 Kind::Refused
             }
@@ -466,6 +470,7 @@ impl Lowering<'_> {
                         .join("/");
                     Some((Source::Host(NamedVolume { name: name.clone() }), joined, read_only || *lent))
                 }
+                Kind::HostPath(host) => Some((Source::HostPath(HostPath { path: host.clone() }), sub_path, read_only)),
                 Kind::Files(files) => {
                     self.file_mount(&at, &path, &sub_path, files, fs_group, &mut mounted);
                     None

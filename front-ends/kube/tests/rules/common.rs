@@ -17,6 +17,7 @@ pub(crate) fn options() -> Options {
             HostVolume { name: "data".into(), path: "/srv/data".into(), read_only: false },
             HostVolume { name: "certs".into(), path: "/srv/data/certs".into(), read_only: true },
         ]),
+        host_paths: vec!["/srv/host".into()],
         ..Options::default()
     }
 }

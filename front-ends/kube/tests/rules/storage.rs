@@ -1,7 +1,7 @@
 //! P53 to P60: volumes and images.
 
-use executor_client::v1::PullPolicy;
 use executor_client::v1::volume_mount::Source;
+use executor_client::v1::{HostPath, PullPolicy};
 use executor_kube::docker;
 
 use crate::common::{
@@ -144,6 +144,9 @@ fn p57_host_paths() {
     assert_eq!(source("/srv/data"), ("data".into(), String::new(), false));
     assert_eq!(source("/srv/data/a/b"), ("data".into(), "a/b".into(), false));
     assert_eq!(source("/srv/data/certs"), ("certs".into(), String::new(), true));
+    let file = request(&plan(&mounted("", "hostPath: {path: /srv/host/app.conf}"))).volumes[0].clone();
+    assert_eq!(file.source, Some(Source::HostPath(HostPath { path: "/srv/host/app.conf".into() })));
+    refuses(&mounted("", "hostPath: {path: /srv/hosts}"), "P48 spec.volumes[0].hostPath.path");
     refuses(&mounted("", "hostPath: {path: /etc}"), "P48 spec.volumes[0].hostPath.path");
     refuses(&mounted("", "hostPath: {path: /srv/database}"), "P48");
     refuses(&mounted("", "hostPath: {path: /srv/data/../x}"), "P57");

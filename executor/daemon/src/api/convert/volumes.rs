@@ -9,6 +9,7 @@ pub(super) fn of(volume: &Volume) -> v1::VolumeMount {
         VolumeSource::Empty(volume) => Source::Empty(empty(volume)),
         VolumeSource::Host(name) => Source::Host(v1::NamedVolume { name: name.clone() }),
         VolumeSource::Image(image) => Source::Image(v1::ImageVolume { reference: image.reference.clone() }),
+        VolumeSource::HostPath(path) => Source::HostPath(v1::HostPath { path: path.display().to_string() }),
         VolumeSource::Pod(name) => Source::Pod(v1::PodVolumeName { name: name.clone() }),
     };
     v1::VolumeMount {
