@@ -296,7 +296,8 @@ fn name_in_use_is_refused() {
         assert!(again.stderr.contains(words), "{words}: {}", again.stderr);
     }
     // The control: an id stands for the same request.
-    assert_eq!(named(&["--id", "nightly"], script).stdout, first.stdout);
+    let by_id = named(&["--id", "hourly"], script);
+    assert_eq!(named(&["--id", "hourly"], script).stdout, by_id.stdout);
     let replaced = named(&["--name", "nightly", "--replace"], script);
     assert!(replaced.status == 3 && replaced.stdout != first.stdout, "{replaced:?}");
     assert_eq!(run(&socket, &["run", "-d", "--name", "long", "--rootfs", "host", "sleep", "100000"]).status, 0);
@@ -305,6 +306,24 @@ fn name_in_use_is_refused() {
     assert_eq!(named(&["--name", "long", "--replace"], "true").status, 0);
     let contradiction = named(&["--name", "a", "--id", "b"], "true");
     assert_eq!(contradiction.status, 125, "{contradiction:?}");
+}
+
+/// One of several commands that take a name at the same moment gets it.
+#[test]
+fn one_of_many_gets_the_name() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket();
+    let line = ["run", "--keep", "--name", "one", "--rootfs", "host", "sh", "-c", "echo ran"];
+    let children: Vec<Child> = (0..8).map(|_| command(Some(&socket), &line).spawn().unwrap()).collect();
+    let ended: Vec<CliOutput> = children.into_iter().map(finish).collect();
+    let (ran, refused): (Vec<_>, Vec<_>) = ended.iter().partition(|one| one.status == 0);
+    assert!(ran.len() == 1 && ran[0].stdout == "ran\n", "{ended:?}");
+    for one in refused {
+        assert!(
+            one.status == 125 && one.stdout.is_empty() && one.stderr.contains("the container one exists"),
+            "{one:?}"
+        );
+    }
 }
 
 /// The first Ctrl-C stops the container, and the second kills it.

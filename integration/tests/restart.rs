@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
 use executor_proto::v1::event::Kind;
-use executor_proto::v1::{State, failure};
+use executor_proto::v1::{RunRequest, State, failure};
 use integration::api::{ending, exit, pid};
 use integration::daemon::{Daemon, has_ended, kill};
 use integration::request::{RequestBuilder, sh, sleeper};
 use integration::{host, wait};
 use tonic::Code;
+use tonic_types::StatusExt as _;
 
 /// Prints a counter, line by line, until it gets SIGTERM.
 const COUNTER: &str = "n=0; trap 'echo last; exit 7' TERM; while :; do n=$((n+1)); echo $n; sleep 0.005; done";
@@ -156,6 +157,12 @@ fn the_same_request_is_the_same_over_a_restart() {
     assert!(!daemon.api.run(request()).unwrap().created);
     let other = request().action(|run| run.env[0].value = "two".into());
     assert_eq!(daemon.api.run(other).unwrap_err().code(), Code::AlreadyExists);
+    let with_nonce = |nonce: &str| RunRequest { nonce: nonce.into(), ..sleeper("once") };
+    daemon.api.started(with_nonce("a"));
+    assert!(!daemon.api.run(with_nonce("a")).unwrap().created);
+    assert_eq!(daemon.api.run(with_nonce("b")).unwrap_err().code(), Code::AlreadyExists);
+    let long = daemon.api.run(with_nonce(&"a".repeat(129))).unwrap_err();
+    assert_eq!(long.get_details_bad_request().unwrap().field_violations[0].field, "nonce");
 }
 
 #[test]

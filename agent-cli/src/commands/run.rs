@@ -29,6 +29,7 @@ mod volumes;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use executor_client::Code;
 use executor_client::v1::{Container, Result as Ending};
 
 use super::bindings;
@@ -163,7 +164,14 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let id = request.id().to_owned();
     let mut pressed = Pressed::never(&id);
     request.await_reader(!ending.detach);
-    let started = create(session, request, interrupts, &mut pressed).await?;
+    let started = match create(session, request, interrupts, &mut pressed).await {
+        // Another command took the name after the look.
+        Err(failure) if is_name && failure.code() == Some(Code::AlreadyExists) => {
+            name::claim(session, &id, false).await?;
+            return Err(failure);
+        }
+        started => started?,
+    };
     let created = started.created;
     let container = started.container;
     if created && !session.json {

@@ -18,9 +18,12 @@ use executor_core::plan::{
     ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, TerminationMessage, Tmpfs,
     UserNamespace,
 };
-use executor_core::validate::ViolationReason::{OutOfRange, UnknownValue};
+use executor_core::validate::ViolationReason::{OutOfRange, TooLong, UnknownValue};
 use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Violation};
 use executor_proto::v1::{self, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
+
+/// Maximum length of a nonce in bytes.
+const NONCE_MAX: usize = 128;
 
 /// The run action of a tree's draft: its processes have fields of their own.
 static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
@@ -52,6 +55,10 @@ pub(crate) fn of(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) {
     violations.extend(redaction.as_ref().err().cloned());
     let isolation = isolation(request, &mut violations);
     violations.extend(platform("platform", &request.platform).err());
+    if request.nonce.len() > NONCE_MAX {
+        let why = format!("has {} bytes; at most {NONCE_MAX}", request.nonce.len());
+        violations.push(Violation::new("nonce", TooLong.because(why)));
+    }
     let connectivity = connectivity::of(request, &mut violations);
     let surroundings = surroundings(request, &mut violations);
     let volumes = volumes::of(request, &mut violations);

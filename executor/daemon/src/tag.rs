@@ -83,10 +83,11 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         pod,
         network_namespace,
         identity,
+        nonce,
     } = request;
     let no_limits = Limits::default();
     let mut parts = Parts::default();
-    parts.text(rootfs);
+    [nonce, rootfs].into_iter().for_each(|text| parts.text(text));
     parts.limits(limits.as_ref().unwrap_or(&no_limits));
     parts.map(labels);
     parts.map(sysctls);

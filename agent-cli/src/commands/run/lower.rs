@@ -70,6 +70,7 @@ pub(super) fn lower(
     };
     let mut request = RunRequest {
         reserved: args.reservation.is_some(),
+        nonce: args.name.as_ref().map_or(String::new(), |_| uuid::Uuid::new_v4().to_string()),
         id: args.reservation.or(args.name).or(args.id).unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
         action: Some(Action { run: Some(run), ..Action::default() }),
         rootfs,

@@ -1,4 +1,6 @@
 //! `--name`: a new container, and never an earlier one of that name. `--id` stands for the same request made again.
+//!
+//! The request has a nonce, so executord itself refuses the name if another command took it meanwhile.
 
 use std::time::SystemTime;
 
@@ -40,8 +42,7 @@ fn in_use(name: &str, earlier: &Container, now: SystemTime) -> String {
     };
     let force = if earlier.state() == State::Completed { "" } else { "-f " };
     format!(
-        "the container {name} exists: it {state}; remove it (`agent-cli rm {force}{name}`) or replace it (`run --replace`); \
-         `run --id {name}` shows the result of the same request again"
+        "the container {name} exists: it {state}; remove it (`agent-cli rm {force}{name}`) or replace it (`run --replace`)"
     )
 }
 

@@ -34,9 +34,10 @@ type Change = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [Change; 166] = [
+    let changes: [Change; 167] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
+        |r, _| r.nonce = "a".into(),
         |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
         |r, _| r.limits = Some(Limits { pids: 1, ..Default::default() }),
         |r, _| drop(r.labels.insert("a".into(), "b".into())),
