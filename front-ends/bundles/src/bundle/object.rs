@@ -61,6 +61,31 @@ pub(super) fn map<'a>(node: &'a Node, path: &[&str]) -> impl Iterator<Item = (&'
     entries.iter().map(|(key, node)| (&*key.name, node))
 }
 
+/// Entries of a mapping of texts that are none, each with its path in it and its kind; also the mapping itself if it is none.
+pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
+    match at(node, path).map(|node| &node.value) {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Map(entries)) => entries
+            .iter()
+            .filter(|(_, node)| !matches!(node.value, Value::Null | Value::Text(_)))
+            .map(|(key, node)| (format!("[{:?}]", key.name), format!("{}; text is needed", node.value.kind())))
+            .collect(),
+        Some(other) => vec![(String::new(), format!("{}; a mapping is needed", other.kind()))],
+    }
+}
+
+/// Value of a key whose case does not count, as for fields in Go. Of several spellings, the last in the order of bytes counts.
+pub(super) fn folded<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
+    spellings(node, name).pop().map(|(_, node)| node)
+}
+
+/// All spellings of a key, in the order of bytes.
+pub(super) fn spellings<'a>(node: &'a Node, name: &str) -> Vec<(&'a str, &'a Node)> {
+    let mut found: Vec<_> = map(node, &[]).filter(|(key, _)| key.eq_ignore_ascii_case(name)).collect();
+    found.sort_by_key(|(key, _)| *key);
+    found
+}
+
 /// Reads the objects of a file: all, or the first alone, which is what operator-registry reads. Faults are added with the rule.
 pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, faults: &mut Faults) -> Vec<Object> {
     let Ok(text) = std::str::from_utf8(content) else {

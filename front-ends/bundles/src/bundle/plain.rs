@@ -22,6 +22,9 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
         }
         objects.extend(object::read(&path, content, false, "P3", &mut faults));
     }
+    for directory in files.empty_directories(MANIFESTS) {
+        faults.add(directory, "P2", "is a sub-directory; manifests/ must be flat");
+    }
     if objects.is_empty() && faults.is_empty() {
         faults.add(MANIFESTS, "P3", "has no object");
     }

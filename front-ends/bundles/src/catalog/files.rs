@@ -382,7 +382,7 @@ mod tests {
             usize::try_from(state >> 33).unwrap() % below
         };
         let mut text = || -> String { (0..=draw(8)).map(|_| parts[draw(parts.len())]).collect() };
-        compare_with_git(&(0..300).map(|_| vec![("", text()), ("dd", text())]).collect::<Vec<_>>());
+        compare_with_git(&(0..100).map(|_| vec![("", text()), ("dd", text())]).collect::<Vec<_>>());
     }
 
     #[test]
