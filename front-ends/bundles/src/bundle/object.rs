@@ -3,7 +3,6 @@
 use executor_yaml::{Limits, Node, Value, parse, parts};
 
 use crate::fault::Faults;
-use crate::quoted::{INDENT_FAULT, tolerant};
 
 /// Most objects of a bundle.
 const OBJECTS_MAX: usize = 10_000;
@@ -95,9 +94,7 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
     let mut objects = Vec::new();
     for part in parts(text) {
         let place = format!("{file}:{}", part.line);
-        let read =
-            tolerant(part.text, |text| parse(text, part.line, &LIMITS), |error| error.message.ends_with(INDENT_FAULT));
-        let root = match read {
+        let root = match parse(part.text, part.line, &LIMITS) {
             Ok(parsed) => parsed.root,
             Err(error) => {
                 faults.add(format!("{file}:{}", error.place.line), rule, error.message);
@@ -122,6 +119,26 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
         }
     }
     objects
+}
+
+/// Adds an object of a plain bundle, or the objects of a list in place of it.
+pub(super) fn flatten(list: Object, objects: &mut Vec<Object>, faults: &mut Faults) {
+    let Object { file, line, api_version, kind, name, node } = list;
+    let items = match node.into_items() {
+        Ok(items) => items,
+        Err(node) => return objects.push(Object { file, line, api_version, kind, name, node }),
+    };
+    for item in items {
+        if objects.len() >= OBJECTS_MAX {
+            return faults.add(&*file, "P3", format!("has more than {OBJECTS_MAX} objects"));
+        }
+        let line = item.place.line;
+        match object(&file, line, item) {
+            Ok(Some(item)) => flatten(item, objects, faults),
+            Ok(None) => faults.add(format!("{file}:{line}"), "P3", "is null; an object is needed"),
+            Err(why) => faults.add(format!("{file}:{line}"), "P3", why),
+        }
+    }
 }
 
 fn object(file: &str, line: usize, node: Node) -> Result<Option<Object>, String> {

@@ -481,6 +481,17 @@ fn p1_p2_p3_of_plain_bundles() {
     let two = plain(&[("manifests/x.yaml", &format!("{map}---\n{}", map.replace("name: x", "name: z")))])
         .unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(two.objects.len(), 2);
+    // Objects of lists are judged like others.
+    let list = |items: &str| {
+        format!("apiVersion: v1\nkind: List\nitems: [{{apiVersion: v1, kind: ConfigMapList, items: [{items}]}}]\n")
+    };
+    let text = list("{metadata: {name: a}}, {apiVersion: v1, kind: Service, metadata: {name: b}}");
+    let found = plain(&[("manifests/x.yaml", &text)]).unwrap_or_else(|faults| panic!("{faults}"));
+    let kinds: Vec<_> = found.objects.iter().map(|object| (&*object.kind, &*object.name)).collect();
+    assert_eq!(kinds, [("ConfigMap", "a"), ("Service", "b")]);
+    assert_eq!(found.not_provided().len(), 1);
+    breaks("P3", &[("manifests/x.yaml", &list("{metadata: {}}"))]);
+    breaks("P3", &[("manifests/x.yaml", &list("null"))]);
 }
 
 #[test]
