@@ -223,6 +223,8 @@ fn p42_dns() {
         (vec!["1.1.1.1".into()], vec!["a.b".into()], vec!["ndots:2".into(), "edns0".into()])
     );
     assert_eq!((create("dnsConfig: {}").dns, warnings(&pod("", "dnsConfig: {}")).len()), (None, 0));
+    let empty = "dnsConfig: {nameservers: [], searches: [], options: []}";
+    assert_eq!((create(empty).dns, warnings(&pod("", empty)).len()), (None, 0));
     refuses(&pod("", "dnsPolicy: None"), "P42 spec.dnsConfig");
     refuses(&pod("", "dnsPolicy: None\ndnsConfig: {}"), "P42 spec.dnsConfig");
     refuses(&pod("", "dnsPolicy: None\ndnsConfig: {nameservers: [a]}"), "P42");
@@ -447,5 +449,8 @@ fn p52_what_is_not_given() {
         ("", "resources: {limits: {cpu: 1}}", "P52 spec.resources"),
     ] {
         refuses(&pod(container, spec), begins);
+    }
+    for nothing in ["{}", "{limits: {}, requests: {}, claims: []}"] {
+        plan(&pod(&format!("resources: {nothing}"), &format!("resources: {nothing}")));
     }
 }
