@@ -3,6 +3,7 @@
 mod apparmor;
 mod checks;
 mod container;
+mod placement;
 mod resources;
 mod security;
 mod shared;
@@ -201,6 +202,7 @@ impl<'a> Lowering<'a> {
 
     fn pod(&mut self) -> PodPlan {
         self.check_spec();
+        self.placement();
         self.security_annotations();
         self.pod_security();
         let shared = self.shared();

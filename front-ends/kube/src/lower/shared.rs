@@ -130,6 +130,15 @@ impl Lowering<'_> {
         };
         let servers = config.nameservers.clone().unwrap_or_default();
         let searches = config.searches.clone().unwrap_or_default();
+        for (index, _) in config
+            .options
+            .iter()
+            .flatten()
+            .enumerate()
+            .filter(|(_, one)| one.name.as_ref().is_none_or(String::is_empty))
+        {
+            self.refuse(&format!("spec.dnsConfig.options[{index}].name"), "P42", "is missing");
+        }
         if policy == Some("None") && servers.is_empty() {
             self.refuse("spec.dnsConfig.nameservers", "P42", "is empty: dnsPolicy None needs one");
         }
