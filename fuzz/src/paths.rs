@@ -66,7 +66,7 @@ pub fn run(data: &[u8]) {
 fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Policy) {
     let (directories, home) = (&plan.file_directories[..], Path::new("/root"));
     let (files, files_root, layout) = (&plan.files[..], &*policy.files_root, plan.layout());
-    match place(PlacementRequest { files, directories, files_root, home, layout }, tree.fresh, tree) {
+    match place(PlacementRequest { files, directories, files_root, shared: &[], home, layout }, tree.fresh, tree) {
         Err(PlacementError::View(_, never)) => match never {},
         Err(PlacementError::Violations(violations)) => {
             assert!(!violations.is_empty() && violations.len() <= plan.files.len());

@@ -185,6 +185,9 @@ pub struct PlacementRequest<'a> {
     pub directories: &'a [PathBuf],
     /// The directory of files with relative paths: one of these wherever a file lies below it.
     pub files_root: &'a Path,
+    /// Mount points of volumes of the pod. What lies in them is the members' in common and is not hidden: a directory is mounted there
+    /// only if it is one of `directories`.
+    pub shared: &'a [PathBuf],
     /// Home of the process's user.
     pub home: &'a Path,
     /// Layout of the files in their file system.
@@ -210,7 +213,8 @@ pub fn place<V: RootfsView>(
     fresh: &[PathBuf],
     view: &V,
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
-    let PlacementRequest { files, directories, files_root, home: _, layout } = asked;
+    let PlacementRequest { files, directories, files_root, shared, home: _, layout } = asked;
+    let fresh = &[fresh, shared].concat();
     let look = Look { fresh, view };
     let mut violations = Vec::new();
     // Directories that may become mount points. Of those that lie in one another the outermost is taken.
@@ -237,14 +241,14 @@ pub fn place<V: RootfsView>(
         match roots.find(|root| parent.starts_with(root)) {
             // It is missing, or what is missing lies below it.
             Some(root) => drop(own.insert(if root.starts_with(missing) { root } else { missing }.to_owned())),
-            None if asked.is_lived_in(parent) => {}
+            None if asked.is_lived_in(parent) || is_in(shared, parent) => {}
             None => drop(own.insert(parent.to_owned())),
         }
     }
 
     let outermost = |path: &Path| path.ancestors().filter(|above| own.contains(*above)).last().map(Path::to_owned);
     let point = |target: PathBuf, content| {
-        let in_fresh_mount = fresh.iter().any(|mount| target.starts_with(mount));
+        let in_fresh_mount = is_in(fresh, &target);
         MountPoint { target, content, in_fresh_mount }
     };
     let mut points: BTreeMap<PathBuf, MountPoint> = BTreeMap::new();
@@ -273,6 +277,10 @@ pub fn place<V: RootfsView>(
         }
     }
     if violations.is_empty() { Ok(points) } else { Err(PlacementError::Violations(violations)) }
+}
+
+fn is_in(mounts: &[PathBuf], path: &Path) -> bool {
+    mounts.iter().any(|mount| path.starts_with(mount))
 }
 
 /// Returns the mount point of a file that is mounted by itself, whatever is missing above it; or the reason why it cannot be
@@ -469,7 +477,22 @@ mod tests {
 
     fn asked<'a>(files: &'a [PlannedFile], directories: &'a [PathBuf]) -> PlacementRequest<'a> {
         let (files_root, home) = (Path::new("/etc/cf"), Path::new("/var/lib/me"));
-        PlacementRequest { files, directories, files_root, home, layout: Layout::Generations }
+        PlacementRequest { files, directories, files_root, shared: &[], home, layout: Layout::Generations }
+    }
+
+    #[test]
+    fn volume_of_pod_shows_declared_directories_and_files() {
+        let files = planned(&["/data/conf/a", "/data/conf/b", "/data/x/key", "/data/key"]);
+        let (directories, shared) = (["/data/conf".into()], ["/data".into()]);
+        let asked = PlacementRequest { shared: &shared, ..asked(&files, &directories) };
+        let points = place(asked, &fresh(), &tree()).unwrap();
+        let shown: Vec<_> = points
+            .iter()
+            .map(|point| {
+                (point.target.to_str().unwrap(), matches!(point.content, Content::Directory(_)), point.in_fresh_mount)
+            })
+            .collect();
+        assert_eq!(shown, [("/data/conf", true, true), ("/data/key", false, true), ("/data/x/key", false, true)]);
     }
 
     #[test]

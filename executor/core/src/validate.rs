@@ -115,6 +115,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         file_directories: &file_directories,
         with_token: token,
         pod: draft.pod.as_ref(),
+        is_writable: writable_files.is_some(),
     };
     let volumes = volumes::check(&draft.volumes, &beside, policy, &mut report);
     let host_options = host_options::check(&draft.host_options, policy, &mut report);
@@ -134,6 +135,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             (main_user, main.collect())
         }
     };
+    volumes::of_steps(&volumes, &processes, &mut report);
     let transfers = transfers::check(draft, policy, &mut report);
     let logging = logging::check(&draft.logging, policy, &mut report);
     let checks = draft.checks.as_ref().and_then(|asked| checks::check(asked, policy, &mut report));

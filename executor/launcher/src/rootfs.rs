@@ -325,6 +325,7 @@ impl Tree {
             files,
             directories: &plan.file_directories,
             files_root,
+            shared: &shared_mounts(plan).map(Path::to_owned).collect::<Vec<_>>(),
             home: &user.home,
             layout: plan.layout(),
         };
@@ -361,7 +362,7 @@ impl Tree {
             .map_err(violation)?;
         let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
         if !point.in_fresh_mount {
-            make_target(self.root.as_fd(), &point, owner).map_err(|error| match error.kind() {
+            make_target(self.root.as_fd(), &point, Some(owner)).map_err(|error| match error.kind() {
                 io::ErrorKind::ReadOnlyFilesystem => {
                     let path = message.path.display();
                     violation(format!("`{path}` cannot be made: the rootfs is read-only there"))
@@ -386,7 +387,7 @@ impl Tree {
         let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
         let mut violations = Vec::new();
         for mount in mounts.filter(|mount| !mount.in_fresh_mount) {
-            if let Err(error) = make_target(self.root.as_fd(), mount, owner) {
+            if let Err(error) = make_target(self.root.as_fd(), mount, Some(owner)) {
                 match error.kind() {
                     io::ErrorKind::ReadOnlyFilesystem => {
                         let field = field_of(files, mount);
@@ -516,12 +517,19 @@ pub(crate) fn file_groups<'a>(
     if violations.is_empty() { Ok(known) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
 }
 
+/// Mount points of volumes of the pod.
+pub(crate) fn shared_mounts(plan: &Plan) -> impl Iterator<Item = &Path> {
+    plan.volumes.iter().filter(|volume| volume.is_of_pod()).map(|volume| volume.path.as_path())
+}
+
 /// Makes the directory or the empty file that a mount goes onto, and the directories above it, where they are not there.
-/// The process's user owns them (0755): what lies around a secret file is for its program to write.
+/// The process's user owns them (0755): what lies around a secret file is for its program to write. Without an `owner` they
+/// stay the calling process's: in a volume of the pod another member can put its own entry in the place of a new one, which
+/// must not change its owner.
 ///
 /// # Errors
 /// The tree is read-only, or changed under our hands.
-pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: (u32, u32)) -> io::Result<()> {
+pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Option<(u32, u32)>) -> io::Result<()> {
     let mut parents: Vec<&Path> = mount.target.ancestors().skip(1).filter(|path| path.parent().is_some()).collect();
     parents.reverse();
     parents.into_iter().try_for_each(|parent| make(root, parent, true, owner))?;
@@ -529,11 +537,11 @@ pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: (u32,
 }
 
 /// Moves a view of secret files onto its place, with the calling process's root as `/`. Where that is in a file system that the
-/// container got empty, it is made; `owner` are ids as the calling process sees them.
+/// container got empty, or in a volume of the pod, it is made ([`make_target`]); `owner` are ids as the calling process sees them.
 ///
 /// # Errors
 /// The place is not there, or is something else.
-pub(crate) fn place_view(point: &MountPoint, view: BorrowedFd<'_>, owner: (u32, u32)) -> io::Result<()> {
+pub(crate) fn place_view(point: &MountPoint, view: BorrowedFd<'_>, owner: Option<(u32, u32)>) -> io::Result<()> {
     let root = open_dir(Path::new("/"))?;
     if point.in_fresh_mount {
         make_target(root.as_fd(), point, owner)?;
@@ -543,7 +551,7 @@ pub(crate) fn place_view(point: &MountPoint, view: BorrowedFd<'_>, owner: (u32, 
     attach(view, target.as_fd())
 }
 
-fn make(root: BorrowedFd<'_>, path: &Path, directory: bool, owner: (u32, u32)) -> io::Result<()> {
+fn make(root: BorrowedFd<'_>, path: &Path, directory: bool, owner: Option<(u32, u32)>) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
@@ -557,7 +565,7 @@ fn make(root: BorrowedFd<'_>, path: &Path, directory: bool, owner: (u32, u32)) -
     match made {
         Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
-        Ok(()) => own(parent.as_fd(), Path::new(name), owner),
+        Ok(()) => owner.map_or(Ok(()), |owner| own(parent.as_fd(), Path::new(name), owner)),
     }
 }
 

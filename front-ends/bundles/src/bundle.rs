@@ -116,7 +116,7 @@ impl Bundle {
         for object in &self.objects {
             let why = match &*object.kind {
                 "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "CronJob" | "Pod" | "ConfigMap"
-                | "Secret" | "List" => continue,
+                | "Secret" => continue,
                 // Names that pods use; there is nothing to do for them.
                 "ServiceAccount" | "Namespace" => continue,
                 "CustomResourceDefinition" => "no API server that serves custom resources",

@@ -13,6 +13,7 @@ pub mod form;
 pub mod load;
 pub mod mermaid;
 pub mod model;
+mod patterns;
 pub mod split;
 
 pub use load::{LoadError, Objects, load};

@@ -9,7 +9,6 @@ pub mod catalog;
 pub mod fault;
 pub mod installation;
 pub mod manifest;
-mod quoted;
 pub mod range;
 pub mod reference;
 pub mod resolve;

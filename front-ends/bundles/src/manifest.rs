@@ -40,19 +40,6 @@ pub fn play(bundle: &Bundle, namespace: &str, partial: bool) -> Result<Zeroizing
     let mut runs = false;
     for object in &bundle.objects {
         match &*object.kind {
-            "List" => {
-                let items = match object.node.get("items").map(|items| &items.value) {
-                    Some(Value::List(items)) => &items[..],
-                    _ => &[],
-                };
-                for item in items {
-                    let kind = item.get("kind").and_then(Node::text).unwrap_or_default();
-                    if PLAYED.contains(&kind) {
-                        runs |= !matches!(kind, "ConfigMap" | "Secret");
-                        put_object(&mut text, item, namespace);
-                    }
-                }
-            }
             kind if PLAYED.contains(&kind) => {
                 runs |= !matches!(kind, "ConfigMap" | "Secret");
                 let Object { node, .. } = object;

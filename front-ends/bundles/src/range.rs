@@ -63,6 +63,11 @@ pub fn version(text: &str) -> Result<Version, VersionError> {
     }
 }
 
+/// Returns true for the release of a bundle: identifiers as a prerelease of semver.org has them, at least one.
+pub fn is_release(text: &str) -> bool {
+    !text.is_empty() && !text.contains('+') && version(&format!("0.0.0-{text}")).is_ok()
+}
+
 /// Comparison operator of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {

@@ -7,7 +7,7 @@ pub mod archive;
 pub mod git;
 pub mod image;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read, Write as _};
 use std::path::{Component, Path, PathBuf};
@@ -140,6 +140,8 @@ fn absolute(path: &str) -> Result<PathBuf, SourceError> {
 pub struct Files {
     /// Contents by path, with `/` between directories.
     pub files: BTreeMap<String, Vec<u8>>,
+    /// Directories that the source names, empty ones too.
+    pub directories: BTreeSet<String>,
     /// Labels of the image; empty where there is none.
     pub labels: BTreeMap<String, String>,
     /// Digest of the image's manifest (`sha256:HEX`), or the commit; none where the content's own digest pins it.
@@ -171,7 +173,21 @@ impl Files {
             .filter_map(move |(path, content)| Some((path.strip_prefix(directory)?.strip_prefix('/')?, &**content)))
     }
 
-    /// Returns true if there is a directory of this name.
+    /// Directories without files below a directory; each with a directory above it that has none is left out.
+    pub fn empty_directories<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a str> {
+        let is_empty = |name: &str| !self.has_directory(name);
+        self.directories.iter().map(String::as_str).filter(move |name| {
+            let below = if directory.is_empty() {
+                Some(*name)
+            } else {
+                name.strip_prefix(directory).and_then(|rest| rest.strip_prefix('/'))
+            };
+            let parent = name.rsplit_once('/').map_or("", |(parent, _)| parent);
+            below.is_some() && is_empty(name) && (parent == directory || !is_empty(parent))
+        })
+    }
+
+    /// Returns true if there is a directory of this name with files.
     pub fn has_directory(&self, directory: &str) -> bool {
         self.below(directory).next().is_some()
     }
@@ -184,7 +200,7 @@ impl Files {
 pub fn read(source: &Source) -> Result<Files, SourceError> {
     let mut sink = Sink::memory();
     let found = open(source, &mut sink)?;
-    Ok(Files { files: sink.into_files(), ..found })
+    Ok(sink.into_files(found))
 }
 
 /// Writes a source into a directory. Images of registries are not read here.
@@ -210,23 +226,24 @@ fn open(source: &Source, sink: &mut Sink) -> Result<Files, SourceError> {
 
 /// Where files go.
 pub(crate) enum Sink {
-    Memory { files: BTreeMap<String, Vec<u8>>, bytes: u64 },
+    Memory { files: BTreeMap<String, Vec<u8>>, directories: BTreeSet<String>, bytes: u64 },
     Directory { root: PathBuf, count: usize, bytes: u64 },
 }
 
 impl Sink {
     fn memory() -> Self {
-        Self::Memory { files: BTreeMap::new(), bytes: 0 }
+        Self::Memory { files: BTreeMap::new(), directories: BTreeSet::new(), bytes: 0 }
     }
 
     fn directory(root: &Path) -> Self {
         Self::Directory { root: root.to_owned(), count: 0, bytes: 0 }
     }
 
-    fn into_files(self) -> BTreeMap<String, Vec<u8>> {
+    /// What was read into memory, with labels and the pin of `found`.
+    fn into_files(self, found: Files) -> Files {
         match self {
-            Self::Memory { files, .. } => files,
-            Self::Directory { .. } => BTreeMap::new(),
+            Self::Memory { files, directories, .. } => Files { files, directories, ..found },
+            Self::Directory { .. } => found,
         }
     }
 
@@ -244,11 +261,23 @@ impl Sink {
         self.bytes_max().saturating_sub(*bytes)
     }
 
+    /// Takes a directory. On disk a directory is made for its first file.
+    pub(crate) fn directory_entry(&mut self, name: &str) -> Result<(), SourceError> {
+        if let Self::Memory { directories, .. } = self {
+            if directories.len() >= FILES_MAX {
+                return Err(SourceError::TooLarge(MEMORY_MAX));
+            }
+            directories.insert(name.to_owned());
+        }
+        Ok(())
+    }
+
     /// Takes a file. One that is there already is replaced, as a later layer of an image does it.
     pub(crate) fn file(&mut self, name: &str, content: &mut dyn Read) -> Result<(), SourceError> {
         let read = |error| SourceError::Read(name.into(), error);
         match self {
-            Self::Memory { files, bytes } => {
+            Self::Memory { files, directories, bytes } => {
+                directories.remove(name);
                 let mut held = Vec::new();
                 content.take(MEMORY_MAX + 1 - *bytes).read_to_end(&mut held).map_err(read)?;
                 *bytes += held.len() as u64;
@@ -279,15 +308,17 @@ impl Sink {
     /// Removes a file, or all below a directory; with `within`, only what is below it.
     pub(crate) fn remove(&mut self, name: &str, within: bool) -> Result<(), SourceError> {
         match self {
-            Self::Memory { files, bytes } => {
+            Self::Memory { files, directories, bytes } => {
                 let below = format!("{name}/");
+                let goes =
+                    |path: &str| path.starts_with(&below) || (name.is_empty() && within) || (!within && path == name);
                 files.retain(|path, content| {
-                    let goes = path.starts_with(&below) || (name.is_empty() && within) || (!within && path == name);
-                    if goes {
+                    if goes(path) {
                         *bytes -= content.len() as u64;
                     }
-                    !goes
+                    !goes(path)
                 });
+                directories.retain(|path| !goes(path));
             }
             Self::Directory { root, .. } => {
                 let path = root.join(name);
@@ -360,6 +391,7 @@ fn directory(root: &Path, sink: &mut Sink) -> Result<(), SourceError> {
                 if prefix.matches('/').count() >= 64 {
                     return Err(SourceError::Entry(name, "is more than 64 directories deep"));
                 }
+                sink.directory_entry(&name)?;
                 waiting.push((entry.path(), format!("{name}/")));
             } else if kind.is_file() {
                 let mut file = fs::File::open(entry.path()).map_err(|error| SourceError::Read(entry.path(), error))?;

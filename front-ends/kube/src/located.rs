@@ -79,7 +79,7 @@ pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
             report.unknown(&origin, fault.path, "P4", fault.message);
         }
         let root = Node::clone(&origin.root);
-        flatten(origin, root, &mut found, report, 0);
+        flatten(origin, root, &mut found, report);
         if found.len() > OBJECTS_MAX {
             break;
         }
@@ -87,7 +87,7 @@ pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
     found
 }
 
-fn flatten(mut origin: Origin, node: Node, found: &mut Vec<Located>, report: &mut Report, depth: usize) {
+fn flatten(mut origin: Origin, node: Node, found: &mut Vec<Located>, report: &mut Report) {
     if !matches!(node.value, Value::Map(_)) {
         report.refuse(&origin, "", "P3", format!("is {}; an object is a mapping", node.value.kind()));
         return;
@@ -102,20 +102,24 @@ fn flatten(mut origin: Origin, node: Node, found: &mut Vec<Located>, report: &mu
         report.refuse(&origin, missing, "P3", "is missing: an object has `apiVersion` and `kind`");
         return;
     }
-    if !kind.ends_with("List") || depth > 0 {
-        found.push(Located { origin, api_version, kind, node });
-        return;
-    }
-    match node.get("items").map(|items| &items.value) {
-        Some(Value::List(items)) => {
-            for (index, item) in items.iter().enumerate().take(OBJECTS_MAX + 1 - found.len().min(OBJECTS_MAX)) {
+    match node.into_items() {
+        Ok(items) => {
+            for (index, item) in items.into_iter().enumerate() {
+                if found.len() > OBJECTS_MAX {
+                    break;
+                }
                 let mut inner = origin.clone();
-                inner.base = format!("items[{index}]");
-                flatten(inner, item.clone(), found, report, depth + 1);
+                let dot = if origin.base.is_empty() { "" } else { "." };
+                inner.base = format!("{}{dot}items[{index}]", origin.base);
+                flatten(inner, item, found, report);
             }
         }
-        None | Some(Value::Null) => {}
-        Some(other) => report.refuse(&origin, "items", "P3", format!("is {}; it must be a list", other.kind())),
+        Err(node) => match node.get("items").map(|items| &items.value) {
+            Some(items) if kind.ends_with("List") => {
+                report.refuse(&origin, "items", "P3", format!("is {}; it must be a list", items.kind()));
+            }
+            _ => found.push(Located { origin, api_version, kind, node }),
+        },
     }
 }
 

@@ -3,6 +3,7 @@
 mod apparmor;
 mod checks;
 mod container;
+mod placement;
 mod resources;
 mod security;
 mod shared;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use executor_client::v1::CreatePodRequest;
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest as _, Sha256};
 
@@ -201,6 +202,7 @@ impl<'a> Lowering<'a> {
 
     fn pod(&mut self) -> PodPlan {
         self.check_spec();
+        self.placement();
         self.security_annotations();
         self.pod_security();
         let shared = self.shared();
@@ -338,7 +340,20 @@ impl<'a> Lowering<'a> {
                 spec.resource_claims.as_ref().is_some_and(|all| !all.is_empty()),
                 "is not carried out",
             ),
-            ("resources", "P52", spec.resources.is_some(), "is not carried out: set the limits of each container"),
+            (
+                "resources",
+                "P52",
+                spec.resources.as_ref().is_some_and(|all| {
+                    let ResourceRequirements { claims, limits, requests } = all;
+                    let lists = [
+                        claims.as_ref().map(Vec::len),
+                        limits.as_ref().map(BTreeMap::len),
+                        requests.as_ref().map(BTreeMap::len),
+                    ];
+                    lists.into_iter().flatten().any(|length| length > 0)
+                }),
+                "is not carried out: set the limits of each container",
+            ),
             (
                 "runtimeClassName",
                 "P63",

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentStrategy, ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::{
+    DaemonSet, DaemonSetUpdateStrategy, Deployment, DeploymentStrategy, ReplicaSet, StatefulSet,
+};
 use k8s_openapi::api::batch::v1::{CronJob, Job, JobSpec};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::job::{CronSpec, JobRun, Schedule};
-use crate::located::Located;
+use crate::located::{Located, shown};
+use crate::names::{is_label_value, is_qualified};
 use crate::report::{Origin, Report};
 
 /// Most pods of one workload.
@@ -217,6 +220,23 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             workload.update = on_delete(object, update.type_.as_deref(), report);
             workload.first =
                 ordinal(object, "spec.ordinals.start", spec.ordinals.and_then(|ordinals| ordinals.start), report);
+            let rolling_at = "spec.updateStrategy.rollingUpdate";
+            if workload.update == Update::OnDelete && update.rolling_update.is_some() {
+                report.refuse(&object.origin, rolling_at, "P61", "stands beside the type OnDelete");
+            }
+            let unavailable_at = format!("{rolling_at}.maxUnavailable");
+            let unavailable = update.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
+            if amount(object, &unavailable_at, unavailable, 1, report) == Some(0) {
+                report.refuse(&object.origin, unavailable_at, "P61", "is 0: no pod could ever be replaced");
+            }
+            if let Some(policy) = &spec.persistent_volume_claim_retention_policy {
+                for (field, value) in [("whenDeleted", &policy.when_deleted), ("whenScaled", &policy.when_scaled)] {
+                    if !matches!(value.as_deref(), None | Some("" | "Retain" | "Delete")) {
+                        let path = format!("spec.persistentVolumeClaimRetentionPolicy.{field}");
+                        report.refuse(&object.origin, path, "P61", "must be Retain or Delete");
+                    }
+                }
+            }
             let partition = update.rolling_update.and_then(|rolling| rolling.partition);
             workload.partition = ordinal(object, "spec.updateStrategy.rollingUpdate.partition", partition, report);
             selected(workload, &spec.selector, report)
@@ -226,8 +246,9 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             let spec = spec.unwrap_or_default();
             let mut workload = workload(kind, object, metadata, spec.template, 1);
             unready(object, spec.min_ready_seconds, report);
-            workload.update =
-                on_delete(object, spec.update_strategy.as_ref().and_then(|update| update.type_.as_deref()), report);
+            let update = spec.update_strategy.unwrap_or_default();
+            workload.update = on_delete(object, update.type_.as_deref(), report);
+            daemon_rollout(object, &update, report);
             selected(workload, &spec.selector, report)
         }
         Kind::Job => {
@@ -342,26 +363,49 @@ fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mu
         report.refuse(&object.origin, at, "P61", "stands beside the type Recreate");
         return update;
     }
-    // A number, or a share of the pods.
-    let amount = |value: Option<&IntOrString>| match value {
-        None => Some(25),
-        Some(IntOrString::Int(number)) => u32::try_from(*number).ok(),
-        Some(IntOrString::String(text)) => {
-            text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
-        }
-    };
-    let amounts = [
-        ("maxUnavailable", amount(rolling.max_unavailable.as_ref())),
-        ("maxSurge", amount(rolling.max_surge.as_ref())),
-    ];
-    for (field, _) in amounts.iter().filter(|(_, amount)| amount.is_none()) {
-        let message = "is neither a whole number from 0 nor a share such as 25%";
-        report.refuse(&object.origin, format!("{at}.{field}"), "P61", message);
-    }
-    if amounts.iter().all(|(_, amount)| *amount == Some(0)) {
+    let unavailable = amount(object, &format!("{at}.maxUnavailable"), rolling.max_unavailable.as_ref(), 25, report);
+    let surge = amount(object, &format!("{at}.maxSurge"), rolling.max_surge.as_ref(), 25, report);
+    if (unavailable, surge) == (Some(0), Some(0)) {
         report.refuse(&object.origin, at, "P61", "has 0 for both: no pod could ever be replaced");
     }
     update
+}
+
+/// Reads a number or a share of pods. Returns nothing if it is neither, or unavailable pods are more than all.
+fn amount(object: &Located, path: &str, value: Option<&IntOrString>, default: u32, report: &mut Report) -> Option<u32> {
+    let (number, is_share) = match value {
+        None => return Some(default),
+        Some(IntOrString::Int(number)) => (u32::try_from(*number).ok(), false),
+        Some(IntOrString::String(text)) => {
+            let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+            (digits.and_then(|digits| digits.parse().ok()), true)
+        }
+    };
+    let message = match number {
+        None => "is neither a whole number from 0 nor a share such as 25%",
+        Some(101..) if is_share && path.ends_with("maxUnavailable") => "is more than 100%",
+        Some(_) => return number,
+    };
+    report.refuse(&object.origin, path, "P61", message);
+    None
+}
+
+/// Checks how many pods of a DaemonSet are replaced at a time, which is not heeded: there is one.
+fn daemon_rollout(object: &Located, update: &DaemonSetUpdateStrategy, report: &mut Report) {
+    let Some(rolling) = update.rolling_update.as_ref().filter(|_| update.type_.as_deref() != Some("OnDelete")) else {
+        return;
+    };
+    let at = "spec.updateStrategy.rollingUpdate";
+    let unavailable = amount(object, &format!("{at}.maxUnavailable"), rolling.max_unavailable.as_ref(), 1, report);
+    let surge = amount(object, &format!("{at}.maxSurge"), rolling.max_surge.as_ref(), 0, report);
+    match (unavailable, surge) {
+        (Some(0), Some(0)) => report.refuse(&object.origin, at, "P61", "has 0 for both: no pod could ever be replaced"),
+        (Some(1..), Some(1..)) => {
+            let message = "stands beside a maxUnavailable that is not 0 (1 if it is missing)";
+            report.refuse(&object.origin, format!("{at}.maxSurge"), "P61", message);
+        }
+        _ => {}
+    }
 }
 
 /// The strategy of kinds whose pods are replaced in order, or when they are removed by hand.
@@ -418,14 +462,8 @@ fn selected(mut workload: Workload, selector: &LabelSelector, report: &mut Repor
     if wanted.is_empty() && expressions.is_empty() {
         report.refuse(&workload.origin, "spec.selector", "P61", "is missing, or selects nothing");
     }
-    for (index, rule) in expressions.iter().enumerate() {
-        let fault = match (&*rule.operator, rule.values.as_ref().is_some_and(|values| !values.is_empty())) {
-            ("In" | "NotIn", false) => "has no values, which In and NotIn need",
-            ("Exists" | "DoesNotExist", true) => "has values, which Exists and DoesNotExist do not take",
-            ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => continue,
-            _ => "has an operator that is none of In, NotIn, Exists and DoesNotExist",
-        };
-        report.refuse(&workload.origin, format!("spec.selector.matchExpressions[{index}]"), "P61", fault);
+    for (path, fault) in selector_faults(selector) {
+        report.refuse(&workload.origin, format!("spec.selector.{path}"), "P61", fault);
     }
     let matches = wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
         && expressions.iter().all(|rule| {
@@ -444,6 +482,34 @@ fn selected(mut workload: Workload, selector: &LabelSelector, report: &mut Repor
     }
     workload.match_labels = wanted;
     workload
+}
+
+/// Faults of a selector of labels, each with its path in the selector.
+pub(crate) fn selector_faults(selector: &LabelSelector) -> Vec<(String, &'static str)> {
+    let mut faults = Vec::new();
+    for (key, value) in selector.match_labels.iter().flatten() {
+        if !is_qualified(key) || !is_label_value(value) {
+            faults.push((format!("matchLabels['{}']", shown(key)), "is not a label"));
+        }
+    }
+    for (index, rule) in selector.match_expressions.iter().flatten().enumerate() {
+        let path = format!("matchExpressions[{index}]");
+        let values = rule.values.as_deref().unwrap_or_default();
+        if !is_qualified(&rule.key) {
+            faults.push((format!("{path}.key"), "is not the key of a label"));
+        }
+        if values.iter().any(|value| !is_label_value(value)) {
+            faults.push((format!("{path}.values"), "has one that is not the value of a label"));
+        }
+        let fault = match (&*rule.operator, !values.is_empty()) {
+            ("In" | "NotIn", false) => "has no values, which In and NotIn need",
+            ("Exists" | "DoesNotExist", true) => "has values, which Exists and DoesNotExist do not take",
+            ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => continue,
+            _ => "has an operator that is none of In, NotIn, Exists and DoesNotExist",
+        };
+        faults.push((path, fault));
+    }
+    faults
 }
 
 fn job(kind: Kind, object: &Located, metadata: ObjectMeta, spec: JobSpec, path: &str, report: &mut Report) -> Workload {
@@ -484,6 +550,27 @@ fn job(kind: Kind, object: &Located, metadata: ObjectMeta, spec: JobSpec, path: 
         if is_set {
             report.refuse(origin, format!("{path}.{field}"), "P62", "is not carried out here");
         }
+    }
+    let replacement = format!("{path}.podReplacementPolicy");
+    match spec.pod_replacement_policy.as_deref() {
+        None => {}
+        Some("TerminatingOrFailed" | "Failed") => {
+            report.warn(origin, replacement, "P62", "is not heeded: a container that fails is restarted in its pod");
+        }
+        Some(_) => report.refuse(origin, replacement, "P62", "must be TerminatingOrFailed or Failed"),
+    }
+    match (spec.manual_selector == Some(true), &spec.selector) {
+        (true, None) => report.refuse(origin, format!("{path}.selector"), "P62", "is missing beside manualSelector"),
+        (false, Some(_)) => {
+            let message = "is made by Kubernetes: leave it out, or set manualSelector: true";
+            report.refuse(origin, format!("{path}.selector"), "P62", message);
+        }
+        (true, Some(selector)) => {
+            for (below, fault) in selector_faults(selector) {
+                report.refuse(origin, format!("{path}.selector.{below}"), "P62", fault);
+            }
+        }
+        (false, None) => {}
     }
     let ttl = format!("{path}.ttlSecondsAfterFinished");
     match spec.ttl_seconds_after_finished {

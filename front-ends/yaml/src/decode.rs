@@ -14,6 +14,9 @@ use crate::node::{Fault, FaultKind, Node, Place, Value, below};
 /// Faults of one document that are told, at most.
 const FAULTS_MAX: usize = 100;
 
+/// Name of the type of amounts.
+const QUANTITY: &str = "Quantity";
+
 /// A typed value with what is wrong with it.
 #[derive(Debug)]
 pub struct Decoded<T> {
@@ -91,15 +94,25 @@ impl de::Error for Error {
 
     // serde's own texts repeat the value.
     fn invalid_type(_: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::custom(format_args!("is not {expected}"))
+        Self::custom(format_args!("is not {}", needed(expected)))
     }
 
     fn invalid_value(_: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::custom(format_args!("is not {expected}"))
+        Self::custom(format_args!("is not {}", needed(expected)))
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
         Self::custom(format_args!("is not one of {}", expected.join(", ")))
+    }
+}
+
+/// What a type of Kubernetes needs, in words instead of the type's name.
+fn needed(expected: &dyn de::Expected) -> String {
+    match &*expected.to_string() {
+        QUANTITY => "a quantity such as 500m, 1.5 or 128Mi".to_owned(),
+        "IntOrString" => "a whole number or text".to_owned(),
+        "Time" | "MicroTime" => "a time such as 2026-01-02T03:04:05Z".to_owned(),
+        other => other.to_owned(),
     }
 }
 
@@ -275,6 +288,8 @@ impl<'a> Deserializer<'a> for Reader<'a> {
         let here = self.here();
         match &self.node.value {
             _ if self.is_hole() => visitor.visit_str(""),
+            // As in Go.
+            Value::Null => visitor.visit_str(""),
             Value::Text(text) => Self::locate(visitor.visit_str(text), here),
             _ => Err(self.wrong("text")),
         }
@@ -311,8 +326,13 @@ impl<'a> Deserializer<'a> for Reader<'a> {
         self.deserialize_unit(visitor)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'a>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_newtype_struct<V: Visitor<'a>>(self, name: &'static str, visitor: V) -> Result<V::Value, Error> {
         let here = self.here();
+        // As in Go, an amount of null is 0.
+        if name == QUANTITY && (self.is_hole() || matches!(self.node.value, Value::Null)) {
+            let zero: de::value::StrDeserializer<'_, Error> = "0".into_deserializer();
+            return visitor.visit_newtype_struct(zero);
+        }
         Self::locate(visitor.visit_newtype_struct(self), here)
     }
 

@@ -11,12 +11,14 @@
 #![forbid(unsafe_code)]
 
 mod decode;
+mod lenient;
 mod node;
 mod parse;
 pub mod scalar;
 mod split;
 
 pub use decode::{Decoded, decode};
+pub use lenient::lenient;
 pub use node::{Fault, FaultKind, Key, Node, Place, Value};
 pub use parse::{Limits, Parsed, SyntaxError, parse};
 pub use split::{Part, parts};

@@ -89,6 +89,35 @@ impl Node {
         }
     }
 
+    /// Items of a list of Kubernetes objects: an object with `items` whose kind ends in `List`. An item that names neither kind nor
+    /// `apiVersion` has those of the list, as in a `ConfigMapList`.
+    ///
+    /// # Errors
+    /// Returns the node if it is no such list.
+    pub fn into_items(self) -> Result<Vec<Self>, Self> {
+        let text = |node: &Self, key: &str| node.get(key).and_then(Self::text).unwrap_or_default().to_owned();
+        let (kind, version) = (text(&self, "kind"), text(&self, "apiVersion"));
+        let items = self.get("items").map(|items| &items.value);
+        let (Some(of), Some(Value::List(_) | Value::Null)) = (kind.strip_suffix("List"), items) else {
+            return Err(self);
+        };
+        let Value::Map(entries) = self.value else { return Err(self) };
+        let items = entries.into_iter().find(|(key, _)| key.name == "items");
+        let Some((_, Self { value: Value::List(mut items), .. })) = items else { return Ok(Vec::new()) };
+        for item in &mut items {
+            let (place, is_whole) =
+                (item.place, !text(item, "kind").is_empty() || !text(item, "apiVersion").is_empty());
+            if let (false, false, Value::Map(entries)) = (is_whole, of.is_empty(), &mut item.value) {
+                entries.retain(|(key, _)| !matches!(&*key.name, "kind" | "apiVersion"));
+                entries.extend([("apiVersion", &*version), ("kind", of)].map(|(name, text)| {
+                    let value = Value::Text(Zeroizing::new(text.to_owned()));
+                    (Key { name: name.to_owned(), place }, Self { value, place })
+                }));
+            }
+        }
+        Ok(items)
+    }
+
     /// Node at a path as faults have it (`spec.containers[0].name`).
     pub fn at(&self, path: &str) -> Option<&Self> {
         steps(path).into_iter().try_fold(self, |node, step| match (step, &node.value) {

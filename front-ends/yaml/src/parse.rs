@@ -7,6 +7,7 @@ use base64::Engine as _;
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
 use zeroize::Zeroizing;
 
+use crate::lenient::lenient;
 use crate::node::{Fault, FaultKind, Key, Node, Place, Value, below};
 use crate::scalar;
 
@@ -50,7 +51,7 @@ pub struct SyntaxError {
 /// Duplicate keys that are told, at most.
 const DUPLICATES_MAX: usize = 100;
 
-/// Parses one document whose first line is `line` of its stream.
+/// Parses one document whose first line is `line` of its stream. Indentation and tabs may be as programs in Go read them ([`lenient`]).
 ///
 /// # Errors
 /// The text is not YAML, is more than one document, has a key that is no scalar, a tag that is not of YAML's core, or is beyond a limit.
@@ -59,6 +60,10 @@ pub fn parse(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxE
         let message = format!("has {} bytes; at most {}", text.len(), limits.bytes);
         return Err(SyntaxError { place: Place { line, column: 1 }, message });
     }
+    lenient(text, |text| tree(text, line, limits))
+}
+
+fn tree(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxError> {
     let mut builder = Builder {
         limits,
         nodes: 0,

@@ -157,3 +157,55 @@ fn a_place_is_found_by_its_path() {
     assert_eq!((node.place_of("a['b.c'][1].d").line, node.place_of("a.none").line), (4, 1));
     assert!(!format!("{node:?} {:?}", node.value).contains('x'));
 }
+
+/// P1: tabs within braces and brackets are space, as for go-yaml.
+#[test]
+fn p1_tabs_in_flow_are_space() {
+    for text in [
+        "a: {\tb: 1,\tc: x\t}",
+        "a: {\n\tb: 1,\n\tc: x\n}",
+        "a: {\n\t\tb: 1,\n  \tc: x\n\t}",
+        "a: {\tb\t:\t1\t,\n\t\n c: x}",
+        "a:\n  {\n\t# a comment\n\tb: 1, # {\n\tc: x }\n",
+        "a: {b: 1,\n\t'c':\n\t'x'}",
+        "a:\t{b: 1, c: x}\t# a comment",
+    ] {
+        let node = tree(text);
+        let map = node.get("a").unwrap();
+        assert!(matches!(map.get("b").unwrap().value, Value::Int(1)), "{text:?}");
+        assert_eq!(map.get("c").unwrap().text(), Some("x"), "{text:?}");
+    }
+    let node = tree("- [\ta,\n\tb\t]\n- - {a: \"x\ty\",\n\tb: 'u\tv'}\n");
+    let Value::List(list) = &node.value else { panic!("a list") };
+    let (Value::List(one), Value::List(two)) = (&list[0].value, &list[1].value) else { panic!("lists") };
+    assert_eq!((one[0].text(), one[1].text()), (Some("a"), Some("b")));
+    assert_eq!((two[0].get("a").unwrap().text(), two[0].get("b").unwrap().text()), (Some("x\ty"), Some("u\tv")));
+    // Elsewhere a tab is no indentation.
+    assert!(refused("a:\n\tb: 1\n").contains("not YAML"));
+}
+
+/// P1: a text in quotes goes on at the column of its key, as for go-yaml.
+#[test]
+fn p1_quoted_text_continues_at_its_key() {
+    for text in ["a: \"one\ntwo\"\nb: 1\n", "a: 'one\ntwo'\nb: 1\n", "a:\n  \"one\ntwo\"\nb: 1\n"] {
+        let node = tree(text);
+        assert_eq!(node.get("a").unwrap().text(), Some("one two"), "{text:?}");
+        assert_eq!(node.place_of("b").line, text.lines().count(), "{text:?}");
+    }
+    let node = tree("a:\n- b: \"one\n\n  two\"\n  c: x\n");
+    assert_eq!(node.at("a[0].b").unwrap().text(), Some("one\ntwo"));
+    // Places behind such a line are those of the file.
+    let error = parse("a: \"one\ntwo\"\nb: [\n", 10, &Limits::OBJECT).unwrap_err();
+    assert!(error.place.line >= 12, "{error:?}");
+}
+
+/// P3: as in Go, null is a text without characters, and an amount of 0.
+#[test]
+fn p3_null_is_an_empty_text() {
+    let decoded = decode::<Thing>(&tree("map: {a: null, b: x, c: ~, d: }\nname: null\n"));
+    assert!(decoded.faults.is_empty(), "{:?}", decoded.faults);
+    let value = decoded.value.unwrap();
+    let map = value.map.unwrap();
+    assert_eq!((map["a"].as_str(), map["b"].as_str(), map["c"].as_str(), map["d"].as_str()), ("", "x", "", ""));
+    assert_eq!(value.name, None);
+}

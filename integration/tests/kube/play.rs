@@ -163,6 +163,28 @@ fn what_is_wrong_is_told_before_anything_runs() {
     assert_eq!(world.containers().len(), 0);
 }
 
+/// P58: a ConfigMap and a file of a Secret inside an emptyDir, which another container shares.
+#[test]
+fn configuration_is_mounted_inside_an_empty_dir() {
+    let world = World::new();
+    let before = world.daemon.footprint();
+    let text = |word: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: nested}}\nspec:\n  terminationGracePeriodSeconds: 0\n  containers:\n  - name: app\n    image: example.com/box:1\n    command: [sh, -c, 'cat /data/conf/word /data/key; exec sleep 100000']\n    volumeMounts: [{{name: data, mountPath: /data}}, {{name: conf, mountPath: /data/conf}}, {{name: key, mountPath: /data/key, subPath: key}}]\n  - name: other\n    image: example.com/box:1\n    command: [sleep, '100000']\n    volumeMounts: [{{name: data, mountPath: /data}}]\n  volumes: [{{name: data, emptyDir: {{}}}}, {{name: conf, configMap: {{name: c}}}}, {{name: key, secret: {{secretName: s}}}}]\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{word: {word}}}\n---\napiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {{key: {OLD}}}\n"
+        )
+    };
+    let path = world.write("nested.yaml", &text("first"));
+    world.plays(&path);
+    assert_eq!(world.content("default_nested_app", "/data/conf/word"), "first");
+    assert_eq!(world.content("default_nested_app", "/data/key"), OLD);
+    assert_eq!(world.content("default_nested_other", "/data/key"), "");
+    world.write("nested.yaml", &text("second"));
+    world.plays(&path);
+    assert_eq!(world.content("default_nested_app", "/data/conf/word"), "second");
+    assert_eq!(world.kube(&["down", "nested"]).status, 0);
+    world.daemon.wait_until_back_at(&before);
+}
+
 /// P1: what only executord can refuse is reported with file, line and column, and nothing was started. The last file is the control.
 #[test]
 fn refusals_of_executord_precede_every_start() {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
 mod ends;
+mod files;
 mod namespaces;
 mod peers;
 mod refused;

@@ -26,7 +26,7 @@ fn reader(pod: &str, victim: &str, user: &str) -> RunRequest {
     in_pod(pod, sh(&format!("set -- {victim}; {READ}")).user(user))
 }
 
-fn exec(daemon: &Daemon, id: &str, script: &str) -> String {
+pub(super) fn exec(daemon: &Daemon, id: &str, script: &str) -> String {
     let done = executed(&daemon.api, streams::script(id, script)).unwrap();
     format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
 }

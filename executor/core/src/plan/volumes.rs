@@ -97,6 +97,11 @@ impl Volume {
         }
     }
 
+    /// True for a volume of the container's pod. Other members can change what lies in it at any time.
+    pub fn is_of_pod(&self) -> bool {
+        matches!(self.source, VolumeSource::Pod(_))
+    }
+
     /// The image, if it is one.
     pub fn image(&self) -> Option<&VolumeImage> {
         match &self.source {

@@ -10,8 +10,8 @@ use super::{FieldFault, Policy, Report, check_path, image, pods, shorten, surrou
 use crate::image::BadReference;
 use crate::limits::{DISK_MIN, TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{
-    DOCKER_SOCKET, EmptyVolume, FRESH_OF_HOST, HostVolume, Isolation, Limits, Medium, PlannedFile, PodRole, Rootfs,
-    Tmpfs, Volume, VolumeImage, VolumeSource,
+    DOCKER_SOCKET, EmptyVolume, FRESH_OF_HOST, HostVolume, Isolation, Limits, Medium, PlannedFile, PlannedProcess,
+    PodRole, Rootfs, Tmpfs, Volume, VolumeImage, VolumeSource,
 };
 
 /// Maximum number of volumes of a container.
@@ -37,6 +37,8 @@ pub(super) struct Beside<'a> {
     pub(super) file_directories: &'a [PathBuf],
     pub(super) with_token: bool,
     pub(super) pod: Option<&'a PodRole>,
+    /// True if the process may change its secret files.
+    pub(super) is_writable: bool,
 }
 
 /// Checks the volumes, and fills in what they leave out.
@@ -110,12 +112,12 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
             let index = file_directories.iter().position(|directory| directory.starts_with(path))?;
             Some(format!("file_directories[{index}]"))
         };
-        if let Some(field) = file.or_else(directory) {
-            return Some(format!("{field} lies in `{shown}`: a secret file is never mounted in a volume of others"));
+        if let (Some(field), Some(why)) = (file.or_else(directory), takes_no_files(volume, beside)) {
+            return Some(format!("{field} lies in `{shown}`: {why}"));
         }
     }
     // In a fresh file system a directory of secret files is made, and mounted as a whole, when the volumes stand.
-    let own = all.iter().filter(|other| other.empty().is_some()).map(|other| &other.path);
+    let own = all.iter().filter(|other| other.empty().is_some() || other.is_of_pod()).map(|other| &other.path);
     let fresh: Vec<&Path> =
         beside.tmpfs.iter().map(|tmpfs| &tmpfs.path).chain(own).map(|path| path.as_path()).collect();
     let of_host = if beside.rootfs == Some(&Rootfs::Host) { &FRESH_OF_HOST[..] } else { &[] };
@@ -131,6 +133,32 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
         }
     }
     None
+}
+
+/// Returns why no secret file can be mounted in a volume that others can change, if none can. In a volume of the pod only an
+/// empty mount point is made, and only where nothing is written through it (ADR 48).
+fn takes_no_files(volume: &Volume, beside: &Beside<'_>) -> Option<&'static str> {
+    if !volume.is_of_pod() {
+        return Some("a secret file is never mounted in a volume of others");
+    }
+    if volume.read_only {
+        return Some("no mount point can be made in a read-only volume of the pod");
+    }
+    beside.is_writable.then_some("files of writable_files are never mounted in a volume of the pod")
+}
+
+/// Checks that no secret file of a step lies in a volume that others can change.
+pub(super) fn of_steps(volumes: &[Volume], processes: &[PlannedProcess], report: &mut Report) {
+    for file in processes.iter().flat_map(|process| &process.files) {
+        let mut of_others = volumes.iter().filter(|volume| volume.empty().is_none());
+        if let Some(volume) = of_others.find(|volume| file.path.starts_with(&volume.path)) {
+            let shown = shorten(&volume.path.display().to_string());
+            let why = format!(
+                "lies in the volume at `{shown}`: a secret file of a step is never mounted in a volume of others"
+            );
+            report.add(file.path_field(), Conflict.because(why));
+        }
+    }
 }
 
 fn sub_path(path: &Path) -> Result<(), FieldFault> {
@@ -308,8 +336,8 @@ impl Policy {
 mod tests {
     use super::*;
     use crate::image::{ImagePolicy, ImageRules};
-    use crate::plan::{Plan, Surroundings};
-    use crate::validate::{Draft, DraftFile, Violation, recheck, validate};
+    use crate::plan::{Action, Actions, Plan, Surroundings};
+    use crate::validate::{Draft, DraftFile, DraftStep, Violation, recheck, validate};
 
     fn policy() -> Policy {
         let volume = |name: &str, read_only| HostVolume { name: name.into(), path: "/srv/x".into(), read_only };
@@ -457,6 +485,50 @@ mod tests {
         let mut asked = draft(&[shared("/var/run"), own("/var/other")]);
         (asked.isolation.docker_socket, asked.isolation.user_namespace) = (true, crate::plan::UserNamespace::Host);
         assert_eq!(fields(validate(&asked, &policy)), ["volumes[0].path"]);
+    }
+
+    #[test]
+    fn volume_of_pod_takes_secret_files() {
+        let member = |volumes: &[Volume]| {
+            let role = PodRole::Member { pod: "p".parse().unwrap(), share_processes: false };
+            Draft { pod: Some(role), file_directories: vec!["/data/conf"], ..draft(volumes) }
+        };
+        let of_pod = |path: &str| Volume { source: VolumeSource::Pod("v".into()), ..host("", path) };
+        let planned = validate(&member(&[of_pod("/data")]), &policy()).unwrap();
+        recheck(&planned, &policy()).unwrap();
+        let file = vec![DraftFile::from(("volume_mounted_files[0]".into(), "/data/x/key", 1))];
+        let with_file = Draft { files: file, ..member(&[of_pod("/data")]) };
+        assert_eq!(fields(validate(&with_file, &policy())), [""; 0]);
+        let read_only = Volume { read_only: true, ..of_pod("/data") };
+        assert_eq!(fields(validate(&member(&[read_only]), &policy())), ["volumes[0].path"]);
+        let writable = Draft { writable_files: Some(0), ..member(&[of_pod("/data")]) };
+        assert_eq!(fields(validate(&writable, &policy())), ["volumes[0].path"]);
+        let step = |path: &'static str| DraftStep {
+            field: "action.serial.actions[0].run".into(),
+            path: "/bin/true",
+            files: vec![DraftFile::from(("action.serial.actions[0].run.volume_mounted_files[0]".into(), path, 1))],
+            ..DraftStep::default()
+        };
+        let action = Action::Serial(vec![Action::Run(0)]);
+        let actions =
+            Actions { setup: None, action, sidecars: Vec::new(), restart: None, sidecar_limits: Default::default() };
+        let with_step = |volume: &Volume, path| Draft {
+            path: "",
+            actions: Some(actions.clone()),
+            steps: vec![step(path)],
+            ..member(std::slice::from_ref(volume))
+        };
+        let own = empty(Medium::Disk, "/data", 0);
+        for (volume, refused) in [(of_pod("/data"), true), (host("shared", "/data/x"), true), (own, false)] {
+            let told = fields(validate(&with_step(&volume, "/data/x/key"), &policy()));
+            let field = "action.serial.actions[0].run.volume_mounted_files[0].path";
+            assert_eq!(told, vec![field; usize::from(refused)], "{volume:?}");
+        }
+        // Around a volume of the pod, and below the files in it.
+        let around = [host("shared", "/data"), of_pod("/data/conf")];
+        assert_eq!(fields(validate(&member(&around), &policy())), ["volumes[0].path", "volumes[1].path"]);
+        let below = [of_pod("/data"), host("shared", "/data/conf/x")];
+        assert_eq!(fields(validate(&member(&below), &policy())), ["volumes[1].path"]);
     }
 
     #[test]

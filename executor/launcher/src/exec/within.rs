@@ -123,7 +123,7 @@ impl Entrant<'_> {
             }
             what = "mount the secret files";
             entry::separate_mounts(*namespaces)?;
-            let owner = (self.credentials.uid, self.credentials.gid);
+            let owner = Some((self.credentials.uid, self.credentials.gid));
             self.mounts.iter().try_for_each(|(point, view)| place_view(point, *view, owner))
         };
         entry::enter(init.as_fd(), *namespaces, self.credentials, within).map_err(|error| (what, error))

@@ -39,7 +39,7 @@ use super::sysctls::{self, Settings};
 use crate::devices;
 use crate::errors::failed;
 use crate::host::Host;
-use crate::rootfs::place_view;
+use crate::rootfs::{place_view, shared_mounts};
 use crate::runtime;
 
 const DEV: &str = "/dev";
@@ -136,6 +136,11 @@ impl Injection<'_> {
             NotDone::Failed { ref words, .. } if words.starts_with(sysctls::FAILED) => {
                 Refused::of_fields(Reason::Precondition, &[Violation::new("sysctls", words)])
             }
+            NotDone::Failed { errno: libc::ELOOP | libc::ENOTDIR | libc::ENOENT, ref words }
+                if self.prepared.mounts.iter().any(|mount| self.is_shared(&mount.target)) =>
+            {
+                Refused::new(Reason::Precondition, format!("another member of the pod has changed the volume: {words}"))
+            }
             not_done if not_done.is_for_want_of_memory() => self.too_small(),
             not_done => not_done.into(),
         })?;
@@ -145,6 +150,11 @@ impl Injection<'_> {
             }
             (_, token) => Ok(token),
         }
+    }
+
+    /// True if a mount point lies in a volume of the pod.
+    fn is_shared(&self, target: &Path) -> bool {
+        shared_mounts(self.plan).any(|volume| target.starts_with(volume))
     }
 
     /// The files are charged to the container, and it has no room for them.
@@ -202,9 +212,10 @@ impl Injection<'_> {
         }
         // By now the container's own ids are those that this process sees.
         let owner = (self.prepared.user.uid, self.prepared.user.gid);
-        show(&self.prepared.mounts, &views.mounts, views.generations.as_ref(), owner)?;
+        let owner_at = |target: &Path| (!self.is_shared(target)).then_some(owner);
+        show(&self.prepared.mounts, &views.mounts, views.generations.as_ref(), owner_at)?;
         if let (Some(view), Some(Placing { point, .. })) = (message, &self.message) {
-            place_view(point, view.as_fd(), owner)
+            place_view(point, view.as_fd(), Some(owner))
                 .map_err(|error| Failed(format!("mount at {}", point.target.display()), error))?;
         }
         if !runtime.is_empty() {
@@ -354,18 +365,18 @@ pub(super) fn attached_if_need_be<T>(
 }
 
 /// Mounts views of secret files, and of their generations, where the program sees them. The calling process is root of the
-/// container's user namespace, in its mount namespace; `owner` is the container's user.
+/// container's user namespace, in its mount namespace; `owner` returns the owner of what is made on the way to a target.
 pub(super) fn show(
     mounts: &[MountPoint],
     views: &[OwnedFd],
     generations: Option<&OwnedFd>,
-    owner: (u32, u32),
+    owner: impl Fn(&Path) -> Option<(u32, u32)>,
 ) -> Result<(), Failed> {
     if let Some(generations) = generations {
         show_in_dev(GENERATIONS_DIR, [generations])?;
     }
     for (mount, view) in mounts.iter().zip(views) {
-        place_view(mount, view.as_fd(), owner)
+        place_view(mount, view.as_fd(), owner(&mount.target))
             .map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
     }
     Ok(())

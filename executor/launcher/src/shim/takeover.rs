@@ -181,7 +181,7 @@ impl Takeover {
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("standard descriptors"))?;
         root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("exchange the root"))?;
         let owner = (part.user.uid, part.user.gid);
-        inject::show(&mounts, &views, generations.as_ref(), owner)
+        inject::show(&mounts, &views, generations.as_ref(), |_| Some(owner))
             .map_err(|Failed(what, error)| StartFailure::new(what, error))?;
         root::set_host_name(&host_name).map_err(step("host name"))?;
         let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);

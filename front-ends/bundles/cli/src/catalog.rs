@@ -182,10 +182,14 @@ fn validate(global: &Global, args: &CatalogArg) -> Result<u8, Failure> {
     let channels: usize = catalog.packages.values().map(|package| package.channels.len()).sum();
     let document = json!({
         "valid": true, "packages": catalog.packages.len(), "channels": channels, "bundles": bundles,
-        "schemas": catalog.schemas, "bytes": opened.objects.bytes,
+        "schemas": catalog.schemas, "bytes": opened.objects.bytes, "warnings": catalog.warnings,
     });
     print(global, &document, || {
-        format!("valid: {} packages, {channels} channels, {bundles} bundles\n", catalog.packages.len())
+        let mut text = format!("valid: {} packages, {channels} channels, {bundles} bundles\n", catalog.packages.len());
+        for warning in &catalog.warnings {
+            text += &format!("warning: {}\n", plain(warning));
+        }
+        text
     })?;
     Ok(0)
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::names::{is_label_value, is_subdomain};
-use super::object::{Object, at, list, map, text};
+use super::object::{Object, at, list, map, no_texts, text};
 use crate::fault::{Fault, Faults};
 use crate::range;
 
@@ -84,6 +84,11 @@ impl Csv {
                 wrong("CSV", format!("{what} {name:?} must be a DNS name of at most 63 bytes"));
             }
         }
+        for name in ["labels", "annotations"] {
+            for (path, kind) in no_texts(node, &["metadata", name]) {
+                wrong("CSV", format!("metadata.{name}{path} is {kind}"));
+            }
+        }
         for name in ["displayName", "description", "minKubeVersion", "maturity", "replaces", "release"] {
             match at(node, &["spec", name]).map(|node| &node.value) {
                 None | Some(Value::Null | Value::Text(_)) => {}
@@ -139,6 +144,10 @@ impl Csv {
         let definitions = owned(&["spec", "customresourcedefinitions", "owned"]);
         annotations(node, &definitions, &mut wrong, &mut odd);
         let release = text(node, &["spec", "release"]);
+        if at(node, &["spec", "release"]).and_then(Node::text).is_some_and(|release| !range::is_release(release)) {
+            let needed = "it must be identifiers of letters, digits and `-` with dots between them, and a number has no leading zero";
+            wrong("CSV", format!("spec.release {release:?} is not valid: {needed}"));
+        }
         if !release.is_empty() && !text(node, &["metadata", "annotations", "olm.substitutesFor"]).is_empty() {
             wrong("B14", "has both a spec.release and the annotation olm.substitutesFor".to_owned());
         }
@@ -156,6 +165,9 @@ impl Csv {
                 wrong("CSV", format!("spec.install.spec.deployments[{index}] has no spec"));
                 return None;
             };
+            for (path, kind) in no_texts(it, &["label"]) {
+                wrong("CSV", format!("spec.install.spec.deployments[{index}].label{path} is {kind}"));
+            }
             let labels = map(it, &["label"])
                 .filter_map(|(key, value)| Some((key.to_owned(), value.text()?.to_owned())))
                 .collect();

@@ -54,10 +54,17 @@ pub(super) fn judge(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fau
     }
     let group = text(spec, &["group"]);
     let approved = text(&object.node, &["metadata", "annotations", APPROVED]);
+    let is_url = approved.split_once("://").is_some_and(|(scheme, rest)| {
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.bytes().all(inner)
+            && !rest.is_empty()
+            && !rest.starts_with('/')
+    });
     let is_protected = ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|domain| group.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')));
-    if !old && is_protected && !(approved.contains("://") || approved.starts_with("unapproved")) {
+    if is_protected && !(is_url || approved.starts_with("unapproved")) {
         wrong(format!(
             "the group {group} is Kubernetes' own: the annotation {APPROVED} must be a URL, or begin with unapproved"
         ));

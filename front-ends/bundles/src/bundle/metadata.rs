@@ -6,7 +6,7 @@ use std::fmt;
 use executor_yaml::{Limits, Node, Value, parse, parts};
 use serde::Serialize;
 
-use super::object::{list, text};
+use super::object::{folded, spellings};
 use super::{MEDIA_TYPE, METADATA};
 use crate::fault::Faults;
 use crate::range::Range;
@@ -84,9 +84,9 @@ pub(super) fn read(files: &Files, detected: &str, faults: &mut Faults) -> Metada
             found.annotations = annotations;
             continue;
         }
-        if !depends && !list(&root, &["dependencies"]).is_empty() {
-            depends = true;
-            found.dependencies = dependencies(&root, &format!("{METADATA}/{name}"), faults);
+        if let (false, Some(Value::List(all))) = (depends, folded(&root, "dependencies").map(|node| &node.value)) {
+            depends = !all.is_empty();
+            found.dependencies = dependencies(all, &format!("{METADATA}/{name}"), faults);
         }
     }
     if annotated {
@@ -104,9 +104,12 @@ fn document(content: &[u8]) -> Option<Node> {
     parse(part.text, part.line, &Limits::OBJECT).ok().map(|parsed| parsed.root)
 }
 
-/// The annotations: a mapping of texts at the top.
+/// The annotations: a mapping of texts at the top, or several whose keys differ in case.
 fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
-    let Value::Map(entries) = &root.get("annotations")?.value else { return None };
+    let found = spellings(root, "annotations");
+    if found.is_empty() {
+        return None;
+    }
     let text = |node: &Node| match &node.value {
         Value::Null => Some(String::new()),
         Value::Text(text) => Some(text.to_string()),
@@ -117,7 +120,14 @@ fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
         Value::Float(value) => Some(value.to_string()),
         Value::List(_) | Value::Map(_) => None,
     };
-    entries.iter().map(|(key, node)| Some((key.name.clone(), text(node)?))).collect()
+    let mut all = BTreeMap::new();
+    for (_, node) in found {
+        let Value::Map(entries) = &node.value else { return None };
+        for (key, node) in entries {
+            all.insert(key.name.clone(), text(node)?);
+        }
+    }
+    Some(all)
 }
 
 fn judge(found: &Metadata, detected: &str, faults: &mut Faults) {
@@ -144,12 +154,16 @@ fn judge(found: &Metadata, detected: &str, faults: &mut Faults) {
 }
 
 /// Dependencies (B13).
-fn dependencies(root: &Node, place: &str, faults: &mut Faults) -> Vec<Dependency> {
+fn dependencies(all: &[Node], place: &str, faults: &mut Faults) -> Vec<Dependency> {
     let mut found = Vec::new();
-    for (index, node) in list(root, &["dependencies"]).iter().enumerate() {
+    for (index, node) in all.iter().enumerate() {
         let mut wrong = |why: String| faults.add(place, "B13", format!("dependencies[{index}] {why}"));
-        let field = |path: &[&str]| text(node, &[&["value"], path].concat()).to_owned();
-        match text(node, &["type"]) {
+        let field = |path: &[&str]| {
+            let found = path.iter().try_fold(folded(node, "value")?, |node, key| folded(node, key));
+            found.and_then(Node::text).map(str::to_owned)
+        };
+        let field = |path: &[&str]| field(path).unwrap_or_default();
+        match folded(node, "type").and_then(Node::text).unwrap_or_default() {
             "olm.package" => {
                 let (package, range) = (field(&["packageName"]), field(&["version"]));
                 if package.is_empty() {

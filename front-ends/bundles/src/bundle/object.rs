@@ -3,7 +3,6 @@
 use executor_yaml::{Limits, Node, Value, parse, parts};
 
 use crate::fault::Faults;
-use crate::quoted::{INDENT_FAULT, tolerant};
 
 /// Most objects of a bundle.
 const OBJECTS_MAX: usize = 10_000;
@@ -61,6 +60,31 @@ pub(super) fn map<'a>(node: &'a Node, path: &[&str]) -> impl Iterator<Item = (&'
     entries.iter().map(|(key, node)| (&*key.name, node))
 }
 
+/// Entries of a mapping of texts that are none, each with its path in it and its kind; also the mapping itself if it is none.
+pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
+    match at(node, path).map(|node| &node.value) {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Map(entries)) => entries
+            .iter()
+            .filter(|(_, node)| !matches!(node.value, Value::Null | Value::Text(_)))
+            .map(|(key, node)| (format!("[{:?}]", key.name), format!("{}; text is needed", node.value.kind())))
+            .collect(),
+        Some(other) => vec![(String::new(), format!("{}; a mapping is needed", other.kind()))],
+    }
+}
+
+/// Value of a key whose case does not count, as for fields in Go. Of several spellings, the last in the order of bytes counts.
+pub(super) fn folded<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
+    spellings(node, name).pop().map(|(_, node)| node)
+}
+
+/// All spellings of a key, in the order of bytes.
+pub(super) fn spellings<'a>(node: &'a Node, name: &str) -> Vec<(&'a str, &'a Node)> {
+    let mut found: Vec<_> = map(node, &[]).filter(|(key, _)| key.eq_ignore_ascii_case(name)).collect();
+    found.sort_by_key(|(key, _)| *key);
+    found
+}
+
 /// Reads the objects of a file: all, or the first alone, which is what operator-registry reads. Faults are added with the rule.
 pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, faults: &mut Faults) -> Vec<Object> {
     let Ok(text) = std::str::from_utf8(content) else {
@@ -70,9 +94,7 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
     let mut objects = Vec::new();
     for part in parts(text) {
         let place = format!("{file}:{}", part.line);
-        let read =
-            tolerant(part.text, |text| parse(text, part.line, &LIMITS), |error| error.message.ends_with(INDENT_FAULT));
-        let root = match read {
+        let root = match parse(part.text, part.line, &LIMITS) {
             Ok(parsed) => parsed.root,
             Err(error) => {
                 faults.add(format!("{file}:{}", error.place.line), rule, error.message);
@@ -97,6 +119,26 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
         }
     }
     objects
+}
+
+/// Adds an object of a plain bundle, or the objects of a list in place of it.
+pub(super) fn flatten(list: Object, objects: &mut Vec<Object>, faults: &mut Faults) {
+    let Object { file, line, api_version, kind, name, node } = list;
+    let items = match node.into_items() {
+        Ok(items) => items,
+        Err(node) => return objects.push(Object { file, line, api_version, kind, name, node }),
+    };
+    for item in items {
+        if objects.len() >= OBJECTS_MAX {
+            return faults.add(&*file, "P3", format!("has more than {OBJECTS_MAX} objects"));
+        }
+        let line = item.place.line;
+        match object(&file, line, item) {
+            Ok(Some(item)) => flatten(item, objects, faults),
+            Ok(None) => faults.add(format!("{file}:{line}"), "P3", "is null; an object is needed"),
+            Err(why) => faults.add(format!("{file}:{line}"), "P3", why),
+        }
+    }
 }
 
 fn object(file: &str, line: usize, node: Node) -> Result<Option<Object>, String> {

@@ -20,13 +20,18 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
             faults.add(path, "P2", "is in a sub-directory; manifests/ must be flat");
             continue;
         }
-        objects.extend(object::read(&path, content, false, "P3", &mut faults));
+        for object in object::read(&path, content, false, "P3", &mut faults) {
+            object::flatten(object, &mut objects, &mut faults);
+        }
+    }
+    for directory in files.empty_directories(MANIFESTS) {
+        faults.add(directory, "P2", "is a sub-directory; manifests/ must be flat");
     }
     if objects.is_empty() && faults.is_empty() {
         faults.add(MANIFESTS, "P3", "has no object");
     }
     for object in &objects {
-        if object.name.is_empty() && !object.kind.ends_with("List") {
+        if object.name.is_empty() {
             faults.add(object.place(), "P3", format!("{} has no metadata.name", object.kind));
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::csv::Csv;
 use super::names::{is_label_value, is_qualified};
-use super::object::{self, Object, map, text};
+use super::object::{self, Object, map, no_texts, text};
 use super::{Bundle, Format, MANIFESTS, METADATA, definition, metadata};
 use crate::fault::{Fault, Faults};
 use crate::source::Files;
@@ -94,6 +94,9 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
             faults.add(path, "B10", "has no object");
         }
         objects.extend(read);
+    }
+    for directory in files.empty_directories(if bare { "" } else { MANIFESTS }) {
+        faults.add(directory, "B15", "is a sub-directory; manifests must be flat");
     }
     let mut warnings = Vec::new();
     let detected = if objects.iter().any(|object| object.kind == CSV) { "registry+v1" } else { "plain+v0" };
@@ -198,8 +201,8 @@ fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) 
     let mut wrong = |message: String| {
         faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name));
     };
-    if object.name.is_empty() && text(&object.node, &["metadata", "generateName"]).is_empty() {
-        wrong("name is missing".to_owned());
+    if object.name.is_empty() {
+        wrong("name is missing; a generateName does not take its place".to_owned());
     }
     for field in ["namespace", "generateName"] {
         match object::at(&object.node, &["metadata", field]).map(|node| &node.value) {
@@ -220,9 +223,6 @@ fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) 
         if !is_qualified(&key.to_ascii_lowercase()) {
             wrong(format!("annotations has the key {key:?}, which is not valid"));
         }
-        if value.text().is_none() && !matches!(value.value, executor_yaml::Value::Null) {
-            wrong(format!("annotations[{key:?}] is {}; text is needed", value.value.kind()));
-        }
     }
     if size > 256 << 10 {
         wrong(format!("annotations has {size} bytes; at most {}", 256 << 10));
@@ -231,12 +231,13 @@ fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) 
         if !is_qualified(key) {
             wrong(format!("labels has the key {key:?}, which is not valid"));
         }
-        match value.text() {
-            Some(text) if !is_label_value(text) => wrong(format!("labels[{key:?}] is {text:?}, which is not valid")),
-            None if !matches!(value.value, executor_yaml::Value::Null) => {
-                wrong(format!("labels[{key:?}] is {}; text is needed", value.value.kind()));
-            }
-            _ => {}
+        if let Some(text) = value.text().filter(|text| !is_label_value(text)) {
+            wrong(format!("labels[{key:?}] is {text:?}, which is not valid"));
+        }
+    }
+    for name in ["labels", "annotations"] {
+        for (path, kind) in no_texts(&object.node, &["metadata", name]) {
+            wrong(format!("{name}{path} is {kind}"));
         }
     }
 }

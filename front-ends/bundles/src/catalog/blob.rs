@@ -305,12 +305,9 @@ impl From<BundleFields> for BundleBlob {
                     }
                     Err(error) => faults.push(("C6", format!("version {error}"))),
                 }
-                if !package.release.is_empty() {
-                    let is_release =
-                        package.release.len() <= 20 && range::version(&format!("0.0.0-{}", package.release)).is_ok();
-                    if !is_release || package.release.contains('+') {
-                        faults.push(("C6", format!("release {:?} is not valid", package.release)));
-                    }
+                let release = &package.release;
+                if !release.is_empty() && (release.len() > 20 || !range::is_release(release)) {
+                    faults.push(("C6", format!("release {release:?} is not valid")));
                 }
                 bundle.release = package.release.clone();
             }

@@ -1,10 +1,10 @@
 //! The two forms of an object: JSON and YAML.
 
+use executor_yaml::lenient;
 use serde::de::DeserializeOwned;
 use serde_saphyr::DuplicateKeyPolicy;
 
 use super::events::{self, DEPTH_MAX, NODES_MAX};
-use crate::quoted::{INDENT_FAULT, tolerant};
 
 /// Largest document, in bytes.
 pub const DOCUMENT_MAX: usize = 64 << 20;
@@ -51,8 +51,7 @@ pub(super) fn whole<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         with_snippet: false,
     };
     let read = |text: &str| serde_saphyr::from_str_with_options(text, options.clone());
-    let quoted = |error: &serde_saphyr::Error| error.to_string().contains(INDENT_FAULT);
-    tolerant(text, read, quoted).map_err(|error| {
+    lenient(text, read).map_err(|error: serde_saphyr::Error| {
         let whole = error.to_string();
         let line = whole.lines().next().unwrap_or("cannot be read").to_owned();
         line.chars().take(300).collect()

@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::blob::{self, Blob};
-use super::files::{self, FilesError};
+use super::files::{self, FilesError, Listing};
 use super::form::Form;
 use super::split::{Document, Documents};
 use crate::fault::Faults;
@@ -22,6 +22,8 @@ use crate::fault::Faults;
 const BATCH: usize = 512 << 10;
 /// Batches that wait for a worker.
 const WAITING: usize = 8;
+/// Most ignore files that a warning names.
+const REASONS_MAX: usize = 10;
 /// Most documents of a catalog.
 const DOCUMENTS_MAX: usize = 500_000;
 
@@ -55,7 +57,7 @@ pub struct Object {
 #[derive(Debug, Default)]
 pub struct Objects {
     root: PathBuf,
-    files: Vec<PathBuf>,
+    listing: Listing,
     /// The objects.
     pub objects: Vec<Object>,
     /// Number of bytes that were read.
@@ -83,12 +85,12 @@ struct Task {
 /// # Errors
 /// A file cannot be read, or an object is not one: one error refuses the whole catalog.
 pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
-    let files = files::list(root)?;
+    let listing = files::list(root)?;
     let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
     let workers = thread::available_parallelism().map_or(2, usize::from).min(16);
     let (sender, receiver) = sync_channel::<Task>(WAITING);
     let receiver = Mutex::new(receiver);
-    let mut all = Objects { root, files, ..Objects::default() };
+    let mut all = Objects { root, listing, ..Objects::default() };
     let mut faults = Vec::new();
     thread::scope(|scope| {
         let running: Vec<_> = (0..workers).map(|_| scope.spawn(|| work(&receiver, digests))).collect();
@@ -117,7 +119,7 @@ type Located = (usize, u64, u64, &'static str, String);
 
 fn split(all: &Objects, sender: &SyncSender<Task>) -> Result<u64, (usize, String)> {
     let (mut bytes, mut count) = (0u64, 0usize);
-    for (index, path) in all.files.iter().enumerate() {
+    for (index, path) in all.listing.files.iter().enumerate() {
         let failed = |error: &dyn std::error::Error| (index, with_causes(error));
         let file = File::open(path).map_err(|error| failed(&error))?;
         let mut documents = Documents::new(file);
@@ -206,13 +208,28 @@ fn digest(value: &Value) -> [u8; 32] {
 impl Objects {
     /// File and line for people: relative to the catalog.
     pub fn place_text(&self, file: usize, line: u64) -> String {
-        let Some(path) = self.files.get(file) else { return String::new() };
+        let Some(path) = self.listing.files.get(file) else { return String::new() };
         let shown = path.strip_prefix(&self.root).ok().filter(|rest| !rest.as_os_str().is_empty());
         let shown = shown.map_or_else(
             || path.file_name().map_or_else(|| path.display().to_string(), |name| name.display().to_string()),
             |rest| rest.display().to_string(),
         );
         if line == 0 { shown } else { format!("{shown}:{line}") }
+    }
+
+    /// Reason why a catalog without packages has none, for people.
+    pub(super) fn why_empty(&self) -> String {
+        let left_out = self.listing.left_out.iter().map(|(file, count)| {
+            let file = file.strip_prefix(&self.root).unwrap_or(file).display();
+            format!("{file} leaves out {count} files or directories")
+        });
+        let found = match (self.listing.files.len(), self.objects.len()) {
+            (0, _) => "no file is read".to_owned(),
+            (files, 0) => format!("{files} files hold no object"),
+            (_, objects) => format!("none of {objects} objects is an olm.package"),
+        };
+        let reasons: Vec<_> = std::iter::once(found).chain(left_out.take(REASONS_MAX)).collect();
+        format!("there are no packages: {}", reasons.join("; "))
     }
 
     /// Place of an object for people.
@@ -225,7 +242,7 @@ impl Objects {
     /// # Errors
     /// The file has changed since, or cannot be read.
     pub fn content(&self, place: &Place) -> Result<Value, FilesError> {
-        let path = &self.files[place.file];
+        let path = &self.listing.files[place.file];
         let failed = |error| FilesError::Read(path.clone(), error);
         let mut file = File::open(path).map_err(failed)?;
         file.seek(SeekFrom::Start(place.offset)).map_err(failed)?;

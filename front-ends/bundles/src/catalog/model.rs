@@ -19,6 +19,8 @@ pub struct Catalog {
     pub packages: BTreeMap<String, Package>,
     /// Number of objects of each schema.
     pub schemas: BTreeMap<String, usize>,
+    /// What is odd about a valid catalog.
+    pub warnings: Vec<String>,
 }
 
 /// A package.
@@ -140,7 +142,11 @@ impl Catalog {
                 building.deprecations(deprecations, &place);
             }
         }
-        building.finish()
+        let mut catalog = building.finish()?;
+        if catalog.packages.is_empty() {
+            catalog.warnings.push(objects.why_empty());
+        }
+        Ok(catalog)
     }
 }
 

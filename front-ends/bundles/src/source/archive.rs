@@ -67,19 +67,10 @@ pub(crate) fn unzipped(from: impl Read + 'static, compressed: bool) -> Box<dyn R
     }
 }
 
-/// Reads the files of an archive.
+/// Reads the files and directories of an archive. Anything else is refused.
 pub(super) fn files(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
-    each(path, reader(path)?, |name, entry| sink.file(name, entry))
-}
-
-/// Each regular file of an archive, by its name. Anything but files and directories is refused.
-pub(crate) fn each(
-    path: &Path,
-    from: impl Read,
-    mut take: impl FnMut(&str, &mut dyn Read) -> Result<(), SourceError>,
-) -> Result<(), SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
-    let (bounded, allowance) = Allowed::new(from);
+    let (bounded, allowance) = Allowed::new(reader(path)?);
     let mut archive = Archive::new(bounded);
     for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
         let mut entry = entry.map_err(failed)?;
@@ -89,8 +80,9 @@ pub(crate) fn each(
         }
         let name = name_within(&entry.path_bytes())?;
         match entry.header().entry_type() {
+            EntryType::Directory if !name.is_empty() => sink.directory_entry(&name)?,
             EntryType::Directory | EntryType::XGlobalHeader => {}
-            EntryType::Regular | EntryType::Continuous if !name.is_empty() => take(&name, &mut entry)?,
+            EntryType::Regular | EntryType::Continuous if !name.is_empty() => sink.file(&name, &mut entry)?,
             _ => return Err(SourceError::Entry(name, "is neither a file nor a directory")),
         }
     }

@@ -242,6 +242,8 @@ fn apply_stream(path: &Path, from: impl Read, sink: &mut Sink) -> Result<(), Sou
             sink.remove(&removed, false)?;
         } else if matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Continuous) {
             sink.file(&name, &mut entry)?;
+        } else if entry.header().entry_type().is_dir() && !name.is_empty() {
+            sink.directory_entry(&name)?;
         }
     }
     Ok(())
@@ -274,7 +276,7 @@ pub fn from_layers(layers: Vec<File>, to: Option<&Path>) -> Result<Files, Source
         layer.seek(SeekFrom::Start(0)).map_err(failed)?;
         apply_stream(Path::new("a layer"), unzipped(BufReader::new(layer), head[..count] == [0x1f, 0x8b]), &mut sink)?;
     }
-    Ok(Files { files: sink.into_files(), ..Files::default() })
+    Ok(sink.into_files(Files::default()))
 }
 
 /// Labels of an image, out of its configuration.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use executor_bundles::bundle::{Bundle, Dependency, Format, format, read};
 use executor_bundles::fault::Faults;
-use executor_bundles::source::Files;
+use executor_bundles::source::{Files, Source};
 
 const CSV: &str = r#"apiVersion: operators.coreos.com/v1alpha1
 kind: ClusterServiceVersion
@@ -102,6 +102,10 @@ fn b2_annotations_are_in_any_file_of_the_metadata() {
         ("metadata/any-name.json", r#"{"x": 1}"#),
         ("metadata/other", ANNOTATIONS),
     ]);
+    // As in Go, the case of a key that is a field does not count.
+    good(&[("metadata/annotations.yaml", &ANNOTATIONS.replace("annotations:", "Annotations:"))]);
+    let both = format!("{ANNOTATIONS}ANNOTATIONS:\n  operators.operatorframework.io.bundle.package.v1: other\n");
+    assert_eq!(good(&[("metadata/annotations.yaml", &both)]).package.as_deref(), Some("demo"));
     breaks("B2", &[("metadata/annotations.yaml", "annotations: [1]")]);
     breaks("B2", &[("metadata/annotations.yaml", "x: y")]);
 }
@@ -254,6 +258,14 @@ fn b9_definitions_are_whole() {
     };
     assert!(of("x.k8s.io", "").unwrap_err().breaks("B9"));
     assert!(of("x.k8s.io", "api-approved.kubernetes.io: https://example.com/1").is_ok());
+    assert!(of("kubernetes.io", "api-approved.kubernetes.io: unapproved").is_ok());
+    for bad in ["''", "'://x'", "'https://'", "'x://'", "example.com", "'/x'", "'1a://x'"] {
+        let faults = of("x.k8s.io", &format!("api-approved.kubernetes.io: {bad}")).unwrap_err();
+        assert!(faults.breaks("B9"), "{bad}");
+    }
+    let crd = old(CRD.replace("example.com", "x.k8s.io"));
+    let csv = CSV.replace("example.com", "x.k8s.io");
+    assert!(bundle(&[("manifests/backups.crd.yaml", &crd), ("manifests/demo.csv.yaml", &csv)]).is_err());
     assert!(of("xk8s.io", "").is_ok());
 }
 
@@ -283,7 +295,8 @@ fn b11_metadata_of_objects_are_valid() {
     ] {
         breaks("B11", &[("manifests/x.yaml", &map(bad))]);
     }
-    good(&[("manifests/x.yaml", &map("{generateName: x-}"))]);
+    // A name that an API server would generate is none in a bundle.
+    breaks("B11", &[("manifests/x.yaml", &map("{generateName: x-}"))]);
     assert!(
         good(&[("manifests/x.yaml", &map("{name: x, namespace: z}"))])
             .warnings
@@ -317,6 +330,9 @@ fn b13_dependencies_are_of_known_types_and_whole() {
     let bundle =
         good(&[("metadata/dependencies.yaml", &depends("{type: olm.constraint, value: {cel: {rule: 'true'}}}"))]);
     assert_eq!(bundle.dependencies, [Dependency::Constraint { rule: "true".into() }]);
+    let upper = "Dependencies:\n- {Type: olm.gvk, VALUE: {Group: g, VERSION: v1, kind: K}}\n";
+    assert_eq!(good(&[("metadata/dependencies.yaml", upper)]).dependencies.len(), 1);
+    breaks("B13", &[("metadata/dependencies.yaml", "DEPENDENCIES:\n- {type: olm.crd, value: {}}\n")]);
     assert!(bundle.not_provided().iter().any(|it| it.what == "dependency: constraint true"));
 }
 
@@ -329,8 +345,77 @@ fn b14_a_release_excludes_substitutes_for() {
 }
 
 #[test]
+fn csv_release_is_as_in_semver() {
+    let released =
+        |release: &str| csv("  displayName: Demo\n", &format!("  displayName: Demo\n  release: {release}\n"));
+    for good_one in ["'0'", "'10'", "a-b.1", "rc.0.x01", "null"] {
+        good(&[("manifests/demo.csv.yaml", &released(good_one))]);
+    }
+    for bad in ["'01'", "a_b", "''", "1..2", "'1.'", "a+b", "'1 '", "é", "'99999999999999999999999'", "1"] {
+        let told = breaks("CSV", &[("manifests/demo.csv.yaml", &released(bad))]);
+        assert!(told.contains("spec.release"), "{told}");
+    }
+}
+
+#[test]
+fn csv_labels_and_annotations_are_text() {
+    let with = |metadata: &str| csv("  name: demo.v1.0.0\n", &format!("  name: demo.v1.0.0\n  labels: {metadata}\n"));
+    for bad in ["{a: 1}", "{a: true}", "{a: 1.5}", "{a: [b]}", "{a: {b: c}}", "[a]", "text"] {
+        let told = breaks("CSV", &[("manifests/demo.csv.yaml", &with(bad))]);
+        assert!(told.contains("metadata.labels"), "{told}");
+    }
+    let annotation = csv("    alm-examples", "    number: 1\n    alm-examples");
+    let told = breaks("CSV", &[("manifests/demo.csv.yaml", &annotation)]);
+    assert!(told.contains("metadata.annotations[\"number\"] is a number"), "{told}");
+    for fine in ["{a: '1'}", "{a: null}", "null", "{}"] {
+        good(&[("manifests/demo.csv.yaml", &with(fine))]);
+    }
+    let deployment = csv("      - name: demo\n", "      - name: demo\n        label: {a: 1}\n");
+    let told = breaks("CSV", &[("manifests/demo.csv.yaml", &deployment)]);
+    assert!(told.contains("spec.install.spec.deployments[0].label"), "{told}");
+}
+
+#[test]
 fn b15_the_manifests_are_flat() {
     breaks("B15", &[("manifests/sub/x.yaml", "kind: ConfigMap\n")]);
+}
+
+#[test]
+fn empty_directory_below_manifests_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("manifests/demo.csv.yaml", CSV);
+    write("manifests/backups.crd.yaml", CRD);
+    write("metadata/annotations.yaml", ANNOTATIONS);
+    std::fs::create_dir_all(dir.path().join("metadata/empty")).unwrap();
+    std::fs::create_dir_all(dir.path().join("empty")).unwrap();
+    let tar = dir.path().join("bundle.tar");
+    let judged = |format| {
+        let mut archive = tar::Builder::new(std::fs::File::create(&tar).unwrap());
+        for directory in ["manifests", "metadata"] {
+            archive.append_dir_all(directory, dir.path().join(directory)).unwrap();
+        }
+        archive.finish().unwrap();
+        [dir.path(), &tar].map(|path| {
+            let found = executor_bundles::source::read(&Source::parse(path.to_str().unwrap()).unwrap()).unwrap();
+            read(&found, format).map(|_| ()).map_err(|faults| faults.to_string())
+        })
+    };
+    assert_eq!(judged(Format::RegistryV1), [Ok(()), Ok(())]);
+    let before = judged(Format::PlainV0);
+    std::fs::create_dir_all(dir.path().join("manifests/sub/deep")).unwrap();
+    for (format, rule) in [(Format::RegistryV1, "B15"), (Format::PlainV0, "P2")] {
+        for told in judged(format) {
+            let told = told.unwrap_err();
+            assert_eq!(told.lines().count(), 1, "{told}");
+            assert!(told.contains("manifests/sub: ") && told.contains(&format!("({rule})")), "{told}");
+        }
+    }
+    assert_eq!(before, [Ok(()), Ok(())]);
 }
 
 #[test]
@@ -396,6 +481,17 @@ fn p1_p2_p3_of_plain_bundles() {
     let two = plain(&[("manifests/x.yaml", &format!("{map}---\n{}", map.replace("name: x", "name: z")))])
         .unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(two.objects.len(), 2);
+    // Objects of lists are judged like others.
+    let list = |items: &str| {
+        format!("apiVersion: v1\nkind: List\nitems: [{{apiVersion: v1, kind: ConfigMapList, items: [{items}]}}]\n")
+    };
+    let text = list("{metadata: {name: a}}, {apiVersion: v1, kind: Service, metadata: {name: b}}");
+    let found = plain(&[("manifests/x.yaml", &text)]).unwrap_or_else(|faults| panic!("{faults}"));
+    let kinds: Vec<_> = found.objects.iter().map(|object| (&*object.kind, &*object.name)).collect();
+    assert_eq!(kinds, [("ConfigMap", "a"), ("Service", "b")]);
+    assert_eq!(found.not_provided().len(), 1);
+    breaks("P3", &[("manifests/x.yaml", &list("{metadata: {}}"))]);
+    breaks("P3", &[("manifests/x.yaml", &list("null"))]);
 }
 
 #[test]

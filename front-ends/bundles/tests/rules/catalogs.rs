@@ -34,7 +34,9 @@ fn c1_every_file_must_parse_and_one_error_fails_all() {
 fn c1_a_directory_without_files_is_a_catalog_without_packages() {
     let dir = tempfile::tempdir().unwrap();
     let objects = load(dir.path(), false).unwrap();
-    assert!(objects.objects.is_empty() && Catalog::build(&objects).unwrap().packages.is_empty());
+    let catalog = Catalog::build(&objects).unwrap();
+    assert!(objects.objects.is_empty() && catalog.packages.is_empty());
+    assert_eq!(catalog.warnings, ["there are no packages: no file is read"]);
 }
 
 #[test]
@@ -44,6 +46,22 @@ fn c2_indexignore_leaves_files_out() {
     assert_eq!(load(dir.path(), false).unwrap().objects.len(), 5);
     std::fs::remove_file(dir.path().join(".indexignore")).unwrap();
     assert!(matches!(load(dir.path(), false), Err(LoadError::Faults(_))));
+}
+
+#[test]
+fn c2_catalog_without_packages_has_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let warnings = || Catalog::build(&load(dir.path(), false).unwrap()).unwrap().warnings;
+    write(dir.path(), &[("catalog.yaml", GOOD), ("in/other.yaml", "schema: other\n"), ("in/.indexignore", "/x\n")]);
+    assert!(warnings().is_empty());
+    for (ignored, reason) in [
+        ("*", "no file is read; .indexignore leaves out 2 files or directories"),
+        ("*.yaml", "no file is read; .indexignore leaves out 2 files or directories"),
+        ("/catalog.yaml", "none of 1 objects is an olm.package; .indexignore leaves out 1 files or directories"),
+    ] {
+        write(dir.path(), &[(".indexignore", ignored)]);
+        assert_eq!(warnings(), [format!("there are no packages: {reason}")], "{ignored}");
+    }
 }
 
 #[test]

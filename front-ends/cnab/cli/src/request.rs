@@ -133,8 +133,10 @@ mod tests {
     /// executord refuses files that can be written where there is none.
     #[test]
     fn operation_without_files_asks_for_none() {
-        for (files, writable) in [("{}", false), ("null", false), (r#"{"/a":"b"}"#, true)] {
-            let text = format!(r#"{{"image":{{"image":"a"}},"environment":{{"X":"y"}},"files":{files}}}"#);
+        for (files, writable) in
+            [(r#","files":{}"#, false), (r#","files":null"#, false), ("", false), (r#","files":{"/a":"b"}"#, true)]
+        {
+            let text = format!(r#"{{"image":{{"image":"a"}},"environment":{{"X":"y"}}{files}}}"#);
             let invocation = Operation::read(&mut text.as_bytes()).unwrap().invocation();
             let rootfs = Rootfs { reference: "docker://a".into(), policy: PullPolicy::IfMissing };
             let request = build("a", &rootfs, &invocation, None, &Options::default(), true).unwrap();

@@ -30,8 +30,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the name of a container's profile, empty for none. `field` is that of the container, or of the pod.
-    pub(super) fn apparmor(&mut self, path: &str, container: &Container, field: Option<AppArmorProfile>) -> String {
+    /// Returns the name of a container's profile, empty for none. `field` is that of the container, or of the pod, and `place` its path.
+    pub(super) fn apparmor(&mut self, place: &str, container: &Container, field: Option<AppArmorProfile>) -> String {
         let name = format!("{ANNOTATION}{}", container.name);
         let annotated = self.metadata.annotations.as_ref().and_then(|all| all.get(&name)).cloned();
         let at = format!("metadata.annotations[{name}]");
@@ -44,12 +44,12 @@ impl Lowering<'_> {
         });
         let (path, profile) = match (annotated, field) {
             (Some(annotated), Some(field)) if annotated != field => {
-                let message = format!("is another profile than that of {path}.securityContext.appArmorProfile");
+                let message = format!("is another profile than that of {place}");
                 self.refuse(&at, "P47", message);
                 return String::new();
             }
             (Some(annotated), None) => (at, annotated),
-            (_, Some(field)) => (format!("{path}.securityContext.appArmorProfile"), field),
+            (_, Some(field)) => (place.to_owned(), field),
             (None, None) => return String::new(),
         };
         if profile.type_ != "Localhost" && profile.localhost_profile.is_some() {

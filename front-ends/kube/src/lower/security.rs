@@ -25,59 +25,53 @@ impl Lowering<'_> {
         let pod = self.spec.security_context.clone().unwrap_or_default();
         let own = container.security_context.clone().unwrap_or_default();
         let at = |field: &str| format!("{path}.securityContext.{field}");
+        let of_pod = |field: &str| format!("spec.securityContext.{field}");
+        // Place of a field that the container has of its own or from the pod.
+        let place = |is_own: bool, field: &str| if is_own { at(field) } else { of_pod(field) };
         let id = |value: Option<i64>| value.map(|value| i32::try_from(value).ok().filter(|id| *id >= 0).ok_or(value));
-        let number = |field: &str, value: Option<i64>, lowering: &mut Self| match id(value) {
+        let number = |at: &str, value: Option<i64>, lowering: &mut Self| match id(value) {
             Some(Err(value)) => {
-                lowering.refuse(&at(field), "P44", format!("is {value}; it must be 0 to 2147483647"));
+                lowering.refuse(at, "P44", format!("is {value}; it must be 0 to 2147483647"));
                 None
             }
             other => other.and_then(Result::ok),
         };
-        let uid = number("runAsUser", own.run_as_user.or(pod.run_as_user), self);
-        let gid = number("runAsGroup", own.run_as_group.or(pod.run_as_group), self);
+        let user_at = place(own.run_as_user.is_some(), "runAsUser");
+        let group_at = place(own.run_as_group.is_some(), "runAsGroup");
+        let uid = number(&user_at, own.run_as_user.or(pod.run_as_user), self);
+        let gid = number(&group_at, own.run_as_group.or(pod.run_as_group), self);
         let non_root = own.run_as_non_root.or(pod.run_as_non_root) == Some(true);
         let user = match (uid, gid) {
             (Some(uid), Some(gid)) => format!("{uid}:{gid}"),
             (Some(uid), None) => uid.to_string(),
             (None, Some(_)) => {
-                self.refuse(&at("runAsGroup"), "P44", "is set without runAsUser: set that, too");
+                self.refuse(&group_at, "P44", "is set without runAsUser: set that, too");
                 String::new()
             }
             (None, None) => String::new(),
         };
         if non_root && uid == Some(0) {
-            self.refuse(&at("runAsUser"), "P44", "is 0, and runAsNonRoot is set");
+            self.refuse(&user_at, "P44", "is 0, and runAsNonRoot is set");
         }
         let mut groups: Vec<String> = Vec::new();
         let mut fs_group = None;
-        if let Some(group) = number("fsGroup", pod.fs_group, self) {
+        if let Some(group) = number(&of_pod("fsGroup"), pod.fs_group, self) {
             groups.push(group.to_string());
             fs_group = Some(group.to_string());
         }
-        for group in pod.supplemental_groups.into_iter().flatten() {
-            if let Some(group) = number("supplementalGroups", Some(group), self) {
+        for (index, group) in pod.supplemental_groups.into_iter().flatten().enumerate() {
+            if let Some(group) = number(&of_pod(&format!("supplementalGroups[{index}]")), Some(group), self) {
                 groups.push(group.to_string());
             }
         }
         groups.dedup();
-        let refused = [
-            (
-                "seLinuxOptions",
-                [&own.se_linux_options, &pod.se_linux_options]
-                    .into_iter()
-                    .flatten()
-                    .any(|options| *options != SELinuxOptions::default()),
-                "is not carried out: there is no SELinux here",
-            ),
-            (
-                "windowsOptions",
-                own.windows_options.is_some() || pod.windows_options.is_some(),
-                "is not carried out: the host is not Windows",
-            ),
-            ("procMount", own.proc_mount.as_deref().is_some_and(|mount| mount != "Default"), "must be Default"),
-        ];
-        for (field, _, message) in refused.into_iter().filter(|(_, set, _)| *set) {
-            self.refuse(&at(field), "P47", message);
+        self.labels_of_other_systems(&at(""), own.se_linux_options.as_ref(), own.windows_options.is_some());
+        if own.proc_mount.as_deref().is_some_and(|mount| mount != "Default") {
+            self.refuse(&at("procMount"), "P47", "must be Default");
+        }
+        if own.allow_privilege_escalation == Some(true) {
+            let message = "is not heeded: programs gain no privileges (no_new_privs)";
+            self.warn(&at("allowPrivilegeEscalation"), "P46", message);
         }
         let privileged = own.privileged == Some(true);
         if privileged && own.allow_privilege_escalation == Some(false) {
@@ -103,14 +97,51 @@ impl Lowering<'_> {
             let add = add.into_iter().filter(|name| !drop.contains(name) || name == "ALL").collect();
             Capabilities { add, drop }
         });
-        self.seccomp(&at("seccompProfile"), own.seccomp_profile.or(pod.seccomp_profile).as_ref());
-        let apparmor = self.apparmor(path, container, own.app_armor_profile.or(pod.app_armor_profile));
+        let seccomp_at = place(own.seccomp_profile.is_some(), "seccompProfile");
+        self.seccomp(&seccomp_at, own.seccomp_profile.or(pod.seccomp_profile).as_ref());
+        let apparmor_at = place(own.app_armor_profile.is_some(), "appArmorProfile");
+        let apparmor = self.apparmor(&apparmor_at, container, own.app_armor_profile.or(pod.app_armor_profile));
         Identity { user, check_image: non_root && uid.is_none(), groups, fs_group, apparmor }
     }
 
-    /// Checks what is the whole pod's, once (P45).
+    /// Refuses labels of SELinux and options of Windows; `context` is the path of their security context and a dot.
+    fn labels_of_other_systems(&mut self, context: &str, selinux: Option<&SELinuxOptions>, windows: bool) {
+        if selinux.is_some_and(|options| *options != SELinuxOptions::default()) {
+            let message = "is not carried out: there is no SELinux here";
+            self.refuse(&format!("{context}seLinuxOptions"), "P47", message);
+        }
+        if windows {
+            let message = "is not carried out: the host is not Windows";
+            self.refuse(&format!("{context}windowsOptions"), "P47", message);
+        }
+    }
+
+    /// Checks what is the whole pod's, once (P45, P47, P63).
     pub(super) fn pod_security(&mut self) {
-        let Some(context) = &self.spec.security_context else { return };
+        let spec = self.spec;
+        let account = spec.service_account_name.as_ref().or(spec.service_account.as_ref());
+        let named = account.is_some_and(|name| !matches!(&**name, "" | "default"));
+        let field = match (spec.automount_service_account_token, named) {
+            (Some(true), _) => Some("automountServiceAccountToken"),
+            (None, true) if spec.service_account_name.is_some() => Some("serviceAccountName"),
+            (None, true) => Some("serviceAccount"),
+            _ => None,
+        };
+        if let Some(field) = field {
+            let message = "is not heeded: there is no API server, and the pod has no token for one";
+            self.warn(&format!("spec.{field}"), "P63", message);
+        }
+        let Some(context) = &spec.security_context else { return };
+        let windows = context.windows_options.is_some();
+        self.labels_of_other_systems("spec.securityContext.", context.se_linux_options.as_ref(), windows);
+        let path = "spec.securityContext.seLinuxChangePolicy";
+        match context.se_linux_change_policy.as_deref() {
+            None => {}
+            Some("Recursive" | "MountOption") => {
+                self.warn(path, "P47", "is not heeded: there is no SELinux here");
+            }
+            Some(_) => self.refuse(path, "P47", "must be Recursive or MountOption"),
+        }
         match context.supplemental_groups_policy.as_deref() {
             None | Some("Merge") => {}
             Some(policy) => {

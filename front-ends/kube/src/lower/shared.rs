@@ -115,7 +115,13 @@ impl Lowering<'_> {
                 self.refuse("spec.dnsPolicy", "P42", "must be ClusterFirst, ClusterFirstWithHostNet, Default or None");
             }
         }
-        let is_set = |config: &&PodDNSConfig| **config != PodDNSConfig::default();
+        // Empty lists ask for nothing: a request with them would replace the host's settings by none.
+        let is_set = |config: &&PodDNSConfig| {
+            let PodDNSConfig { nameservers, searches, options } = config;
+            let lists =
+                [nameservers.as_ref().map(Vec::len), searches.as_ref().map(Vec::len), options.as_ref().map(Vec::len)];
+            lists.into_iter().flatten().any(|length| length > 0)
+        };
         let Some(config) = self.spec.dns_config.as_ref().filter(is_set) else {
             if policy == Some("None") {
                 self.refuse("spec.dnsConfig", "P42", "is missing: dnsPolicy None needs its nameservers");
@@ -124,6 +130,15 @@ impl Lowering<'_> {
         };
         let servers = config.nameservers.clone().unwrap_or_default();
         let searches = config.searches.clone().unwrap_or_default();
+        for (index, _) in config
+            .options
+            .iter()
+            .flatten()
+            .enumerate()
+            .filter(|(_, one)| one.name.as_ref().is_none_or(String::is_empty))
+        {
+            self.refuse(&format!("spec.dnsConfig.options[{index}].name"), "P42", "is missing");
+        }
         if policy == Some("None") && servers.is_empty() {
             self.refuse("spec.dnsConfig.nameservers", "P42", "is empty: dnsPolicy None needs one");
         }

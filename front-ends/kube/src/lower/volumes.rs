@@ -159,9 +159,13 @@ impl Lowering<'_> {
             return self.host_path(&format!("{at}.hostPath"), &source.path, source.type_.as_deref());
         }
         if let Some(source) = &volume.image {
-            if source.pull_policy.is_some() {
-                let message = "is not heeded: the image is fetched if it is missing";
-                self.warn(&format!("{at}.image.pullPolicy"), "P59", message);
+            let policy_at = format!("{at}.image.pullPolicy");
+            match source.pull_policy.as_deref() {
+                None | Some("") => {}
+                Some("Always" | "IfNotPresent" | "Never") => {
+                    self.warn(&policy_at, "P59", "is not heeded: the image is fetched if it is missing");
+                }
+                Some(_) => self.refuse(&policy_at, "P59", "must be Always, IfNotPresent or Never"),
             }
             let reference = source.reference.clone().unwrap_or_default();
             if !docker::is_image(&reference) {

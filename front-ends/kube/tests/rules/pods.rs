@@ -4,9 +4,12 @@ use executor_client::v1::restart_policy::Mode;
 use executor_client::v1::{Network, UserNamespace, check};
 use executor_kube::options::PodNetwork;
 use executor_kube::plan::{Hook, Role};
+use executor_kube::report::Strictness;
+use k8s_openapi::api::core::v1::{PodSecurityContext, SecurityContext};
 
 use crate::common::{
-    MAP, cni, file, member, options, plan, plan_with, pod, refused, refused_with, refuses, request, run, warnings,
+    MAP, cni, file, judged, member, options, plan, plan_with, pod, refused, refused_with, refuses, request, run,
+    warnings,
 };
 
 #[test]
@@ -223,6 +226,8 @@ fn p42_dns() {
         (vec!["1.1.1.1".into()], vec!["a.b".into()], vec!["ndots:2".into(), "edns0".into()])
     );
     assert_eq!((create("dnsConfig: {}").dns, warnings(&pod("", "dnsConfig: {}")).len()), (None, 0));
+    let empty = "dnsConfig: {nameservers: [], searches: [], options: []}";
+    assert_eq!((create(empty).dns, warnings(&pod("", empty)).len()), (None, 0));
     refuses(&pod("", "dnsPolicy: None"), "P42 spec.dnsConfig");
     refuses(&pod("", "dnsPolicy: None\ndnsConfig: {}"), "P42 spec.dnsConfig");
     refuses(&pod("", "dnsPolicy: None\ndnsConfig: {nameservers: [a]}"), "P42");
@@ -388,6 +393,153 @@ fn p47_sysctls() {
     refuses(&on_host, "P47 spec.securityContext.sysctls[0].name: is of the network");
 }
 
+/// What becomes of a field that asks for security.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outcome {
+    /// The requests differ from those without the field.
+    Applied,
+    /// The requests are the same because the field asks for what holds anyway.
+    Holds,
+    Warned,
+    Refused,
+}
+
+/// Outcome of lines of a pod; a warning or a violation is at `at`.
+fn outcome(text: &str, at: &str) -> Outcome {
+    let made = |text: &str| {
+        let (plan, warnings) = plan_with(text, &options());
+        let pod = plan.pods[0].clone();
+        let non_root: Vec<bool> = pod.members.iter().map(|member| member.non_root).collect();
+        ((pod.digest, non_root), warnings)
+    };
+    match judged(text, Strictness::Strict, &options()) {
+        Err(list) => {
+            assert!(list.len() == 1 && list[0].path.starts_with(at), "{at}: {list:?}");
+            Outcome::Refused
+        }
+        Ok(_) => {
+            let ((found, warnings), (bare, _)) = (made(text), made(&pod("", "")));
+            match &warnings[..] {
+                [] if found == bare => Outcome::Holds,
+                [] => Outcome::Applied,
+                [warning] => {
+                    assert!(found == bare && warning.path.starts_with(at), "{at}: {warning}");
+                    Outcome::Warned
+                }
+                _ => panic!("{at}: {warnings:?}"),
+            }
+        }
+    }
+}
+
+/// No field that asks for security is dropped without a word.
+#[test]
+fn p44_p48_security_fields_have_outcomes() {
+    use Outcome::{Applied, Holds, Refused, Warned};
+    // In the contexts of the container and of the pod.
+    let both = [
+        ("appArmorProfile", "{type: Localhost, localhostProfile: mine}", Applied),
+        ("appArmorProfile", "{type: RuntimeDefault}", Refused),
+        ("appArmorProfile", "{type: Unconfined}", Holds),
+        ("runAsGroup", "7", Refused),
+        ("runAsGroup", "7, runAsUser: 1", Applied),
+        ("runAsNonRoot", "true", Applied),
+        ("runAsNonRoot", "false", Holds),
+        ("runAsUser", "7", Applied),
+        ("runAsUser", "-1", Refused),
+        ("runAsUser", "0, runAsNonRoot: true", Refused),
+        ("seLinuxOptions", "{level: a}", Refused),
+        ("seccompProfile", "{type: Unconfined}", Refused),
+        ("seccompProfile", "{type: Localhost, localhostProfile: a}", Refused),
+        ("seccompProfile", "{type: RuntimeDefault}", Holds),
+        ("windowsOptions", "{hostProcess: true}", Refused),
+    ];
+    let container = [
+        ("allowPrivilegeEscalation", "false", Holds),
+        ("allowPrivilegeEscalation", "true", Warned),
+        ("capabilities", "{add: [NET_ADMIN]}", Applied),
+        ("capabilities", "{drop: [ALL]}", Applied),
+        ("privileged", "true", Applied),
+        ("procMount", "Unmasked", Refused),
+        ("procMount", "Default", Holds),
+        ("readOnlyRootFilesystem", "true", Applied),
+    ];
+    let whole = [
+        ("fsGroup", "7", Applied),
+        ("fsGroup", "-1", Refused),
+        // Volumes are made anew: both policies come to the same.
+        ("fsGroupChangePolicy", "OnRootMismatch", Holds),
+        ("fsGroupChangePolicy", "Never", Refused),
+        ("seLinuxChangePolicy", "MountOption", Warned),
+        ("seLinuxChangePolicy", "Recursive", Warned),
+        ("seLinuxChangePolicy", "Never", Refused),
+        ("supplementalGroups", "[7]", Applied),
+        ("supplementalGroups", "[1, -1]", Refused),
+        ("supplementalGroupsPolicy", "Strict", Refused),
+        ("supplementalGroupsPolicy", "Merge", Holds),
+        ("sysctls", "[{name: net.ipv4.tcp_syncookies, value: '1'}]", Applied),
+    ];
+    let spec = [
+        ("automountServiceAccountToken", "true", Warned),
+        ("automountServiceAccountToken", "false", Holds),
+        ("hostIPC", "true", Refused),
+        ("hostNetwork", "true", Applied),
+        ("hostPID", "true", Refused),
+        ("hostUsers", "true", Applied),
+        ("hostUsers", "false", Holds),
+        ("imagePullSecrets", "[{name: none}]", Warned),
+        ("os", "{name: windows}", Refused),
+        ("runtimeClassName", "gvisor", Refused),
+        ("serviceAccount", "robot", Warned),
+        ("serviceAccountName", "robot", Warned),
+        ("serviceAccountName", "default", Holds),
+        ("shareProcessNamespace", "true", Applied),
+    ];
+    let context = |field: &str, value: &str| format!("securityContext: {{{field}: {value}}}");
+    for (field, value, expected) in both.iter().chain(&container) {
+        let found = outcome(&pod(&context(field, value), ""), &format!("spec.containers[0].securityContext.{field}"));
+        assert_eq!(found, *expected, "container: {field}: {value}");
+    }
+    for (field, value, expected) in both.iter().chain(&whole) {
+        let found = outcome(&pod("", &context(field, value)), &format!("spec.securityContext.{field}"));
+        assert_eq!(found, *expected, "pod: {field}: {value}");
+    }
+    for (field, value, expected) in spec {
+        let found = outcome(&pod("", &format!("{field}: {value}")), &format!("spec.{field}"));
+        assert_eq!(found, expected, "{field}: {value}");
+    }
+    // The tables are whole: a field that a later version of Kubernetes adds does not compile here.
+    let SecurityContext {
+        allow_privilege_escalation: _,
+        app_armor_profile: _,
+        capabilities: _,
+        privileged: _,
+        proc_mount: _,
+        read_only_root_filesystem: _,
+        run_as_group: _,
+        run_as_non_root: _,
+        run_as_user: _,
+        se_linux_options: _,
+        seccomp_profile: _,
+        windows_options: _,
+    } = SecurityContext::default();
+    let PodSecurityContext {
+        app_armor_profile: _,
+        fs_group: _,
+        fs_group_change_policy: _,
+        run_as_group: _,
+        run_as_non_root: _,
+        run_as_user: _,
+        se_linux_change_policy: _,
+        se_linux_options: _,
+        seccomp_profile: _,
+        supplemental_groups: _,
+        supplemental_groups_policy: _,
+        sysctls: _,
+        windows_options: _,
+    } = PodSecurityContext::default();
+}
+
 #[test]
 fn p48_the_host() {
     let create = |spec: &str| plan(&pod("", spec)).pods[0].create.clone();
@@ -447,5 +599,8 @@ fn p52_what_is_not_given() {
         ("", "resources: {limits: {cpu: 1}}", "P52 spec.resources"),
     ] {
         refuses(&pod(container, spec), begins);
+    }
+    for nothing in ["{}", "{limits: {}, requests: {}, claims: []}"] {
+        plan(&pod(&format!("resources: {nothing}"), &format!("resources: {nothing}")));
     }
 }

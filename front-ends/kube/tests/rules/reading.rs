@@ -2,7 +2,7 @@
 
 use executor_kube::report::Strictness;
 
-use crate::common::{MAP, SECRET, judged, options, plan, pod, refused, refuses, run, variables};
+use crate::common::{MAP, SECRET, judged, options, plan, pod, refused, refuses, request, run, variables};
 
 #[test]
 fn p1_documents_lists_and_order() {
@@ -256,4 +256,60 @@ fn null_is_no_key() {
         assert!(refused(&text).iter().any(|one| one.contains("key is null")), "{key}");
     }
     plan(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{'null': a}}\n---\n{}", pod("", "")));
+}
+
+/// P1: lists in lists, and lists of one kind, whose items need not name it.
+#[test]
+fn p1_lists_are_flattened() {
+    let inner = "{apiVersion: v1, kind: ConfigMapList, items: [{metadata: {name: c}, data: {A: one}}, {apiVersion: v1, kind: ConfigMap, metadata: {name: d}}]}";
+    let list = |items: &str| format!("apiVersion: v1\nkind: List\nitems:\n{items}");
+    let pod = pod("envFrom: [{configMapRef: {name: c}}]", "");
+    let text = format!("---\n{}---\n{pod}", list(&format!("- {{apiVersion: v1, kind: List, items: [{inner}]}}\n")));
+    let run = run(&plan(&text));
+    assert_eq!(variables(&run.env), [("A".to_owned(), "one".to_owned())]);
+    // Places are those of the item.
+    let told = refused(&text.replace("data: {A: one}", "data: {A: 1}"));
+    assert!(
+        told.iter().any(|one| one.starts_with("P3 items[0].items[0].items[0].data.A") || one.starts_with("P3 data.A")),
+        "{told:?}"
+    );
+    refuses(&list("- {metadata: {name: c}}\n"), "P3 apiVersion: is missing");
+    refuses("apiVersion: v1\nkind: List\nitems: text\n", "P3 items: is text");
+    refuses("apiVersion: v1\nkind: ConfigMapList\nitems: [{kind: ConfigMap, metadata: {name: c}}]\n", "P3 apiVersion");
+    // Without items it is an object of a kind that happens to end in `List`.
+    refuses("apiVersion: example.com/v1\nkind: AllowList\nmetadata: {name: a}\n", "P4 kind: AllowList");
+    let deep = format!("{}{}", "{apiVersion: v1, kind: List, items: [".repeat(40), "]}".repeat(40));
+    plan(&format!("{deep}\n---\n{pod}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\n"));
+}
+
+/// P3: null is what Go makes of it.
+#[test]
+fn p3_null_is_empty_text_or_zero() {
+    let text = pod("resources: {limits: {memory: , cpu: 1}, requests: {cpu: null}}\nargs: [null, a]", "")
+        .replace("{app: web}", "{app: null}");
+    let plan = plan(&text);
+    assert_eq!(plan.pods[0].create.labels.iter().find(|(key, _)| *key == "app").unwrap().1, "");
+    let request = request(&plan);
+    assert_eq!(
+        (request.limits.unwrap().memory_bytes, request.action.unwrap().run.unwrap().args),
+        (0, vec![String::new(), "a".into()])
+    );
+    for value in ["''", "true", "[1]", "{}", "x"] {
+        let told = refused(&pod(&format!("resources: {{limits: {{memory: {value}}}}}\nimagee: x"), ""));
+        assert_eq!(told.len(), 2, "{value}: {told:?}");
+        assert!(told.iter().any(|one| one.contains("is not a quantity such as 500m")), "{value}: {told:?}");
+    }
+    let told = refused(&pod("livenessProbe: {httpGet: {port: [1]}}", ""));
+    assert!(told.iter().any(|one| one.contains("port: is not a whole number or text")), "{told:?}");
+}
+
+/// P1: the same texts as in bundles are read, because there is one reader.
+#[test]
+fn p1_indentation_as_programs_in_go_write_it() {
+    let map = |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n{data}---\n");
+    let pod = pod("envFrom: [{configMapRef: {name: c}}]", "");
+    for data in ["  A: \"one\n  two\"\n", "  A: 'one\ntwo'\n", "  {\n\tA:\t'one two'\n\t}\n"] {
+        let run = run(&plan(&(map(data) + &pod)));
+        assert_eq!(variables(&run.env), [("A".to_owned(), "one two".to_owned())], "{data:?}");
+    }
 }

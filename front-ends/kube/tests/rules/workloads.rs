@@ -215,3 +215,272 @@ fn p64_the_same_files_are_the_same_plan() {
     assert_eq!(plan(&text).pods[0].digest, plan(&text).pods[0].digest);
     assert_ne!(plan(&text).pods[0].digest, plan(&text.replace("i:1", "i:2")).pods[0].digest);
 }
+
+/// P24 to P63: every enumeration and every rule of one of several fields, in each object that is read. The first of each pair is accepted.
+#[test]
+fn p63_enumerations_are_those_of_kubernetes() {
+    let mut failed = Vec::new();
+    let mut check = |good: &str, bad: &str, at: &str| {
+        if let Err(list) = judged(good, Strictness::Strict, &options()) {
+            failed.push(format!("refused: {list:?}\n{good}"));
+        }
+        match judged(bad, Strictness::Strict, &options()) {
+            Ok(_) => failed.push(format!("accepted: {at}\n{bad}")),
+            Err(list) if list.len() != 1 || list[0].path != at => failed.push(format!("{at}: {list:?}\n{bad}")),
+            Err(_) => {}
+        }
+    };
+    for (good, bad, at) in [
+        ("restartPolicy: Never", "restartPolicy: never", "restartPolicy"),
+        ("dnsPolicy: Default", "dnsPolicy: Cluster", "dnsPolicy"),
+        ("dnsConfig: {options: [{name: a}]}", "dnsConfig: {options: [{value: a}]}", "dnsConfig.options[0].name"),
+        ("preemptionPolicy: Never", "preemptionPolicy: Sometimes", "preemptionPolicy"),
+        ("os: {name: linux}", "os: {name: plan9}", "os"),
+        ("nodeSelector: {a: b}", "nodeSelector: {a: 'b c'}", "nodeSelector['a']"),
+        ("nodeName: a", "nodeName: A", "nodeName"),
+        ("priorityClassName: a", "priorityClassName: a_b", "priorityClassName"),
+        ("serviceAccountName: a", "serviceAccountName: A", "serviceAccountName"),
+        ("subdomain: a", "subdomain: a.b", "subdomain"),
+        (
+            "readinessGates: [{conditionType: a}]",
+            "readinessGates: [{conditionType: 'a b'}]",
+            "readinessGates[0].conditionType",
+        ),
+        ("tolerations: [{operator: Exists}]", "tolerations: [{operator: Has}]", "tolerations[0].operator"),
+        ("tolerations: [{key: a, value: b}]", "tolerations: [{value: b}]", "tolerations[0].operator"),
+        (
+            "tolerations: [{key: a, operator: Exists}]",
+            "tolerations: [{key: a, operator: Exists, value: b}]",
+            "tolerations[0].value",
+        ),
+        (
+            "tolerations: [{key: a, operator: Lt, value: '5'}]",
+            "tolerations: [{key: a, operator: Lt, value: b}]",
+            "tolerations[0].value",
+        ),
+        (
+            "tolerations: [{key: a, effect: NoSchedule}]",
+            "tolerations: [{key: a, effect: Never}]",
+            "tolerations[0].effect",
+        ),
+        (
+            "tolerations: [{key: a, effect: NoExecute, tolerationSeconds: 1}]",
+            "tolerations: [{key: a, tolerationSeconds: 1}]",
+            "tolerations[0].effect",
+        ),
+        ("tolerations: [{key: a/b}]", "tolerations: [{key: 'a b'}]", "tolerations[0].key"),
+        (
+            "volumes: [{name: v, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]",
+            "volumes: [{name: v, emptyDir: {medium: Disk}}]",
+            "volumes[0].emptyDir.medium",
+        ),
+        (
+            "volumes: [{name: v, emptyDir: {}}]",
+            "volumes: [{name: v, emptyDir: {}, secret: {secretName: s}}]",
+            "volumes[0]",
+        ),
+        (
+            "volumes: [{name: v, hostPath: {path: /srv/data, type: Directory}}]",
+            "volumes: [{name: v, hostPath: {path: /srv/data, type: Folder}}]",
+            "volumes[0].hostPath.type",
+        ),
+        (
+            "volumes: [{name: v, image: {reference: 'i:1', pullPolicy: Never}}]",
+            "volumes: [{name: v, image: {reference: 'i:1', pullPolicy: Seldom}}]",
+            "volumes[0].image.pullPolicy",
+        ),
+    ] {
+        check(&pod("", good), &pod("", bad), &format!("spec.{at}"));
+    }
+    let spread = |text: &str| pod("", &format!("topologySpreadConstraints: [{{maxSkew: 1, topologyKey: a, {text}}}]"));
+    for (good, bad, at) in [
+        ("whenUnsatisfiable: DoNotSchedule", "whenUnsatisfiable: Wait", ".whenUnsatisfiable"),
+        (
+            "whenUnsatisfiable: ScheduleAnyway, nodeTaintsPolicy: Honor",
+            "whenUnsatisfiable: ScheduleAnyway, nodeTaintsPolicy: Maybe",
+            ".nodeTaintsPolicy",
+        ),
+        (
+            "whenUnsatisfiable: ScheduleAnyway, nodeAffinityPolicy: Ignore",
+            "whenUnsatisfiable: ScheduleAnyway, nodeAffinityPolicy: Maybe",
+            ".nodeAffinityPolicy",
+        ),
+        (
+            "whenUnsatisfiable: DoNotSchedule, minDomains: 1",
+            "whenUnsatisfiable: ScheduleAnyway, minDomains: 1",
+            ".minDomains",
+        ),
+        (
+            "whenUnsatisfiable: DoNotSchedule, labelSelector: {matchExpressions: [{key: a, operator: Exists}]}",
+            "whenUnsatisfiable: DoNotSchedule, labelSelector: {matchExpressions: [{key: a, operator: Gt}]}",
+            ".labelSelector.matchExpressions[0]",
+        ),
+    ] {
+        check(&spread(good), &spread(bad), &format!("spec.topologySpreadConstraints[0]{at}"));
+    }
+    let node = |text: &str| {
+        pod(
+            "",
+            &format!(
+                "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: [{text}]}}}}}}"
+            ),
+        )
+    };
+    let terms = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+    for (good, bad, at) in [
+        (
+            "{matchExpressions: [{key: a, operator: Gt, values: ['1']}]}",
+            "{matchExpressions: [{key: a, operator: Gt}]}",
+            "[0].matchExpressions[0]",
+        ),
+        (
+            "{matchExpressions: [{key: a, operator: In, values: [b]}]}",
+            "{matchExpressions: [{key: a, operator: Of, values: [b]}]}",
+            "[0].matchExpressions[0]",
+        ),
+        (
+            "{matchFields: [{key: metadata.name, operator: In, values: [b]}]}",
+            "{matchFields: [{key: metadata.uid, operator: In, values: [b]}]}",
+            "[0].matchFields[0]",
+        ),
+        ("{}", "", ""),
+    ] {
+        check(&node(good), &node(bad), &format!("{terms}{at}"));
+    }
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let preferred = |weight: i32, key: &str| {
+            pod(
+                "",
+                &format!(
+                    "affinity: {{{kind}: {{preferredDuringSchedulingIgnoredDuringExecution: [{{weight: {weight}, podAffinityTerm: {{topologyKey: {key}}}}}]}}}}"
+                ),
+            )
+        };
+        let at = format!("spec.affinity.{kind}.preferredDuringSchedulingIgnoredDuringExecution[0]");
+        check(&preferred(100, "a"), &preferred(101, "a"), &format!("{at}.weight"));
+        check(&preferred(1, "a"), &preferred(1, "''"), &format!("{at}.podAffinityTerm.topologyKey"));
+    }
+    for (good, bad, at) in [
+        ("imagePullPolicy: Never", "imagePullPolicy: Seldom", "imagePullPolicy"),
+        ("terminationMessagePolicy: File", "terminationMessagePolicy: Both", "terminationMessagePolicy"),
+        (
+            "ports: [{containerPort: 1, protocol: SCTP}]",
+            "ports: [{containerPort: 1, protocol: tcp}]",
+            "ports[0].protocol",
+        ),
+        (
+            "livenessProbe: {httpGet: {port: 1, scheme: HTTP}}",
+            "livenessProbe: {httpGet: {port: 1, scheme: FTP}}",
+            "livenessProbe.httpGet.scheme",
+        ),
+        (
+            "livenessProbe: {tcpSocket: {port: 1}}",
+            "livenessProbe: {tcpSocket: {port: 1}, exec: {command: [a]}}",
+            "livenessProbe",
+        ),
+        (
+            "lifecycle: {preStop: {sleep: {seconds: 1}}}",
+            "lifecycle: {preStop: {sleep: {seconds: 1}, exec: {command: [a]}}}",
+            "lifecycle.preStop",
+        ),
+        ("lifecycle: {stopSignal: SIGUSR1}", "lifecycle: {stopSignal: SIGBYE}", "lifecycle.stopSignal"),
+        (
+            "env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
+            "env: [{name: A, value: a, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
+            "env[0]",
+        ),
+        ("securityContext: {procMount: Default}", "securityContext: {procMount: Some}", "securityContext.procMount"),
+        (
+            "securityContext: {seccompProfile: {type: RuntimeDefault}}",
+            "securityContext: {seccompProfile: {type: Default}}",
+            "securityContext.seccompProfile",
+        ),
+        (
+            "securityContext: {appArmorProfile: {type: Unconfined}}",
+            "securityContext: {appArmorProfile: {type: None}}",
+            "securityContext.appArmorProfile",
+        ),
+    ] {
+        check(&pod(good, ""), &pod(bad, ""), &format!("spec.containers[0].{at}"));
+    }
+    let mount =
+        |text: &str| pod(&format!("volumeMounts: [{{name: v, mountPath: /v, {text}}}]"), "volumes: [{name: v}]");
+    for (good, bad, at) in [
+        ("mountPropagation: None", "mountPropagation: Shared", "mountPropagation"),
+        (
+            "readOnly: true, recursiveReadOnly: IfPossible",
+            "readOnly: true, recursiveReadOnly: Maybe",
+            "recursiveReadOnly",
+        ),
+        ("subPath: a", "subPath: a, subPathExpr: b", "subPathExpr"),
+    ] {
+        check(&mount(good), &mount(bad), &format!("spec.containers[0].volumeMounts[0].{at}"));
+    }
+    for (kind, good, bad, at) in [
+        ("Deployment", "strategy: {type: Recreate}", "strategy: {type: Replace}", "strategy.type"),
+        (
+            "Deployment",
+            "strategy: {type: RollingUpdate, rollingUpdate: {}}",
+            "strategy: {type: Recreate, rollingUpdate: {}}",
+            "strategy.rollingUpdate",
+        ),
+        (
+            "Deployment",
+            "strategy: {rollingUpdate: {maxUnavailable: 100%}}",
+            "strategy: {rollingUpdate: {maxUnavailable: 101%}}",
+            "strategy.rollingUpdate.maxUnavailable",
+        ),
+        ("StatefulSet", "podManagementPolicy: Parallel", "podManagementPolicy: Serial", "podManagementPolicy"),
+        (
+            "StatefulSet",
+            "updateStrategy: {type: OnDelete}",
+            "updateStrategy: {type: OnDelete, rollingUpdate: {}}",
+            "updateStrategy.rollingUpdate",
+        ),
+        (
+            "StatefulSet",
+            "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}",
+            "updateStrategy: {rollingUpdate: {maxUnavailable: 0}}",
+            "updateStrategy.rollingUpdate.maxUnavailable",
+        ),
+        (
+            "StatefulSet",
+            "persistentVolumeClaimRetentionPolicy: {whenScaled: Delete}",
+            "persistentVolumeClaimRetentionPolicy: {whenScaled: Keep}",
+            "persistentVolumeClaimRetentionPolicy.whenScaled",
+        ),
+        ("DaemonSet", "updateStrategy: {type: OnDelete}", "updateStrategy: {type: Recreate}", "updateStrategy.type"),
+        (
+            "DaemonSet",
+            "updateStrategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}",
+            "updateStrategy: {rollingUpdate: {maxSurge: 1}}",
+            "updateStrategy.rollingUpdate.maxSurge",
+        ),
+        (
+            "DaemonSet",
+            "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}",
+            "updateStrategy: {rollingUpdate: {maxUnavailable: 0}}",
+            "updateStrategy.rollingUpdate",
+        ),
+    ] {
+        let with = |spec: &str| of_kind(kind, &format!("{spec}, {SELECTOR}"), "");
+        check(&with(good), &with(bad), &format!("spec.{at}"));
+    }
+    for (good, bad, at) in [
+        ("completionMode: NonIndexed", "completionMode: Some", "completionMode"),
+        ("podReplacementPolicy: Failed", "podReplacementPolicy: Never", "podReplacementPolicy"),
+        (
+            "manualSelector: true, selector: {matchLabels: {app: web}}",
+            "selector: {matchLabels: {app: web}}",
+            "selector",
+        ),
+        ("manualSelector: false", "manualSelector: true", "selector"),
+    ] {
+        let with = |spec: &str| of_kind("Job", spec, "restartPolicy: Never, ");
+        check(&with(good), &with(bad), &format!("spec.{at}"));
+    }
+    let cron = |spec: &str| of_kind("CronJob", &format!("schedule: '@daily', {spec}"), "restartPolicy: Never, ");
+    check(&cron("concurrencyPolicy: Replace"), &cron("concurrencyPolicy: Stop"), "spec.concurrencyPolicy");
+    check(&cron("timeZone: Etc/UTC"), &cron("timeZone: Local"), "spec.timeZone");
+    assert!(failed.is_empty(), "{} of the pairs:\n{}", failed.len(), failed.join("\n"));
+}
