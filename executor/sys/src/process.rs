@@ -187,6 +187,20 @@ pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// Returns the pid of the process of a descriptor.
+///
+/// # Errors
+/// Returns `NotFound` if the process has ended, and `InvalidInput` if it is no descriptor of a process.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse::<i32>().ok());
+    match pid {
+        Some(pid) if pid > 0 => Ok(pid),
+        Some(_) => Err(io::ErrorKind::NotFound.into()),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "not the descriptor of a process")),
+    }
+}
+
 /// Sends a signal to the process of a descriptor. One that has ended is no error.
 ///
 /// # Errors
