@@ -550,7 +550,33 @@ pub fn die_with(parent: u32) -> io::Result<()> {
 /// # Errors
 /// /proc is not there.
 pub fn be_expendable() -> io::Result<()> {
-    std::fs::write("/proc/self/oom_score_adj", "1000")
+    set_oom_score_adj(std::process::id(), 1000)
+}
+
+/// Returns the out-of-memory score adjustment of a process, from -1000 for one that is never killed to 1000.
+///
+/// # Errors
+/// The process has ended.
+pub fn oom_score_adj(pid: u32) -> io::Result<i32> {
+    let text = crate::kernel_file::read_to_string(format!("/proc/{pid}/oom_score_adj"))?;
+    text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Sets it. A score below the lowest one that a privileged process set takes CAP_SYS_RESOURCE.
+///
+/// # Errors
+/// The process has ended; no privilege.
+pub fn set_oom_score_adj(pid: u32, score: i32) -> io::Result<()> {
+    std::fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string())
+}
+
+/// Gives up a protection from the OOM killer that this process inherited: what it executes is not the executor's own.
+///
+/// # Errors
+/// /proc is not there.
+pub fn forgo_oom_protection() -> io::Result<()> {
+    let own = std::process::id();
+    if oom_score_adj(own)? < 0 { set_oom_score_adj(own, 0) } else { Ok(()) }
 }
 
 /// No core file, no ptrace by others, /proc/self owned by root.

@@ -41,6 +41,7 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     let mut needles = Needles::new().unwrap();
     add_key(&mut needles, "the CA's key", &fs::read_to_string(ca.path("ca.key")).unwrap());
     let holders = wait::until("one process signs", || Some(signers(&daemon)).filter(|all| all.len() == 1));
+    assert_eq!(executor_sys::process::oom_score_adj(holders[0].cast_unsigned()).unwrap(), 1000);
     let held = search(&needles, holders.iter().copied());
     assert!(held.to_string().contains("Montgomery"), "the control: its holder has it: {held}");
     let report = everywhere(&daemon, &needles, &holders);
