@@ -223,6 +223,9 @@ pub struct Welcome {
     /// `v1`, `hybrid` or `v2`.
     #[prost(string, tag = "4")]
     pub cgroups: String,
+    /// Process id of the launcher.
+    #[prost(uint32, tag = "5")]
+    pub pid: u32,
 }
 
 /// Done.

@@ -80,6 +80,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
             return 1;
         }
     };
+    host.show_role(&["exec", order.id.as_str()]);
     let begun = begin(host, filter, &order, lifeline);
     let Order { id, session, payload, .. } = order;
     if let Err(error) = payload.wipe() {

@@ -11,7 +11,7 @@ use executor_core::plan::Principal;
 use executor_core::users;
 use executor_core::validate::Policy;
 use executor_secrets::volume;
-use executor_sys::{identity, process};
+use executor_sys::{identity, process, title};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::mount::MountAttrFlags;
 use sha2::{Digest, Sha256};
@@ -97,6 +97,14 @@ impl Host {
             shells_ready: config.shells.ready as usize,
             run_dir,
         })
+    }
+
+    /// Shows in the command line what the calling process is, and the run directory, by which [`crate::orphans`] finds it.
+    pub(crate) fn show_role(&self, role: &[&str]) {
+        let role = role.iter().map(|word| word.as_bytes());
+        let run_dir = [&b"--run-dir"[..], self.run_dir.as_os_str().as_encoded_bytes()];
+        let line: Vec<&[u8]> = std::iter::once(&b"executor-launcher"[..]).chain(role).chain(run_dir).collect();
+        title::set_arguments(&line);
     }
 
     /// Returns the directory of running containers.

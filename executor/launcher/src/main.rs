@@ -104,7 +104,7 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
         return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());
     }
     rustix::thread::set_name(memfd_exec::STARTING).map_err(io::Error::from)?; // the kernel took the memory file's name
-    executor_sys::title::locate()?;
+    memfd_exec::show_arguments()?;
     process::forbid_dumps()?;
     process::become_subreaper()?;
     nix::unistd::setgroups(&[]).map_err(io::Error::from)?; // a container's processes keep what nobody takes away

@@ -157,6 +157,7 @@ fn live_through(
     (mut shell, signals): (Option<shell::Shell>, SignalEvents),
 ) -> i32 {
     let begun = now();
+    host.show_role(&["shim", launch.id.as_str()]);
     let pace = Pace::new(launch.pulse, host.watchdog);
     pace.begin(PREPARE + network::longest(host));
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);

@@ -60,6 +60,8 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         shells,
         health: Some(health(node)),
         quarantined,
+        pid: std::process::id(),
+        launcher_pid: session.as_ref().map_or(0, |session| session.pid()),
         features: FEATURES.iter().map(ToString::to_string).collect(),
         secret_providers: node.providers.statuses().into_iter().map(convert::secret_provider).collect(),
     }

@@ -110,6 +110,7 @@ impl Starter {
             }
             Fork::Child => {
                 drop(socket);
+                host.show_role(&["steps", record.plan.id.as_str()]);
                 let served = settle(host, parent, &theirs, init.as_fd()).and_then(|signals| {
                     let target = Target::of(record.clone(), prepared.clone(), init)?;
                     Service { host, filter, target, socket: &theirs, running: BTreeMap::new() }.run(&signals)
