@@ -96,6 +96,8 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     if let Some(dir) = &args.generate_completions {
         return Ok(generate_completions(dir)?);
     }
+    // Pending until the signals are events, also in the copy: this process and what it forks do not end by SIGHUP.
+    process::hold_hangup()?;
     let config = cli::config(args).map_err(|error| Failed::usage(log::chain(&error)))?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failed::usage("must be started as root: it makes namespaces, mounts and cgroups"));

@@ -473,6 +473,16 @@ pub fn survive_hangup() -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps SIGHUP waiting, also in a program that this process executes, for [`SignalEvents`].
+///
+/// # Errors
+/// None in practice.
+pub fn hold_hangup() -> io::Result<()> {
+    let mut hangup = SigSet::empty();
+    hangup.add(Signal::SIGHUP);
+    Ok(hangup.thread_block()?)
+}
+
 /// Keeps every signal waiting, for [`serve_as_init`].
 ///
 /// # Errors

@@ -57,6 +57,9 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     let limits = fs::read_to_string(format!("/proc/{holder}/limits")).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+    kill(holder, 1);
+    daemon.api.started(with_identity(sleeper("after-hangup"), None));
+    assert_eq!(signers(&daemon), [holder], "SIGHUP does not end it");
     // Its end is not executord's: the next container has another one.
     kill(holder, 6);
     wait::until("it has ended", || (!signers(&daemon).contains(&holder)).then_some(()));
