@@ -98,7 +98,7 @@ fn shim_killed_by_oom_loses_one_container() {
     daemon.api.started(with_secret("on"));
     // The shim forks a helper for each update.
     kill_by_memory(daemon.record("lost").shim.pid, || {
-        drop(daemon.api.update(update("lost", &[("a", b"another-secret")])))
+        drop(daemon.api.update(update("lost", &[("a", b"another-secret")])));
     });
     let container = daemon.api.wait("lost").unwrap();
     let ending = ending(&container);

@@ -95,7 +95,7 @@ fn scores_are_set_for_every_process() {
     let container = daemon.api.started(scored(1000, sleeper("exec")));
     assert_eq!(executed(&daemon.api, script("exec", SCORE)).unwrap().text(), "1000\n");
     let score = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
-    assert_eq!((score(pid(&container)), score(daemon.record("exec").shim.pid)), ("1000\n".into(), own.clone()));
+    assert_eq!((score(pid(&container)), score(daemon.record("exec").shim.pid)), ("1000\n".into(), own));
     assert_eq!(container.spec.unwrap().oom_score_adj, Some(1000));
 }
 
