@@ -27,7 +27,7 @@ use executor_sys::process::{self, Ended, Fork, SignalEvents};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
 use serde::{Deserialize, Serialize};
 
-use super::supervise::SIGNALS;
+use super::SIGNALS;
 use crate::cgroup::part_of;
 use crate::exec::{Entrant, GO, Target, made_pid};
 use crate::host::Host;
