@@ -11,7 +11,7 @@ use std::process::Command;
 use executor_proto::v1::{Limits, Network, RunRequest, Tmpfs, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
-use integration::host::status;
+use integration::host::{self, status};
 use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 
@@ -298,6 +298,36 @@ fn workdir_that_cannot_be_is_reported() {
         let ended = daemon.api.run_to_end(request);
         let failure = integration::api::ending(&ended).failure.clone().unwrap();
         assert!(failure.message.starts_with(words), "{failure:?}");
+    }
+}
+
+/// `ps` tells the launcher, warm pool entries and shims apart; an entry that becomes a shim shows its container.
+#[test]
+fn command_lines_name_role_and_container() {
+    let rootfs = Rootfs::busybox();
+    for ready in [0, 1] {
+        let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
+        let run_dir = daemon.setup().run_dir();
+        let ps = |pid: i32| {
+            let output = Command::new("ps").args(["-ww", "-o", "args=", "-p", &pid.to_string()]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+        };
+        daemon.api.wait_until_shells_are_ready();
+        let launcher = daemon.launcher().unwrap();
+        assert!(!ps(launcher).contains("  ") && ps(launcher).contains(" --state-dir "), "{:?}", ps(launcher));
+        let children = host::processes().into_iter().filter(|pid| host::parent(*pid) == Some(launcher));
+        let entries: Vec<String> = children.map(ps).collect();
+        let warm = format!("executor-launcher warm --run-dir {}", run_dir.display());
+        assert_eq!(entries, vec![warm; ready]);
+        let container = daemon.api.started(sleeper("titled").rootfs(&rootfs.reference()));
+        let shim = daemon.record("titled").shim.pid;
+        assert_eq!(ps(shim), format!("executor-launcher shim titled --run-dir {}", run_dir.display()));
+        assert_eq!(container.shim_pid, shim.cast_unsigned());
+        let info = daemon.api.info();
+        assert_eq!((info.pid, info.launcher_pid), (daemon.pid().cast_unsigned(), launcher.cast_unsigned()));
+        assert_eq!(daemon.api.info().shells.unwrap().used, ready as u64, "the container was a warm entry");
+        daemon.api.stop("titled", Some(0)).unwrap();
+        assert_eq!(daemon.api.wait("titled").unwrap().shim_pid, 0);
     }
 }
 

@@ -72,6 +72,14 @@ fn the_limit_on_core_files_is_the_one_that_is_heeded() {
     }
 }
 
+/// Containers have 0 and workers 1000. A shim takes its container along, executord takes nothing along.
+#[test]
+fn oom_killer_takes_containers_before_daemons() {
+    let score = |unit: &str| settings(unit, "OOMScoreAdjust")[0].parse::<i32>().unwrap();
+    let (launcher, daemon) = (score("executor-launcher.service"), score("executord.service"));
+    assert!(-1000 < launcher && launcher < daemon && daemon < 0, "{launcher}, {daemon}");
+}
+
 #[test]
 fn no_restart_reaches_the_containers() {
     for relation in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts", "StopWhenUnneeded"] {

@@ -3,14 +3,21 @@
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
 use std::io::{Cursor, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
 
+use executor_core::protocol::{LimitWorker, Reason, ShimCall};
 use executor_proto::v1::{
-    Action, Container, DownloadAction, RunAction, RunRequest, SerialAction, Step, TimeoutAction, UploadAction, step,
+    Action, Container, DownloadAction, Limits, RunAction, RunRequest, SerialAction, Step, TimeoutAction, UploadAction,
+    step,
 };
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Report, Search};
+use executor_sys::process;
+use executor_sys::seqpacket::Seqpacket;
 use integration::api::{ending, exit};
 use integration::daemon::{Daemon, Setup, has_ended, kill};
+use integration::launcher::Shim;
 use integration::request::RequestBuilder as _;
 use integration::residue::wait_until_settled;
 use integration::web::{WebAnswer, WebServer};
@@ -284,6 +291,100 @@ fn workers_run_with_limits() {
     assert!(nice >= 10, "{stat}");
 }
 
+/// Cgroups of the workers of containers.
+fn worker_cgroups(daemon: &Daemon) -> Vec<PathBuf> {
+    let mut all = footprint::all_cgroups(&daemon.setup().run_dir());
+    all.retain(|dir| dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".workers-")));
+    all.into_iter().collect()
+}
+
+/// Starts a container with 50 millicores that downloads from a server that never ends, and returns the worker.
+fn start_limited(daemon: &Daemon, server: &WebServer, id: &str) -> i32 {
+    let request = tree(id, vec![of(download(server.url("/never"), "/tmp/file")), sh("true")]);
+    let limits = Limits { cpu_millis: 50, cpu_weight: 200, ..request.limits.unwrap_or_default() };
+    let asked = server.requests().len();
+    daemon.api.started(RunRequest { limits: Some(limits), ..request });
+    wait::until("the server is asked", || (server.requests().len() > asked).then_some(()));
+    workers(daemon)[0]
+}
+
+fn never_or_content() -> WebServer {
+    WebServer::start(|_, request| match &*request.target {
+        "/never" => WebAnswer::Never,
+        _ => WebAnswer::ok(b"content"),
+    })
+}
+
+/// A worker is in a cgroup with the processor limits of its container and no other limit, which the container does not see.
+#[test]
+fn worker_has_processor_limits_of_container() {
+    let (daemon, server) = (daemon(), never_or_content());
+    let worker = start_limited(&daemon, &server, "limited");
+    let groups = worker_cgroups(&daemon);
+    let [group] = &*groups else { panic!("one group: {groups:?}") };
+    let read = |dir: &Path, name: &str| std::fs::read_to_string(dir.join(name)).ok();
+    assert_eq!(read(group, "cgroup.procs"), Some(format!("{worker}\n")));
+    let limits = |dir: &Path| ["cpu.cfs_quota_us", "cpu.max", "cpu.shares", "cpu.weight"].map(|name| read(dir, name));
+    let own = group.with_file_name(daemon.record("limited").cgroup.file_name().unwrap());
+    assert_eq!(limits(group), limits(&own));
+    assert!(limits(group).iter().flatten().any(|value| value.starts_with("5000")), "{:?}", limits(group));
+    for unlimited in ["memory.max", "memory.limit_in_bytes"].iter().filter_map(|name| read(group, name)) {
+        assert_eq!(unlimited, "max\n", "RLIMIT_AS bounds its memory");
+    }
+    let seen = cli::run(&daemon.socket(), &["exec", "limited", "--", "ls", "-AR", "/sys/fs/cgroup"]);
+    assert!(seen.stdout.contains("cgroup.procs") && !seen.stdout.contains(".workers"), "{seen:?}");
+}
+
+/// A compromised executord cannot have the shim move another user's process, or something else than a process.
+#[test]
+fn shim_moves_only_processes_of_daemon() {
+    let (daemon, server) = (daemon(), never_or_content());
+    let worker = start_limited(&daemon, &server, "guarded");
+    let socket = daemon.setup().run_dir().join("containers/guarded/shim.sock");
+    let shim = Shim(Seqpacket::connect(&socket).unwrap());
+    let own = process::pidfd(std::process::id() as i32).unwrap();
+    let (pipe, _end) = std::io::pipe().unwrap();
+    let other = process::pidfd(worker).unwrap();
+    let ask = |transfer, fds: &[BorrowedFd<'_>]| {
+        shim.ask_with(ShimCall::LimitWorker(LimitWorker { transfer }), fds);
+        shim.answer().map_err(|refused| refused.reason())
+    };
+    assert_eq!(ask(0, &[own.as_fd()]), Err(Reason::Denied));
+    assert_eq!(ask(0, &[]), Err(Reason::Invalid));
+    assert_eq!(ask(0, &[own.as_fd(), other.as_fd()]), Err(Reason::Invalid));
+    assert_eq!(ask(7, &[other.as_fd()]), Err(Reason::NotFound));
+    assert!(ask(0, &[pipe.as_fd()]).is_err());
+    assert_eq!(ask(0, &[other.as_fd()]), Ok(()), "the control");
+    let members = std::fs::read_to_string(worker_cgroups(&daemon)[0].join("cgroup.procs")).unwrap();
+    assert_eq!(members, format!("{worker}\n"));
+}
+
+/// The cgroup of the workers goes with the transfer, or with its container, however that ends.
+#[test]
+fn worker_cgroup_is_removed() {
+    let (daemon, server) = (daemon(), never_or_content());
+    let gone = |how: &str| wait::until(how, || worker_cgroups(&daemon).is_empty().then_some(()));
+    let before = daemon.footprint();
+    start_limited(&daemon, &server, "lost");
+    assert_eq!(worker_cgroups(&daemon).len(), 1, "the control");
+    kill(daemon.record("lost").shim.pid, 9);
+    daemon.api.wait("lost").unwrap();
+    gone("its shim was killed");
+    start_limited(&daemon, &server, "stopped");
+    assert_eq!(worker_cgroups(&daemon).len(), 1, "the control");
+    daemon.api.stop("stopped", Some(0)).unwrap();
+    daemon.api.wait("stopped").unwrap();
+    gone("the container was stopped");
+    let actions = vec![of(download(server.url("/content"), "/tmp/file")), sh("echo up; exec sleep 1000")];
+    daemon.api.up(tree("goes-on", actions));
+    gone("the transfer has ended");
+    daemon.api.delete("goes-on", true).unwrap();
+    for id in ["lost", "stopped"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+    daemon.wait_until_back_at(&before);
+}
+
 /// executord is killed while it waits for the server: the next one begins the download again.
 #[test]
 fn a_download_outlives_executord() {
@@ -327,10 +428,11 @@ fn timeouts_and_stops_end_the_transfer() {
     let container = daemon.api.wait("stop").unwrap();
     assert_eq!(first(&container).state(), step::State::Cancelled, "{container:#?}");
     wait::until("the worker has ended", || workers(&daemon).is_empty().then_some(()));
-    // A worker that is killed is a failure with a reason.
+    // A worker that is killed at its job is a failure with a reason.
+    let asked = server.requests().len();
     daemon.api.started(tree("killed", vec![never(), sh("echo never")]));
-    let worker = wait::until("a worker runs", || workers(&daemon).first().copied());
-    kill(worker, 9);
+    wait::until("the server is asked", || (server.requests().len() > asked).then_some(()));
+    kill(workers(&daemon)[0], 9);
     let container = daemon.api.wait("killed").unwrap();
     let message = &ending(&container).failure.as_ref().unwrap().message;
     assert!(message.contains("the worker ended without a report (signal: 9"), "{message}");

@@ -277,8 +277,12 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     let mut text = style.paint(Role::Heading, &format!("executord {}\n", plain(&info.version)));
     let mut table = Table::bare(2);
     table.pair("socket", socket);
-    let launcher = if info.launcher_connected { ("connected", Role::Good) } else { ("NOT connected", Role::Bad) };
-    table.row([("launcher".into(), Role::Faint), (launcher.0.into(), launcher.1)]);
+    let pid = |pid: u32| if pid == 0 { String::new() } else { format!(", pid {pid}") };
+    let launcher = match info.launcher_connected {
+        true => (format!("connected{}", pid(info.launcher_pid)), Role::Good),
+        false => ("NOT connected".to_owned(), Role::Bad),
+    };
+    table.row([("launcher".into(), Role::Faint), launcher]);
     if let Some(health) = &info.health {
         let role = if health.healthy { Role::Good } else { Role::Bad };
         table.row([("health".into(), Role::Faint), (health_line(health), role)]);
@@ -288,7 +292,7 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
         }
     }
     table.pair("started", format!("{} ({} ago)", time(info.started_at.as_ref()), age(info.started_at.as_ref(), now)));
-    table.pair("serves as", format!("uid {}", info.uid));
+    table.pair("serves as", format!("uid {}{}", info.uid, pid(info.pid)));
     table.pair("kernel", info.kernel.clone());
     table.pair("cgroups", info.cgroups.clone());
     table.pair("secret files on", mount_kind(info.secret_mount_kind));

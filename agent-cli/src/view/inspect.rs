@@ -147,6 +147,9 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
             if outputs.directory.is_empty() { outputs.files.join(", ") } else { format!("{}/", outputs.directory) };
         table.pair("outputs", format!("{of} (at most {})", bytes(outputs.bytes_max)));
     }
+    if container.shim_pid != 0 {
+        table.pair("shim", format!("pid {}", container.shim_pid));
+    }
     for process in container.processes.iter().filter(|process| process.pid != 0) {
         table.pair(&format!("process {}", process.id), format!("pid {}", process.pid));
     }

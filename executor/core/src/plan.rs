@@ -113,6 +113,22 @@ pub struct Limits {
     pub memory_reservation_bytes: u64,
 }
 
+impl Limits {
+    /// Returns the limits on processor time, and no other.
+    pub fn of_processors(&self) -> Self {
+        Self {
+            memory_bytes: 0,
+            pids: 0,
+            nofile: 0,
+            disk_bytes: 0,
+            io_weight: 0,
+            swap_bytes: None,
+            memory_reservation_bytes: 0,
+            ..*self
+        }
+    }
+}
+
 /// A user or group as the request names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

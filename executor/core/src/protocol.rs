@@ -223,6 +223,9 @@ pub struct Welcome {
     /// `v1`, `hybrid` or `v2`.
     #[prost(string, tag = "4")]
     pub cgroups: String,
+    /// Process id of the launcher.
+    #[prost(uint32, tag = "5")]
+    pub pid: u32,
 }
 
 /// Done.
@@ -265,7 +268,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 100, 101, 130")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 100, 101, 102, 130")]
     pub call: Option<ShimCall>,
 }
 
@@ -309,6 +312,9 @@ pub enum ShimCall {
     /// The end of a transfer that executord has carried out.
     #[prost(message, tag = "101")]
     EndTransfer(EndTransfer),
+    /// Limit the processor time of a worker of a transfer. The worker's pidfd accompanies it.
+    #[prost(message, tag = "102")]
+    LimitWorker(LimitWorker),
     /// The counters of the container. They are in the answer.
     #[prost(message, tag = "130")]
     ReadUsage(ReadUsage),
@@ -337,6 +343,15 @@ pub struct EndTransfer {
     /// Start of its step, in nanoseconds since the epoch, because the step may have begun again.
     #[prost(uint64, tag = "4")]
     pub began: u64,
+}
+
+/// Moves a worker of a transfer into the cgroup of the container's workers, which has the container's processor limits. Answered
+/// before the worker gets its job.
+#[derive(Clone, PartialEq, Message)]
+pub struct LimitWorker {
+    /// Index of the transfer in the plan.
+    #[prost(uint32, tag = "1")]
+    pub transfer: u32,
 }
 
 /// Asks for the counters.

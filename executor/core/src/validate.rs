@@ -47,7 +47,7 @@ use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, Out
 pub use connectivity::{check_network_namespaces, validate_egress};
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
-pub use host_options::{ULIMITS, check_apparmor_profiles, check_host_devices, check_ulimits_max};
+pub use host_options::{ULIMITS, check_apparmor_profiles, check_host_devices, check_ulimit_max};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use pods::{check_member, check_pod_volume_name};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};

@@ -25,7 +25,7 @@ use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, Bytes, LauncherSettings, ShellSettings, Unusable};
 use executor_core::validate::{
     CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
-    check_network_namespaces, check_ulimits_max, validate,
+    check_network_namespaces, check_ulimit_max, validate,
 };
 use serde::Deserialize;
 
@@ -309,16 +309,31 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let mut faults = Faults::default();
     let images = faults.record(file.images.policy(&check, args.ephemeral && args.config.is_none()));
     file.policy.images = images.unwrap_or_default();
-    faults.record(check.policy(&file.policy));
-    faults.record(check.launcher(&file.launcher, &file.shells));
+    check.policy(&file.policy, &mut faults);
+    faults.record(check.usable(file.launcher.check()));
+    faults.record(check.usable(file.shells.check()));
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
     faults.record(check.absolute("run_dir", &run_dir));
     faults.record(check.absolute("state_dir", &state_dir));
-    faults.record(check.volumes(&file.volumes, &run_dir, &state_dir));
-    faults.record(check.host_paths(&file.policy.host_paths, &run_dir, &state_dir));
+    let own = [&*run_dir, &*state_dir];
+    check.entries(
+        "volumes",
+        &file.volumes,
+        |volume| volume.name.clone(),
+        |volumes| check_host_volumes(volumes, &own),
+        &mut faults,
+    );
+    check.entries(
+        "policy.host_paths",
+        &file.policy.host_paths,
+        |path| path.display().to_string(),
+        |paths| check_host_paths(paths, &own),
+        &mut faults,
+    );
     file.policy.volumes = file.volumes;
-    faults.record(check.host_options(&file.devices, &file.apparmor.profiles, &file.policy));
+    check.entries("devices", &file.devices, |device| device.name.clone(), check_host_devices, &mut faults);
+    check.entries("apparmor.profiles", &file.apparmor.profiles, String::clone, check_apparmor_profiles, &mut faults);
     (file.policy.devices, file.policy.apparmor_profiles) = (file.devices, file.apparmor.profiles);
     let tcp = faults.record(file.listen.tcp.resolve(file.callers, &check));
     let listen = faults.record(check.socket(args.listen.as_ref().or(file.listen.unix.as_ref()), &run_dir));
@@ -411,8 +426,31 @@ impl Check {
         }
     }
 
-    fn absolute(&self, key: &'static str, path: &Path) -> Result<(), ConfigError> {
+    fn absolute(&self, key: impl Into<Cow<'static, str>>, path: &Path) -> Result<(), ConfigError> {
         if path.is_absolute() { Ok(()) } else { Err(self.fault(key, &path.display(), "must be an absolute path")) }
+    }
+
+    /// Checks a list entry by entry, so that each fault has the line of its entry, and then as a whole.
+    fn entries<T>(
+        &self,
+        key: &'static str,
+        list: &[T],
+        shown: impl Fn(&T) -> String,
+        check: impl Fn(&[T]) -> Result<(), String>,
+        faults: &mut Faults,
+    ) {
+        let before = faults.0.len();
+        for (index, entry) in list.iter().enumerate() {
+            if let Err(why) = check(std::slice::from_ref(entry)) {
+                faults.add(self.fault(format!("{key}[{index}]"), &shown(entry), &why));
+            }
+        }
+        if faults.0.len() == before
+            && let Err(why) = check(list)
+        {
+            let all: Vec<String> = list.iter().map(shown).collect();
+            faults.add(self.fault(key, &all.join(", "), &why));
+        }
     }
 
     /// Returns the path of the socket for local clients.
@@ -435,79 +473,59 @@ impl Check {
         if value > 0 { Ok(()) } else { Err(self.fault(key, &value, "must be at least 1")) }
     }
 
-    fn volumes(&self, volumes: &[HostVolume], run_dir: &Path, state_dir: &Path) -> Result<(), ConfigError> {
-        let names: Vec<&str> = volumes.iter().map(|volume| &*volume.name).collect();
-        check_host_volumes(volumes, &[run_dir, state_dir]).map_err(|why| self.fault("volumes", &names.join(", "), &why))
-    }
-
-    fn host_paths(&self, paths: &[PathBuf], run_dir: &Path, state_dir: &Path) -> Result<(), ConfigError> {
-        let list: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        check_host_paths(paths, &[run_dir, state_dir])
-            .map_err(|why| self.fault("policy.host_paths", &list.join(", "), &why))
-    }
-
-    /// Checks devices, AppArmor profiles and the policy on attributes of processes.
-    fn host_options(&self, devices: &[HostDevice], profiles: &[String], policy: &Policy) -> Result<(), ConfigError> {
-        let names: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
-        check_host_devices(devices).map_err(|why| self.fault("devices", &names.join(", "), &why))?;
-        check_apparmor_profiles(profiles)
-            .map_err(|why| self.fault("apparmor.profiles", &format!("{profiles:?}"), &why))?;
-        let maximums = format!("{:?}", policy.ulimits_max);
-        check_ulimits_max(policy).map_err(|why| self.fault("policy.ulimits_max", &maximums, &why))?;
-        let (score, most) = (policy.oom_score_adj_min, OOM_SCORE_MAX);
-        if !(-most..=most).contains(&score) {
-            return Err(self.fault("policy.oom_score_adj_min", &score, &format!("must be -{most} to {most}")));
-        }
-        if policy.swap_bytes_max < -1 {
-            let why = "must be 0 or more, or -1 for no maximum";
-            return Err(self.fault("policy.swap_bytes_max", &policy.swap_bytes_max, why));
-        }
-        Ok(())
-    }
-
-    fn launcher(&self, settings: &LauncherSettings, shells: &ShellSettings) -> Result<(), ConfigError> {
-        let checked = settings.check().and_then(|()| shells.check());
+    fn usable(&self, checked: Result<(), Unusable>) -> Result<(), ConfigError> {
         checked.map_err(|Unusable { key, value, why }| self.fault(key, &value, &why))
     }
 
-    /// Checks the policy, whose defaults must pass the validation of requests.
-    fn policy(&self, policy: &Policy) -> Result<(), ConfigError> {
-        self.absolute("policy.files_root", &policy.files_root)?;
+    /// Checks the policy, whose defaults must pass the validation of requests, and adds every fault.
+    fn policy(&self, policy: &Policy, faults: &mut Faults) {
+        faults.record(self.absolute("policy.files_root", &policy.files_root));
         if !policy.docker_socket.as_os_str().is_empty() {
-            self.absolute("policy.docker_socket", &policy.docker_socket)?;
+            faults.record(self.absolute("policy.docker_socket", &policy.docker_socket));
         }
-        for dir in &policy.rootfs_dirs {
-            self.absolute("policy.rootfs_dirs", dir)?;
+        faults.record(self.absolute("policy.cni_conf_dir", &policy.cni_conf_dir));
+        for (key, dirs) in [("policy.rootfs_dirs", &policy.rootfs_dirs), ("policy.cni_bin_dirs", &policy.cni_bin_dirs)]
+        {
+            for (index, dir) in dirs.iter().enumerate() {
+                faults.record(self.absolute(format!("{key}[{index}]"), dir));
+            }
         }
-        check_network_namespaces(&policy.network_namespaces).map_err(|why| {
-            let list: Vec<String> = policy.network_namespaces.iter().map(|path| path.display().to_string()).collect();
-            self.fault("policy.network_namespaces", &list.join(", "), &why)
-        })?;
-        self.absolute("policy.cni_conf_dir", &policy.cni_conf_dir)?;
-        for dir in &policy.cni_bin_dirs {
-            self.absolute("policy.cni_bin_dirs", dir)?;
-        }
-        let unknown =
-            policy.capabilities_allowed.iter().find(|name| *name != "ALL" && !CAPABILITIES.contains(&name.as_str()));
-        if let Some(name) = unknown {
-            let why = "must be a capability in the kernel's spelling, such as CAP_KILL, or ALL";
-            return Err(self.fault("policy.capabilities_allowed", name, why));
+        let shown = |path: &PathBuf| path.display().to_string();
+        let namespaces = &policy.network_namespaces;
+        self.entries("policy.network_namespaces", namespaces, shown, check_network_namespaces, faults);
+        for (index, name) in policy.capabilities_allowed.iter().enumerate() {
+            if name != "ALL" && !CAPABILITIES.contains(&name.as_str()) {
+                let why = "must be a capability in the kernel's spelling, such as CAP_KILL, or ALL";
+                faults.add(self.fault(format!("policy.capabilities_allowed[{index}]"), name, why));
+            }
         }
         if let Err(why) = policy.userns_pool() {
-            return Err(self.fault("policy.userns_pool_start", &policy.userns_pool_start, &why));
+            faults.add(self.fault("policy.userns_pool_start", &policy.userns_pool_start, &why));
+        }
+        for (name, most) in &policy.ulimits_max {
+            if let Err(why) = check_ulimit_max(name, *most) {
+                faults.add(self.fault(format!("policy.ulimits_max.{name}"), most, &why));
+            }
+        }
+        let (score, most) = (policy.oom_score_adj_min, OOM_SCORE_MAX);
+        if !(-most..=most).contains(&score) {
+            faults.add(self.fault("policy.oom_score_adj_min", &score, &format!("must be -{most} to {most}")));
+        }
+        if policy.swap_bytes_max < -1 {
+            let why = "must be 0 or more, or -1 for no maximum";
+            faults.add(self.fault("policy.swap_bytes_max", &policy.swap_bytes_max, why));
         }
         let most = LOG_RATE_MAX;
-        let maximums = [
+        for (key, value) in [
             ("policy.log_bytes_per_second_max", policy.log_bytes_per_second_max),
             ("policy.log_lines_per_second_max", policy.log_lines_per_second_max),
-        ];
-        if let Some((key, value)) = maximums.iter().find(|(_, value)| !(-1..=most).contains(value)) {
-            return Err(self.fault(*key, value, &format!("must be 0 to {most}, or -1 for no maximum")));
+        ] {
+            if !(-1..=most).contains(&value) {
+                faults.add(self.fault(key, &value, &format!("must be 0 to {most}, or -1 for no maximum")));
+            }
         }
         let bare = Policy { allow_host_rootfs: true, ..policy.clone() };
-        let Err(violations) = validate(&Draft { id: "a", path: "/a", ..Draft::default() }, &bare) else {
-            return Ok(());
-        };
+        let violations = validate(&Draft { id: "a", path: "/a", ..Draft::default() }, &bare).err().unwrap_or_default();
         let (log_bytes, log_lines) = (policy.default_log_bytes_per_second, policy.default_log_lines_per_second);
         let keys: [(&str, &'static str, &dyn std::fmt::Display); 7] = [
             ("limits.memory_bytes", "policy.default_memory_bytes", &policy.default_memory_bytes),
@@ -520,10 +538,9 @@ impl Check {
         ];
         for violation in violations {
             if let Some((_, key, value)) = keys.iter().find(|(field, ..)| *field == violation.field) {
-                return Err(self.fault(*key, *value, &violation.description));
+                faults.add(self.fault(*key, *value, &violation.description));
             }
         }
-        Ok(())
     }
 }
 

@@ -52,6 +52,9 @@ pub struct Facts {
     /// First id of the range of host ids of the container, or of its pod, as in the record.
     #[serde(default)]
     pub id_range_start: Option<u32>,
+    /// Process id of the shim, as in the record; 0 until there is one.
+    #[serde(default)]
+    pub shim_pid: i32,
     /// Steps of a tree of actions, as in the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRecord>,
@@ -176,6 +179,7 @@ impl Facts {
             files_generation: 0,
             files_updated_at: None,
             id_range_start: None,
+            shim_pid: 0,
             steps: Vec::new(),
             egress_generation: 0,
             health: None,
@@ -204,6 +208,7 @@ impl Facts {
             files_generation: record.files_generation,
             files_updated_at: record.files_updated_at,
             id_range_start: record.pod_range_start.or(record.id_range_start),
+            shim_pid: record.shim.pid,
             steps: record.steps,
             egress_generation: record.egress_generation,
             health: None,
@@ -242,6 +247,7 @@ impl Facts {
         self.files_generation = record.files_generation;
         self.files_updated_at = record.files_updated_at;
         self.id_range_start = record.pod_range_start.or(record.id_range_start);
+        self.shim_pid = record.shim.pid;
         self.steps = record.steps;
         self.egress_generation = record.egress_generation;
         self.begun_at = Some(record.begun_at);

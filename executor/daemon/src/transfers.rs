@@ -16,7 +16,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::limits::URL_MAX;
 use executor_core::plan::{Direction, Plan, PlannedTransfer};
-use executor_core::protocol::{EndTransfer, ReadTransfer, ShimCall};
+use executor_core::protocol::{EndTransfer, LimitWorker, ReadTransfer, Reason, ShimCall};
 use executor_core::record::{StepRecord, StepState};
 use executor_core::time::Timestamp;
 use executor_proto::v1::ExecFailure;
@@ -45,6 +45,7 @@ use crate::facts::Facts;
 use crate::memfiles::Wiped;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use worker::{Idle, Worker};
 
 /// Pauses between attempts.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
@@ -203,6 +204,26 @@ impl Transfer {
         Ok(Wiped(MemFile::from_fd_to_wipe(fd, URL_MAX as u64)?))
     }
 
+    /// Starts a worker, has the shim limit its processor time, and gives it a job.
+    async fn start(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Worker, Missed> {
+        let failed = |error: io::Error| Failure::transient(format!("worker: {}", crate::plain(&error)));
+        let idle = Idle::start().map_err(failed)?;
+        let pidfd = idle.pidfd().map_err(failed)?;
+        let call = ShimCall::LimitWorker(LimitWorker { transfer: self.number() });
+        match self.link.call_with_fds(call, &[pidfd.as_fd()]).await {
+            Ok(_) => Ok(idle.give(job, fds).map_err(failed)?),
+            Err(Some(refused)) if refused.reason() != Reason::NotFound => {
+                Err(Failure::transient(format!("worker: {}", refused.message)).into())
+            }
+            Err(_) => Err(Unheard.into()), // the step has ended
+        }
+    }
+
+    /// Has a worker do a job, and returns its report.
+    async fn work(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Report, Missed> {
+        Ok(self.start(job, fds).await?.report().await?)
+    }
+
     /// Waits for its turn.
     async fn turn(&self) -> Result<Turn, Unheard> {
         self.node.artifacts.turns.wait(&self.id).await.ok_or(Unheard)
@@ -211,7 +232,7 @@ impl Transfer {
     /// Has a worker read the place of the URL.
     async fn place(&self) -> Result<String, Missed> {
         let url = self.url().await?;
-        match worker::run(&Job::Locate, &[url.0.as_fd()]).await? {
+        match self.work(&Job::Locate, &[url.0.as_fd()]).await? {
             Report::Located { place } => Ok(place),
             _ => Err(unexpected().into()),
         }
@@ -247,7 +268,7 @@ impl Transfer {
             // The next one may fetch while this one is unpacked.
             let look =
                 Look { checksum: planned.checksum.clone(), unpacked_bytes_max: self.settings().unpacked_bytes_max };
-            let looked = worker::run(&Job::Look(look), &[entry.file.as_fd()]).await?;
+            let looked = self.work(&Job::Look(look), &[entry.file.as_fd()]).await?;
             let Report::Looked { form, bytes } = looked else { return Err(unexpected().into()) };
             if let Some(held) = &held {
                 cache.keep(held, &entry);
@@ -271,7 +292,7 @@ impl Transfer {
         })?;
         let known = cached.as_ref().map(|entry| entry.validators.clone()).unwrap_or_default();
         let job = Job::Fetch(Fetch { rules: self.settings().rules(), known });
-        match worker::run(&job, &[url.0.as_fd(), fresh.file.as_fd()]).await? {
+        match self.work(&job, &[url.0.as_fd(), fresh.file.as_fd()]).await? {
             Report::Fetched { validators } => {
                 fresh.validators = validators;
                 if key.is_some() {
@@ -306,7 +327,7 @@ impl Transfer {
         let Some(input) = input else { return Err(unexpected().into()) };
         let job =
             Job::Unpack(Unpack { form, name: name.to_owned(), unpacked_bytes_max: self.settings().unpacked_bytes_max });
-        let started = worker::start(&job, &[file.as_fd(), input.fd()])?;
+        let started = self.start(&job, &[file.as_fd(), input.fd()]).await?;
         drop(input); // the worker has the pipe's only end
         let written = started.report().await;
         let done = async {
@@ -356,7 +377,7 @@ impl Transfer {
         let (session, Stdio { stdout, stderr, .. }) = self.enter(planned, &planned.path, copy).await?;
         let failure = copying::failure(stderr);
         let job = Job::Send(Send { rules: self.settings().rules() });
-        let started = worker::start(&job, &[url.0.as_fd(), stdout.fd()])?;
+        let started = self.start(&job, &[url.0.as_fd(), stdout.fd()]).await?;
         drop(stdout); // the worker has the pipe's only end
         let sent = started.report().await;
         let done = || async { copying::succeeded(session.ended().await, failure).await };

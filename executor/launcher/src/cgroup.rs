@@ -10,6 +10,7 @@ mod limits;
 mod tests;
 mod usage;
 mod view;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

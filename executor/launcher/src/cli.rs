@@ -9,7 +9,7 @@ use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, LauncherSettings, ShellSettings, Unusable};
 use executor_core::validate::{
     Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
-    check_network_namespaces, check_ulimits_max,
+    check_network_namespaces, check_ulimit_max,
 };
 use serde::Deserialize;
 
@@ -121,7 +121,8 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     config.policy.devices = std::mem::take(&mut config.devices);
     check_apparmor_profiles(&config.apparmor.profiles).map_err(fault("apparmor.profiles"))?;
     config.policy.apparmor_profiles = std::mem::take(&mut config.apparmor.profiles);
-    check_ulimits_max(&config.policy).map_err(fault("policy.ulimits_max"))?;
+    let ulimits = &config.policy.ulimits_max;
+    ulimits.iter().try_for_each(|(name, most)| check_ulimit_max(name, *most)).map_err(fault("policy.ulimits_max"))?;
     let checked = config.launcher.check().and_then(|()| config.shells.check()).and_then(|()| config.identity.check());
     checked.map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))

@@ -80,6 +80,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
             return 1;
         }
     };
+    host.show_role(&["exec", order.id.as_str()]);
     let begun = begin(host, filter, &order, lifeline);
     let Order { id, session, payload, .. } = order;
     if let Err(error) = payload.wipe() {
@@ -392,9 +393,11 @@ impl Process {
         }
         while !is_readable(&self.pidfd) {
             self.wait(session, signals, kill_at);
-            while let Ok(Some(_)) = signals.next() {
-                // Somebody ends the supervisor: the machine is going down.
-                self.hang_up(&mut kill_at);
+            while let Ok(Some(signal)) = signals.next() {
+                if signal != libc::SIGHUP {
+                    // SIGTERM to the supervisor means host shutdown.
+                    self.hang_up(&mut kill_at);
+                }
             }
             if kill_at.is_none() && self.carry_out(session).is_err() {
                 self.hang_up(&mut kill_at);

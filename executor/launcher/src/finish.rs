@@ -243,6 +243,9 @@ impl Remains {
         if let Err(error) = host.hierarchies.remove(&self.cgroup, PATIENCE) {
             log::line(Level::Error, id, format_args!("{error}"));
         }
+        if let Err(error) = host.hierarchies.remove_workers(&self.cgroup, PATIENCE) {
+            log::line(Level::Error, id, format_args!("{error}"));
+        }
         if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.remove(&self.cgroup, PATIENCE)) {
             log::line(Level::Error, id, format_args!("{error}"));
         }

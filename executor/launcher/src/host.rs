@@ -11,7 +11,7 @@ use executor_core::plan::Principal;
 use executor_core::users;
 use executor_core::validate::Policy;
 use executor_secrets::volume;
-use executor_sys::identity;
+use executor_sys::{identity, process, title};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::mount::MountAttrFlags;
 use sha2::{Digest, Sha256};
@@ -43,6 +43,8 @@ pub(crate) struct Host {
     pub noswap: bool,
     /// Highest RLIMIT_NOFILE that can be set.
     pub nofile_max: u64,
+    /// Out-of-memory score adjustment of the launcher and its shims.
+    pub oom_score_adj: i32,
     /// Bytes of a page.
     pub page: u64,
     /// A log file is rotated at this size.
@@ -83,6 +85,7 @@ impl Host {
             cgroup_parent: Path::new(&config.launcher.cgroup_parent).join(hex::encode(&digest[..4])),
             noswap: volume::noswap_supported()?,
             nofile_max: getrlimit(Resource::RLIMIT_NOFILE)?.1,
+            oom_score_adj: process::oom_score_adj(std::process::id())?,
             page: rustix::param::page_size() as u64,
             log_bytes_max: config.launcher.log_bytes(),
             image_devices: config.launcher.image_devices,
@@ -94,6 +97,14 @@ impl Host {
             shells_ready: config.shells.ready as usize,
             run_dir,
         })
+    }
+
+    /// Shows in the command line what the calling process is, and the run directory, by which [`crate::orphans`] finds it.
+    pub(crate) fn show_role(&self, role: &[&str]) {
+        let role = role.iter().map(|word| word.as_bytes());
+        let run_dir = [&b"--run-dir"[..], self.run_dir.as_os_str().as_encoded_bytes()];
+        let line: Vec<&[u8]> = std::iter::once(&b"executor-launcher"[..]).chain(role).chain(run_dir).collect();
+        title::set_arguments(&line);
     }
 
     /// Returns the directory of running containers.

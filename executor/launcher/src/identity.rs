@@ -99,6 +99,7 @@ fn refused(error: &SignError) -> Refused {
 fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refused> {
     let begin = || -> io::Result<()> {
         process::die_with(parent)?;
+        process::be_expendable()?; // executord asks for another signer
         rustix::thread::set_name(c"executor-signer")?;
         forbid_core_files()?;
         if !keep_out_of_swap(true)? {

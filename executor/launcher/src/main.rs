@@ -96,6 +96,8 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     if let Some(dir) = &args.generate_completions {
         return Ok(generate_completions(dir)?);
     }
+    // Pending until the signals are events, also in the copy: this process and what it forks do not end by SIGHUP.
+    process::hold_hangup()?;
     let config = cli::config(args).map_err(|error| Failed::usage(log::chain(&error)))?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failed::usage("must be started as root: it makes namespaces, mounts and cgroups"));
@@ -104,7 +106,7 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
         return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());
     }
     rustix::thread::set_name(memfd_exec::STARTING).map_err(io::Error::from)?; // the kernel took the memory file's name
-    executor_sys::title::locate()?;
+    memfd_exec::show_arguments()?;
     process::forbid_dumps()?;
     process::become_subreaper()?;
     nix::unistd::setgroups(&[]).map_err(io::Error::from)?; // a container's processes keep what nobody takes away

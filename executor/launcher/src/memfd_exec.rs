@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use executor_sys::hugepages::{self, HUGE_PAGE};
+use executor_sys::title;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
 
@@ -21,6 +22,8 @@ const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STRE
 /// glibc keeps up to seven freed pieces of each length where they lie. After a fork they would hold on to pages all over the heap.
 const ALLOCATOR: &[u8] = b"GLIBC_TUNABLES=glibc.malloc.tcache_count=0";
 const NAME: &str = "executor-launcher";
+/// Bytes of room in the command line of the copy, for the role and the container id of what the launcher forks.
+const TITLE_ROOM: usize = 512;
 /// Longest time for the sealing of the copy. The kernel waits some 0.1 s itself before it refuses.
 const SEALING: Duration = Duration::from_secs(20);
 /// Name of a launcher's thread until the run directory is its own.
@@ -38,6 +41,18 @@ pub(crate) fn is_sealed() -> bool {
         io::Result::Ok(fcntl_get_seals(exe.as_fd())?)
     };
     named && seals().is_ok_and(|seals| seals.contains(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW))
+}
+
+/// Shows the arguments that this process was started with, without the room behind the first one. To be called before anything is forked.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub(crate) fn show_arguments() -> io::Result<()> {
+    let args: Vec<_> = std::env::args_os().collect();
+    let shown: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes().trim_ascii_end()).collect();
+    title::locate()?;
+    title::set_arguments(&shown);
+    Ok(())
 }
 
 /// Starts this program again from a sealed copy, with the same arguments, a scrubbed environment, and no
@@ -77,7 +92,9 @@ fn seal(file: &File, mut go_on: impl FnMut() -> bool) -> rustix::io::Result<()> 
 
 fn become_copy(file: &File) -> io::Result<std::convert::Infallible> {
     let string = |bytes: &[u8]| CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
-    let args = std::env::args_os().map(|arg| string(arg.as_bytes())).collect::<io::Result<Vec<_>>>()?;
+    let room = std::iter::once(vec![b' '; TITLE_ROOM]).chain(std::iter::repeat(Vec::new()));
+    let args = std::env::args_os().zip(room).map(|(arg, room)| string(&[arg.as_bytes(), &room].concat()));
+    let args = args.collect::<io::Result<Vec<_>>>()?;
     let env = KEPT
         .iter()
         .filter_map(|name| std::env::var_os(name).map(|value| [name.as_bytes(), b"=", value.as_bytes()].concat()))

@@ -65,6 +65,7 @@ use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, SignalEvents};
 use executor_sys::pulse::Pulse;
 use executor_sys::seqpacket::Seqpacket;
+use nix::sys::signal::Signal;
 
 use crate::errors::failed;
 use crate::finish::{Outcome, Recorded, Remains, now};
@@ -78,6 +79,8 @@ use pace::Pace;
 
 pub(crate) use shell::{BEGUN as SHELL_BEGUN, Order as ShellOrder, READY as SHELL_READY, run as run_shell};
 
+/// Signals that a shim and its starter of steps take as events.
+const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 /// Name of the process.
 pub(crate) const NAME: &CStr = c"executor-shim";
 /// Time that the making of a container may take beside its network: its init has a minute.
@@ -157,6 +160,7 @@ fn live_through(
     (mut shell, signals): (Option<shell::Shell>, SignalEvents),
 ) -> i32 {
     let begun = now();
+    host.show_role(&["shim", launch.id.as_str()]);
     let pace = Pace::new(launch.pulse, host.watchdog);
     pace.begin(PREPARE + network::longest(host));
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);
@@ -196,7 +200,7 @@ fn settle(name: &CStr) -> std::io::Result<SignalEvents> {
     rustix::thread::set_name(name)?;
     process::become_subreaper()?;
     process::forbid_dumps()?;
-    SignalEvents::take(&supervise::SIGNALS)
+    SignalEvents::take(&SIGNALS)
 }
 
 /// From a container that stands to one that has ended.

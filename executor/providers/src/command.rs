@@ -33,7 +33,9 @@ pub fn work() -> ExitCode {
     let mut words = std::env::args_os().skip(2);
     let parent = words.next().and_then(|pid| pid.to_str()?.parse().ok());
     let (Some(parent), Some(program)) = (parent, words.next()) else { return ExitCode::from(125) };
-    if process::die_with(parent).is_err() || process::forbid_dumps().is_err() {
+    // Before the dumps, which give the file in /proc to root.
+    let settled = process::die_with(parent).and_then(|()| process::forgo_oom_protection());
+    if settled.and_then(|()| process::forbid_dumps()).is_err() {
         return ExitCode::from(125);
     }
     let _not_executed = std::process::Command::new(program).args(words).exec();

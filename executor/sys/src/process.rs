@@ -187,6 +187,20 @@ pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// Returns the pid of the process of a descriptor.
+///
+/// # Errors
+/// Returns `NotFound` if the process has ended, and `InvalidInput` if it is no descriptor of a process.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse::<i32>().ok());
+    match pid {
+        Some(pid) if pid > 0 => Ok(pid),
+        Some(_) => Err(io::ErrorKind::NotFound.into()),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "not the descriptor of a process")),
+    }
+}
+
 /// Sends a signal to the process of a descriptor. One that has ended is no error.
 ///
 /// # Errors
@@ -459,6 +473,16 @@ pub fn survive_hangup() -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps SIGHUP waiting, also in a program that this process executes, for [`SignalEvents`].
+///
+/// # Errors
+/// None in practice.
+pub fn hold_hangup() -> io::Result<()> {
+    let mut hangup = SigSet::empty();
+    hangup.add(Signal::SIGHUP);
+    Ok(hangup.thread_block()?)
+}
+
 /// Keeps every signal waiting, for [`serve_as_init`].
 ///
 /// # Errors
@@ -536,7 +560,33 @@ pub fn die_with(parent: u32) -> io::Result<()> {
 /// # Errors
 /// /proc is not there.
 pub fn be_expendable() -> io::Result<()> {
-    std::fs::write("/proc/self/oom_score_adj", "1000")
+    set_oom_score_adj(std::process::id(), 1000)
+}
+
+/// Returns the out-of-memory score adjustment of a process, from -1000 for one that is never killed to 1000.
+///
+/// # Errors
+/// The process has ended.
+pub fn oom_score_adj(pid: u32) -> io::Result<i32> {
+    let text = crate::kernel_file::read_to_string(format!("/proc/{pid}/oom_score_adj"))?;
+    text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Sets it. A score below the lowest one that a privileged process set takes CAP_SYS_RESOURCE.
+///
+/// # Errors
+/// The process has ended; no privilege.
+pub fn set_oom_score_adj(pid: u32, score: i32) -> io::Result<()> {
+    std::fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string())
+}
+
+/// Gives up a protection from the OOM killer that this process inherited: what it executes is not the executor's own.
+///
+/// # Errors
+/// /proc is not there.
+pub fn forgo_oom_protection() -> io::Result<()> {
+    let own = std::process::id();
+    if oom_score_adj(own)? < 0 { set_oom_score_adj(own, 0) } else { Ok(()) }
 }
 
 /// No core file, no ptrace by others, /proc/self owned by root.

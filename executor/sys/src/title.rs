@@ -25,20 +25,36 @@ pub fn locate() -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces the command line, as far as the arguments have room. Does nothing if they were not located.
+/// Replaces the command line by one string, as far as the arguments have room. Does nothing if they were not located.
 pub fn set(title: &str) {
-    let Some((start, length)) = ARGUMENTS.get().copied().filter(|(start, length)| *start > 0 && *length > 2) else {
-        return;
-    };
-    let shown = &title.as_bytes()[..title.len().min(length - 2)];
+    if let Some((_, length)) = located() {
+        // If the last byte is not NUL, the kernel shows the first string alone.
+        overwrite(&title.as_bytes()[..title.len().min(length - 2)], b' ');
+    }
+}
+
+/// Replaces the arguments of the command line. Does nothing if the arguments were not located or have no room for these.
+pub fn set_arguments(arguments: &[&[u8]]) {
+    let line = arguments.join(&0);
+    if located().is_some_and(|(_, length)| line.len() < length) {
+        overwrite(&line, 0);
+    }
+}
+
+fn located() -> Option<(usize, usize)> {
+    ARGUMENTS.get().copied().filter(|(start, length)| *start > 0 && *length > 2)
+}
+
+/// Writes a line that is shorter than the arguments, and the last byte behind it.
+fn overwrite(line: &[u8], last: u8) {
+    let Some((start, length)) = located().filter(|(_, length)| line.len() < *length) else { return };
     let arguments: *mut u8 = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: The kernel mapped these bytes writable at execve, for the arguments alone, and they stay mapped in this process
     // and its forks. No reference to them lives: the standard library copies arguments on request.
     unsafe {
         std::ptr::write_bytes(arguments, 0, length);
-        std::ptr::copy_nonoverlapping(shown.as_ptr(), arguments, shown.len());
-        // If the last byte is not NUL, the kernel shows the first string alone.
-        arguments.add(length - 1).write(b' ');
+        std::ptr::copy_nonoverlapping(line.as_ptr(), arguments, line.len());
+        arguments.add(length - 1).write(last);
     }
 }
 
@@ -53,6 +69,7 @@ mod tests {
         let output = std::process::Command::new(program).args(["--exact", name, "--ignored", "--nocapture"]).output();
         let output = String::from_utf8(output.unwrap().stdout).unwrap();
         assert!(output.contains("line=[a title\0]"), "{output:?}");
+        assert!(output.contains("arguments=[two\0words]"), "{output:?}");
     }
 
     /// Runs in a process of its own, whose arguments no other test reads.
@@ -62,6 +79,10 @@ mod tests {
         set("before it was located");
         locate().unwrap();
         set("a title");
-        println!("line=[{}]", std::fs::read_to_string("/proc/self/cmdline").unwrap());
+        let line = || std::fs::read_to_string("/proc/self/cmdline").unwrap();
+        println!("line=[{}]", line());
+        set_arguments(&[b"two", b"words"]);
+        set_arguments(&[&[b'x'; 1 << 16]]); // has no room
+        println!("arguments=[{}]", line().trim_end_matches('\0'));
     }
 }

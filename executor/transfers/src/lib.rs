@@ -55,6 +55,7 @@ pub fn work() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
+    process::survive_hangup()?; // as executord, in whose process group it is
     // Before the next line, which gives the file in /proc to root.
     process::be_expendable()?;
     process::forbid_dumps()?;

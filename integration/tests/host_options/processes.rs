@@ -1,6 +1,7 @@
 //! Limits and out-of-memory scores of processes.
 
 use executor_proto::v1::{RunRequest, Ulimit, failure};
+use executor_sys::process;
 use integration::api::{ending, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, sh, sleeper};
@@ -82,8 +83,7 @@ fn hard_limits_are_raised_where_allowed() {
     assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "ulimits[0].hard"));
 }
 
-/// The score is that of every process of the container, and not that of its shim. The control: without one it is the
-/// launcher's.
+/// The score is that of every process of the container, and not that of its shim.
 #[test]
 fn scores_are_set_for_every_process() {
     const SCORE: &str = "cat /proc/self/oom_score_adj";
@@ -95,9 +95,27 @@ fn scores_are_set_for_every_process() {
     let container = daemon.api.started(scored(1000, sleeper("exec")));
     assert_eq!(executed(&daemon.api, script("exec", SCORE)).unwrap().text(), "1000\n");
     let score = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
-    assert_eq!((score(pid(&container)), score(daemon.record("exec").shim.pid)), ("1000\n".into(), own.clone()));
+    assert_eq!((score(pid(&container)), score(daemon.record("exec").shim.pid)), ("1000\n".into(), own));
     assert_eq!(container.spec.unwrap().oom_score_adj, Some(1000));
-    assert_eq!(printed(&daemon, sh(SCORE).id("none")), own, "the control");
+}
+
+/// A container without a score of its own has 0, whatever the launcher and the shims have.
+#[test]
+fn container_score_is_not_launchers() {
+    const SCORE: &str = "cat /proc/self/oom_score_adj";
+    let own = std::process::id();
+    process::set_oom_score_adj(own, 300).unwrap();
+    let daemon = Daemon::start();
+    process::set_oom_score_adj(own, 0).unwrap();
+    let container = daemon.api.started(sleeper("exec"));
+    let score = |pid: i32| process::oom_score_adj(pid.cast_unsigned()).unwrap();
+    let ours = [daemon.launcher().unwrap(), daemon.record("exec").shim.pid, daemon.pid()];
+    assert_eq!(ours.map(score), [300; 3], "the control");
+    assert_eq!(score(pid(&container)), 0);
+    assert_eq!(executed(&daemon.api, script("exec", SCORE)).unwrap().text(), "0\n");
+    assert_eq!(printed(&daemon, sh(SCORE).id("main")), "0\n");
+    assert_eq!(printed(&daemon, step("step", SCORE)), "0\n");
+    assert_eq!(printed(&daemon, RunRequest { init: true, ..sh(SCORE).id("init") }), "0\n");
 }
 
 /// A score below 0 is refused by default, and where the operator allows it, by a launcher that cannot lower it.

@@ -41,6 +41,7 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     let mut needles = Needles::new().unwrap();
     add_key(&mut needles, "the CA's key", &fs::read_to_string(ca.path("ca.key")).unwrap());
     let holders = wait::until("one process signs", || Some(signers(&daemon)).filter(|all| all.len() == 1));
+    assert_eq!(executor_sys::process::oom_score_adj(holders[0].cast_unsigned()).unwrap(), 1000);
     let held = search(&needles, holders.iter().copied());
     assert!(held.to_string().contains("Montgomery"), "the control: its holder has it: {held}");
     let report = everywhere(&daemon, &needles, &holders);
@@ -56,6 +57,9 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     let limits = fs::read_to_string(format!("/proc/{holder}/limits")).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+    kill(holder, 1);
+    daemon.api.started(with_identity(sleeper("after-hangup"), None));
+    assert_eq!(signers(&daemon), [holder], "SIGHUP does not end it");
     // Its end is not executord's: the next container has another one.
     kill(holder, 6);
     wait::until("it has ended", || (!signers(&daemon).contains(&holder)).then_some(()));

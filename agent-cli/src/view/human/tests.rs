@@ -120,6 +120,8 @@ fn info_and_events() {
         containers: [("running".to_owned(), 1)].into(),
         secret_mount_kind: MountKind::TmpfsNoswap.into(),
         launcher_connected: true,
+        launcher_pid: 41,
+        pid: 42,
         started_at: at(0),
         image_policy: Some(v1::ImagePolicy::default()),
         ..InfoResponse::default()
@@ -127,7 +129,8 @@ fn info_and_events() {
     let text = info(&answer, "/run/x.sock", now(), Style::PLAIN);
     for line in [
         "executord 0.1.0\n",
-        "  launcher          connected\n",
+        "  launcher          connected, pid 41\n",
+        "  serves as         uid 0, pid 42\n",
         "  secret files on   tmpfs_noswap\n",
         "  images            every image may run: the configuration sets no policy (images.allow)\n",
         "  containers        1 running\n",

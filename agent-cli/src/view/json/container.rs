@@ -27,6 +27,8 @@ pub(crate) struct Container {
     volume_images: Vec<ImageInUse>,
     spec: Spec,
     files: Vec<SecretFile>,
+    /// Process id of the shim on the host; null once the container is completed.
+    shim_pid: Option<u32>,
     processes: Vec<Process>,
     created_at: Option<String>,
     started_at: Option<String>,
@@ -179,6 +181,7 @@ impl From<&v1::Container> for Container {
             volume_images: container.volume_images.iter().map(ImageInUse::from).collect(),
             spec: Spec::from(&container.spec.clone().unwrap_or_default()),
             files: container.files.iter().map(SecretFile::from).collect(),
+            shim_pid: Some(container.shim_pid).filter(|pid| *pid != 0),
             processes: container.processes.iter().map(Process::from).collect(),
             created_at: time(container.created_at.as_ref()),
             started_at: time(container.started_at.as_ref()),

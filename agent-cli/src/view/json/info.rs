@@ -18,6 +18,9 @@ pub(crate) struct Info {
     cgroups: String,
     secret_mount_kind: String,
     launcher_connected: bool,
+    /// Process ids on the host; that of the launcher is null if none is connected.
+    pid: u32,
+    launcher_pid: Option<u32>,
     started_at: Option<String>,
     uid: u32,
     cursor: u64,
@@ -130,6 +133,8 @@ impl Info {
             cgroups: info.cgroups.clone(),
             secret_mount_kind: mount_kind(info.secret_mount_kind),
             launcher_connected: info.launcher_connected,
+            pid: info.pid,
+            launcher_pid: Some(info.launcher_pid).filter(|pid| *pid != 0),
             started_at: time(info.started_at.as_ref()),
             uid: info.uid,
             cursor: info.cursor,

@@ -264,19 +264,17 @@ pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
     profiles.iter().find_map(fault).map_or(Ok(()), |fault| Err(fault.to_string()))
 }
 
-/// Checks the operator's maximums of limits of processes.
+/// Checks an operator's maximum of a limit of processes.
 ///
 /// # Errors
-/// The first one that cannot be.
-pub fn check_ulimits_max(policy: &Policy) -> Result<(), String> {
-    for (name, most) in &policy.ulimits_max {
-        if name == "core" || !ULIMITS.contains(&&**name) {
-            let others: Vec<&str> = ULIMITS.into_iter().filter(|name| *name != "core").collect();
-            return Err(format!("{:?} is not a limit that can be raised; {} are", shorten(name), others.join(", ")));
-        }
-        if *most < -1 {
-            return Err(format!("{name} is {most}; 0 or more is allowed, or -1 for none"));
-        }
+/// The limit cannot be raised; the value is below -1.
+pub fn check_ulimit_max(name: &str, most: i64) -> Result<(), String> {
+    if name == "core" || !ULIMITS.contains(&name) {
+        let others: Vec<&str> = ULIMITS.into_iter().filter(|name| *name != "core").collect();
+        return Err(format!("{:?} is not a limit that can be raised; {} are", shorten(name), others.join(", ")));
+    }
+    if most < -1 {
+        return Err(format!("{name} is {most}; 0 or more is allowed, or -1 for none"));
     }
     Ok(())
 }

@@ -67,6 +67,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         },
         network_status: network_status(facts),
         id_range_start: facts.id_range_start.unwrap_or(0),
+        shim_pid: if facts.state < State::Completed { u32::try_from(facts.shim_pid).unwrap_or(0) } else { 0 },
         steps: facts.steps.iter().map(|one| step(one, Some(&facts.plan))).collect(),
         volume_images: volumes::images(&facts.plan),
         egress_generation: facts.egress_generation,

@@ -61,6 +61,8 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         shells,
         health: Some(health(node)),
         quarantined,
+        pid: std::process::id(),
+        launcher_pid: session.as_ref().map_or(0, |session| session.pid()),
         features: FEATURES.iter().map(ToString::to_string).collect(),
         disk_usage: disk_usage(node),
         host_paths: node.config.policy.host_paths.iter().map(|path| path.display().to_string()).collect(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::faults::Faults;
 use super::{Check, ConfigError};
 use crate::quarantine::PhaseLimits;
 
@@ -28,15 +29,20 @@ impl Default for QuarantineAfter {
 
 impl QuarantineAfter {
     pub(super) fn resolve(&self, check: &Check) -> Result<PhaseLimits, ConfigError> {
-        let limit = |key, seconds: u64| match (1..=LIMIT_MAX).contains(&seconds) {
-            true => Ok(Duration::from_secs(seconds)),
-            false => Err(check.fault(key, &seconds, &format!("1 to {LIMIT_MAX} is allowed"))),
+        let mut faults = Faults::default();
+        let mut limit = |key, seconds: u64| {
+            if !(1..=LIMIT_MAX).contains(&seconds) {
+                faults.add(check.fault(key, &seconds, &format!("1 to {LIMIT_MAX} is allowed")));
+            }
+            Duration::from_secs(seconds)
         };
-        Ok(PhaseLimits {
-            create: limit("quarantine.create_seconds", self.create_seconds)?,
-            stop: limit("quarantine.stop_seconds", self.stop_seconds)?,
-            wipe: limit("quarantine.wipe_seconds", self.wipe_seconds)?,
-            removal: limit("quarantine.removal_seconds", self.removal_seconds)?,
-        })
+        let limits = PhaseLimits {
+            create: limit("quarantine.create_seconds", self.create_seconds),
+            stop: limit("quarantine.stop_seconds", self.stop_seconds),
+            wipe: limit("quarantine.wipe_seconds", self.wipe_seconds),
+            removal: limit("quarantine.removal_seconds", self.removal_seconds),
+        };
+        ConfigError::all(faults.0)?;
+        Ok(limits)
     }
 }

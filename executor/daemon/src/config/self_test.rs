@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::faults::Faults;
 use super::{Check, ConfigError};
 
 /// Longest time between two tests, in seconds.
@@ -36,14 +37,16 @@ pub struct SelfTestSettings {
 
 impl SelfTest {
     pub(super) fn resolve(&self, check: &Check) -> Result<SelfTestSettings, ConfigError> {
+        let mut faults = Faults::default();
         if self.interval_seconds > INTERVAL_MAX {
             let why = format!("0 to {INTERVAL_MAX} is allowed");
-            return Err(check.fault("self_test.interval_seconds", &self.interval_seconds, &why));
+            faults.add(check.fault("self_test.interval_seconds", &self.interval_seconds, &why));
         }
         if !(1..=TIMEOUT_MAX).contains(&self.timeout_seconds) {
             let why = format!("1 to {TIMEOUT_MAX} is allowed");
-            return Err(check.fault("self_test.timeout_seconds", &self.timeout_seconds, &why));
+            faults.add(check.fault("self_test.timeout_seconds", &self.timeout_seconds, &why));
         }
+        ConfigError::all(faults.0)?;
         Ok(SelfTestSettings {
             interval: Duration::from_secs(self.interval_seconds),
             timeout: Duration::from_secs(self.timeout_seconds),

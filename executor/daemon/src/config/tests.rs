@@ -21,6 +21,51 @@ fn every_fault_is_reported_with_line() {
     let error = load(text, &[]).unwrap_err();
     let lines: Vec<&str> = error.lines().map(|line| line.split(" = ").next().unwrap()).collect();
     assert_eq!(lines, ["FILE:1: run_dir", "FILE:7: listen", "FILE:3: capacity.pids", "FILE:6: metrics.listen"]);
+    let text = "[policy]\nrootfs_dirs = [\n  '/a',\n  'b',\n  'c',\n]\ncni_conf_dir = 'd'\ncapabilities_allowed = [\n  'KILL',\n  \
+                'CHOWN',\n]\nswap_bytes_max = -2\noom_score_adj_min = -1001\nlog_lines_per_second_max = -2\n\
+                default_memory_bytes = 5\ndefault_grace_seconds = 5000\nuserns_pool_start = 1\n\
+                network_namespaces = ['/a', 'x']\n[policy.ulimits_max]\ncore = 1\nnproc = -2\n[quarantine]\n\
+                stop_seconds = 0\nwipe_seconds = 0\n[self_test]\ninterval_seconds = 86401\ntimeout_seconds = 0\n\
+                [transfers]\nattempts = 0\nidle_seconds = 0\ndenied = ['x', '10.0.0.0/8', 'y']\n[launcher]\n\
+                watchdog_seconds = 1\n[shells]\nready = 65\n[[volumes]]\nname = 'v'\npath = 'v'\n[[volumes]]\n\
+                name = 'w'\npath = 'w'\n[[devices]]\nname = 'd'\npath = '/d'\n[[devices]]\nname = 'e'\npath = '/e'\n";
+    let error = load(text, &[]).unwrap_err();
+    let mut lines: Vec<&str> = error.lines().map(|line| line.split(" = ").next().unwrap()).collect();
+    lines.sort_by_key(|line| line.split(':').nth(1).unwrap().parse::<usize>().unwrap());
+    assert_eq!(
+        lines,
+        [
+            "FILE:4: policy.rootfs_dirs[1]",
+            "FILE:5: policy.rootfs_dirs[2]",
+            "FILE:7: policy.cni_conf_dir",
+            "FILE:9: policy.capabilities_allowed[0]",
+            "FILE:10: policy.capabilities_allowed[1]",
+            "FILE:12: policy.swap_bytes_max",
+            "FILE:13: policy.oom_score_adj_min",
+            "FILE:14: policy.log_lines_per_second_max",
+            "FILE:15: policy.default_memory_bytes",
+            "FILE:16: policy.default_grace_seconds",
+            "FILE:17: policy.userns_pool_start",
+            "FILE:18: policy.network_namespaces[0]",
+            "FILE:18: policy.network_namespaces[1]",
+            "FILE:20: policy.ulimits_max.core",
+            "FILE:21: policy.ulimits_max.nproc",
+            "FILE:23: quarantine.stop_seconds",
+            "FILE:24: quarantine.wipe_seconds",
+            "FILE:26: self_test.interval_seconds",
+            "FILE:27: self_test.timeout_seconds",
+            "FILE:29: transfers.attempts",
+            "FILE:30: transfers.idle_seconds",
+            "FILE:31: transfers.denied[0]",
+            "FILE:31: transfers.denied[2]",
+            "FILE:33: launcher.watchdog_seconds",
+            "FILE:35: shells.ready",
+            "FILE:36: volumes[0]",
+            "FILE:39: volumes[1]",
+            "FILE:42: devices[0]",
+            "FILE:45: devices[1]",
+        ]
+    );
     let typo = load("[policy]\n\ndefault_pid = 5\n", &[]).unwrap_err();
     assert!(typo.starts_with("FILE:3: "), "{typo}");
 }
@@ -169,7 +214,7 @@ fn faults_name_file_key_and_value() {
         ("[images]\nproxy = 'https://p'", &["images.proxy = https://p", "http://"]),
         ("[images]\ndocker_config = 'x'", &["FILE", "images.docker_config = x", "absolute"]),
         ("[images]\npatience_seconds = 0", &["FILE", "images.patience_seconds = 0", "1 to 3600"]),
-        ("[policy]\ncapabilities_allowed = ['KILL']", &["policy.capabilities_allowed = KILL", "CAP_KILL"]),
+        ("[policy]\ncapabilities_allowed = ['KILL']", &["policy.capabilities_allowed[0] = KILL", "CAP_KILL"]),
         ("[policy]\nuserns_pool_start = 1000", &["policy.userns_pool_start = 1000", "below 65536"]),
         ("[policy]\ndefault_disk_bytes = 5", &["policy.default_disk_bytes = 5", "1048576 to"]),
         ("[launcher]\nwatchdog_seconds = 1", &["FILE", "launcher.watchdog_seconds = 1", "2 to 3600"]),
@@ -199,8 +244,8 @@ fn volumes_are_listed() {
     let listed: Vec<_> = volumes.iter().map(|one| (&*one.name, one.path.to_str().unwrap(), one.read_only)).collect();
     assert_eq!(listed, [("cache", "/srv/cache", false), ("certs", "/srv/certs", true)]);
     for (text, words) in [
-        ("[[volumes]]\nname = 'a'\npath = 'x'\n", ["volumes = a", "absolute path"]),
-        ("state_dir = '/s'\n[[volumes]]\nname = 'a'\npath = '/s/images'\n", ["volumes = a", "executor's own: /s"]),
+        ("[[volumes]]\nname = 'a'\npath = 'x'\n", ["volumes[0] = a", "absolute path"]),
+        ("state_dir = '/s'\n[[volumes]]\nname = 'a'\npath = '/s/images'\n", ["volumes[0] = a", "executor's own: /s"]),
         ("[[volumes]]\nname = 'a'\npath = '/x'\nreadonly = true\n", ["readonly", "unknown field"]),
     ] {
         let told = load(text, &[]).unwrap_err();

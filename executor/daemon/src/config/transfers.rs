@@ -7,6 +7,7 @@ use executor_core::plan::AddressRange;
 use executor_core::settings::Bytes;
 use serde::Deserialize;
 
+use super::faults::Faults;
 use super::{Check, ConfigError};
 use crate::artifacts::Settings;
 
@@ -62,26 +63,34 @@ impl Default for Transfers {
 
 impl Transfers {
     pub(super) fn resolve(self, check: &Check) -> Result<Settings, ConfigError> {
-        let within = |key: &'static str, value: u64, least: u64, most: u64| match (least..=most).contains(&value) {
-            true => Ok(value),
-            false => Err(check.fault(key, &value, &format!("must be {least} to {most}"))),
+        let mut faults = Faults::default();
+        let mut within = |key: &'static str, value: u64, least: u64, most: u64| {
+            if !(least..=most).contains(&value) {
+                faults.add(check.fault(key, &value, &format!("must be {least} to {most}")));
+            }
+            value
         };
-        check.at_least_one("transfers.bytes_max", self.bytes_max.0)?;
-        check.at_least_one("transfers.unpacked_bytes_max", self.unpacked_bytes_max.0)?;
+        let attempts = within("transfers.attempts", self.attempts, 1, ATTEMPTS_MAX);
+        let redirects = within("transfers.redirects_max", self.redirects_max, 0, REDIRECTS_MAX);
+        let at_once = within("transfers.at_once", self.at_once, 1, AT_ONCE_MAX);
+        let share = within("transfers.at_once_per_container", self.at_once_per_container, 1, AT_ONCE_MAX);
+        let time_max = within("transfers.time_max_seconds", self.time_max_seconds, 1, TIME_MAX);
+        let idle = within("transfers.idle_seconds", self.idle_seconds, 1, IDLE_MAX);
+        faults.record(check.at_least_one("transfers.bytes_max", self.bytes_max.0));
+        faults.record(check.at_least_one("transfers.unpacked_bytes_max", self.unpacked_bytes_max.0));
         if let Some(path) = &self.ca_file {
-            check.absolute("transfers.ca_file", path)?;
+            faults.record(check.absolute("transfers.ca_file", path));
         }
-        let attempts = within("transfers.attempts", self.attempts, 1, ATTEMPTS_MAX)?;
-        let redirects = within("transfers.redirects_max", self.redirects_max, 0, REDIRECTS_MAX)?;
-        let at_once = within("transfers.at_once", self.at_once, 1, AT_ONCE_MAX)?;
-        let share = within("transfers.at_once_per_container", self.at_once_per_container, 1, AT_ONCE_MAX)?;
+        let denied = addresses("transfers.denied", &self.denied, check, &mut faults);
+        let allowed = addresses("transfers.allowed", &self.allowed, check, &mut faults);
+        ConfigError::all(faults.0)?;
         Ok(Settings {
-            denied: addresses("transfers.denied", &self.denied, check)?,
-            allowed: addresses("transfers.allowed", &self.allowed, check)?,
+            denied,
+            allowed,
             bytes_max: self.bytes_max.0,
             unpacked_bytes_max: self.unpacked_bytes_max.0,
-            time_max: Duration::from_secs(within("transfers.time_max_seconds", self.time_max_seconds, 1, TIME_MAX)?),
-            idle: Duration::from_secs(within("transfers.idle_seconds", self.idle_seconds, 1, IDLE_MAX)?),
+            time_max: Duration::from_secs(time_max),
+            idle: Duration::from_secs(idle),
             redirects_max: u32::try_from(redirects).unwrap_or(u32::MAX),
             at_once: usize::try_from(at_once).unwrap_or(usize::MAX),
             at_once_per_container: usize::try_from(share).unwrap_or(usize::MAX),
@@ -92,9 +101,14 @@ impl Transfers {
     }
 }
 
-fn addresses(key: &'static str, texts: &[String], check: &Check) -> Result<Vec<AddressRange>, ConfigError> {
+fn addresses(key: &'static str, texts: &[String], check: &Check, faults: &mut Faults) -> Vec<AddressRange> {
     if texts.len() > ADDRESSES_MAX {
-        return Err(check.fault(key, &texts.len(), &format!("must have at most {ADDRESSES_MAX} entries")));
+        faults.add(check.fault(key, &texts.len(), &format!("must have at most {ADDRESSES_MAX} entries")));
+        return Vec::new();
     }
-    texts.iter().map(|text| text.parse().map_err(|why| check.fault(key, text, &format!("{why}")))).collect()
+    let parse = |(index, text): (usize, &String)| {
+        let range = text.parse().map_err(|why| check.fault(format!("{key}[{index}]"), text, &format!("{why}")));
+        faults.record(range)
+    };
+    texts.iter().enumerate().filter_map(parse).collect()
 }

@@ -60,6 +60,11 @@ impl Session {
         &self.welcome.cgroups
     }
 
+    /// Returns the process id of the launcher; 0 if the launcher is older than that.
+    pub fn pid(&self) -> u32 {
+        self.welcome.pid
+    }
+
     /// Sends a call to the launcher, and waits for its answer.
     ///
     /// # Errors

@@ -152,6 +152,7 @@ fn run(
         Fork::Child => {
             let prepared = || -> io::Result<()> {
                 process::die_with(parent)?;
+                process::forgo_oom_protection()?;
                 host.hierarchies.join_memory(cgroup)?;
                 process::enter_namespaces(host.mounts.as_fd(), true, false)?;
                 nix::unistd::setsid()?;

@@ -195,6 +195,7 @@ impl Server {
             None => TagKey::from_bytes(&hello.tag_key).map_err(|error| internal(&error))?,
         };
         let welcome = Welcome {
+            pid: std::process::id(),
             version: VERSION,
             tag_key: key.as_bytes().to_vec(),
             noswap: self.host.noswap,

@@ -43,6 +43,7 @@ impl Server {
             Fork::Child => {
                 drop(room);
                 self.abandon();
+                self.host.show_role(&["signer"]);
                 process::exit_now(i32::from(identity::run(&self.host.identity, &connection, parent).is_err()))
             }
         };

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
-    Attach, Done, EndTransfer, EndUnhealthy, MakeSocket, PACKET_MAX, Reached, ReadSecrets, ReadTransfer, ReadUsage,
-    Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
+    Attach, Done, EndTransfer, EndUnhealthy, LimitWorker, MakeSocket, PACKET_MAX, Reached, ReadSecrets, ReadTransfer,
+    ReadUsage, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
 };
 use executor_core::usage::Usage;
 use executor_secrets::volume::Volume;
@@ -76,6 +76,17 @@ pub(super) enum Command {
     ReadTransfer(ReadTransfer),
     /// Go on after the end of a transfer.
     EndTransfer(EndTransfer),
+    /// Move a worker of a transfer into the cgroup of the container's workers.
+    LimitWorker(Worker),
+}
+
+/// A worker as a peer names it.
+pub(super) struct Worker {
+    pub(super) asked: LimitWorker,
+    /// Descriptor of its process.
+    pub(super) fds: Vec<OwnedFd>,
+    /// Pid of the peer, which is no worker.
+    pub(super) peer: Option<i32>,
 }
 
 /// What an answer carries.
@@ -280,6 +291,10 @@ impl Control {
             Some(ShimCall::MakeSocket(asked)) => Command::MakeSocket(asked),
             Some(ShimCall::ReadTransfer(asked)) => Command::ReadTransfer(asked),
             Some(ShimCall::EndTransfer(asked)) => Command::EndTransfer(asked),
+            Some(ShimCall::LimitWorker(asked)) => {
+                let peer = getsockopt(&self.connections[connection].socket, sockopt::PeerCredentials);
+                Command::LimitWorker(Worker { asked, fds, peer: peer.ok().map(|peer| peer.pid()) })
+            }
             Some(ShimCall::Signal(signal)) => Command::Signal(signal),
             Some(ShimCall::ReadUsage(asked)) => Command::ReadUsage(asked),
             Some(ShimCall::Share(_)) => {

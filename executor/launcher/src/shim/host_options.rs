@@ -10,11 +10,15 @@ use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::DeviceNode;
 use executor_core::validate::ViolationReason::{NotAllowed, OutOfRange, Unsupported};
 use executor_core::validate::{FieldFault, Unenforceable, Violation};
+use executor_sys::process;
 
 use crate::cpuset::SHOWN;
 use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::{apparmor, devices, ulimits};
+
+/// Out-of-memory score adjustment of a container that asks for none.
+const OOM_SCORE_DEFAULT: i32 = 0;
 
 /// Checks that the host has what the plan asks for, and raises the hard limits of this process that the container's are above.
 /// Gives the devices, and adds to the warnings.
@@ -109,12 +113,19 @@ pub(super) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) 
     if let Some(cpusets) = host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
         cpusets.confine(cgroup, init, options).map_err(|error| failed("cpuset", &error))?;
     }
-    let Some(score) = options.oom_score_adj else { return Ok(()) };
-    std::fs::write(format!("/proc/{init}/oom_score_adj"), score.to_string()).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => {
+    // The launcher's own score may be a protected one, and is inherited.
+    let score = options.oom_score_adj.unwrap_or(OOM_SCORE_DEFAULT);
+    if score == host.oom_score_adj {
+        return Ok(());
+    }
+    match process::set_oom_score_adj(init.cast_unsigned(), score) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            if options.oom_score_adj.is_none() {
+                return Ok(()); // the inherited score is above the default
+            }
             let why = format!("is {score}, below the launcher's own: lowering it takes CAP_SYS_RESOURCE");
-            Refused::of_fields(Reason::Precondition, &[Violation::new("oom_score_adj", Unsupported.because(why))])
+            Err(Refused::of_fields(Reason::Precondition, &[Violation::new("oom_score_adj", Unsupported.because(why))]))
         }
-        _ => failed("oom_score_adj", &error),
-    })
+        set => set.map_err(|error| failed("oom_score_adj", &error)),
+    }
 }

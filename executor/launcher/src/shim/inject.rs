@@ -236,6 +236,8 @@ impl Injection<'_> {
         let sizes = self.plan.given_files().iter().chain(of_steps).map(|file| file.size);
         let write = |values: Option<&[u8]>| {
             with_contents(self.files, sizes, |contents| {
+                // Rather this process than the container's init, if the kernel has to choose.
+                process::be_expendable().map_err(|error| Failed("oom_score_adj".into(), error))?;
                 self.host
                     .hierarchies
                     .join_memory(self.cgroup)

@@ -101,6 +101,7 @@ pub(super) struct Takeon<'a> {
 /// Makes a shell, waits, and runs the container that it is given. Gives the exit status of the process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seqpacket) -> i32 {
     let Order { place, id_range, launcher, pulse } = order;
+    host.show_role(&["warm"]);
     let made = settle(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
         isolate().map_err(|error| failed("mount namespace", &error))?;
         Ok((signals, Shell::make(host, filter, &place, id_range)?))

@@ -25,9 +25,9 @@ use executor_sys::heap;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork, SignalEvents};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
-use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use super::SIGNALS;
 use crate::cgroup::part_of;
 use crate::exec::{Entrant, GO, Target, made_pid};
 use crate::host::Host;
@@ -110,6 +110,7 @@ impl Starter {
             }
             Fork::Child => {
                 drop(socket);
+                host.show_role(&["steps", record.plan.id.as_str()]);
                 let served = settle(host, parent, &theirs, init.as_fd()).and_then(|signals| {
                     let target = Target::of(record.clone(), prepared.clone(), init)?;
                     Service { host, filter, target, socket: &theirs, running: BTreeMap::new() }.run(&signals)
@@ -189,7 +190,7 @@ fn settle(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) ->
     rustix::thread::set_name(c"executor-steps")?;
     process::forbid_dumps()?;
     heap::trim();
-    SignalEvents::take(&[Signal::SIGCHLD])
+    SignalEvents::take(&SIGNALS) // it ends with its shim, not by a signal to all processes
 }
 
 /// The process itself.

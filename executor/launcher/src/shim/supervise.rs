@@ -20,13 +20,6 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::signals::{ends_without_handler, takes_no_notice};
 
-/// Signals that a shim takes as events.
-pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
-    nix::sys::signal::Signal::SIGCHLD,
-    nix::sys::signal::Signal::SIGTERM,
-    nix::sys::signal::Signal::SIGINT,
-    nix::sys::signal::Signal::SIGHUP,
-];
 /// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
@@ -213,6 +206,7 @@ fn carry_out(
         Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
         Command::ReadTransfer(asked) => transfers::url(&asked, ready).map(|file| Some(Carried::Secrets(file))),
         Command::EndTransfer(asked) => transfers::end(host, asked, ready).map(|()| None),
+        Command::LimitWorker(worker) => transfers::limit(host, &worker, ready).map(|()| None),
         Command::EndUnhealthy(asked) => {
             if checks::end(&asked, host, ready)? {
                 let grace = ready.record.plan.grace;

@@ -240,9 +240,7 @@ fn the_lists_of_the_operator() {
     for bad in ["", " a", "a\n", "a\0b", &"a".repeat(APPARMOR_PROFILE_MAX + 1)] {
         assert!(check_apparmor_profiles(&[bad.to_owned()]).is_err(), "{bad:?}");
     }
-    let check = |name: &str, most: i64| {
-        check_ulimits_max(&Policy { ulimits_max: [(name.to_owned(), most)].into(), ..Policy::default() })
-    };
+    let check = |name: &str, most: i64| check_ulimit_max(name, most);
     assert_eq!([check("memlock", -1), check("nproc", 0)], [Ok(()), Ok(())]);
     for (name, most) in [("core", 1), ("nofile", 1), ("x", 1), ("memlock", -2)] {
         assert!(check(name, most).is_err(), "{name}");

@@ -148,6 +148,7 @@ impl Shared {
                         tag_key: key.clone(),
                         noswap: true,
                         cgroups: "v2".into(),
+                        pid: 1,
                     })
                 }
                 LauncherCall::Launch(launch) => {

@@ -79,6 +79,7 @@ enum Entry {
 impl Walk<'_> {
     /// In the helper. Comes back with an error only where it cannot begin.
     pub(super) fn carry_out(&self, namespaces: &Namespaces, socket: &Seqpacket, parent: i32) -> io::Result<()> {
+        process::be_expendable()?;
         if let Some(user) = &namespaces.user {
             process::become_root_of(user.as_fd())?;
         }
