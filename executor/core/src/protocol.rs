@@ -7,6 +7,7 @@
 
 use prost::{Message, Oneof};
 
+use crate::settings::SectionDigests;
 use crate::usage::Usage;
 use crate::violation::{Violation, ViolationReason};
 
@@ -96,6 +97,10 @@ pub struct Hello {
     /// Key of the request tags that the daemon has from an earlier launcher; empty where it has none.
     #[prost(bytes = "vec", tag = "2")]
     pub tag_key: Vec<u8>,
+    /// Digests of the daemon's configuration. They only make the launcher read its own file again. `None` if the daemon is older than
+    /// this field.
+    #[prost(message, optional, tag = "3")]
+    pub configuration: Option<ConfigurationDigests>,
 }
 
 /// Starts a container; descriptors accompany it.
@@ -223,6 +228,20 @@ pub struct Welcome {
     /// `v1`, `hybrid` or `v2`.
     #[prost(string, tag = "4")]
     pub cgroups: String,
+    /// Digests of the launcher's configuration in force. `None` if the launcher is older than this field.
+    #[prost(message, optional, tag = "5")]
+    pub configuration: Option<ConfigurationDigests>,
+    /// Reason for which the launcher did not take over what its file says now; empty if it did.
+    #[prost(string, tag = "6")]
+    pub stale: String,
+}
+
+/// Digests of the parts of a configuration that the daemon and the launcher both read.
+#[derive(Clone, PartialEq, Message)]
+pub struct ConfigurationDigests {
+    /// Digest of each section, by name.
+    #[prost(btree_map = "string, bytes", tag = "1")]
+    pub sections: SectionDigests,
 }
 
 /// Done.

@@ -60,9 +60,10 @@ pub(crate) async fn run(
     }
     drop(request);
     executor_secrets::scrub_stack(); // the hash of the request held a block of it at a time
-    let (handle, created) = outcome?;
+    let explain = |problem| node.launcher.explain(problem);
+    let (handle, created) = outcome.map_err(explain)?;
     let facts = tokio::select! {
-        facts = handle.started() => facts?,
+        facts = handle.started() => facts.map_err(explain)?,
         () = node.until_stopping() => return Err(Problem::stopping()),
     };
     Ok((facts, created))

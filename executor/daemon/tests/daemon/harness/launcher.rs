@@ -148,6 +148,8 @@ impl Shared {
                         tag_key: key.clone(),
                         noswap: true,
                         cgroups: "v2".into(),
+                        configuration: None,
+                        stale: String::new(),
                     })
                 }
                 LauncherCall::Launch(launch) => {
