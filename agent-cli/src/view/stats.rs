@@ -28,11 +28,17 @@ pub(crate) fn table(readings: &[ContainerStats], before: &[ContainerStats], styl
         ];
         let head = [
             (one.id.clone(), Role::Plain),
-            (state(one.state), Role::of_state(State::try_from(one.state).unwrap_or_default())),
+            (state_of(one), Role::of_state(State::try_from(one.state).unwrap_or_default())),
         ];
         table.row(head.into_iter().chain(cells.map(|text| (text, Role::Plain))));
     }
     table.render(style)
+}
+
+/// State of a container, with its health if it has checks: `running (not ready)`.
+fn state_of(one: &ContainerStats) -> String {
+    let health = one.ready.map(|ready| if ready { " (ready)" } else { " (not ready)" });
+    state(one.state) + health.unwrap_or_default()
 }
 
 /// Processor time: `1.250 s`.
@@ -93,7 +99,13 @@ mod tests {
                 network: None,
             };
             let limits = Some(Limits { memory_bytes: 64 << 20, ..Limits::default() });
-            ContainerStats { id: "web".into(), state: State::Running.into(), usage: Some(usage), limits }
+            ContainerStats {
+                id: "web".into(),
+                state: State::Running.into(),
+                usage: Some(usage),
+                limits,
+                ready: Some(seconds > 10),
+            }
         };
         let none = ContainerStats { id: "x".into(), state: State::Created.into(), ..ContainerStats::default() };
         let text = table(&[reading(12, 2_250_000_000), none], &[reading(10, 1_000_000_000)], Style::PLAIN);
@@ -103,10 +115,11 @@ mod tests {
         };
         assert_eq!(
             words(lines[1]),
-            ["web", "running", "62.5 %", "2.250 s", "3 MiB / 64 MiB", "4.6 %", "-", "1 KiB / 0 bytes", "2"]
+            ["web", "running (ready)", "62.5 %", "2.250 s", "3 MiB / 64 MiB", "4.6 %", "-", "1 KiB / 0 bytes", "2"]
         );
         assert_eq!(words(lines[2]), ["x", "created", "-", "-", "-", "-", "-", "-", "-"]);
         let first = table(&[reading(10, 1)], &[], Style::PLAIN);
-        assert_eq!(words(first.lines().nth(1).unwrap())[2], "-", "no share without a reading before");
+        let words = words(first.lines().nth(1).unwrap());
+        assert_eq!(&words[1..3], ["running (not ready)", "-"], "no share without a reading before");
     }
 }

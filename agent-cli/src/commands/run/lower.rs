@@ -16,6 +16,8 @@ use crate::actions;
 use crate::failure::Failure;
 use crate::request::{Request, to_proto};
 use crate::source::{self, Argument, Content, Flag, Source};
+use crate::status::Named;
+use crate::text::plain;
 use crate::units::Ulimit;
 use crate::variables::environment;
 
@@ -37,6 +39,7 @@ pub(super) fn lower(
     if args.image.takes_stdin() && sourced.iter().any(|argument| argument.source == Source::Stdin) {
         return Err(Failure::Usage("standard input is the registry's password already; it can be read once".into()));
     }
+    let named = named(&args);
     let actions = args.action.take().map(|file| actions::read(&file)).transpose()?;
     let (rootfs, Program { path, args: mut arguments }) = match &actions {
         None => args.image.rootfs_and_program(args.rootfs.take(), std::mem::take(&mut args.command))?,
@@ -108,7 +111,22 @@ pub(super) fn lower(
     args.host_options.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);
-    Ok(Request::of(request))
+    Ok(Request::of(request).named(named))
+}
+
+/// Returns how the user named the run, its id and its root file system. An id that is made up here appears in no error.
+fn named(args: &RunArgs) -> Named {
+    let ids = [("--reservation", &args.reservation), ("--name", &args.name), ("--id", &args.id)];
+    let id = ids.into_iter().find_map(|(flag, id)| Some((flag, id.as_ref()?)));
+    let doing = match (id, &args.image.image, &args.rootfs) {
+        _ if args.dry_run => "run --dry-run".to_owned(),
+        (Some((flag, id)), ..) => format!("run {flag} {}", plain(id)),
+        (None, Some(image), _) => format!("run {}", plain(image)),
+        (None, None, Some(rootfs)) => format!("run --rootfs {}", plain(rootfs)),
+        (None, None, None) => "run".to_owned(),
+    };
+    let image = args.image.image.is_some().then_some(("rootfs", "IMAGE"));
+    Named { doing, fields: id.map(|(flag, _)| ("id", flag)).into_iter().chain(image).collect() }
 }
 
 /// Replaces the program of a request by a tree of actions. What the flags say of the program is for all processes then.
