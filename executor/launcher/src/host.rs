@@ -44,6 +44,8 @@ pub(crate) struct Host {
     pub noswap: bool,
     /// Highest RLIMIT_NOFILE that can be set.
     pub nofile_max: u64,
+    /// Number of processors that containers can run on.
+    pub processors: u64,
     /// Bytes of a page.
     pub page: u64,
     /// A log file is rotated at this size.
@@ -86,6 +88,7 @@ impl Host {
             cgroup_parent,
             noswap: volume::noswap_supported()?,
             nofile_max: getrlimit(Resource::RLIMIT_NOFILE)?.1,
+            processors: u64::from(rustix::thread::sched_getaffinity(None)?.count()),
             page: rustix::param::page_size() as u64,
             log_bytes_max: config.launcher.log_bytes(),
             image_devices: config.launcher.image_devices,

@@ -267,7 +267,7 @@ mod tests {
         ended.result.as_mut().unwrap().termination_message = "x".repeat(4096);
         let pod = shown(&[ended]);
         assert_eq!((&*pod.containers[0].state, pod.containers[0].message.len()), ("Error (exit status 3)", 4096));
-        assert!(super::table(&[pod], Style::PLAIN).lines().all(|line| line.len() < 120));
+        assert!(super::table(&[pod], Style::detect()).lines().all(|line| line.len() < 120));
     }
 
     #[test]
