@@ -350,6 +350,37 @@ mod tests {
         }
     }
 
+    /// Issue 31, item 34.
+    #[test]
+    fn action_behind_image_is_refused() {
+        let read = |line: &[&str]| {
+            let line: Vec<_> = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
+            crate::cli::Cli::read(&line).map(drop).map_err(|error| error.to_string())
+        };
+        for line in [&["debian", "--action", "tree.yaml"][..], &["debian", "--action=tree.yaml"]] {
+            let refused = read(line).unwrap_err();
+            assert!(refused.contains("run --action FILE debian"), "{refused}");
+        }
+        read(&["debian", "--", "--action", "x"]).unwrap();
+        read(&["debian", "sh", "--action", "x"]).unwrap();
+    }
+
+    /// Issue 31, item 34: the start timeout of a monitor, which only the file can have.
+    #[test]
+    fn start_period_limits_monitor() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "action: {run: {path: /a}}\nmonitor: {run: {path: /b}}\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let message = build(&["--action", path, "--health-start-period", "90s"]).unwrap().run().message().clone();
+        assert_eq!(message.checks.unwrap().start_timeout.unwrap().seconds, 90);
+        assert!(build(&["--action", path]).unwrap().run().message().checks.is_none());
+        let refused =
+            build(&["--action", path, "--health-start-period", "90s", "--health-retries", "2"]).err().unwrap();
+        assert!(refused.to_string().contains("--health-retries need a check"), "{refused}");
+        let refused = build(&["--health-start-period", "90s", "--", "x"]).err().unwrap();
+        assert!(refused.to_string().contains("or a monitor"), "{refused}");
+    }
+
     #[test]
     fn names_that_docker_has() {
         let file = tempfile::NamedTempFile::new().unwrap();
