@@ -284,7 +284,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 100, 101, 130")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 82, 100, 101, 130")]
     pub call: Option<ShimCall>,
 }
 
@@ -319,6 +319,9 @@ pub enum ShimCall {
     /// End the container because of its checks.
     #[prost(message, tag = "80")]
     EndUnhealthy(EndUnhealthy),
+    /// Note in the log how far the checks are.
+    #[prost(message, tag = "82")]
+    NoteHealth(NoteHealth),
     /// A socket for a check. Its descriptor accompanies the reply.
     #[prost(message, tag = "81")]
     MakeSocket(MakeSocket),
@@ -372,12 +375,34 @@ pub struct EndUnhealthy {
     /// Reason, for the log and the container's result: at most [`UNHEALTHY_REASON_MAX`] bytes on one line.
     #[prost(string, tag = "1")]
     pub reason: String,
-    /// Last lines that the failed program wrote, for the log alone, where they are masked: at most
-    /// [`CHECK_OUTPUT_MAX`] bytes.
-    #[prost(string, tag = "2")]
-    pub output: String,
+    /// Last lines of the programs that failed, for the log alone, where they are masked: one entry for a check at most. (2 was the
+    /// output of one program.)
+    #[prost(message, repeated, tag = "3")]
+    pub outputs: Vec<CheckOutput>,
     /// Number of the run that was checked: that of the restarts before it.
     #[prost(uint64, tag = "120")]
+    pub run: u64,
+}
+
+/// Last lines of a check's program.
+#[derive(Clone, PartialEq, Message)]
+pub struct CheckOutput {
+    /// Source of the lines in the log, as the plan's check has it.
+    #[prost(string, tag = "1")]
+    pub log_source: String,
+    /// The lines: at most [`CHECK_OUTPUT_MAX`] bytes.
+    #[prost(string, tag = "2")]
+    pub text: String,
+}
+
+/// Notes a turn of the container's health in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct NoteHealth {
+    /// True if the container became healthy; false if its checks begin.
+    #[prost(bool, tag = "1")]
+    pub healthy: bool,
+    /// Number of the run that is checked: that of the restarts before it.
+    #[prost(uint64, tag = "2")]
     pub run: u64,
 }
 
