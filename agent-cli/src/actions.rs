@@ -2,65 +2,184 @@
 //!
 //! The file is YAML or JSON, in the protobuf JSON mapping of the interface: an `executor.v1.Action`, or a document with `action`
 //! and, beside it, `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and `log_source` of a RunRequest. Contents of files are base64, as that
-//! mapping has it. What is wrong with a tree is told here with its path; what else executord refuses it says itself.
+//! mapping has it. Faults of the file and of the trees' shape are reported here with path and line, without values, which can be
+//! secret; executord reports other faults.
 
 use std::io::Read as _;
 use std::path::Path;
 
 use executor_client::v1::{Action, RunAction, RunRequest};
 use executor_client::{FILE_DESCRIPTOR_SET, Wiped};
-use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
-use serde_json::Value;
+use executor_core::limits::ACTION_DEPTH_MAX;
+use executor_yaml::{Limits, Node, Place, Value as Yaml, parse as parse_yaml};
+use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions};
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::text::plain;
 
 /// Largest file, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
+/// Limits of a file. The depth leaves room for every tree that executord takes.
+const LIMITS: Limits = Limits { bytes: BYTES_MAX as usize, depth: 100, nodes: 500_000, copied_bytes: 4 << 20 };
 /// Fields of a RunRequest that a file may set.
 const FIELDS: [&str; 7] = ["action", "environment", "log_source", "monitor", "restart_policy", "setup", "sidecars"];
+
+/// A fault of a file: its path and its place.
+#[derive(Debug, PartialEq, Eq)]
+struct Fault {
+    path: String,
+    place: Place,
+    message: String,
+}
 
 /// Reads the actions of a file.
 ///
 /// # Errors
-/// The file cannot be read, or is not what the interface describes: every fault, with its path.
+/// The file cannot be read, or is not what the interface describes: every fault, with its path and line.
 pub(crate) fn read(path: &Path) -> Result<Wiped<RunRequest>, Failure> {
-    let request = parse(path)?;
-    let faults = faults(&request);
-    if faults.is_empty() {
-        return Ok(request);
-    }
-    let list: Vec<String> = faults.iter().map(|fault| format!("\n  {fault}")).collect();
-    let count = if faults.len() == 1 { "1 fault".to_owned() } else { format!("{} faults", faults.len()) };
-    Err(Failure::Usage(format!("{}: {count}:{}", path.display(), list.concat())))
-}
-
-fn parse(path: &Path) -> Result<Wiped<RunRequest>, Failure> {
     let bad = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
     let mut text = zeroize::Zeroizing::new(String::new());
     let file = std::fs::File::open(path).map_err(|error| bad(error.to_string()))?;
     file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| bad(error.to_string()))?;
-    if text.len() as u64 > BYTES_MAX {
-        return Err(bad(format!("has more than {BYTES_MAX} bytes")));
-    }
-    let document: Value = serde_saphyr::from_str(&text).map_err(|error| bad(plain(&error.to_string())))?;
-    let Value::Object(map) = &document else {
-        return Err(bad("is not a mapping: an action is one of `run`, `serial`, `parallel`, ...".into()));
+    let mut faults = match parse(&text).map_err(bad)? {
+        Ok(request) => return Ok(request),
+        Err(faults) => faults,
     };
-    let is_request = map.contains_key("action");
-    if let Some(other) = map.keys().find(|key| is_request && !FIELDS.contains(&key.as_str())) {
-        return Err(bad(format!("unknown field `{other}`; a document with `action` has {}", FIELDS.join(", "))));
-    }
-    let request = if is_request { document } else { serde_json::json!({ "action": document }) };
-    message(request).map(Wiped::new).map_err(bad)
+    faults.sort_by_key(|fault| fault.place);
+    let count = if faults.len() == 1 { "1 fault".to_owned() } else { format!("{} faults", faults.len()) };
+    let list = faults.iter().map(|Fault { path, place, message }| plain(&format!("{place}: {path}: {message}")));
+    let list: String = list.map(|line| format!("\n  {line}")).collect();
+    Err(bad(format!("{count}:{list}")))
 }
 
-/// Reads a RunRequest in the protobuf JSON mapping.
-fn message(document: Value) -> Result<RunRequest, String> {
-    let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).map_err(|error| error.to_string())?;
-    let descriptor = pool.get_message_by_name("executor.v1.RunRequest").ok_or("the interface has no RunRequest")?;
+/// Parses the text of a file. Returns the request, or every fault of it.
+fn parse(text: &str) -> Result<Result<Wiped<RunRequest>, Vec<Fault>>, String> {
+    let parsed = parse_yaml(text, 1, &LIMITS).map_err(|error| plain(&format!("{}: {error}", error.place)))?;
+    let root = &parsed.root;
+    let Yaml::Map(entries) = &root.value else {
+        return Err("is not a mapping: an action is one of `run`, `serial`, `parallel`, ...".into());
+    };
+    let is_request = root.get("action").is_some();
+    let descriptor = request_descriptor()?;
+    let repeated = parsed.duplicates.iter();
+    let mut faults: Vec<Fault> = repeated
+        .map(|fault| Fault { path: fault.path.clone(), place: fault.place, message: fault.message.clone() })
+        .collect();
+    if is_request {
+        let others = entries.iter().filter(|(key, _)| !FIELDS.contains(&&*snake(&descriptor, &key.name)));
+        faults.extend(others.map(|(key, _)| Fault {
+            path: key.name.clone(),
+            place: key.place,
+            message: format!("unknown field; a document with `action` has {}", FIELDS.join(", ")),
+        }));
+        if faults.is_empty() {
+            check(root, &descriptor, "", &mut faults);
+        }
+    } else {
+        let action = descriptor.get_field_by_name("action").ok_or("the interface has no action")?;
+        check_value(root, &action, "action", &mut faults);
+    }
+    if !faults.is_empty() {
+        return Ok(Err(faults));
+    }
+    let document = to_value(root);
+    let document = if is_request { document } else { json!({ "action": document }) };
     let dynamic = DynamicMessage::deserialize(descriptor, document).map_err(|error| plain(&error.to_string()))?;
-    dynamic.transcode_to().map_err(|error| error.to_string())
+    let request: RunRequest = dynamic.transcode_to().map_err(|error| error.to_string())?;
+    let request = Wiped::new(request);
+    let place =
+        |path: &str| root.place_of(if is_request { path } else { path.strip_prefix("action.").unwrap_or_default() });
+    let faults: Vec<Fault> =
+        shape(&request).into_iter().map(|(path, message)| Fault { place: place(&path), path, message }).collect();
+    Ok(if faults.is_empty() { Ok(request) } else { Err(faults) })
+}
+
+fn request_descriptor() -> Result<MessageDescriptor, String> {
+    let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).map_err(|error| error.to_string())?;
+    pool.get_message_by_name("executor.v1.RunRequest").ok_or_else(|| "the interface has no RunRequest".to_owned())
+}
+
+/// Returns a field by either of its names in the mapping.
+fn field_of(message: &MessageDescriptor, name: &str) -> Option<FieldDescriptor> {
+    message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name))
+}
+
+/// Returns the name of a field in the interface; a name that is unknown stays.
+fn snake(message: &MessageDescriptor, name: &str) -> String {
+    field_of(message, name).map_or_else(|| name.to_owned(), |field| field.name().to_owned())
+}
+
+/// Checks a mapping that stands for a message: every field and, below it, every value.
+fn check(node: &Node, message: &MessageDescriptor, path: &str, faults: &mut Vec<Fault>) {
+    let Yaml::Map(entries) = &node.value else { return faults.push(mistyped(node, path, "a mapping")) };
+    for (key, value) in entries {
+        let below = if path.is_empty() { key.name.clone() } else { format!("{path}.{}", key.name) };
+        let Some(field) = field_of(message, &key.name) else {
+            let known: Vec<String> = message.fields().map(|field| field.name().to_owned()).collect();
+            let message = format!("unknown field; {} has {}", message.name(), known.join(", "));
+            faults.push(Fault { path: below, place: key.place, message });
+            continue;
+        };
+        match &value.value {
+            Yaml::Null => {}
+            Yaml::List(items) if field.is_list() => {
+                for (index, item) in items.iter().enumerate() {
+                    check_value(item, &field, &format!("{below}[{index}]"), faults);
+                }
+            }
+            _ if field.is_list() => faults.push(mistyped(value, &below, "a list")),
+            _ => check_value(value, &field, &below, faults),
+        }
+    }
+}
+
+/// Checks a value, or an element of a list.
+fn check_value(node: &Node, field: &FieldDescriptor, path: &str, faults: &mut Vec<Fault>) {
+    let expected = match field.kind() {
+        Kind::Message(message) if !field.is_map() && !message.full_name().starts_with("google.protobuf.") => {
+            return check(node, &message, path, faults);
+        }
+        Kind::Message(_) if field.is_map() => "a mapping of names and texts".to_owned(),
+        Kind::Message(message) => format!("a {} as text, such as \"1.5s\"", message.name().to_lowercase()),
+        Kind::Enum(of) => {
+            let names: Vec<String> = of.values().map(|value| value.name().to_owned()).collect();
+            format!("one of {}", names.join(", "))
+        }
+        Kind::Bool => "true or false".into(),
+        Kind::String => "text".into(),
+        Kind::Bytes => "text in base64".into(),
+        Kind::Double | Kind::Float => "a number".into(),
+        Kind::Uint32 | Kind::Uint64 | Kind::Fixed32 | Kind::Fixed64 => "a whole number of 0 or more".into(),
+        _ => "a whole number".into(),
+    };
+    let value = to_value(node);
+    let value = if field.is_list() { json!([value]) } else { value };
+    let alone = json!({ field.name(): value });
+    if DynamicMessage::deserialize(field.parent_message().clone(), alone).is_err() {
+        faults.push(mistyped(node, path, &expected));
+    }
+}
+
+/// Makes the fault of a value of the wrong kind. The value is not in it.
+fn mistyped(node: &Node, path: &str, expected: &str) -> Fault {
+    let is_scalar = matches!(node.value, Yaml::Bool(_) | Yaml::Int(_) | Yaml::UInt(_) | Yaml::Float(_));
+    let quote = if is_scalar && expected.starts_with("text") { ": quote it" } else { "" };
+    let message = format!("is {}; it must be {expected}{quote}", node.value.kind());
+    Fault { path: path.to_owned(), place: node.place, message }
+}
+
+fn to_value(node: &Node) -> Value {
+    match &node.value {
+        Yaml::Null => Value::Null,
+        Yaml::Bool(is_true) => json!(is_true),
+        Yaml::Int(number) => json!(number),
+        Yaml::UInt(number) => json!(number),
+        Yaml::Float(number) => json!(number),
+        Yaml::Text(text) => json!(**text),
+        Yaml::List(items) => items.iter().map(to_value).collect(),
+        Yaml::Map(entries) => entries.iter().map(|(key, value)| (key.name.clone(), to_value(value))).collect(),
+    }
 }
 
 /// Prints the actions as JSON, in the protobuf JSON mapping.
@@ -108,23 +227,27 @@ fn walk<'a>(path: String, depth: usize, action: &'a Action, seen: &mut Vec<Visit
     }
 }
 
-/// Returns what is wrong with the shape of the trees: one line each.
-fn faults(request: &RunRequest) -> Vec<String> {
+/// Returns the faults in the shape of the trees: the path and the message of each.
+fn shape(request: &RunRequest) -> Vec<(String, String)> {
     let mut faults = Vec::new();
     if request.action.is_none() {
-        faults.push("action: is not set".to_owned());
+        faults.push(("action".to_owned(), "is not set".to_owned()));
     }
-    for Visit { path, kinds, action, .. } in visit(request) {
+    for Visit { path, depth, kinds, action } in visit(request) {
+        let mut add = |below: &str, message: String| faults.push((format!("{path}{below}"), message));
         match &kinds[..] {
-            [] => faults.push(format!("{path}: is not set: set one action, such as `run`")),
+            [] => add("", "is not set: set one action, such as `run`".into()),
             [_] => {}
-            several => faults.push(format!("{path}: has {} set; set exactly one action", several.join(", "))),
+            several => add("", format!("has {} set; set exactly one action", several.join(", "))),
+        }
+        if depth == ACTION_DEPTH_MAX {
+            add("", format!("is nested {} deep; at most {ACTION_DEPTH_MAX}", depth + 1));
         }
         if let Some(RunAction { path: program, .. }) = &action.run
             && program.is_empty()
             && request.single_run().is_none()
         {
-            faults.push(format!("{path}.run.path: is empty; it must name the program to run"));
+            add(".run.path", "is empty; it must name the program to run".into());
         }
         let transfers = [
             ("download", action.download.as_ref().map(|one| (&one.from, "URL", &one.to, "path in the container"))),
@@ -134,7 +257,7 @@ fn faults(request: &RunRequest) -> Vec<String> {
             let Some((from, what_from, to, what_to)) = ends else { continue };
             for (end, value, what) in [("from", from, what_from), ("to", to, what_to)] {
                 if value.is_empty() {
-                    faults.push(format!("{path}.{kind}.{end}: is empty; it must be a {what}"));
+                    add(&format!(".{kind}.{end}"), format!("is empty; it must be a {what}"));
                 }
             }
         }
@@ -144,7 +267,7 @@ fn faults(request: &RunRequest) -> Vec<String> {
             ("codependent", action.codependent.as_ref().map(|list| list.actions.is_empty())),
         ];
         for (kind, _) in lists.into_iter().filter(|(_, empty)| *empty == Some(true)) {
-            faults.push(format!("{path}.{kind}.actions: is empty; it must have at least one action"));
+            add(&format!(".{kind}.actions"), "is empty; it must have at least one action".into());
         }
         let without = [
             ("timeout", action.timeout.as_ref().map(|timeout| timeout.action.is_none())),
@@ -152,13 +275,13 @@ fn faults(request: &RunRequest) -> Vec<String> {
             ("try", action.r#try.as_ref().map(|attempt| attempt.action.is_none())),
         ];
         for (kind, _) in without.into_iter().filter(|(_, missing)| *missing == Some(true)) {
-            faults.push(format!("{path}.{kind}.action: is not set: set one action, such as `run`"));
+            add(&format!(".{kind}.action"), "is not set: set one action, such as `run`".into());
         }
         if let Some(timeout) = &action.timeout {
             #[expect(deprecated, reason = "older clients of a BBS set it")]
             let (millis, nanos) = (timeout.timeout_ms, timeout.deprecated_timeout_ns);
             if millis < 0 || (millis == 0 && nanos <= 0) {
-                faults.push(format!("{path}.timeout.timeout_ms: is {millis}; it must be more than 0"));
+                add(".timeout.timeout_ms", format!("is {millis}; it must be more than 0"));
             }
         }
     }
@@ -204,8 +327,54 @@ mod tests {
         ] {
             assert!(told.contains(fault), "{fault}: {told}");
         }
-        assert!(read_text("run: {pth: x}").unwrap_err().contains("pth"));
-        assert!(read_text("action: {run: {path: x}}\nid: x").unwrap_err().contains("unknown field `id`"));
         assert!(read_text("- run").unwrap_err().contains("is not a mapping"));
+    }
+
+    /// Issue 31, item 34.
+    #[test]
+    fn faults_have_path_and_place() {
+        let table = [
+            ("run: {pth: x}", "line 1, column 7: action.run.pth: unknown field; RunAction has path, args"),
+            ("action: {run: {path: x}}\nid: x", "line 2, column 1: id: unknown field; a document with `action` has"),
+            (
+                "run:\n  path: a\n  args: [-c, 5]",
+                "line 3, column 14: action.run.args[1]: is a number; it must be text: quote it",
+            ),
+            ("run: {path: a}\nrun: {path: b}", "line 2, column 1: run: "),
+            (
+                "serial:\n  actions: {run: {path: a}}",
+                "line 2, column 12: action.serial.actions: is a mapping; it must be a list",
+            ),
+            (
+                "run:\n  path: a\n  volume_mounted_files:\n  - {path: b, content: s3cret!}",
+                "line 4, column 24: action.run.volume_mounted_files[0].content: is text; it must be text in base64",
+            ),
+            (
+                "serial:\n  actions:\n  - run: {path: a}\n  - run: {}",
+                "line 4, column 5: action.serial.actions[1].run.path: is empty",
+            ),
+            ("run: [", "line 1, column 6: is not YAML"),
+        ];
+        for (text, expected) in table {
+            let message = read_text(text).unwrap_err();
+            assert!(message.contains(expected) && !message.contains("s3cret"), "{expected}: {message}");
+        }
+        let several = read_text("run: {pth: x, args: 5}").unwrap_err();
+        assert!(
+            several.contains("2 faults") && several.contains("action.run.args: is a number; it must be a list"),
+            "{several}"
+        );
+    }
+
+    #[test]
+    fn deep_tree_is_refused_with_place() {
+        let nested = |levels: usize| {
+            format!("{}run: {{path: a}}{}", "try: {action: {".repeat(levels - 1), "}}".repeat(levels - 1))
+        };
+        read_text(&nested(ACTION_DEPTH_MAX)).unwrap();
+        let deep = read_text(&nested(ACTION_DEPTH_MAX + 1)).unwrap_err();
+        assert!(deep.contains("line 1, column ") && deep.contains("is nested 17 deep; at most 16"), "{deep}");
+        let deepest = read_text(&nested(10_000)).unwrap_err();
+        assert!(deepest.contains("line 1, column "), "{deepest}");
     }
 }

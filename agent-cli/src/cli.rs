@@ -177,7 +177,8 @@ impl Cli {
         if let Command::Run(run) = &mut cli.command {
             // The words of what is run end the line. Whether `--` stands before them decides what the first one is.
             let before = line.len().checked_sub(run.command.len() + 1);
-            run.name_image(before.is_some_and(|at| line[at] == "--"));
+            let named = run.name_image(before.is_some_and(|at| line[at] == "--"));
+            named.map_err(|why| clap::Error::raw(ErrorKind::ArgumentConflict, why + "\n"))?;
         }
         Ok(cli)
     }

@@ -10,14 +10,30 @@ use executor_client::v1::{self, EnvironmentVariable, RunRequest};
 
 use crate::failure::Failure;
 use crate::images::OnDisk;
+use crate::status::Named;
 
 /// The request for a container.
-pub struct Request(Run);
+pub struct Request {
+    run: Run,
+    named: Named,
+}
 
 impl Request {
-    /// Wraps a message.
+    /// Wraps a message, whose fields errors name by their flags.
     pub fn of(request: RunRequest) -> Self {
-        Self(request.into())
+        let named = Named { doing: format!("run {}", request.id), fields: Vec::new() };
+        Self { run: request.into(), named }
+    }
+
+    /// Makes errors name the request and its fields as the user did.
+    #[must_use]
+    pub fn named(self, named: Named) -> Self {
+        Self { named, ..self }
+    }
+
+    /// Returns the words in which errors name the request.
+    pub fn names(&self) -> &Named {
+        &self.named
     }
 
     /// The container's id.
@@ -54,12 +70,12 @@ impl Request {
 
     /// Returns the volumes, to be changed.
     pub fn volumes_mut(&mut self) -> &mut [v1::VolumeMount] {
-        &mut self.0.message_mut().volumes
+        &mut self.run.message_mut().volumes
     }
 
     /// Returns the devices, to be changed.
     pub fn devices_mut(&mut self) -> &mut [v1::DeviceMount] {
-        &mut self.0.message_mut().devices
+        &mut self.run.message_mut().devices
     }
 
     /// The reference of its image, where that is read from this machine's disk.
@@ -70,7 +86,7 @@ impl Request {
 
     /// Marks the image as taken in under its reference, so that executord does not pull it.
     pub fn is_taken_in(&mut self) {
-        self.0.message_mut().set_pull_policy(v1::PullPolicy::Never);
+        self.run.message_mut().set_pull_policy(v1::PullPolicy::Never);
     }
 
     /// Returns the declared outputs.
@@ -91,8 +107,8 @@ impl Request {
     pub fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
         let ours = self.flag_of(&variable.name).is_none();
         let declared = directory.filter(|directory| !self.message().file_directories.contains(directory));
-        self.0.message_mut().file_directories.extend(declared);
-        let run = self.0.message_mut().action.get_or_insert_default().run.get_or_insert_default();
+        self.run.message_mut().file_directories.extend(declared);
+        let run = self.run.message_mut().action.get_or_insert_default().run.get_or_insert_default();
         run.volume_mounted_files.extend(files);
         if ours {
             run.env.push(variable);
@@ -101,16 +117,16 @@ impl Request {
 
     /// Lets the process wait for the reader of its output, who comes at once.
     pub fn await_reader(&mut self, awaited: bool) {
-        self.0.message_mut().await_reader = awaited;
+        self.run.message_mut().await_reader = awaited;
     }
 
     /// The request as the client library takes it.
     pub fn run(&self) -> &Run {
-        &self.0
+        &self.run
     }
 
     fn message(&self) -> &RunRequest {
-        self.0.message()
+        self.run.message()
     }
 }
 

@@ -12,20 +12,50 @@ pub trait Doing<T> {
     /// # Errors
     /// The error of the call.
     fn doing(self, doing: &str) -> Result<T, Failure>;
+
+    /// As [`Doing::doing`], for a request whose fields the user named in other words than those of [`fields::flag`].
+    ///
+    /// # Errors
+    /// The error of the call.
+    fn doing_named(self, named: &Named) -> Result<T, Failure>;
+}
+
+/// An operation and some fields of its request, as the user named them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Words of the command line up to the subject: `run --name web`.
+    pub doing: String,
+    /// Fields, and what the user typed for each: `rootfs` and `IMAGE`.
+    pub fields: Vec<(&'static str, &'static str)>,
+}
+
+impl Named {
+    fn word(&self, field: &str) -> Option<&'static str> {
+        self.fields.iter().find(|(name, _)| *name == field).map(|(_, word)| *word)
+    }
 }
 
 impl<T> Doing<T> for Result<T, Error> {
     fn doing(self, doing: &str) -> Result<T, Failure> {
         self.map_err(|error| failure(doing, error))
     }
+
+    fn doing_named(self, named: &Named) -> Result<T, Failure> {
+        self.map_err(|error| failure_named(named, error))
+    }
 }
 
 /// Converts an error to a failure of the operation `doing`.
 pub fn failure(doing: &str, error: Error) -> Failure {
+    failure_named(&Named { doing: doing.to_owned(), fields: Vec::new() }, error)
+}
+
+fn failure_named(named: &Named, error: Error) -> Failure {
+    let doing = &*named.doing;
     match error {
         Error::Connect(error) => error.into(),
         Error::Refused(refusal) => {
-            let (code, message) = (refusal.code, explain(doing, &refusal));
+            let (code, message) = (refusal.code, explain(named, &refusal));
             match refusal.violations.is_empty() {
                 true => Failure::Refused { code, message },
                 false => Failure::Violated { code, message, violations: refusal.violations },
@@ -41,9 +71,12 @@ pub fn failure(doing: &str, error: Error) -> Failure {
     }
 }
 
-fn explain(doing: &str, refusal: &Refusal) -> String {
+fn explain(named: &Named, refusal: &Refusal) -> String {
+    let doing = &*named.doing;
     let line = |violation: &executor_client::Violation| {
-        format!("{}: {}", fields::flag(&violation.field, doing), fields::in_words(&violation.description))
+        let field = &violation.field;
+        let word = named.word(field).map_or_else(|| fields::flag(field, doing), str::to_owned);
+        format!("{word}: {}", fields::in_words(&violation.description))
     };
     let violations: Vec<String> = refusal.violations.iter().map(line).collect();
     // That an image is not there, or is kept from the caller by its registry, is said in one sentence.
@@ -60,7 +93,8 @@ fn explain(doing: &str, refusal: &Refusal) -> String {
             format!("{doing}: {reason}")
         }
         Code::AlreadyExists => {
-            format!("{doing}: {reason}; choose another --id, or remove that container with `agent-cli rm -f`")
+            let flag = named.word("id").unwrap_or("--id");
+            format!("{doing}: {reason}; choose another {flag}, or remove that container with `agent-cli rm -f`")
         }
         // Only what is said of a uid is about who calls; the rest is the operator's policy, or a registry's.
         Code::PermissionDenied if !reason.starts_with("uid ") => format!("{doing}: {reason}"),
@@ -116,6 +150,18 @@ mod tests {
             "run web-1: executord refused the request:\n  --file (number 1): `a/../b` contains `..`\n  \
              --memory: is 1; 2097152 to 1125899906842624 is allowed"
         );
+    }
+
+    #[test]
+    fn fields_are_named_as_typed() {
+        let named = Named { doing: "run --name web".into(), fields: vec![("id", "--name"), ("rootfs", "IMAGE")] };
+        let violations = [("id", "is too long", ""), ("rootfs", "is not there", ""), ("limits.pids", "is 0", "")];
+        assert_eq!(
+            failure_named(&named, refusal(Code::InvalidArgument, "3 violations", &violations)).describe(),
+            "run --name web: executord refused the request:\n  --name: is too long\n  IMAGE: is not there\n  --pids: is 0"
+        );
+        let exists = failure_named(&named, refusal(Code::AlreadyExists, "because", &[])).describe();
+        assert!(exists.contains("choose another --name"), "{exists}");
     }
 
     #[test]

@@ -252,7 +252,7 @@ pub async fn create(
     if let Err(Error::GaveUp { .. }) = started {
         session.output.note(left_behind(request.id()));
     }
-    started.doing(&format!("run {}", request.id()))
+    started.doing_named(request.names())
 }
 
 pub fn left_behind(id: &str) -> String {

@@ -69,6 +69,11 @@ pub(crate) fn require(input: bool) -> Result<(), Failure> {
     Err(Failure::Usage(format!("--tty needs a terminal, and {missing} is none; leave it out in scripts")))
 }
 
+/// Returns the width that tables should fit: that of the terminal on standard output, if there is one.
+pub fn columns() -> Option<usize> {
+    window().and_then(|size| usize::try_from(size.columns).ok())
+}
+
 /// Returns the size of the terminal's window; `None` if the terminal does not report one.
 pub(crate) fn window() -> Option<WindowSize> {
     let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0)?;

@@ -21,7 +21,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::daemon::{Daemon, Setup};
 use crate::dist;
+use crate::rootfs::Rootfs;
 
 /// Longest time for a command, in seconds.
 const PATIENCE: &str = "60";
@@ -48,6 +50,19 @@ pub struct GuideShell {
     pub dir: PathBuf,
     /// Variables besides PATH, in which agent-cli is found.
     pub env: Vec<(&'static str, OsString)>,
+}
+
+/// Starts a daemon with the configuration of the package, which takes root file systems from the directory of this one.
+///
+/// # Panics
+/// The configuration of the package names another directory.
+pub fn packaged_daemon(rootfs: &Rootfs) -> Daemon {
+    let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian/executor.toml");
+    let packaged = fs::read_to_string(packaged).expect("the configuration of the package");
+    let directory = rootfs.path().parent().expect("a directory").display().to_string();
+    let config = packaged.replace("[\"/srv/rootfs\"]", &format!("[{directory:?}]"));
+    assert_ne!(config, packaged, "the directory of root file systems");
+    Setup::default().config(&config).start()
 }
 
 impl Guide {

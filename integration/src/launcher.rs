@@ -326,7 +326,7 @@ fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) 
     });
     let hello = LauncherRequest {
         sequence: 1,
-        call: Some(LauncherCall::Hello(Hello { version: VERSION, tag_key: Vec::new() })),
+        call: Some(LauncherCall::Hello(Hello { version: VERSION, tag_key: Vec::new(), configuration: None })),
     };
     connection.send(&hello.encode_to_vec(), &[]).expect("hello");
     let mut buffer = vec![0; PACKET_MAX];

@@ -124,8 +124,16 @@ fn each_step_has_its_own_settings() {
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
     assert!(ending(&container).failure.is_none());
     assert!(states(&container).iter().all(|state| *state == step::State::Succeeded), "{:#?}", container.steps);
-    let expected =
-        ["SETUP out of all", "ONE out 65534 /tmp own 77", "ONE err to stderr", "APP out 0 / of all", "APP out init"];
+    let expected = [
+        "SETUP out of all",
+        "SETUP executor Exit status 0",
+        "ONE out 65534 /tmp own 77",
+        "ONE err to stderr",
+        "ONE executor Exit status 0",
+        "APP out 0 / of all",
+        "APP out init",
+        "APP executor Exit status 0",
+    ];
     assert_eq!(lines(&daemon, "own"), expected);
     let paths: Vec<&str> = container.steps.iter().map(|step| &*step.path).collect();
     let list = "action.serial.actions";

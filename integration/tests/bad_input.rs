@@ -142,6 +142,50 @@ fn users_and_root_file_systems_that_are_not_there() {
     );
 }
 
+/// Issue 31, item 15: a malformed reference hides no other fault of the request, also in a dry run.
+#[test]
+fn malformed_reference_hides_no_other_fault() {
+    use executor_proto::v1::{Limits, RegistryCredentials, ValidateRequest};
+    let daemon = Daemon::start();
+    let request = RunRequest {
+        rootfs: "docker://UPPER/case".into(),
+        pull_policy: 9,
+        limits: Some(Limits { memory_bytes: 1, ..Limits::default() }),
+        registry_credentials: Some(RegistryCredentials { username: "a:b".into(), ..RegistryCredentials::default() }),
+        ..program("/bin/true", &[])
+    };
+    let fields = |status: Status| {
+        let violations = status.get_details_bad_request().unwrap().field_violations;
+        let mut fields: Vec<String> = violations.into_iter().map(|violation| violation.field).collect();
+        fields.sort();
+        fields
+    };
+    let expected = ["limits.memory_bytes", "pull_policy", "registry_credentials.username", "rootfs"];
+    assert_eq!(fields(daemon.api.run(request.clone()).unwrap_err()), expected);
+    let dry = ValidateRequest { run: Some(request), ..ValidateRequest::default() };
+    let dry = fields(daemon.api.block_on(daemon.api.rpc().validate(dry)).unwrap_err());
+    assert_eq!(dry, expected.map(|field| format!("run.{field}")));
+}
+
+/// Issue 31, item 15: more processors than there are is allowed, as Kubernetes allows it, and reported.
+#[test]
+fn processors_beyond_the_host_are_reported() {
+    let daemon = Daemon::start();
+    let warnings = |millis: u64| {
+        let mut request = sh("true");
+        request.limits.get_or_insert_default().cpu_millis = millis;
+        daemon.api.run_to_end(request).spec.unwrap().warnings
+    };
+    let processors = u64::from(rustix::thread::sched_getaffinity(None).unwrap().count());
+    let most = processors * 1000;
+    let expected = format!(
+        "limits.cpu_millis: is {}; this host has {processors} processors, so at most {most} can be used",
+        most + 1
+    );
+    assert!(warnings(most + 1).contains(&expected));
+    assert!(!warnings(most).iter().any(|warning| warning.contains("processors")), "the control");
+}
+
 /// A root file system whose `/dev` is a link is refused: libcontainer 0.7.0 would create and delete files on the host
 /// before it pivots.
 #[test]

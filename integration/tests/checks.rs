@@ -138,7 +138,8 @@ fn a_container_becomes_ready_stops_being_so_and_is_ended() {
         "Instance became unhealthy: Failed to make HTTP request to '/live' on port 8080: received status code 404";
     assert_eq!(failed_as_unhealthy(&ended), why);
     assert!(!ended.ready && exit(&ended).is_err());
-    assert_eq!(executor_words(&daemon, "web"), format!("{why}\n"));
+    let begun = "Starting health monitoring of container\nContainer became healthy\n";
+    assert_eq!(executor_words(&daemon, "web"), format!("{begun}{why}\n"));
     use event::Kind::{NotReady, Ready, Unhealthy};
     assert_eq!(health_events(&mut events, "web"), [Ready, NotReady, Ready, Unhealthy]);
     daemon.api.delete("web", false).unwrap();

@@ -482,3 +482,22 @@ fn output_that_was_dropped_is_told() {
         entries[0]
     );
 }
+
+/// Issue 31, item 14: errors have the words that the user typed, and no id that was made up.
+#[test]
+fn errors_name_what_was_typed() {
+    let daemon = Daemon::start();
+    let refused = |arguments: &[&str]| {
+        let told = run(&daemon.socket(), arguments);
+        assert_eq!(told.status, 125, "{told:?}");
+        told.stderr
+    };
+    let named = refused(&["run", "--name", "a b", "-m", "1", "UPPER/case"]);
+    for words in ["run --name a b: ", "\n  --name: ", "\n  IMAGE: ", "\n  --memory: "] {
+        assert!(named.contains(words), "{words:?}: {named}");
+    }
+    let unnamed = refused(&["run", "-m", "1", "UPPER/case"]);
+    assert!(unnamed.contains("run UPPER/case: ") && unnamed.contains("\n  IMAGE: "), "{unnamed}");
+    let rootfs = refused(&["run", "--id", "a b", "--rootfs", "dir:a", "--", "/bin/true"]);
+    assert!(rootfs.contains("\n  --id: ") && rootfs.contains("\n  --rootfs: "), "{rootfs}");
+}

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use integration::api::pid;
-use integration::daemon::{Daemon, Setup};
-use integration::guide::{Guide, GuideShell};
+use integration::daemon::Daemon;
+use integration::guide::{Guide, GuideShell, packaged_daemon};
 use integration::request::{RequestBuilder, program};
 use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, socket};
@@ -71,12 +71,8 @@ fn a_python_client_reads_its_secrets() {
 #[test]
 fn the_guide_works_as_it_says() {
     let rootfs = Rootfs::busybox();
+    let daemon = packaged_daemon(&rootfs);
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let packaged = std::fs::read_to_string(repository.join("packaging/debian/executor.toml")).unwrap();
-    let directories = rootfs.path().parent().unwrap().display().to_string();
-    let config = packaged.replace("[\"/srv/rootfs\"]", &format!("[{directories:?}]"));
-    assert_ne!(config, packaged, "the directory of root file systems");
-    let daemon = Setup::default().config(&config).start();
     let dir = tempfile::tempdir().unwrap();
     let guide = Guide::read("docs/guides/python.md");
     assert!(guide.commands() > 2, "there is something to be tried");

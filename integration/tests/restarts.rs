@@ -7,7 +7,7 @@ use executor_proto::v1::event::Kind;
 use executor_proto::v1::restart_policy::Mode;
 use executor_proto::v1::{
     Action, Check, Checks, Container, EnvironmentVariable, Event, ExecCheck, ParallelAction, RestartPolicy, RunAction,
-    RunRequest, Sidecar, State, Step, TimeoutAction, WatchEventsRequest, exit_status, failure, step,
+    RunRequest, Sidecar, State, Step, StreamLogsRequest, TimeoutAction, WatchEventsRequest, exit_status, failure, step,
 };
 use integration::api::{ending, exit};
 use integration::daemon::{Daemon, has_ended, kill};
@@ -276,6 +276,48 @@ fn a_monitor_decides_as_diegos_does() {
     let failure = ending(&late).failure.clone().unwrap();
     assert_eq!(failure.kind(), failure::Kind::Unhealthy);
     assert!(failure.message.starts_with("Instance never healthy after 1.5s: "), "{failure:?}");
+}
+
+/// Issue 31, item 28: Diego's lines, the log source of a monitor's programs, and every failure of a parallel monitor.
+#[test]
+fn diegos_lines_are_in_the_log() {
+    let daemon = Daemon::start();
+    let program = |source: &str, script: &str| {
+        let mut action = run(script);
+        action.run.as_mut().unwrap().log_source = source.into();
+        action
+    };
+    let actions =
+        ["ONE", "TWO"].map(|name| program(name, &format!("test -e /tmp/ok || {{ echo {name} says; exit 3; }}")));
+    let parallel = ParallelAction { actions: actions.into(), ..Default::default() };
+    let monitor = Action { parallel: Some(parallel), ..Action::default() };
+    let monitored = |id: &str, script: &str| RunRequest {
+        monitor: Some(monitor.clone()),
+        checks: Some(Checks { start_timeout: millis(5_000), ..Checks::default() }),
+        log_source: "APP".into(),
+        ..sh(script).id(id).grace_ms(10_000)
+    };
+    const ENDS: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let lines = |id: &str| -> Vec<String> {
+        let request = StreamLogsRequest { id: id.into(), ..StreamLogsRequest::default() };
+        let entries = daemon.api.logs(request).unwrap().rest().into_iter();
+        entries
+            .map(|entry| format!("{} {}", entry.log_source, String::from_utf8_lossy(&entry.data).trim_end()))
+            .collect()
+    };
+    let ended = daemon.api.run_to_end(monitored("late", ENDS));
+    let failure = ending(&ended).failure.clone().unwrap().message;
+    let status = "`/bin/sh` exited with status 3";
+    assert_eq!(failure, format!("Instance never healthy after 5s: {status}; {status}"));
+    let begun = "APP Starting health monitoring of container";
+    assert_eq!(lines("late"), [begun, &format!("APP {failure}"), "ONE ONE says", "TWO TWO says", "APP Exit status 0"]);
+    daemon.api.started(monitored("healthy", &format!("touch /tmp/ok; {ENDS}")));
+    until(&daemon, "healthy", "it is ready", |container| container.ready);
+    wait::until("it is noted", || (lines("healthy") == [begun, "APP Container became healthy"]).then_some(()));
+    daemon.api.delete("healthy", true).unwrap();
+    // The control: a single run has nothing but its own output.
+    let plain = daemon.api.run_to_end(RunRequest { log_source: "APP".into(), ..sh("echo plain") });
+    assert_eq!(lines(&plain.id), ["APP plain"]);
 }
 
 /// A shell that takes 64 MiB and more.

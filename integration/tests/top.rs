@@ -120,3 +120,18 @@ fn through_a_pipe_tables_are_printed() {
         daemon.api.delete(id, true).unwrap();
     }
 }
+
+/// Issue 31, item 14.
+#[test]
+fn top_shows_containers_not_ready() {
+    let daemon = Daemon::start();
+    let run = ["run", "-d", "--name", "web", "--readiness", "exec:/bin/false", "--", "/bin/sleep", "1000"];
+    assert_eq!(cli::run(&daemon.socket(), &run).status, 0);
+    daemon.api.started(sleeper("plain"));
+    let told = cli::run(&daemon.socket(), &["top", "-n", "1", "--sort", "id"]);
+    let rows: Vec<&str> = told.stdout.lines().skip(1).collect();
+    assert!(rows[0].starts_with("plain   running  ") && rows[1].starts_with("web     running (not ready)"), "{told:?}");
+    for id in ["web", "plain"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+}

@@ -20,6 +20,7 @@ mod dist;
 mod elf;
 mod fuzz;
 mod generate;
+mod go;
 mod needs;
 mod python;
 mod sanitize;

@@ -75,6 +75,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
         reason: "an environment of its own for grpcio",
         sign: Sign::Python("import venv, ensurepip"),
     },
+    Need { package: "golang", reason: "the gRPC client in Go, 1.25 or later", sign: Sign::Program("go") },
     Need { package: "nodejs", reason: "service binding clients in JavaScript", sign: Sign::Program("node") },
     Need { package: "npm", reason: "installs those clients", sign: Sign::Program("npm") },
     IPROUTE,

@@ -2,7 +2,7 @@
 //!
 //! The tests that need root start the real binaries ([`dist::build_tested`]). They are handed over by the
 //! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (the same, so that they wipe nothing),
-//! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_CLIENTS (service binding clients, OpenBao). One cargo run
+//! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_GO (modules and plugins for Go), EXECUTOR_CLIENTS (service binding clients, OpenBao). One cargo run
 //! builds and runs everything: two with different packages would unify features differently and build the large dependencies twice.
 
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use crate::workspace::{Workspace, is_root, step};
-use crate::{clients, demo, dist, needs, python};
+use crate::{clients, demo, dist, go, needs, python};
 
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
@@ -49,6 +49,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         let python = python::environment(workspace)?;
         environment.push(("EXECUTOR_CLIENTS", clients::install(workspace, &python)?.into()));
         environment.push(("EXECUTOR_PYTHON", python.into()));
+        environment.push(("EXECUTOR_GO", go::environment(workspace)?.into()));
         let tested = dist::build_tested(workspace)?;
         environment.push(("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?.into()));
         if options.filter.is_none() {

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::filter::{self, ContainerFilter};
 use crate::session::Session;
 use crate::status::Doing as _;
+use crate::terminal;
 use crate::text::plain;
 use crate::units;
 use crate::view::format::Template;
@@ -77,7 +78,9 @@ pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     let document: Vec<_> = containers.iter().map(json::Container::from).collect();
-    session.print(&document, || human::containers(&containers, SystemTime::now(), session.style)).await;
+    session
+        .print(&document, || human::containers(&containers, SystemTime::now(), session.style, terminal::columns()))
+        .await;
     Ok(0)
 }
 

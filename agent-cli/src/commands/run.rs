@@ -38,6 +38,7 @@ use crate::bindings::Delivery;
 use crate::container::completed;
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
+use crate::fields;
 use crate::images::{fetch_first, send_first};
 use crate::interrupt::Interrupts;
 use crate::logs::{Form, Printer};
@@ -129,7 +130,7 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
         signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
     }
     if is_dry {
-        let validated = async { session.client.validate_run(request.run()).await.doing("run --dry-run") };
+        let validated = async { session.client.validate_run(request.run()).await.doing_named(request.names()) };
         tokio::select! {
             validated = validated => validated?,
             signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
@@ -175,10 +176,15 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let created = started.created;
     let container = started.container;
     if created && !session.json {
-        // Of its image: everything else that `inspect` has is about what the caller asked for.
-        let of_image = |warning: &&String| warning.starts_with("rootfs: ");
-        for warning in container.spec.iter().flat_map(|spec| &spec.warnings).filter(of_image) {
-            session.output.note(format!("warning: {}", plain(warning)));
+        // `inspect` has the others.
+        for warning in container.spec.iter().flat_map(|spec| &spec.warnings) {
+            match warning.split_once(": ") {
+                Some(("rootfs", _)) => session.output.note(format!("warning: {}", plain(warning))),
+                Some((field @ "limits.cpu_millis", why)) => {
+                    session.output.note(format!("warning: {}: {}", fields::flag(field, "run"), plain(why)));
+                }
+                _ => {}
+            }
         }
     }
     if ending.detach && pressed.times == 0 {

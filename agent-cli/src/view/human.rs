@@ -9,7 +9,7 @@ use executor_client::v1::{
 use prost_types::Timestamp;
 
 use super::style::{Role, Style};
-use super::table::Table;
+use super::table::{Fit, Table};
 use crate::exit::Outcome;
 use crate::signals;
 use crate::text::plain;
@@ -231,8 +231,38 @@ pub(crate) fn network_name(container: &Container) -> String {
     }
 }
 
-/// The table of `ps`.
-pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style) -> String {
+/// Characters of a random id that `ps` shows on a narrow terminal. Every command takes the beginning of an id.
+const SHORT_ID: usize = 13;
+
+/// The table of `ps`. With `width` it fits a line of that many characters, as far as ids allow.
+pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style, width: Option<usize>) -> String {
+    let table = containers_table(containers, now, false);
+    let Some(width) = width.filter(|width| table.width() > *width) else { return table.render(style) };
+    let mut table = containers_table(containers, now, true);
+    let of_pod = table.columns() > CONTAINER_FITS.len();
+    let fits: Vec<Fit> = CONTAINER_FITS.into_iter().chain(of_pod.then_some(Fit::Drop(3))).collect();
+    table.fit(width, &fits);
+    table.render(style)
+}
+
+/// What `ps` leaves out on a narrow terminal: labels first, the state never.
+const CONTAINER_FITS: [Fit; 9] = [
+    Fit::Whole,
+    Fit::Cut,
+    Fit::Drop(2),
+    Fit::Drop(1),
+    Fit::Whole,
+    Fit::Drop(0),
+    Fit::Drop(4),
+    Fit::Drop(5),
+    Fit::Drop(6),
+];
+
+fn containers_table(containers: &[Container], now: SystemTime, with_short_ids: bool) -> Table {
+    let id = |id: &str| match uuid::Uuid::parse_str(id) {
+        Ok(_) if with_short_ids => id.chars().take(SHORT_ID).collect(),
+        _ => id.to_owned(),
+    };
     let mut heading = vec!["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "ADDRESS", "PORTS", "LABELS"];
     // A column for what most hosts do not have would only take room.
     let in_pods = containers.iter().filter_map(|one| one.spec.as_ref()).any(|spec| !spec.pod.is_empty());
@@ -246,7 +276,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
         let exit_role = container.result.as_ref().map_or(Role::Faint, |r| Role::of_outcome(Outcome::of(Some(r))));
         let pod = in_pods.then(|| (or_nothing(spec.pod.clone()), Role::Plain));
         let cells = [
-            (container.id.clone(), Role::Plain),
+            (id(&container.id), Role::Plain),
             (state_with_health(container, now), Role::of_state(container.state())),
             (spec.rootfs, Role::Plain),
             (spec.path, Role::Plain),
@@ -258,7 +288,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
         ];
         table.row(cells.into_iter().chain(pod));
     }
-    table.render(style)
+    table
 }
 
 /// Images that may run, in one line.

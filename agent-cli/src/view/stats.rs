@@ -74,7 +74,7 @@ impl Listed for Reading<'_> {
         };
         match name {
             "ID" | "Container" | "Name" => self.now.id.clone(),
-            "State" => state(self.now.state),
+            "State" => state_of(self.now),
             "CPUPerc" => of(&|usage| share(usage, self.before?).map(percent)),
             "CPUTime" => of(&|usage| Some(seconds(usage.cpu?.total_ns))),
             "MemUsage" => of(&|usage| used(usage, memory)),
@@ -89,6 +89,12 @@ impl Listed for Reading<'_> {
     fn document(&self) -> Value {
         serde_json::to_value(json::ContainerStats::from(self.now)).unwrap_or_default()
     }
+}
+
+/// State of a container, with its health if it has checks: `running (not ready)`.
+fn state_of(one: &ContainerStats) -> String {
+    let health = one.ready.map(|ready| if ready { " (ready)" } else { " (not ready)" });
+    state(one.state) + health.unwrap_or_default()
 }
 
 /// Processor time: `1.250 s`.
@@ -149,7 +155,13 @@ mod tests {
                 network: None,
             };
             let limits = Some(Limits { memory_bytes: 64 << 20, ..Limits::default() });
-            ContainerStats { id: "web".into(), state: State::Running.into(), usage: Some(usage), limits }
+            ContainerStats {
+                id: "web".into(),
+                state: State::Running.into(),
+                usage: Some(usage),
+                limits,
+                ready: Some(seconds > 10),
+            }
         };
         let none = ContainerStats { id: "x".into(), state: State::Created.into(), ..ContainerStats::default() };
         let text = table(&[reading(12, 2_250_000_000), none], &[reading(10, 1_000_000_000)], Style::PLAIN);
@@ -159,10 +171,11 @@ mod tests {
         };
         assert_eq!(
             words(lines[1]),
-            ["web", "running", "62.5 %", "2.250 s", "3 MiB / 64 MiB", "4.6 %", "-", "1 KiB / 0 bytes", "2"]
+            ["web", "running (ready)", "62.5 %", "2.250 s", "3 MiB / 64 MiB", "4.6 %", "-", "1 KiB / 0 bytes", "2"]
         );
         assert_eq!(words(lines[2]), ["x", "created", "-", "-", "-", "-", "-", "-", "-"]);
         let first = table(&[reading(10, 1)], &[], Style::PLAIN);
-        assert_eq!(words(first.lines().nth(1).unwrap())[2], "-", "no share without a reading before");
+        let words = words(first.lines().nth(1).unwrap());
+        assert_eq!(&words[1..3], ["running (not ready)", "-"], "no share without a reading before");
     }
 }

@@ -6,11 +6,25 @@ use crate::text::plain;
 /// Between two columns.
 const GAP: usize = 3;
 
+/// Shortest width that a column of [`Table::fit`] is cut to, in characters.
+const LEAST: usize = 9;
+
 /// Rows of cells; a cell is text and its role.
 #[derive(Default)]
 pub struct Table {
     rows: Vec<Vec<(String, Role)>>,
     indent: usize,
+}
+
+/// What a table with a heading may do with a column to fit a width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// The column stays as it is.
+    Whole,
+    /// Long cells are cut.
+    Cut,
+    /// Long cells are cut, and the column is left out if that is not enough; columns with a high number first.
+    Drop(u8),
 }
 
 impl Table {
@@ -35,16 +49,64 @@ impl Table {
         self.row([(name.to_owned(), Role::Faint), (value.into(), Role::Plain)]);
     }
 
+    /// Makes the table fit a width by cutting cells and leaving out columns, as far as `fits` allows for each column.
+    pub fn fit(&mut self, width: usize, fits: &[Fit]) {
+        let mut fits = fits.to_vec();
+        let cut = |widths: &[usize], fits: &[Fit]| -> Vec<usize> {
+            let least = |(width, fit): (&usize, &Fit)| if *fit == Fit::Whole { *width } else { (*width).min(LEAST) };
+            widths.iter().zip(fits).map(least).collect()
+        };
+        let mut widths = self.widths();
+        while self.total(&cut(&widths, &fits)) > width {
+            let rank = |fit: &Fit| if let Fit::Drop(rank) = fit { Some(*rank) } else { None };
+            let last = (0..widths.len()).filter_map(|at| Some((rank(fits.get(at)?)?, at))).max();
+            let Some((_, at)) = last else { break };
+            self.rows.iter_mut().filter(|row| at < row.len()).for_each(|row| drop(row.remove(at)));
+            fits.remove(at);
+            widths = self.widths();
+        }
+        let least = cut(&widths, &fits);
+        while self.total(&widths) > width {
+            let widest = (0..widths.len()).filter(|at| widths[*at] > least[*at]).max_by_key(|at| widths[*at]);
+            let Some(at) = widest else { break };
+            widths[at] -= 1;
+        }
+        for ((cell, _), width) in self.rows.iter_mut().flat_map(|row| row.iter_mut().zip(&widths)) {
+            if cell.chars().count() > *width {
+                *cell = cell.chars().take(width.saturating_sub(1)).chain(['…']).collect();
+            }
+        }
+    }
+
+    /// Returns the number of columns.
+    pub(crate) fn columns(&self) -> usize {
+        self.rows.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Returns the width of the longest line.
+    pub(crate) fn width(&self) -> usize {
+        self.total(&self.widths())
+    }
+
+    /// Returns the width of each column.
+    fn widths(&self) -> Vec<usize> {
+        let width =
+            |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.0.chars().count()).max();
+        (0..self.columns()).map(|column| width(column).unwrap_or(0)).collect()
+    }
+
+    /// Returns the width of a line with columns of these widths.
+    fn total(&self, widths: &[usize]) -> usize {
+        self.indent + widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1)
+    }
+
     /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     pub fn render(&self, style: Style) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width =
-            |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.0.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        let widths = self.widths();
         let mut text = String::new();
         for row in &self.rows {
             // Nothing but spaces may not end a line: it would wrap on a narrow terminal.
@@ -64,6 +126,25 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fit_cuts_cells_and_drops_columns() {
+        let table = |width| {
+            let mut table = Table::with_heading(0, &["ID", "STATE", "COMMAND", "LABELS"]);
+            let cells = ["a-long-id-of-a-user", "running (not ready)", "/bin/a-long-command", "a=b"];
+            table.row(cells.map(|text| (text.to_owned(), Role::Plain)));
+            table.fit(width, &[Fit::Whole, Fit::Cut, Fit::Drop(1), Fit::Drop(2)]);
+            table.render(Style::PLAIN)
+        };
+        assert_eq!(
+            table(80).lines().nth(1),
+            Some("a-long-id-of-a-user   running (not ready)   /bin/a-long-command   a=b")
+        );
+        assert_eq!(table(60).lines().nth(1), Some("a-long-id-of-a-user   running (not…   /bin/a-long-…   a=b"));
+        assert_eq!(table(45).lines().nth(1), Some("a-long-id-of-a-user   running (…   /bin/a-lo…"));
+        assert_eq!(table(40).lines().next(), Some("ID                    STATE"));
+        assert_eq!(table(1).lines().nth(1), Some("a-long-id-of-a-user   running …"));
+    }
 
     #[test]
     fn columns_line_up_and_lines_end_without_spaces() {

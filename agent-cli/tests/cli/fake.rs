@@ -145,7 +145,7 @@ impl Shared {
             let cpu = Some(CpuUsage { total_ns: 1_500_000_000, ..CpuUsage::default() });
             let memory = Some(MemoryUsage { working_set_bytes: 3 << 20, ..MemoryUsage::default() });
             let usage = Some(Usage { cpu, memory, ..Usage::default() });
-            Ok(ContainerStats { id: id.clone(), state: container.state, usage, limits: None })
+            Ok(ContainerStats { id: id.clone(), state: container.state, usage, limits: None, ready: None })
         };
         ids.iter().map(one).collect()
     }

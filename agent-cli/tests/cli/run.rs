@@ -187,7 +187,7 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
     assert_eq!((program.status, program.out().as_str()), (Some(125), ""));
     assert_eq!(
         program.err(),
-        "agent-cli: run web-1: executord refused the request:\n  --file (number 2): `../x` contains `..`\n  --memory: is 1024; at least 2097152\n"
+        "agent-cli: run --id web-1: executord refused the request:\n  --file (number 2): `../x` contains `..`\n  --memory: is 1024; at least 2097152\n"
     );
     assert_eq!(fake.count(|call| matches!(call, Call::Delete(_))), 0);
 
@@ -204,7 +204,7 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
         "field": "action.run.env[0].name", "reason": "INVALID_FORMAT", "description": "is empty"
     });
     assert_eq!(error["violations"], serde_json::json!([violation]));
-    assert!(program.err().starts_with("agent-cli: run web-1:"), "{}", program.err());
+    assert!(program.err().starts_with("agent-cli: run --id web-1:"), "{}", program.err());
 
     fake.shared.state().refuse_run = Some(Status::unavailable("no launcher is connected"));
     let program = run(&fake, &["run", "--", "x"]);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Check, Checks};
+use crate::plan::{Check, Checks, MonitorForm};
 use crate::time::Timestamp;
 
 /// Bytes of a failure's reason that are kept.
@@ -114,7 +114,18 @@ pub struct Monitor<'a> {
     due: [Vec<Duration>; 3],
     /// Failed startup checks that were made since this monitor watches.
     failed: Vec<bool>,
+    /// Last round of liveness checks that join their failures; unset before one has failed.
+    last_round: Option<LastRound>,
     ended: bool,
+}
+
+/// Liveness checks that are made once more before the container is ended.
+#[derive(Debug)]
+struct LastRound {
+    /// Indices of the checks that are still to be made.
+    pending: Vec<usize>,
+    /// Failure of each check, if it failed.
+    failures: Vec<Option<String>>,
 }
 
 impl Health {
@@ -161,7 +172,7 @@ impl<'a> Monitor<'a> {
             };
             due[purpose as usize] = all.iter().map(first).collect();
         }
-        let mut monitor = Self { checks, health, due, failed: Vec::new(), ended: false };
+        let mut monitor = Self { checks, health, due, failed: Vec::new(), last_round: None, ended: false };
         monitor.failed = vec![false; list(checks, monitor.starting()).len()];
         if list(checks, monitor.starting()).is_empty() {
             monitor.health.started = true;
@@ -181,6 +192,10 @@ impl<'a> Monitor<'a> {
 
     /// Returns the check that is due first, with its time; `None` when no check will be made any more.
     pub fn next(&self) -> Option<(CheckId, Duration)> {
+        if let Some(LastRound { pending, .. }) = self.last_round.as_ref().filter(|_| !self.ended) {
+            let index = *pending.first()?;
+            return Some((CheckId { purpose: Purpose::Liveness, index }, self.due[Purpose::Liveness as usize][index]));
+        }
         let active: &[Purpose] = match (self.ended, self.health.started) {
             (true, _) => &[],
             (false, false) => match self.starting() {
@@ -265,9 +280,14 @@ impl<'a> Monitor<'a> {
         }
         let end = match (outcome, id.purpose) {
             _ if starts => self.tick(now),
-            (Outcome::Failed(reason), Purpose::Liveness) if failures >= check.unhealthy_threshold => {
-                self.ended = true;
-                Some(Change::End(format!("Instance became unhealthy: {}", shorten(reason))))
+            (_, Purpose::Liveness) if self.last_round.is_some() => self.go_on_with_round(id.index, outcome),
+            (Outcome::Failed(_), Purpose::Liveness) if failures >= check.unhealthy_threshold => {
+                let count = self.checks.liveness.len();
+                let others = |_: &usize| self.checks.monitor == MonitorForm::Parallel;
+                let pending: Vec<usize> = (0..count).filter(|index| *index != id.index).filter(others).collect();
+                pending.iter().for_each(|index| self.due[Purpose::Liveness as usize][*index] = now);
+                self.last_round = Some(LastRound { pending, failures: vec![None; count] });
+                self.go_on_with_round(id.index, outcome)
             }
             _ => None,
         };
@@ -284,6 +304,21 @@ impl<'a> Monitor<'a> {
         };
         let keep = change.is_some() || before.started != self.health.started || PURPOSES.into_iter().any(differs);
         (change, keep)
+    }
+
+    /// Takes the result of a check of the last round. Ends the container with every failure when all are made.
+    fn go_on_with_round(&mut self, index: usize, outcome: &Outcome) -> Option<Change> {
+        let round = self.last_round.as_mut()?;
+        if let Outcome::Failed(reason) = outcome {
+            round.failures[index] = Some(reason.clone());
+        }
+        round.pending.retain(|other| *other != index);
+        if !round.pending.is_empty() {
+            return None;
+        }
+        self.ended = true;
+        let reasons = round.failures.iter().flatten().map(String::as_str).collect::<Vec<_>>().join("; ");
+        Some(Change::End(format!("Instance became unhealthy: {}", shorten(&reasons))))
     }
 
     /// Begins with the checks of a container that has started.

@@ -27,7 +27,7 @@ mod volumes;
 
 pub use actions::{Action, Actions, Messages, SETUP, SidecarLimits};
 pub use checks::{
-    Check, Checks, ExecProbe, HEALTHY_DEFAULT, HttpProbe, INTERVAL_HEALTHY, INTERVAL_UNHEALTHY, Probe,
+    Check, Checks, ExecProbe, HEALTHY_DEFAULT, HttpProbe, INTERVAL_HEALTHY, INTERVAL_UNHEALTHY, MonitorForm, Probe,
     START_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT, UNHEALTHY_DEFAULT,
 };
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
@@ -431,6 +431,12 @@ impl Plan {
             Some(_) => None,
             None => self.processes.iter().find(|process| process.id == MAIN_PROCESS),
         }
+    }
+
+    /// True if the exits of processes are noted in the log, as Diego does: in a tree of actions, or beside a monitor. The log of a single
+    /// run has the output of its process alone.
+    pub fn notes_exits(&self) -> bool {
+        self.main().is_none() || self.checks.as_ref().is_some_and(|checks| checks.monitor != MonitorForm::None)
     }
 
     /// The restart policy.

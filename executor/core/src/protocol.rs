@@ -7,6 +7,7 @@
 
 use prost::{Message, Oneof};
 
+use crate::settings::SectionDigests;
 use crate::usage::Usage;
 use crate::violation::{Violation, ViolationReason};
 
@@ -96,6 +97,10 @@ pub struct Hello {
     /// Key of the request tags that the daemon has from an earlier launcher; empty where it has none.
     #[prost(bytes = "vec", tag = "2")]
     pub tag_key: Vec<u8>,
+    /// Digests of the daemon's configuration. They only make the launcher read its own file again. `None` if the daemon is older than
+    /// this field.
+    #[prost(message, optional, tag = "3")]
+    pub configuration: Option<ConfigurationDigests>,
 }
 
 /// Starts a container; descriptors accompany it.
@@ -223,9 +228,23 @@ pub struct Welcome {
     /// `v1`, `hybrid` or `v2`.
     #[prost(string, tag = "4")]
     pub cgroups: String,
+    /// Digests of the launcher's configuration in force. `None` if the launcher is older than this field.
+    #[prost(message, optional, tag = "5")]
+    pub configuration: Option<ConfigurationDigests>,
+    /// Reason for which the launcher did not take over what its file says now; empty if it did.
+    #[prost(string, tag = "6")]
+    pub stale: String,
     /// Process id of the launcher.
-    #[prost(uint32, tag = "5")]
+    #[prost(uint32, tag = "7")]
     pub pid: u32,
+}
+
+/// Digests of the parts of a configuration that the daemon and the launcher both read.
+#[derive(Clone, PartialEq, Message)]
+pub struct ConfigurationDigests {
+    /// Digest of each section, by name.
+    #[prost(btree_map = "string, bytes", tag = "1")]
+    pub sections: SectionDigests,
 }
 
 /// Done.
@@ -268,7 +287,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 100, 101, 102, 130")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 82, 100, 101, 102, 130")]
     pub call: Option<ShimCall>,
 }
 
@@ -303,6 +322,9 @@ pub enum ShimCall {
     /// End the container because of its checks.
     #[prost(message, tag = "80")]
     EndUnhealthy(EndUnhealthy),
+    /// Note in the log how far the checks are.
+    #[prost(message, tag = "82")]
+    NoteHealth(NoteHealth),
     /// A socket for a check. Its descriptor accompanies the reply.
     #[prost(message, tag = "81")]
     MakeSocket(MakeSocket),
@@ -368,12 +390,34 @@ pub struct EndUnhealthy {
     /// Reason, for the log and the container's result: at most [`UNHEALTHY_REASON_MAX`] bytes on one line.
     #[prost(string, tag = "1")]
     pub reason: String,
-    /// Last lines that the failed program wrote, for the log alone, where they are masked: at most
-    /// [`CHECK_OUTPUT_MAX`] bytes.
-    #[prost(string, tag = "2")]
-    pub output: String,
+    /// Last lines of the programs that failed, for the log alone, where they are masked: one entry for a check at most. (2 was the
+    /// output of one program.)
+    #[prost(message, repeated, tag = "3")]
+    pub outputs: Vec<CheckOutput>,
     /// Number of the run that was checked: that of the restarts before it.
     #[prost(uint64, tag = "120")]
+    pub run: u64,
+}
+
+/// Last lines of a check's program.
+#[derive(Clone, PartialEq, Message)]
+pub struct CheckOutput {
+    /// Source of the lines in the log, as the plan's check has it.
+    #[prost(string, tag = "1")]
+    pub log_source: String,
+    /// The lines: at most [`CHECK_OUTPUT_MAX`] bytes.
+    #[prost(string, tag = "2")]
+    pub text: String,
+}
+
+/// Notes a turn of the container's health in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct NoteHealth {
+    /// True if the container became healthy; false if its checks begin.
+    #[prost(bool, tag = "1")]
+    pub healthy: bool,
+    /// Number of the run that is checked: that of the restarts before it.
+    #[prost(uint64, tag = "2")]
     pub run: u64,
 }
 

@@ -1,10 +1,47 @@
 //! Sections of the configuration file that more than one process reads, and how sizes are written in all of them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Component, Path};
+use std::time::Duration;
 
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// SHA-256 of each section of a configuration file that executord and the launcher both read, by the section's name. Missing and
+/// empty sections have no digest.
+pub type SectionDigests = BTreeMap<String, Vec<u8>>;
+
+/// Sections that both programs read as a whole.
+const SHARED_SECTIONS: [&str; 7] = ["policy", "volumes", "devices", "apparmor", "launcher", "shells", "identity"];
+/// Section of which both programs read some keys only.
+const IMAGES: &str = "images";
+/// Keys of [`crate::image::ImageRules`].
+const IMAGE_KEYS: [&str; 3] = ["allow", "allow_import", "allow_archives"];
+
+/// Returns the digests of the sections that both programs read. `document` is the whole file.
+pub fn section_digests(document: &Value) -> SectionDigests {
+    let whole = SHARED_SECTIONS.iter().filter_map(|name| Some((*name, document.get(name)?.clone())));
+    let images = document.get(IMAGES).map(|images| {
+        let keys = IMAGE_KEYS.iter().filter_map(|key| Some(((*key).to_owned(), images.get(key)?.clone())));
+        (IMAGES, Value::Object(keys.collect()))
+    });
+    let is_empty = |value: &Value| match value {
+        Value::Object(keys) => keys.is_empty(),
+        Value::Array(tables) => tables.is_empty(),
+        _ => false,
+    };
+    let sections = whole.chain(images).filter(|(_, value)| !is_empty(value));
+    sections.map(|(name, value)| (name.to_owned(), Sha256::digest(value.to_string()).to_vec())).collect()
+}
+
+/// Returns the names of the sections that differ, sorted.
+pub fn differing_sections(one: &SectionDigests, other: &SectionDigests) -> Vec<String> {
+    let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+    names.into_iter().filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
+}
 
 /// A number of bytes: `268435456`, or a text with a unit, `"256M"`, `"1.5GiB"`. Units are powers of 1024.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -234,6 +271,16 @@ impl LauncherSettings {
         Ok(())
     }
 
+    /// Returns the time that a plugin of a network may take.
+    pub fn cni_patience(&self) -> Duration {
+        Duration::from_secs(self.cni_plugin_seconds)
+    }
+
+    /// Returns the time that a shim has for a turn of its loop; `None` if shims are not watched.
+    pub fn watchdog(&self) -> Option<Duration> {
+        Some(self.watchdog_seconds).filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    }
+
     /// The size in bytes at which a log file is rotated.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes_max.max(LOG_BYTES_LEAST)
@@ -255,6 +302,19 @@ impl Default for LauncherSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digests_leave_out_executord_sections() {
+        let digests = |text: &str| section_digests(&serde_json::from_str(text).unwrap());
+        let before = digests(r#"{"policy": {"allow_exec": true}, "images": {"allow_import": true, "max_bytes": 5}}"#);
+        let other = digests(
+            r#"{"server": {"connections": 5}, "volumes": [], "images": {"allow_import": true}, "policy": {"allow_exec": true}}"#,
+        );
+        assert_eq!(differing_sections(&before, &other), Vec::<String>::new());
+        let changed =
+            digests(r#"{"images": {"allow_import": false}, "policy": {"allow_exec": true}, "shells": {"ready": 1}}"#);
+        assert_eq!(differing_sections(&before, &changed), ["images", "shells"]);
+    }
 
     #[test]
     fn sizes_with_and_without_a_unit() {

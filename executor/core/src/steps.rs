@@ -515,14 +515,30 @@ fn say(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text: &str) {
 /// Returns the failure of a process by its exit, in Diego's words: `APP: Exited with status 137 (out of memory)`. `None` after exit
 /// status 0.
 pub fn exit_failure(log_source: &str, exit: Exit, out_of_memory: bool) -> Option<String> {
-    let status = match exit {
-        Exit::Code(0) => return None,
-        Exit::Code(code) => code,
-        Exit::Signal(signal) => 128 + signal,
-    };
+    let status = status_of(exit);
+    if status == 0 {
+        return None;
+    }
     let source = if log_source.is_empty() { String::new() } else { format!("{log_source}: ") };
     let why = if out_of_memory { " (out of memory)" } else { "" };
     Some(format!("{source}Exited with status {status}{why}"))
+}
+
+/// Returns the line of the log about a process's exit, in Diego's words: `Exit status 137 (out of memory)`. `exceeded` is the grace
+/// period after which the process was killed, if it was.
+pub fn exit_line(exit: Exit, out_of_memory: bool, exceeded: Option<Duration>) -> String {
+    let status = status_of(exit);
+    let exceeded = exceeded
+        .map_or_else(String::new, |grace| format!(" (exceeded {} graceful shutdown interval)", go_duration(grace)));
+    let why = if out_of_memory && status != 0 { " (out of memory)" } else { "" };
+    format!("Exit status {status}{exceeded}{why}")
+}
+
+fn status_of(exit: Exit) -> i32 {
+    match exit {
+        Exit::Code(code) => code,
+        Exit::Signal(signal) => 128 + signal,
+    }
 }
 
 /// A number of bytes as Cloud Foundry prints it: `0`, `512B`, `1.5K`, `12M`.

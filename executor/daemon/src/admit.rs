@@ -16,6 +16,7 @@ use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::plan::{Plan, PlannedImage, Rootfs, VolumeImage, VolumeSource};
 use executor_core::validate::{Draft, Policy, Violation, ViolationReason, check_member, recheck, validate};
+use executor_images::{Credentials, Policy as PullPolicy};
 use executor_proto::v1;
 use executor_secrets::TagKey;
 use executor_sys::memfile::MemFile;
@@ -60,9 +61,10 @@ pub(crate) async fn run(
     }
     drop(request);
     executor_secrets::scrub_stack(); // the hash of the request held a block of it at a time
-    let (handle, created) = outcome?;
+    let explain = |problem| node.launcher.explain(problem);
+    let (handle, created) = outcome.map_err(explain)?;
     let facts = tokio::select! {
-        facts = handle.started() => facts?,
+        facts = handle.started() => facts.map_err(explain)?,
         () = node.until_stopping() => return Err(Problem::stopping()),
     };
     Ok((facts, created))
@@ -87,7 +89,8 @@ async fn admit(
     fill_in_id(&mut request.id);
     let pod = pod_of(node, request)?;
     let pod = pod.as_deref();
-    let CheckedRequest { mut plan, image, referred, identity } = check_request(node, request, pod, client)?;
+    let CheckedRequest { mut plan, image, pull_policy, credentials, referred, identity } =
+        check_request(node, request, pod, client)?;
     let used = node.registry.get(&plan.id);
     let key = tag_key(node).await?;
     let tag = match &identity {
@@ -103,15 +106,13 @@ async fn admit(
     node.check_room()?;
     let mut resolved = Vec::new();
     if let Some(reference) = image {
-        let policy = images::policy(request)?;
-        let credentials = images::credentials(request.registry_credentials.take(), "registry_credentials")?;
-        let ready = images::resolve(node, &reference, policy, credentials, "rootfs").await?;
+        let ready = images::resolve(node, &reference, pull_policy, credentials, "rootfs").await?;
         let image = images::apply(request, &ready)?;
         plan = plan_with_image(request, pod, &node.config.policy, Some(image))?;
         resolved.push(ready);
     }
     if plan.volumes.iter().any(|volume| volume.image().is_some()) {
-        let of_volumes = images::resolve_volumes(node, &plan, images::policy(request)?).await?;
+        let of_volumes = images::resolve_volumes(node, &plan, pull_policy).await?;
         let (images, ready): (Vec<VolumeImage>, Vec<_>) = of_volumes.into_iter().unzip();
         plan = with_volume_images(plan, images, &node.config.policy)?;
         resolved.extend(ready);
@@ -159,6 +160,8 @@ fn fill_in_id(id: &mut String) {
 struct CheckedRequest {
     plan: Plan,
     image: Option<ImageReference>,
+    pull_policy: PullPolicy,
+    credentials: Option<Credentials>,
     referred: references::Collected,
     identity: Option<certify::Asked>,
 }
@@ -170,14 +173,22 @@ fn check_request(
     pod: Option<&Plan>,
     client: Option<&Client>,
 ) -> Result<CheckedRequest, Problem> {
-    let image = images::reference(request)?;
+    let (image, mut faults) = images::reference(request);
+    let is_image = ImageReference::is_image(&request.rootfs);
+    let mut record = |problem: Problem| faults.extend(problem.violations);
+    let pull_policy = images::policy(request).map_err(&mut record).unwrap_or(PullPolicy::IfMissing);
+    // Others stay in the request and are wiped with it.
+    let credentials = if is_image { request.registry_credentials.take() } else { None };
+    let credentials = images::credentials(credentials, "registry_credentials").map_err(record).unwrap_or_default();
     let identity = certify::of_request(&node.config.identity, request);
     // Before an image is fetched, everything but the part that depends on the image is validated.
     let plan = match &image {
-        None => plan_with_image(request, pod, &node.config.policy, None),
+        None if !is_image => plan_with_image(request, pod, &node.config.policy, None),
+        None => plan_without_image(request, pod, &node.config.policy).map_err(without_rootfs),
         Some(reference) => plan_without_image(request, pod, &node.config.policy)
             .map_err(|problem| denied_image(problem, reference, node)),
     };
+    let plan = plan_with(plan, (!faults.is_empty()).then(|| Problem::invalid(faults)));
     let referred = references::of_request(node, request, client);
     let plan = plan_with(plan, referred.problem());
     let (identity, problem) = match identity {
@@ -186,7 +197,7 @@ fn check_request(
     };
     let plan = plan_with(plan, problem)?;
     Node::check_id(&plan.id)?;
-    Ok(CheckedRequest { plan, image, referred, identity })
+    Ok(CheckedRequest { plan, image, pull_policy, credentials, referred, identity })
 }
 
 /// Makes a pod, and starts the task that drives it.
@@ -230,7 +241,7 @@ fn plan_with(plan: Result<Plan, Problem>, part: Option<Problem>) -> Result<Plan,
     match (plan, part) {
         (Ok(plan), None) => Ok(plan),
         (Ok(_), Some(problem)) => Err(problem),
-        (Err(problem), Some(more)) if problem.kind == Kind::Invalid => {
+        (Err(problem), Some(more)) if matches!(problem.kind, Kind::Invalid | Kind::Denied) => {
             Err(Problem::invalid([problem.violations, more.violations].concat()))
         }
         (Err(problem), _) => Err(problem),
@@ -360,6 +371,12 @@ fn plan_without_image(request: &v1::RunRequest, pod: Option<&Plan>, policy: &Pol
         paths.filter(|path| path.is_empty()).for_each(|path| *path = "/");
     }
     fits(validated(request.monitor.as_ref(), &draft, violations, policy)?, pod)
+}
+
+/// Leaves out the faults of a malformed image reference, which are reported in full beside this problem.
+fn without_rootfs(mut problem: Problem) -> Problem {
+    problem.violations.retain(|violation| violation.field != "rootfs");
+    problem
 }
 
 /// Turns the problem into a denial where the only violation is an image that the operator's policy refuses.

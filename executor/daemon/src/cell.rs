@@ -59,7 +59,7 @@ pub struct SelfTestResult {
 /// Progress of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainProgress {
-    /// Containers and pods that the drain has met.
+    /// Number of containers that the drain has met. Pods are not counted.
     pub total: usize,
     /// Number that is stopping.
     pub stopping: usize,

@@ -51,8 +51,17 @@ pub(crate) struct CheckReport {
     pub(crate) change: Option<Change>,
     /// True when the health is to be kept over a restart.
     pub(crate) keep: bool,
-    /// Last lines of the program that failed last, for the container's log. They may contain secrets.
-    pub(crate) output: Zeroizing<String>,
+    /// Last lines of the programs that failed, for the container's log. They may contain secrets.
+    pub(crate) outputs: Vec<FailedOutput>,
+}
+
+/// Last lines of a program that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct FailedOutput {
+    id: CheckId,
+    /// Source of the lines; the container's when empty.
+    pub(crate) log_source: String,
+    pub(crate) text: Zeroizing<String>,
 }
 
 /// Result of one check, with the last lines of a program.
@@ -169,14 +178,15 @@ impl Target {
         reports: &mpsc::Sender<CheckReport>,
     ) -> Result<(), Unheard> {
         let mut monitor = Monitor::new(checks, kept, self.now(), spread);
-        let mut output = Zeroizing::<String>::default();
-        let tell = async |monitor: &Monitor<'_>, change: Option<Change>, keep: bool, output: &Zeroizing<String>| {
-            let output = if matches!(change, Some(Change::End(_))) { output.clone() } else { Zeroizing::default() };
-            let report = CheckReport { health: monitor.health().clone(), change, keep, output };
+        // Of checks whose newest result is a failure.
+        let mut failed: Vec<FailedOutput> = Vec::new();
+        let tell = async |monitor: &Monitor<'_>, change: Option<Change>, keep: bool, failed: &[FailedOutput]| {
+            let outputs = if matches!(change, Some(Change::End(_))) { failed.to_vec() } else { Vec::new() };
+            let report = CheckReport { health: monitor.health().clone(), change, keep, outputs };
             reports.send(report).await.map_err(|_| Unheard)
         };
         if kept != Some(monitor.health()) {
-            tell(&monitor, None, true, &output).await?;
+            tell(&monitor, None, true, &failed).await?;
         }
         while let Some((id, due)) = monitor.next() {
             let deadline = monitor.deadline();
@@ -199,8 +209,11 @@ impl Target {
             };
             let (change, keep) = match made {
                 Some(made) => {
+                    failed.retain(|output| output.id != id);
                     if matches!(made.outcome, Outcome::Failed(_)) {
-                        output = made.output;
+                        let log_source = monitor.check(id).map(|check| check.log_source.clone()).unwrap_or_default();
+                        failed.push(FailedOutput { id, log_source, text: made.output });
+                        failed.sort_by_key(|output| (output.id.purpose, output.id.index));
                     }
                     self.log(id, &made.outcome);
                     monitor.report(id, &made.outcome, self.now(), crate::now(), spread())
@@ -208,7 +221,7 @@ impl Target {
                 // The timer may be early by its own resolution.
                 None => (monitor.tick(self.now().max(deadline.unwrap_or_default())), true),
             };
-            tell(&monitor, change, keep, &output).await?;
+            tell(&monitor, change, keep, &failed).await?;
         }
         Ok(())
     }

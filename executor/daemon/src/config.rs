@@ -22,7 +22,9 @@ use executor_core::capacity::Amount;
 use executor_core::identity::IdentitySettings;
 use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
 use executor_core::plan::{HostDevice, HostVolume};
-use executor_core::settings::{AppArmor, Bytes, LauncherSettings, ShellSettings, Unusable};
+use executor_core::settings::{
+    AppArmor, Bytes, LauncherSettings, SectionDigests, ShellSettings, Unusable, section_digests,
+};
 use executor_core::validate::{
     CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
     check_network_namespaces, check_ulimit_max, validate,
@@ -274,6 +276,12 @@ impl Config {
             }
             read => read,
         }
+    }
+
+    /// Returns the digests of the sections that the launcher reads as well.
+    pub(crate) fn section_digests(&self) -> SectionDigests {
+        // The text was parsed before.
+        toml::from_str(&self.text).map(|document| section_digests(&document)).unwrap_or_default()
     }
 
     /// Makes the configuration of another text of the file.

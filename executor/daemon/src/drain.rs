@@ -109,6 +109,8 @@ struct Draining {
     told: BTreeSet<ContainerId>,
     /// Likewise, when the time was over.
     killed: BTreeSet<ContainerId>,
+    /// Pods, which are not counted.
+    pods: BTreeSet<ContainerId>,
 }
 
 /// Deadline of a drain by the monotonic clock: a wall clock that is set neither ends containers early nor keeps them.
@@ -145,6 +147,7 @@ async fn carry_out(node: Arc<Node>) {
         counted: 0,
         told: BTreeSet::new(),
         killed: BTreeSet::new(),
+        pods: BTreeSet::new(),
     };
     let mut changes = node.cell.watch();
     let mut due: Option<Due> = None;
@@ -246,11 +249,13 @@ impl Draining {
     fn count(&mut self, living: &[Arc<Handle>]) {
         self.told
             .extend(living.iter().filter(|handle| handle.state() == Some(State::Stopping)).map(|h| h.id().clone()));
-        let stopping = living.iter().filter(|handle| self.told.contains(handle.id())).count();
-        let waiting = living.len() - stopping;
-        self.progress.total = self.told.len() + waiting;
+        self.pods.extend(living.iter().filter(|handle| handle.is_pod()).map(|pod| pod.id().clone()));
+        let containers: Vec<_> = living.iter().filter(|handle| !handle.is_pod()).collect();
+        let stopping = containers.iter().filter(|handle| self.told.contains(handle.id())).count();
+        let told = self.told.difference(&self.pods).count();
+        self.progress.total = told + containers.len() - stopping;
         self.progress.stopping = stopping;
-        self.progress.ended = self.told.len() - stopping;
+        self.progress.ended = told - stopping;
     }
 
     fn report(&mut self, living: &[Arc<Handle>]) {

@@ -29,18 +29,15 @@ const LEAVING: Duration = Duration::from_secs(10);
 pub(crate) use apply::apply;
 pub(crate) use problem::{of_image, of_image_in, of_image_of_run};
 
-/// Returns the reference of the image that is a request's root file system, if it is one.
-///
-/// # Errors
-/// The reference is malformed.
-pub(crate) fn reference(request: &v1::RunRequest) -> Result<Option<ImageReference>, Problem> {
+/// Returns the reference of the image that is a request's root file system, if it is one, or every fault of the reference.
+pub(crate) fn reference(request: &v1::RunRequest) -> (Option<ImageReference>, Vec<Violation>) {
     if !ImageReference::is_image(&request.rootfs) {
-        return Ok(None);
+        return (None, Vec::new());
     }
-    let parsed = request.rootfs.parse::<ImageReference>();
-    parsed
-        .map(Some)
-        .map_err(|bad| Problem::invalid(bad.0.iter().map(|fault| Violation::new("rootfs", fault.told())).collect()))
+    match request.rootfs.parse::<ImageReference>() {
+        Ok(reference) => (Some(reference), Vec::new()),
+        Err(bad) => (None, bad.0.iter().map(|fault| Violation::new("rootfs", fault.told())).collect()),
+    }
 }
 
 /// Makes a placeholder for an image that is not resolved yet, so that the rest of a request can be validated before.

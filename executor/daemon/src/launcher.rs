@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use executor_core::protocol::{Hello, LauncherAnswer, LauncherCall, Remove, Shutdown, VERSION};
+use executor_core::protocol::{ConfigurationDigests, Hello, LauncherAnswer, LauncherCall, Remove, Shutdown, VERSION};
+use executor_core::settings::SectionDigests;
 use executor_secrets::TagKey;
 use tokio::sync::watch;
 
@@ -40,6 +41,8 @@ pub enum Connection {
 #[derive(Debug)]
 pub struct Launcher {
     socket: PathBuf,
+    /// Digests of executord's configuration.
+    configuration: SectionDigests,
     connection: watch::Sender<Connection>,
     /// Key of request tags, from the newest launcher. It outlives the connection, so that a repeated request finds its
     /// container also while there is no launcher.
@@ -49,10 +52,11 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Makes a launcher that is not connected yet and listens on `socket`.
-    pub fn new(socket: PathBuf) -> Self {
+    /// Makes a launcher that is not connected yet and listens on `socket`. `configuration` has the digests of executord's configuration.
+    pub fn new(socket: PathBuf, configuration: SectionDigests) -> Self {
         Self {
             socket,
+            configuration,
             connection: watch::Sender::new(Connection::First),
             key: Mutex::new(None),
             greeted: watch::Sender::new(0),
@@ -119,6 +123,16 @@ impl Launcher {
         }
     }
 
+    /// Adds to a refusal that the launcher's configuration differs, if it does: the cause may be there.
+    pub(crate) fn explain(&self, problem: Problem) -> Problem {
+        let is_refusal = matches!(problem.kind, Kind::Invalid | Kind::Precondition | Kind::Denied);
+        let session = self.session().ok().filter(|_| is_refusal);
+        match session.as_ref().and_then(|session| session.difference()) {
+            Some(difference) => problem.with_note(difference),
+            None => problem,
+        }
+    }
+
     /// Tells the launcher to end, and waits until it has agreed or is gone.
     pub async fn shutdown(&self) {
         if let Ok(session) = self.session() {
@@ -129,6 +143,7 @@ impl Launcher {
     /// Returns the greeting to a launcher.
     fn hello(&self) -> Hello {
         let tag_key = self.tag_key().map(|key| key.as_bytes().to_vec()).unwrap_or_default();
-        Hello { version: VERSION, tag_key }
+        let configuration = Some(ConfigurationDigests { sections: self.configuration.clone() });
+        Hello { version: VERSION, tag_key, configuration }
     }
 }

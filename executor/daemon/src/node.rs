@@ -131,7 +131,7 @@ impl Node {
         tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
         let ledger = Arc::new(ledger);
         let boot_id = executor_sys::identity::boot_id().map_err(NodeError::BootId)?;
-        let launcher = Arc::new(Launcher::new(config.paths.launcher_socket()));
+        let launcher = Arc::new(Launcher::new(config.paths.launcher_socket(), config.section_digests()));
         let layers = LauncherLayers::new(Arc::clone(&launcher));
         let metrics: Arc<Metrics> = Arc::default();
         let traces = Traces::start(config.traces.as_ref(), &metrics).map_err(NodeError::Traces)?;

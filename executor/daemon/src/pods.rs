@@ -24,9 +24,10 @@ const NAMES_SHOWN: usize = 20;
 /// Those that the interface lists for CreatePod. Nothing is left then, and the id is free.
 pub(crate) async fn create(node: &Arc<Node>, request: v1::CreatePodRequest) -> Result<(Arc<Facts>, bool), Problem> {
     node.until_found().await;
-    let (handle, created) = admit::pod(node, request).await?;
+    let explain = |problem| node.launcher.explain(problem);
+    let (handle, created) = admit::pod(node, request).await.map_err(explain)?;
     let facts = tokio::select! {
-        facts = handle.started() => facts?,
+        facts = handle.started() => facts.map_err(explain)?,
         () = node.until_stopping() => return Err(Problem::stopping()),
     };
     Ok((facts, created))

@@ -58,6 +58,15 @@ impl Problem {
         Self { kind, message: message.into(), violations: Vec::new() }
     }
 
+    /// Adds a note to the message, and to the last violation, for clients that show violations alone.
+    pub(crate) fn with_note(mut self, note: &str) -> Self {
+        let texts = self.violations.last_mut().map(|violation| &mut violation.description);
+        for text in texts.into_iter().chain([&mut self.message]) {
+            *text = format!("{text}; {note}");
+        }
+        self
+    }
+
     /// Makes the problem of invalid fields.
     pub fn invalid(violations: Vec<Violation>) -> Self {
         Self { kind: Kind::Invalid, message: summary(&violations), violations }

@@ -1,12 +1,15 @@
 //! The command line, and the part of the configuration file that concerns the launcher.
 
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use executor_core::identity::IdentitySettings;
 use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
-use executor_core::settings::{AppArmor, LauncherSettings, ShellSettings, Unusable};
+use executor_core::settings::{AppArmor, LauncherSettings, SectionDigests, ShellSettings, Unusable, section_digests};
 use executor_core::validate::{
     Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
     check_network_namespaces, check_ulimit_max,
@@ -22,7 +25,7 @@ pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
 ///
 /// It is started by systemd, or by executord where nobody else did. It listens on RUN_DIR/launcher.sock for
 /// executord alone and takes containers apart that lost their shim.
-#[derive(Parser, Debug)]
+#[derive(Parser, Clone, Debug)]
 #[command(
     name = "executor-launcher",
     version = executor_secrets::VERSION,
@@ -82,6 +85,9 @@ pub(crate) struct Config {
     pub shells: ShellSettings,
     /// Certificates of containers.
     pub identity: IdentitySettings,
+    /// Digests of the sections of this file.
+    #[serde(skip)]
+    pub digests: SectionDigests,
 }
 
 /// A configuration that cannot be used.
@@ -89,23 +95,42 @@ pub(crate) struct Config {
 pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("configuration {0}")]
-    Read(PathBuf, #[source] std::io::Error),
+    Read(PathBuf, #[source] io::Error),
     /// Not TOML, or a value of the wrong type.
     #[error("configuration {0}")]
     Parse(PathBuf, #[source] Box<toml::de::Error>),
     /// A value is not usable.
     #[error("configuration {0}: {1}")]
     Value(PathBuf, String),
+    /// Other users than root can change the file.
+    #[error("configuration {0}: must be a regular file of root that no other user can write")]
+    Foreign(PathBuf),
 }
 
 /// Reads the configuration.
 pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
+    read(args, |_| true)
+}
+
+/// Reads the configuration again, for a launcher that serves. The file must be root's: the daemon, which has no privilege, chooses
+/// when it is read.
+pub(crate) fn config_again(args: &Args) -> Result<Config, ConfigError> {
+    let is_roots = |file: &Metadata| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0;
+    read(args, is_roots)
+}
+
+fn read(args: &Args, is_trusted: impl FnOnce(&Metadata) -> bool) -> Result<Config, ConfigError> {
     let path = args.config.as_deref().unwrap_or(Path::new(CONFIG_DEFAULT));
-    let mut config: Config = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && args.config.is_none() => Config::default(),
-        Err(error) => return Err(ConfigError::Read(path.to_owned(), error)),
-        Ok(text) => toml::from_str(&text).map_err(|error| ConfigError::Parse(path.to_owned(), Box::new(error)))?,
+    let failed = |error| ConfigError::Read(path.to_owned(), error);
+    let text = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && args.config.is_none() => String::new(),
+        Err(error) => return Err(failed(error)),
+        Ok(file) if is_trusted(&file.metadata().map_err(failed)?) => io::read_to_string(file).map_err(failed)?,
+        Ok(_) => return Err(ConfigError::Foreign(path.to_owned())),
     };
+    let malformed = |error| ConfigError::Parse(path.to_owned(), Box::new(error));
+    let mut config: Config = toml::from_str(&text).map_err(malformed)?;
+    config.digests = section_digests(&toml::from_str(&text).map_err(malformed)?);
     config.policy.allow_host_network |= args.allow_host_network;
     config.policy.images = ImagePolicy::new(&config.images, args.allow_any_image)
         .map_err(|bad| ConfigError::Value(path.to_owned(), format!("images.allow: {bad}")))?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use executor_core::identity::IdentitySettings;
 use executor_core::limits::CORE_FILE_MAX;
 use executor_core::plan::Principal;
+use executor_core::settings::SectionDigests;
 use executor_core::users;
 use executor_core::validate::Policy;
 use executor_secrets::volume;
@@ -45,6 +46,8 @@ pub(crate) struct Host {
     pub nofile_max: u64,
     /// Out-of-memory score adjustment of the launcher and its shims.
     pub oom_score_adj: i32,
+    /// Number of processors that containers can run on.
+    pub processors: u64,
     /// Bytes of a page.
     pub page: u64,
     /// A log file is rotated at this size.
@@ -63,6 +66,8 @@ pub(crate) struct Host {
     pub identity: IdentitySettings,
     /// Number of shells that wait for containers.
     pub shells_ready: usize,
+    /// Digests of the sections of the configuration in force.
+    pub configuration: SectionDigests,
 }
 
 impl Host {
@@ -74,7 +79,7 @@ impl Host {
         let run_dir = std::path::absolute(&args.run_dir)?;
         let flags =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
+        let cgroup_parent = cgroup_parent(&config, &run_dir);
         Ok(Self {
             state_dir: std::path::absolute(&args.state_dir)?,
             daemon_uid,
@@ -82,17 +87,19 @@ impl Host {
             policy: config.policy,
             cpusets: Cpusets::find()?,
             hierarchies: Hierarchies::find()?,
-            cgroup_parent: Path::new(&config.launcher.cgroup_parent).join(hex::encode(&digest[..4])),
+            cgroup_parent,
             noswap: volume::noswap_supported()?,
             nofile_max: getrlimit(Resource::RLIMIT_NOFILE)?.1,
             oom_score_adj: process::oom_score_adj(std::process::id())?,
+            processors: u64::from(rustix::thread::sched_getaffinity(None)?.count()),
             page: rustix::param::page_size() as u64,
             log_bytes_max: config.launcher.log_bytes(),
             image_devices: config.launcher.image_devices,
+            configuration: config.digests,
             mounts,
             proc: executor_sys::mount::detached("proc", "proc", &[], flags)?,
-            cni_patience: Duration::from_secs(config.launcher.cni_plugin_seconds),
-            watchdog: Some(config.launcher.watchdog_seconds).filter(|s| *s > 0).map(Duration::from_secs),
+            cni_patience: config.launcher.cni_patience(),
+            watchdog: config.launcher.watchdog(),
             identity: config.identity,
             shells_ready: config.shells.ready as usize,
             run_dir,
@@ -105,6 +112,30 @@ impl Host {
         let run_dir = [&b"--run-dir"[..], self.run_dir.as_os_str().as_encoded_bytes()];
         let line: Vec<&[u8]> = std::iter::once(&b"executor-launcher"[..]).chain(role).chain(run_dir).collect();
         title::set_arguments(&line);
+    }
+
+    /// Takes another configuration over, for the containers that are made from now on.
+    ///
+    /// # Errors
+    /// Returns the keys that only the start of a launcher can change, if they differ. Nothing is taken over then.
+    pub(crate) fn reconfigure(&mut self, config: Config) -> Result<(), Vec<&'static str>> {
+        let (old, new) = (&self.policy, &config.policy);
+        let fixed = [
+            ("policy.userns_pool_start", old.userns_pool_start == new.userns_pool_start),
+            ("policy.userns_pool_ranges", old.userns_pool_ranges == new.userns_pool_ranges),
+            ("launcher.cgroup_parent", self.cgroup_parent == cgroup_parent(&config, &self.run_dir)),
+        ];
+        let changed: Vec<_> = fixed.into_iter().filter(|(_, is_same)| !is_same).map(|(key, _)| key).collect();
+        if !changed.is_empty() {
+            return Err(changed);
+        }
+        self.log_bytes_max = config.launcher.log_bytes();
+        self.image_devices = config.launcher.image_devices;
+        self.cni_patience = config.launcher.cni_patience();
+        self.watchdog = config.launcher.watchdog();
+        self.shells_ready = config.shells.ready as usize;
+        (self.policy, self.identity, self.configuration) = (config.policy, config.identity, config.digests);
+        Ok(())
     }
 
     /// Returns the directory of running containers.
@@ -147,6 +178,12 @@ impl Host {
     pub(crate) fn containers_state(&self) -> PathBuf {
         self.state_dir.join("containers")
     }
+}
+
+/// Returns the cgroup of all containers of a launcher, which its run directory tells apart.
+fn cgroup_parent(config: &Config, run_dir: &Path) -> PathBuf {
+    let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
+    Path::new(&config.launcher.cgroup_parent).join(hex::encode(&digest[..4]))
 }
 
 /// Lets containers have the limit on core files that keeps the kernel from piping them: it is 1, and a hard limit of 0, as

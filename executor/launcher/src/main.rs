@@ -61,8 +61,7 @@ compile_error!("the launcher must be built with panic = \"abort\"");
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 
 fn main() -> ExitCode {
-    let args = cli::Args::parse();
-    match begin(&args) {
+    match begin(cli::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { status, message }) => {
             log::line(Level::Error, "", message);
@@ -89,7 +88,7 @@ impl From<io::Error> for Failed {
     }
 }
 
-fn begin(args: &cli::Args) -> Result<(), Failed> {
+fn begin(mut args: cli::Args) -> Result<(), Failed> {
     if let Some(dir) = &args.generate_man {
         return Ok(clap_mangen::generate_to(cli::Args::command(), dir)?);
     }
@@ -98,7 +97,9 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     }
     // Pending until the signals are events, also in the copy: this process and what it forks do not end by SIGHUP.
     process::hold_hangup()?;
-    let config = cli::config(args).map_err(|error| Failed::usage(log::chain(&error)))?;
+    // The file is read again later, from another working directory.
+    args.config = args.config.map(std::path::absolute).transpose()?;
+    let config = cli::config(&args).map_err(|error| Failed::usage(log::chain(&error)))?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failed::usage("must be started as root: it makes namespaces, mounts and cgroups"));
     }
@@ -116,11 +117,11 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     if executor_secrets::CONTROL {
         log::line(Level::Error, "", "this build wipes no secret: for tests only");
     }
-    let host = host::Host::probe(args, config, mounts)?;
+    let host = host::Host::probe(&args, config, mounts)?;
     let pool = ids::pool(&host.policy)?;
     let filter = seccomp::Filter::compile(&executor_core::spec::Held::default())
         .map_err(|error| io::Error::other(log::chain(&error)))?;
-    server::serve(Arc::new(host), Arc::new(filter), pool, args)?;
+    server::serve(host, Arc::new(filter), pool, args)?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! A single thread, a single `poll`, no other wait: a daemon that does not read is let go, a shim is watched by its
 //! descriptor, and a request that has to wait for a shim is put off. A shim that does not turn its loop is killed.
 
+mod configuration;
 mod execs;
 mod idle;
 mod ranges;
@@ -75,7 +76,8 @@ struct Stuck {
 
 /// The launcher's state.
 struct Server {
-    host: Arc<Host>,
+    host: Host,
+    args: Args,
     filter: Arc<Filter>,
     socket_path: PathBuf,
     listener: Option<SeqpacketListener>,
@@ -134,7 +136,7 @@ enum Event {
 }
 
 /// Serves until asked to end.
-pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Args) -> io::Result<()> {
+pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> io::Result<()> {
     let signals = SignalEvents::take(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
     make_run_dirs(&host)?;
     make_state_dirs(&host).or_else(|error| {
@@ -174,8 +176,10 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         shims.len()
     );
     log::line(Level::Info, "", what);
+    let (exit_when_idle, ephemeral) = (args.exit_when_idle, args.ephemeral);
     let mut server = Server {
         host,
+        args,
         filter,
         socket_path,
         listener: Some(listener),
@@ -202,8 +206,8 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
     heap::trim();
     heap::fill_holes();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let result = server.run(args.exit_when_idle);
-    server.end(args.ephemeral);
+    let result = server.run(exit_when_idle);
+    server.end(ephemeral);
     result
 }
 

@@ -58,6 +58,7 @@ use std::time::{Duration, Instant};
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::record::{ContainerRecord, Failure, FailureKind, Timings};
+use executor_core::steps::exit_line;
 use executor_core::time::Timestamp;
 use executor_secrets::TokenDigest;
 use executor_sys::heap;
@@ -241,6 +242,11 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             let timings =
                 Timings { prepare, start: started_at.since(ready_at), run: started.elapsed(), ..Timings::default() };
             let (exit, failure) = ended;
+            let lone = ready.record.plan.main().filter(|_| ready.record.plan.actions.is_none());
+            if let (Some(exit), Some(process)) = (exit, lone) {
+                let out_of_memory = host.hierarchies.own_oom_kills(&ready.record.cgroup) > 0;
+                ready.log.note_exit(&ready.record.plan, process, &exit_line(exit, out_of_memory, None));
+            }
             Outcome { exit, failure, timings, ended_at: Some(ended_at), ..Outcome::default() }
         }
         Err(NotStarted::Refused(refused)) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use executor_client::{Code, Error};
-use executor_proto::v1::{DrainResponse, Resources, State};
+use executor_proto::v1::{CreatePodRequest, DrainResponse, Resources, RunRequest, State};
 use integration::api::exit;
 use integration::cli;
 use integration::daemon::{Daemon, Setup};
@@ -122,6 +122,19 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 4").id("again"))), Ok(4));
     daemon.api.delete("again", false).unwrap();
     daemon.wait_until_back_at(&before);
+}
+
+/// Issue 31, item 14: the number is that of `ps -a`, which lists no pods.
+#[test]
+fn drain_counts_containers_without_pods() {
+    let daemon = Daemon::start();
+    let pod = CreatePodRequest { id: "p".into(), ..CreatePodRequest::default() };
+    daemon.api.block_on(daemon.api.client().pods().create(&pod)).unwrap();
+    daemon.api.up(RunRequest { pod: "p".into(), ..sh(ENDS).id("member") });
+    daemon.api.up(sh(ENDS).id("single"));
+    let last = drain(&daemon, Duration::from_secs(60), 0).unwrap().pop().unwrap();
+    assert_eq!((last.total, last.ended, last.left.len()), (2, 2, 0), "{last:?}");
+    assert_eq!(daemon.api.ids().len(), 2, "what `ps -a` lists");
 }
 
 /// A drain belongs to no client and to no daemon: it goes on without its first one, over the kill of the second.

@@ -4,6 +4,7 @@
 
 mod attacks;
 mod command_line;
+mod configuration;
 mod empty;
 mod host;
 mod images;

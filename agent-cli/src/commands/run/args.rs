@@ -20,6 +20,7 @@ use super::surroundings::SurroundingsArgs;
 use super::volumes::VolumeArgs;
 use crate::bindings::DeliveryArgs;
 use crate::limits::LimitArgs;
+use crate::text::plain;
 use crate::units;
 
 /// Flags of `run`, in the groups of its help.
@@ -201,14 +202,27 @@ pub(crate) struct RunArgs {
 
 impl RunArgs {
     /// Takes the image off the words of the command, where there is one: not behind `--`, nor beside `--rootfs`.
-    pub(crate) fn name_image(&mut self, escaped: bool) {
+    ///
+    /// # Errors
+    /// `--action` stands behind the image, where it would be an argument of the image's program.
+    pub(crate) fn name_image(&mut self, escaped: bool) -> Result<(), String> {
         if escaped || self.rootfs.is_some() || self.command.is_empty() {
-            return;
+            return Ok(());
         }
-        self.image.image = Some(self.command.remove(0));
-        if self.command.first().is_some_and(|word| word == "--") {
-            self.command.remove(0);
+        let image = self.command.remove(0);
+        match self.command.first().map(String::as_str) {
+            Some("--") => drop(self.command.remove(0)),
+            Some(word) if word == "--action" || word.starts_with("--action=") => {
+                let image = plain(&image);
+                return Err(format!(
+                    "--action stands behind the image: options come first, as in `run --action FILE {image}`; \
+                     `run {image} -- --action ...` passes the word to the image's program"
+                ));
+            }
+            _ => {}
         }
+        self.image.image = Some(image);
+        Ok(())
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct CheckArgs {
     /// Failures in a row that count, of checks that do not give their own [default: 3]
     #[arg(long, value_name = "N")]
     health_retries: Option<u32>,
-    /// Time from the start of the process in which startup checks must pass [default: 1m]
+    /// Time from the start of the process in which startup checks, or a monitor of --action, must pass [default: 1m]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_start_period: Option<Duration>,
 }
@@ -54,14 +54,18 @@ impl CheckArgs {
         let mut checks = Checks { startup: self.startup, liveness: self.liveness, ..Checks::default() };
         checks.readiness = self.readiness;
         checks.readiness.extend(self.health_cmd.as_deref().map(command));
-        let starts = !checks.startup.is_empty() || !checks.liveness.is_empty();
-        if !starts && checks.readiness.is_empty() {
+        let has_monitor = request.monitor.is_some();
+        let starts = has_monitor || !checks.startup.is_empty() || !checks.liveness.is_empty();
+        let has_checks = !(checks.startup.is_empty() && checks.liveness.is_empty() && checks.readiness.is_empty());
+        if !has_checks {
             let given = self.health_interval.is_some() || self.health_timeout.is_some();
-            if given || self.health_retries.is_some() || self.health_start_period.is_some() {
-                let why =
-                    "--health-interval, --health-timeout, --health-retries and --health-start-period need a check";
+            if given || self.health_retries.is_some() || (self.health_start_period.is_some() && !has_monitor) {
+                let why = "--health-interval, --health-timeout and --health-retries need a check; --health-start-period needs one, \
+                     or a monitor of --action";
                 return Err(Failure::Usage(why.into()));
             }
+        }
+        if !has_checks && self.health_start_period.is_none() {
             return Ok(());
         }
         let interval = self.health_interval.map(to_proto).transpose()?;

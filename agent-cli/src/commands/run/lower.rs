@@ -16,6 +16,8 @@ use crate::actions;
 use crate::failure::Failure;
 use crate::request::{Request, to_proto};
 use crate::source::{self, Argument, Content, Flag, Source};
+use crate::status::Named;
+use crate::text::plain;
 use crate::units::Ulimit;
 use crate::variables::environment;
 
@@ -37,6 +39,7 @@ pub(super) fn lower(
     if args.image.takes_stdin() && sourced.iter().any(|argument| argument.source == Source::Stdin) {
         return Err(Failure::Usage("standard input is the registry's password already; it can be read once".into()));
     }
+    let named = named(&args);
     let actions = args.action.take().map(|file| actions::read(&file)).transpose()?;
     let (rootfs, Program { path, args: mut arguments }) = match &actions {
         None => args.image.rootfs_and_program(args.rootfs.take(), std::mem::take(&mut args.command))?,
@@ -109,7 +112,22 @@ pub(super) fn lower(
     args.host_options.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);
-    Ok(Request::of(request))
+    Ok(Request::of(request).named(named))
+}
+
+/// Returns how the user named the run, its id and its root file system. An id that is made up here appears in no error.
+fn named(args: &RunArgs) -> Named {
+    let ids = [("--reservation", &args.reservation), ("--name", &args.name), ("--id", &args.id)];
+    let id = ids.into_iter().find_map(|(flag, id)| Some((flag, id.as_ref()?)));
+    let doing = match (id, &args.image.image, &args.rootfs) {
+        _ if args.dry_run => "run --dry-run".to_owned(),
+        (Some((flag, id)), ..) => format!("run {flag} {}", plain(id)),
+        (None, Some(image), _) => format!("run {}", plain(image)),
+        (None, None, Some(rootfs)) => format!("run --rootfs {}", plain(rootfs)),
+        (None, None, None) => "run".to_owned(),
+    };
+    let image = args.image.image.is_some().then_some(("rootfs", "IMAGE"));
+    Named { doing, fields: id.map(|(flag, _)| ("id", flag)).into_iter().chain(image).collect() }
 }
 
 /// Replaces the program of a request by a tree of actions. What the flags say of the program is for all processes then.
@@ -331,6 +349,37 @@ mod tests {
             let run = message.action.unwrap().run.unwrap();
             assert_eq!(format!("{} {} {}", message.rootfs, run.path, run.args.join(" ")), expected, "{line:?}");
         }
+    }
+
+    /// Issue 31, item 34.
+    #[test]
+    fn action_behind_image_is_refused() {
+        let read = |line: &[&str]| {
+            let line: Vec<_> = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
+            crate::cli::Cli::read(&line).map(drop).map_err(|error| error.to_string())
+        };
+        for line in [&["debian", "--action", "tree.yaml"][..], &["debian", "--action=tree.yaml"]] {
+            let refused = read(line).unwrap_err();
+            assert!(refused.contains("run --action FILE debian"), "{refused}");
+        }
+        read(&["debian", "--", "--action", "x"]).unwrap();
+        read(&["debian", "sh", "--action", "x"]).unwrap();
+    }
+
+    /// Issue 31, item 34: the start timeout of a monitor, which only the file can have.
+    #[test]
+    fn start_period_limits_monitor() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "action: {run: {path: /a}}\nmonitor: {run: {path: /b}}\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let message = build(&["--action", path, "--health-start-period", "90s"]).unwrap().run().message().clone();
+        assert_eq!(message.checks.unwrap().start_timeout.unwrap().seconds, 90);
+        assert!(build(&["--action", path]).unwrap().run().message().checks.is_none());
+        let refused =
+            build(&["--action", path, "--health-start-period", "90s", "--health-retries", "2"]).err().unwrap();
+        assert!(refused.to_string().contains("--health-retries need a check"), "{refused}");
+        let refused = build(&["--health-start-period", "90s", "--", "x"]).err().unwrap();
+        assert!(refused.to_string().contains("or a monitor"), "{refused}");
     }
 
     #[test]

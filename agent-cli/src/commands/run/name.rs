@@ -19,7 +19,8 @@ use crate::view::human;
 pub(super) async fn claim(session: &Session, name: &str, replace: bool) -> Result<(), Failure> {
     let doing = format!("run --name {name}");
     let earlier = match session.client.get(name).await.doing(&doing) {
-        Err(failure) if failure.code() == Some(Code::NotFound) => return Ok(()),
+        // The run reports a malformed name with all other faults of the request.
+        Err(failure) if matches!(failure.code(), Some(Code::NotFound | Code::InvalidArgument)) => return Ok(()),
         found => found?,
     };
     if !replace {

@@ -101,11 +101,36 @@ fn the_table_of_ps() {
     let done =
         Container { id: "j".into(), state: State::Completed.into(), created_at: at(999_999), ..ended(signaled(9)) };
     assert_eq!(
-        containers(&[running, done], now(), Style::PLAIN),
+        containers(&[running, done], now(), Style::PLAIN, None),
         "ID      STATE       ROOTFS   COMMAND   AGE   EXIT      ADDRESS   PORTS   LABELS\n\
          web-1   running     host     /bin/sh   2m    -         -         -       a=\\u{1b}[2J,b=2\n\
          j       completed                      1s    SIGKILL   -         -\n"
     );
+}
+
+/// Issue 31, item 14: a terminal of 60 columns.
+#[test]
+fn ps_fits_narrow_terminals() {
+    let spec = ContainerSpec {
+        rootfs: "docker://registry.example/team/application:1".into(),
+        path: "/usr/local/bin/application".into(),
+        labels: [("a".to_owned(), "b".repeat(100))].into(),
+        pod: "pod-1".into(),
+        ..ContainerSpec::default()
+    };
+    let with = |id: &str| Container {
+        id: id.into(),
+        spec: Some(spec.clone()),
+        state: State::Running.into(),
+        ..ended(signaled(9))
+    };
+    let all = [with("3f0c5f3e-7a34-4c5e-9a43-0d1e2f3a4b5c"), with("a-name-that-the-user-chose")];
+    let table = containers(&all, now(), Style::PLAIN, Some(60));
+    assert!(table.lines().all(|line| line.chars().count() <= 60), "{table}");
+    let firsts: Vec<&str> = table.lines().map(|line| line.split(' ').next().unwrap_or_default()).collect();
+    assert_eq!(firsts, ["ID", "3f0c5f3e-7a34", "a-name-that-the-user-chose"]);
+    assert!(table.contains("STATE") && table.contains("running") && !table.contains("LABELS"), "{table}");
+    assert!(containers(&all, now(), Style::PLAIN, None).contains("0d1e2f3a4b5c"), "the control");
 }
 
 #[test]

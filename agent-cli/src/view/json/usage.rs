@@ -14,6 +14,7 @@ pub(crate) struct ContainerStats {
     state: String,
     usage: Option<Usage>,
     limits: Option<Limits>,
+    ready: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -102,6 +103,7 @@ impl From<&v1::ContainerStats> for ContainerStats {
             state: state(stats.state),
             usage: stats.usage.as_ref().map(Usage::from),
             limits: stats.limits.clone().map(Limits::from),
+            ready: stats.ready,
         }
     }
 }

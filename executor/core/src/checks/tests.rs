@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::{Probe, START_TIMEOUT_DEFAULT};
+use crate::plan::{MonitorForm, Probe, START_TIMEOUT_DEFAULT};
 
 const SECOND: Duration = Duration::from_secs(1);
 const AT: Timestamp = Timestamp(7);
@@ -16,6 +16,7 @@ fn check(healthy: u32, unhealthy: u32) -> Check {
         initial_delay: Duration::ZERO,
         healthy_threshold: healthy,
         unhealthy_threshold: unhealthy,
+        log_source: String::new(),
     }
 }
 
@@ -26,6 +27,7 @@ fn checks(startup: &[Check], liveness: &[Check], readiness: &[Check]) -> Checks 
         liveness: list(liveness),
         readiness: list(readiness),
         start_timeout: START_TIMEOUT_DEFAULT,
+        monitor: MonitorForm::None,
     }
 }
 
@@ -38,6 +40,31 @@ fn step(monitor: &mut Monitor<'_>, outcome: &Outcome) -> (CheckId, Duration, Opt
     let (id, at) = monitor.next().unwrap();
     let change = monitor.tick(at).or_else(|| monitor.report(id, outcome, at, AT, 0).0);
     (id, at, change)
+}
+
+/// Diego's parallel monitor waits for all its programs and joins their failures.
+#[test]
+fn parallel_failures_are_joined() {
+    let failed = |reason: &str| Outcome::Failed(reason.into());
+    let all = || checks(&[], &[check(1, 1), check(1, 1), check(1, 1)], &[]);
+    let joined = Checks { monitor: MonitorForm::Parallel, ..all() };
+    let mut monitor = Monitor::new(&joined, None, Duration::ZERO, || 0);
+    for _ in 0..3 {
+        step(&mut monitor, &Outcome::Passed);
+    }
+    let (first, at, change) = step(&mut monitor, &failed("one"));
+    assert_eq!((first.index, at, change), (0, SECOND * 30, None));
+    assert_eq!(step(&mut monitor, &Outcome::Passed), (CheckId { index: 1, ..first }, at, None));
+    let change = Some(Change::End("Instance became unhealthy: one; three".into()));
+    assert_eq!(step(&mut monitor, &failed("three")), (CheckId { index: 2, ..first }, at, change));
+    assert_eq!(monitor.next(), None);
+    // The control: checks that are no monitor.
+    let single = all();
+    let mut monitor = Monitor::new(&single, None, Duration::ZERO, || 0);
+    for _ in 0..3 {
+        step(&mut monitor, &Outcome::Passed);
+    }
+    assert_eq!(step(&mut monitor, &failed("one")).2, Some(Change::End("Instance became unhealthy: one".into())));
 }
 
 #[test]

@@ -29,6 +29,22 @@ pub struct Checks {
     pub readiness: Vec<Check>,
     /// Time from the start of the process in which the startup checks must pass; 0 in a draft for the default.
     pub start_timeout: Duration,
+    /// Form of the monitor whose programs the liveness checks are.
+    #[serde(default)]
+    pub monitor: MonitorForm,
+}
+
+/// Form of a monitor, as far as it decides about reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MonitorForm {
+    /// The checks are of no monitor.
+    #[default]
+    None,
+    /// Some programs follow others: the first failure is reported.
+    Serial,
+    /// All programs are parallel: a failure has all of them made once more, and every failure is reported.
+    Parallel,
 }
 
 /// A check. Zeros in a draft stand for defaults.
@@ -46,6 +62,9 @@ pub struct Check {
     pub healthy_threshold: u32,
     /// Failures in a row after which it no longer passes; 0 of a startup check.
     pub unhealthy_threshold: u32,
+    /// Source of the log lines with a program's output; the container's when empty.
+    #[serde(default)]
+    pub log_source: String,
 }
 
 /// Way in which a container is checked.
@@ -108,9 +127,18 @@ impl Check {
 }
 
 impl Checks {
+    /// True if the container has checks that decide that it has started: Diego's health monitoring.
+    pub fn decide_start(&self) -> bool {
+        !self.startup.is_empty() || !self.liveness.is_empty()
+    }
+
+    /// Returns all checks.
+    pub fn all(&self) -> impl Iterator<Item = &Check> {
+        self.startup.iter().chain(&self.liveness).chain(&self.readiness)
+    }
+
     /// True when a connection into the container's network is made.
     pub fn connect(&self) -> bool {
-        let all = self.startup.iter().chain(&self.liveness).chain(&self.readiness);
-        all.into_iter().any(|check| !matches!(check.probe, Probe::Exec(_)))
+        self.all().any(|check| !matches!(check.probe, Probe::Exec(_)))
     }
 }

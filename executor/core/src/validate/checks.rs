@@ -82,7 +82,7 @@ pub(super) fn check(asked: &Checks, policy: &Policy, report: &mut Report) -> Opt
     let liveness = list("liveness", &asked.liveness, false);
     let readiness = list("readiness", &asked.readiness, false);
     let any = starts || !asked.readiness.is_empty();
-    any.then_some(Checks { startup, liveness, readiness, start_timeout })
+    any.then_some(Checks { startup, liveness, readiness, start_timeout, monitor: asked.monitor })
 }
 
 /// Checks that programs have the environment of the container's process only where that is kept.
@@ -120,6 +120,9 @@ fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &m
         let why = "cannot be set for a startup check: checks.start_timeout limits its failures";
         report.add(of("unhealthy_threshold"), Conflict.because(why));
     }
+    if let Some(fault) = super::log_source_fault(&check.log_source) {
+        report.add(of("log_source"), fault);
+    }
     let count = |asked: u32, default: u32| if asked == 0 { default } else { asked };
     Check {
         probe: match &check.probe {
@@ -138,6 +141,7 @@ fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &m
         initial_delay: check.initial_delay,
         healthy_threshold: count(check.healthy_threshold, HEALTHY_DEFAULT),
         unhealthy_threshold: if is_startup { 0 } else { count(check.unhealthy_threshold, UNHEALTHY_DEFAULT) },
+        log_source: check.log_source.clone(),
     }
 }
 
@@ -256,6 +260,7 @@ mod tests {
             initial_delay: Duration::ZERO,
             healthy_threshold: 0,
             unhealthy_threshold: 0,
+            log_source: String::new(),
         }
     }
 
@@ -325,6 +330,7 @@ mod tests {
             liveness: vec![with(Probe::Http(http)), with(Probe::Exec(exec)), slow, counts],
             readiness: vec![tcp(1); 5],
             start_timeout: SPAN_MAX + ms(1),
+            ..Checks::default()
         };
         let expected = [
             "checks.start_timeout",

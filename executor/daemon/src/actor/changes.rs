@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use executor_core::checks::Change;
 use executor_core::lifecycle::State;
-use executor_core::protocol::{EndUnhealthy, ShimCall};
+use executor_core::plan::Checks;
+use executor_core::protocol::{CheckOutput, EndUnhealthy, NoteHealth, ShimCall};
 use executor_core::record::{RestartRecord, StepRecord};
 
 use super::{Actor, DURABLE_WITHIN};
-use crate::checks::CheckReport;
+use crate::checks::{CheckReport, FailedOutput};
 use crate::container::link::ShimLink;
 use crate::container::{Presence, records};
 use crate::events::EventKind;
@@ -61,8 +62,17 @@ impl Actor {
 
     /// Takes over what the checks have found, and has a container ended that is not healthy.
     pub(super) fn checked(&mut self, link: &Arc<ShimLink>, report: CheckReport) {
-        let CheckReport { health, change, keep, output } = report;
-        self.facts.health = Some(Arc::new(health));
+        let CheckReport { health, change, keep, outputs } = report;
+        let run = self.facts.run().map_or(0, |(run, _)| run);
+        let decides = self.facts.plan.checks.as_ref().is_some_and(Checks::decide_start);
+        let before = self.facts.health.replace(Arc::new(health.clone()));
+        let begins = decides && before.is_none();
+        let becomes_healthy = decides && health.started && before.is_none_or(|before| !before.started);
+        for healthy in [begins.then_some(false), becomes_healthy.then_some(true)].into_iter().flatten() {
+            let link = Arc::clone(link);
+            // A shim that is older than this call leaves the line out.
+            tokio::spawn(async move { drop(link.call(ShimCall::NoteHealth(NoteHealth { healthy, run })).await) });
+        }
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
         let id = self.handle.id();
@@ -81,10 +91,13 @@ impl Actor {
         }
         if let Some(Change::End(reason)) = change {
             let (link, id) = (Arc::clone(link), id.clone());
-            let run = self.facts.run().map_or(0, |(run, _)| run);
             // The answer comes by way of this task. Without it the connection is lost, and checks begin again with the next.
             tokio::spawn(async move {
-                let end = EndUnhealthy { reason, output: output.to_string(), run };
+                let outputs = outputs.into_iter();
+                let outputs = outputs
+                    .map(|FailedOutput { log_source, text, .. }| CheckOutput { log_source, text: text.to_string() })
+                    .collect();
+                let end = EndUnhealthy { reason, outputs, run };
                 if let Err(Some(problem)) = link.call(ShimCall::EndUnhealthy(end)).await {
                     tracing::error!(container = %id, "the container that is not healthy was not ended: {problem}");
                 }

@@ -8,9 +8,8 @@ use executor_core::plan::Plan;
 use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
 
-use super::{CheckedRequest, Wiped, check_request, fill_in_id, plan_of_pod, pod_of};
+use super::{Wiped, check_request, fill_in_id, plan_of_pod, pod_of};
 use crate::access::Client;
-use crate::images;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 
@@ -85,12 +84,7 @@ fn validate_run(
             known.as_deref()
         }
     };
-    let CheckedRequest { plan, image, .. } = check_request(node, request, pod, client)?;
-    if image.is_some() {
-        images::policy(request)?;
-        images::credentials(request.registry_credentials.take(), "registry_credentials")?;
-    }
-    fits_node(node, &plan)
+    fits_node(node, &check_request(node, request, pod, client)?.plan)
 }
 
 /// Checks that the node's total capacity suffices. What is free at the moment changes.

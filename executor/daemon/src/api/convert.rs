@@ -428,6 +428,7 @@ pub(crate) fn stats(facts: &Facts, counted: Option<&Usage>) -> v1::ContainerStat
         state: state(facts.state).into(),
         usage: counted.map(usage::message),
         limits: Some(limits(&facts.plan)),
+        ready: (facts.plan.checks.is_some() && facts.state == State::Running).then(|| facts.is_ready()),
     }
 }
 

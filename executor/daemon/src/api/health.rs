@@ -1,4 +1,4 @@
-//! gRPC health: serving while a launcher is connected, every container of an earlier daemon was found again, and the cell is
+//! gRPC health: serving while a launcher with the same configuration is connected, every container of an earlier daemon was found again, and the cell is
 //! neither drained nor unhealthy. Info has the reasons.
 
 use std::sync::Arc;
@@ -20,7 +20,8 @@ pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
         let (mut launcher, mut settled) = (node.launcher.watch(), node.settled.subscribe());
         let (mut stopping, mut cell) = (node.stopping.subscribe(), node.cell.watch());
         loop {
-            let connected = matches!(*launcher.borrow_and_update(), Connection::Up(_));
+            let connected =
+                matches!(&*launcher.borrow_and_update(), Connection::Up(session) if session.difference().is_none());
             let recovered = *settled.borrow_and_update();
             let healthy = cell.borrow_and_update().ailments().is_empty();
             report(&reporter, connected && recovered && healthy && !*stopping.borrow_and_update()).await;

@@ -102,7 +102,7 @@ pub(super) fn health(node: &Node) -> v1::Health {
         _ if *node.stopping.borrow() => Some("executord is stopping".to_owned()),
         Err(problem) => Some(problem.message),
         Ok(_) if !*node.settled.borrow() => Some("containers of an earlier executord are still looked for".to_owned()),
-        Ok(_) => None,
+        Ok(session) => session.difference().map(str::to_owned),
     };
     convert::health(&node.cell.state(), unready)
 }

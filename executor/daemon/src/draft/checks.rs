@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use executor_core::plan::{Check, Checks, ExecProbe, HttpProbe, Probe};
+use executor_core::plan::{Check, Checks, ExecProbe, HttpProbe, MonitorForm, Probe};
 use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{OutOfRange, Required};
 use executor_proto::v1::{self, check::Kind};
@@ -18,7 +18,7 @@ pub(super) fn of(asked: &v1::Checks, violations: &mut Vec<Violation>) -> Checks 
     let (startup, liveness) = (list("startup", &asked.startup), list("liveness", &asked.liveness));
     let readiness = list("readiness", &asked.readiness);
     let start_timeout = span("checks.start_timeout", asked.start_timeout.as_ref(), violations);
-    Checks { startup, liveness, readiness, start_timeout }
+    Checks { startup, liveness, readiness, start_timeout, monitor: MonitorForm::None }
 }
 
 fn one(field: &str, check: &v1::Check, violations: &mut Vec<Violation>) -> Check {
@@ -57,6 +57,7 @@ fn one(field: &str, check: &v1::Check, violations: &mut Vec<Violation>) -> Check
         initial_delay: time("initial_delay", check.initial_delay.as_ref()),
         healthy_threshold: check.healthy_threshold,
         unhealthy_threshold: check.unhealthy_threshold,
+        log_source: String::new(),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Diego's monitor: an action whose programs are all to succeed, again and again, made into liveness checks.
 //!
-//! Until all have succeeded once the container has not started; when one fails after that the container is ended. That is what
-//! Diego's executor does with a monitor of `run` actions in `parallel`. Those in `serial` are all to succeed, too; they are made in
-//! turn, as all checks are.
+//! Until all have succeeded once the container has not started; when one fails after that the container is ended, with the failures
+//! of all. That is what Diego's executor does with a monitor of `run` actions in `parallel`. Those in `serial` are all to succeed, too;
+//! they are made in turn, as all checks are, and the first failure counts.
 
 use std::time::Duration;
 
-use executor_core::plan::{Check, Checks, ExecProbe, Probe, START_TIMEOUT_DEFAULT};
+use executor_core::plan::{Check, Checks, ExecProbe, MonitorForm, Probe, START_TIMEOUT_DEFAULT};
 use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{Conflict, NotAllowed, Required, TooMany};
 use executor_proto::v1::{Action, RunAction};
@@ -26,6 +26,31 @@ struct Program<'a> {
     path: String,
     run: &'a RunAction,
     limit: Duration,
+    /// Log source of the program, or of the nearest action above it that has one.
+    log_source: &'a str,
+    /// True below a `serial`.
+    is_serial: bool,
+}
+
+/// What actions pass down to those below them.
+#[derive(Clone, Copy)]
+struct Above<'a> {
+    limit: Duration,
+    depth: usize,
+    log_source: &'a str,
+    is_serial: bool,
+}
+
+impl<'a> Above<'a> {
+    fn root(limit: Duration) -> Self {
+        Self { limit, depth: 1, log_source: "", is_serial: false }
+    }
+
+    /// Returns what an action with this log source passes down.
+    fn below(self, log_source: &'a str) -> Self {
+        let log_source = if log_source.is_empty() { self.log_source } else { log_source };
+        Self { depth: self.depth + 1, log_source, ..self }
+    }
 }
 
 /// Adds a monitor to the checks of a request. What cannot be carried out becomes violations.
@@ -44,7 +69,7 @@ pub(super) fn add(
     }
     let start = if checks.start_timeout.is_zero() { START_TIMEOUT_DEFAULT } else { checks.start_timeout };
     let mut programs = Vec::new();
-    read("monitor", monitor, TIME_MAX.min(start), 1, &mut programs, violations);
+    read("monitor", monitor, Above::root(TIME_MAX.min(start)), &mut programs, violations);
     if programs.len() > PROGRAMS_MAX {
         let why = format!("has {} run actions; at most {PROGRAMS_MAX}", programs.len());
         violations.push(Violation::new("monitor", TooMany.because(why)));
@@ -53,6 +78,8 @@ pub(super) fn add(
     for program in &programs {
         refuse_unused(program, violations);
     }
+    let has_serial = programs.iter().any(|program| program.is_serial);
+    checks.monitor = if has_serial { MonitorForm::Serial } else { MonitorForm::Parallel };
     checks.liveness = programs.iter().map(|program| check(program, keeps_environment)).collect();
     checks
 }
@@ -60,7 +87,7 @@ pub(super) fn add(
 /// Gives violations of checks that a monitor was made into the names of the monitor's fields.
 pub(crate) fn rename(monitor: &Action, violations: &mut [Violation]) {
     let mut programs = Vec::new();
-    read("monitor", monitor, TIME_MAX, 1, &mut programs, &mut Vec::new());
+    read("monitor", monitor, Above::root(TIME_MAX), &mut programs, &mut Vec::new());
     for violation in violations {
         let Some(rest) = violation.field.strip_prefix("checks.liveness[") else { continue };
         let Some((index, field)) = rest.split_once(']') else { continue };
@@ -75,35 +102,41 @@ pub(crate) fn rename(monitor: &Action, violations: &mut [Violation]) {
 fn read<'a>(
     path: &str,
     action: &'a Action,
-    limit: Duration,
-    depth: usize,
+    above: Above<'a>,
     programs: &mut Vec<Program<'a>>,
     violations: &mut Vec<Violation>,
 ) {
     let mut refuse = |fault: executor_core::validate::FieldFault| violations.push(Violation::new(path, fault));
-    if depth > DEPTH_MAX {
+    if above.depth > DEPTH_MAX {
+        let depth = above.depth;
         return refuse(TooMany.because(format!("is nested {depth} deep; at most {DEPTH_MAX}")));
     }
-    let (name, list) = match set(action) {
+    let (name, above, list) = match set(action) {
         Err(names) if names.is_empty() => {
             return refuse(Required.because("is not set: set one action, such as `run`"));
         }
         Err(names) => {
             return refuse(Conflict.because(format!("has {} set; set exactly one action", names.join(", "))));
         }
-        Ok((_, Set::Run(run))) => return programs.push(Program { path: format!("{path}.run"), run, limit }),
+        Ok((_, Set::Run(run))) => {
+            let Above { limit, log_source, is_serial, .. } = above.below(&run.log_source);
+            return programs.push(Program { path: format!("{path}.run"), run, limit, log_source, is_serial });
+        }
         Ok((_, Set::Timeout(asked))) => {
-            let limit = timeout_of(path, asked, violations).min(limit);
+            let limit = timeout_of(path, asked, violations).min(above.limit);
+            let above = Above { limit, ..above.below(&asked.log_source) };
             let path = format!("{path}.timeout.action");
             let why = Required.because("is not set: set one action, such as `run`");
             match &asked.action {
-                Some(action) => read(&path, action, limit, depth + 1, programs, violations),
+                Some(action) => read(&path, action, above, programs, violations),
                 None => violations.push(Violation::new(path, why)),
             }
             return;
         }
-        Ok((name, Set::Parallel(parallel))) => (name, &parallel.actions),
-        Ok((name, Set::Serial(serial))) => (name, &serial.actions),
+        Ok((name, Set::Parallel(parallel))) => (name, above.below(&parallel.log_source), &parallel.actions),
+        Ok((name, Set::Serial(serial))) => {
+            (name, Above { is_serial: true, ..above.below(&serial.log_source) }, &serial.actions)
+        }
         Ok((name, _)) => {
             let why = format!("`{name}` cannot be part of a monitor; use run, parallel, serial and timeout");
             return refuse(NotAllowed.because(why));
@@ -114,7 +147,7 @@ fn read<'a>(
         violations.push(Violation::new(format!("{path}.{name}.actions"), why));
     }
     for (index, action) in list.iter().enumerate() {
-        read(&format!("{path}.{name}.actions[{index}]"), action, limit, depth + 1, programs, violations);
+        read(&format!("{path}.{name}.actions[{index}]"), action, above, programs, violations);
     }
 }
 
@@ -150,12 +183,13 @@ fn check(program: &Program<'_>, container_environment: bool) -> Check {
         initial_delay: Duration::ZERO,
         healthy_threshold: 1,
         unhealthy_threshold: 1,
+        log_source: program.log_source.to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::{EnvironmentVariable, ParallelAction, TimeoutAction, TryAction};
+    use executor_proto::v1::{EnvironmentVariable, ParallelAction, SerialAction, TimeoutAction, TryAction};
 
     use super::*;
 
@@ -188,6 +222,23 @@ mod tests {
         assert_eq!(fields, [second, "checks.liveness"]);
         let brief = Checks { start_timeout: Duration::from_secs(7), ..Checks::default() };
         assert_eq!(add(&monitor, false, Some(brief), &mut violations).liveness[0].timeout, Duration::from_secs(7));
+    }
+
+    #[test]
+    fn log_sources_are_passed_down() {
+        let with = |path: &str, source: &str| {
+            let run = RunAction { path: path.into(), log_source: source.into(), ..Default::default() };
+            Action { run: Some(run), ..Default::default() }
+        };
+        let mut monitor = parallel(vec![with("a", "OWN"), with("b", "")]);
+        monitor.parallel.as_mut().unwrap().log_source = "CHECK".into();
+        let checks = add(&monitor, false, None, &mut Vec::new());
+        let sources: Vec<&str> = checks.liveness.iter().map(|check| &*check.log_source).collect();
+        assert_eq!((&sources[..], checks.monitor), (&["OWN", "CHECK"][..], MonitorForm::Parallel));
+        let serial = SerialAction { actions: vec![with("c", "")], ..Default::default() };
+        let serial = Action { serial: Some(serial), ..Default::default() };
+        let checks = add(&parallel(vec![serial]), false, None, &mut Vec::new());
+        assert_eq!((&*checks.liveness[0].log_source, checks.monitor), ("", MonitorForm::Serial));
     }
 
     #[test]

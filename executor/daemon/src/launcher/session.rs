@@ -10,6 +10,7 @@ use executor_core::protocol::{
     CountShells, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, Refused, Shells, ShimLost, VERSION,
     Welcome,
 };
+use executor_core::settings::{SectionDigests, differing_sections};
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
 use executor_sys::seqpacket::Seqpacket;
@@ -33,6 +34,8 @@ pub struct Session {
     packets: Packets,
     calls: PendingCalls<LauncherAnswer>,
     welcome: Welcome,
+    /// Difference of the launcher's configuration from executord's.
+    difference: Option<String>,
 }
 
 /// Why a call has no answer. Unless it was not sent, it may have been carried out.
@@ -63,6 +66,11 @@ impl Session {
     /// Returns the process id of the launcher; 0 if the launcher is older than that.
     pub fn pid(&self) -> u32 {
         self.welcome.pid
+    }
+
+    /// Returns how the launcher's configuration differs from executord's, and what to do; `None` if it does not differ.
+    pub fn difference(&self) -> Option<&str> {
+        self.difference.as_deref()
     }
 
     /// Sends a call to the launcher, and waits for its answer.
@@ -119,7 +127,8 @@ impl Session {
         let answer = timeout(GREETING, answer).await;
         match answer.map_err(|_| format!("it sent no greeting within {} s", GREETING.as_secs()))?.map_err(broken)? {
             Some(LauncherAnswer::Welcome(welcome)) if welcome.version == VERSION => {
-                Ok(Self { packets, calls: PendingCalls::default(), welcome })
+                let difference = difference(&launcher.configuration, &welcome);
+                Ok(Self { packets, calls: PendingCalls::default(), welcome, difference })
             }
             Some(LauncherAnswer::Welcome(welcome)) => {
                 Err(format!("it speaks version {} of the protocol; this executord speaks {VERSION}", welcome.version))
@@ -148,6 +157,20 @@ impl Session {
             }
         }
     }
+}
+
+/// Describes the difference between executord's configuration and that of a launcher.
+fn difference(ours: &SectionDigests, welcome: &Welcome) -> Option<String> {
+    let theirs = welcome.configuration.as_ref()?;
+    let sections = differing_sections(ours, &theirs.sections);
+    if sections.is_empty() {
+        return None;
+    }
+    let why = match &*welcome.stale {
+        "" => "they read different files, or the file changed after executord read it: restart executord",
+        stale => stale,
+    };
+    Some(format!("executord and its launcher have different configurations ({}): {why}", sections.join(", ")))
 }
 
 impl Launcher {
@@ -200,6 +223,9 @@ impl Launcher {
         }
         let Welcome { noswap, cgroups, .. } = &session.welcome;
         tracing::info!(socket = %self.socket.display(), noswap, cgroups, "connected to the launcher");
+        if let Some(difference) = session.difference() {
+            tracing::error!("{difference}");
+        }
         self.connection.send_replace(Connection::Up(Arc::clone(session)));
         self.greeted.send_modify(|count| *count += 1);
     }

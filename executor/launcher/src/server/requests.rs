@@ -194,9 +194,12 @@ impl Server {
             None if hello.tag_key.is_empty() => TagKey::random().map_err(|error| internal(&error))?,
             None => TagKey::from_bytes(&hello.tag_key).map_err(|error| internal(&error))?,
         };
+        let stale = self.compare_configuration(hello);
         let welcome = Welcome {
             pid: std::process::id(),
             version: VERSION,
+            configuration: Some(self.configuration()),
+            stale,
             tag_key: key.as_bytes().to_vec(),
             noswap: self.host.noswap,
             cgroups: self.host.hierarchies.name().to_owned(),

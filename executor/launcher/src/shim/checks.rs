@@ -4,8 +4,11 @@
 use std::os::fd::AsFd;
 
 use executor_core::lifecycle::State;
+use executor_core::logline::Stream;
 use executor_core::plan::Checks;
-use executor_core::protocol::{CHECK_OUTPUT_MAX, EndUnhealthy, MakeSocket, Reason, Refused, UNHEALTHY_REASON_MAX};
+use executor_core::protocol::{
+    CHECK_OUTPUT_MAX, CheckOutput, EndUnhealthy, MakeSocket, NoteHealth, Reason, Refused, UNHEALTHY_REASON_MAX,
+};
 use executor_sys::netsocket::tcp_socket_of;
 
 use super::Ready;
@@ -25,11 +28,16 @@ pub(super) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<Carried, Refus
 /// Takes the reason of a container's end into its log and its record. `false` of a container that is ending already, and of one
 /// whose restart policy has its action begin again.
 pub(super) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
-    let EndUnhealthy { reason, output, run } = asked;
-    if ready.record.plan.checks.is_none() {
+    let EndUnhealthy { reason, outputs, run } = asked;
+    let Some(checks) = &ready.record.plan.checks else {
         return Err(Refused::new(Reason::Denied, "the container has no checks"));
-    }
-    let fits = (1..=UNHEALTHY_REASON_MAX).contains(&reason.len()) && output.len() <= CHECK_OUTPUT_MAX;
+    };
+    let is_of_check = |output: &CheckOutput| {
+        output.text.len() <= CHECK_OUTPUT_MAX && checks.all().any(|check| check.log_source == output.log_source)
+    };
+    let fits = (1..=UNHEALTHY_REASON_MAX).contains(&reason.len())
+        && outputs.len() <= checks.all().count()
+        && outputs.iter().all(is_of_check);
     if !fits || reason.chars().any(executor_core::text::is_harmful) {
         return Err(Refused::new(Reason::Invalid, "the reason or the output of a check is not in its bounds"));
     }
@@ -42,8 +50,11 @@ pub(super) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Resul
     let main = ready.record.plan.main();
     let keeps_output = !main.is_some_and(|main| main.suppress_log_output);
     ready.log.own_words(reason);
-    if keeps_output && !output.is_empty() {
-        ready.log.own_words(output);
+    for CheckOutput { log_source, text } in outputs.iter().filter(|output| keeps_output && !output.text.is_empty()) {
+        match &**log_source {
+            "" => ready.log.own_words(text),
+            source => ready.log.say(Stream::Executor, source, text),
+        }
     }
     let reason = ready.log.masked(reason);
     if ready.run_again_for(host, &reason) {
@@ -51,4 +62,21 @@ pub(super) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Resul
     }
     ready.record.unhealthy = Some(reason);
     Ok(true)
+}
+
+/// Notes in the log that the checks begin or that the container became healthy, in Diego's words.
+pub(super) fn note(asked: NoteHealth, ready: &mut Ready) -> Result<(), Refused> {
+    let NoteHealth { healthy, run } = asked;
+    if !ready.record.plan.checks.as_ref().is_some_and(Checks::decide_start) {
+        return Err(Refused::new(Reason::Denied, "the container has no checks that decide that it has started"));
+    }
+    let is_present = ready.record.restarts.as_ref().is_none_or(|restarts| restarts.count == run);
+    if is_present && ready.record.state == State::Running {
+        ready.log.own_words(if healthy {
+            "Container became healthy"
+        } else {
+            "Starting health monitoring of container"
+        });
+    }
+    Ok(())
 }

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
-    Attach, Done, EndTransfer, EndUnhealthy, LimitWorker, MakeSocket, PACKET_MAX, Reached, ReadSecrets, ReadTransfer,
-    ReadUsage, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
+    Attach, Done, EndTransfer, EndUnhealthy, LimitWorker, MakeSocket, NoteHealth, PACKET_MAX, Reached, ReadSecrets,
+    ReadTransfer, ReadUsage, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
 };
 use executor_core::usage::Usage;
 use executor_secrets::volume::Volume;
@@ -68,6 +68,8 @@ pub(super) enum Command {
     UpdateEgress(Vec<OwnedFd>),
     /// End it because of its checks.
     EndUnhealthy(EndUnhealthy),
+    /// Note in its log how far its checks are.
+    NoteHealth(NoteHealth),
     /// Answer with a socket in its network namespace.
     MakeSocket(MakeSocket),
     /// Answer with its counters.
@@ -288,6 +290,7 @@ impl Control {
         let command = match request.call {
             Some(ShimCall::Stop(stop)) => Command::Stop(stop),
             Some(ShimCall::EndUnhealthy(asked)) => Command::EndUnhealthy(asked),
+            Some(ShimCall::NoteHealth(asked)) => Command::NoteHealth(asked),
             Some(ShimCall::MakeSocket(asked)) => Command::MakeSocket(asked),
             Some(ShimCall::ReadTransfer(asked)) => Command::ReadTransfer(asked),
             Some(ShimCall::EndTransfer(asked)) => Command::EndTransfer(asked),

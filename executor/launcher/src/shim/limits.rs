@@ -51,6 +51,13 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
         let (asked, given) = (plan.limits.nofile, limits.nofile);
         warnings.push(format!("nofile {asked} is above this host's hard limit: {given} is in force"));
     }
+    let (asked, processors) = (asked.cpu_millis, host.processors);
+    if asked > processors * 1000 {
+        warnings.push(format!(
+            "limits.cpu_millis: is {asked}; this host has {processors} processors, so at most {} can be used",
+            processors * 1000
+        ));
+    }
     Ok((limits, warnings))
 }
 

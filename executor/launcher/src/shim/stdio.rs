@@ -382,18 +382,23 @@ impl Log {
 
     /// Words of the executor's own, on a stream of their own.
     pub(super) fn own_words(&mut self, words: &str) {
-        let words = format!("{}\n", self.masked(words));
-        self.attached.output(Stream::Executor, words.as_bytes());
         let source = Rc::clone(&self.source);
-        self.keep(Stream::Executor, &source, words.as_bytes());
+        self.say(Stream::Executor, &source.name, words);
     }
 
-    /// Words of the request, as if a process of this source had written them.
+    /// Words with this source: of the request, as if a process had written them, or of the executor's own.
     pub(super) fn say(&mut self, stream: Stream, source: &str, words: &str) {
         let words = format!("{}\n", self.masked(words));
         self.attached.output(stream, words.as_bytes());
         let source = Source { name: source.to_owned(), suppressed: false };
         self.keep(stream, &source, words.as_bytes());
+    }
+
+    /// Notes the exit of a process that has a log source, where the plan has exits noted.
+    pub(super) fn note_exit(&mut self, plan: &Plan, process: &PlannedProcess, line: &str) {
+        if plan.notes_exits() && !process.log_source.is_empty() && !process.suppress_log_output {
+            self.say(Stream::Executor, &process.log_source, line);
+        }
     }
 
     /// Writes output to the log, as far as its limits allow.

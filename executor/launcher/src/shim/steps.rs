@@ -17,7 +17,7 @@ use executor_core::plan::{Actions, PlannedProcess};
 use executor_core::record::{
     ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep, RestartRecord, StepRecord,
 };
-use executor_core::steps::{AskedAgain, Order, RunEnd, Steps, Timer, TransferEnd};
+use executor_core::steps::{AskedAgain, Order, RunEnd, Steps, Timer, TransferEnd, exit_line};
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
@@ -447,6 +447,10 @@ impl Running {
             sidecar.map_or_else(|| site.record.cgroup.clone(), |sidecar| part_of(&site.record.cgroup, sidecar));
         let oom_kills = site.host.hierarchies.own_oom_kills(&cgroup);
         let out_of_memory = oom_kills > self.oom_kills.insert(cgroup, oom_kills).unwrap_or(0);
+        if let Some(process) = site.record.plan.processes.get(index) {
+            let exceeded = killed.then_some(self.grace);
+            site.log.note_exit(&site.record.plan, process, &exit_line(exit, out_of_memory, exceeded));
+        }
         self.steps.ended(index, RunEnd::Exited { exit, out_of_memory, killed }, now())
     }
 

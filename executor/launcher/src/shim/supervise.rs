@@ -207,6 +207,7 @@ fn carry_out(
         Command::ReadTransfer(asked) => transfers::url(&asked, ready).map(|file| Some(Carried::Secrets(file))),
         Command::EndTransfer(asked) => transfers::end(host, asked, ready).map(|()| None),
         Command::LimitWorker(worker) => transfers::limit(host, &worker, ready).map(|()| None),
+        Command::NoteHealth(asked) => checks::note(asked, ready).map(|()| None),
         Command::EndUnhealthy(asked) => {
             if checks::end(&asked, host, ready)? {
                 let grace = ready.record.plan.grace;

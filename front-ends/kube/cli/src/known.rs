@@ -122,26 +122,37 @@ pub(crate) fn created_at(container: &Container) -> String {
     container.created_at.map(|at| format!("{}.{:09}", at.seconds, at.nanos)).unwrap_or_default()
 }
 
-/// Describes the end of a container.
+/// Describes the end of a container, with the message that it left.
 pub(crate) fn ended(container: &Container) -> String {
+    let (reason, message) = (end_reason(container), end_message(container));
+    if message.is_empty() { reason } else { format!("{reason}: {message}") }
+}
+
+/// Names the reason of a container's end, as Kubernetes does.
+pub(crate) fn end_reason(container: &Container) -> String {
     let result = container.result.as_ref();
-    let message = result.map_or("", |result| result.termination_message.trim());
     let status = result.and_then(|result| result.exit).and_then(|exit| exit.status);
     // The kernel may have killed another process of the container, and the main process may have ended well.
     let is_killed = Outcome::of(result).status() == after_signal(SIGKILL);
-    let reason = match status {
+    match status {
         _ if is_killed && result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),
         Some(exit_status::Status::Code(0)) => "Completed".to_owned(),
         Some(exit_status::Status::Code(code)) => format!("Error (exit status {code})"),
         Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),
         None => "ContainerStatusUnknown".to_owned(),
-    };
+    }
+}
+
+/// Returns why a container failed and the message that it left; empty if there is neither.
+pub(crate) fn end_message(container: &Container) -> String {
+    let result = container.result.as_ref();
+    let message = result.map_or("", |result| result.termination_message.trim());
     let failed = result.and_then(|result| result.failure.as_ref());
     // The reason tells the exit status of a single `run` already.
     let failed = failed.filter(|failed| failed.kind() != failure::Kind::Action || !container.steps.is_empty());
     let failure = failed.map_or("", |failed| &failed.message);
     let more: Vec<&str> = [failure, message].into_iter().filter(|text| !text.is_empty()).collect();
-    if more.is_empty() { reason } else { format!("{reason}: {}", more.join(": ")) }
+    more.join(": ")
 }
 
 /// The pods of a play, or of all plays, by id.

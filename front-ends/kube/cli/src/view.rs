@@ -8,7 +8,7 @@ use executor_kube::report::Violation;
 use serde::Serialize;
 
 use crate::change::Change;
-use crate::known::{KnownPod, container_name, ended, role};
+use crate::known::{KnownPod, container_name, end_message, end_reason, role};
 
 /// A pod of `play` and `diff`.
 #[derive(Debug, Serialize)]
@@ -108,6 +108,7 @@ struct Container {
     name: String,
     role: String,
     state: String,
+    message: String,
     ready: bool,
     restarts: u64,
 }
@@ -122,12 +123,13 @@ impl Pod {
                 name: container_name(member).to_owned(),
                 role: role(member).to_owned(),
                 state: match member.state() {
-                    State::Completed => ended(member),
+                    State::Completed => end_reason(member),
                     _ if member.restart.as_ref().is_some_and(|restart| restart.next_start_at.is_some()) => {
                         "CrashLoopBackOff".to_owned()
                     }
                     state => state.as_str_name().trim_start_matches("STATE_").to_ascii_lowercase(),
                 },
+                message: end_message(member),
                 // A done init container is ready (P30).
                 ready: member.ready
                     || (role(member) == "init" && member.state() == State::Completed && !crate::known::failed(member)),
@@ -185,6 +187,7 @@ pub(crate) fn table(pods: &[Pod], style: Style) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
+    use agent_cli::view::style::Style;
     use executor_client::v1::{self, Container, ContainerSpec, ExitStatus, RestartStatus, State, exit_status, pod};
     use executor_kube::plan::ROLE;
 
@@ -256,6 +259,15 @@ mod tests {
         let restart = RestartStatus { next_start_at: Some(Default::default()), ..RestartStatus::default() };
         let waiting = Container { restart: Some(restart), ready: false, ..container("main", State::Running, None) };
         assert_eq!(state(waiting), "CrashLoopBackOff");
+    }
+
+    #[test]
+    fn termination_message_stays_out_of_state() {
+        let mut ended = container("main", State::Completed, Some(3));
+        ended.result.as_mut().unwrap().termination_message = "x".repeat(4096);
+        let pod = shown(&[ended]);
+        assert_eq!((&*pod.containers[0].state, pod.containers[0].message.len()), ("Error (exit status 3)", 4096));
+        assert!(super::table(&[pod], Style::detect()).lines().all(|line| line.len() < 120));
     }
 
     #[test]

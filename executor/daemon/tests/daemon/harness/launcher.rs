@@ -149,6 +149,8 @@ impl Shared {
                         noswap: true,
                         cgroups: "v2".into(),
                         pid: 1,
+                        configuration: None,
+                        stale: String::new(),
                     })
                 }
                 LauncherCall::Launch(launch) => {
