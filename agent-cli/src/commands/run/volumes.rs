@@ -116,7 +116,7 @@ fn not_lent(path: &str, info: &InfoResponse) -> String {
     plain(&format!(
         "--volume {path}: executord does not lend this path; it lends {lent}. To lend it, the operator \
          (1) adds a table [[volumes]] with name and path = \"{path}\", or a directory above it to host_paths of [policy], in \
-         executord's configuration file; (2) restarts executor-launcher and executord; (3) for a volume that is not :ro, makes a \
+         executord's configuration file; (2) restarts executord; (3) for a volume that is not :ro, makes a \
          directory above it root's own (chmod 0700), or mounts its file system nosuid"
     ))
 }
