@@ -203,7 +203,7 @@ impl Tree {
             Entry::Missing if !may_make => {
                 Ok(Err(format!("{} does not exist in the volume around it", path.display())))
             }
-            Entry::Missing => match make(self.root.as_fd(), path, false, (self.ids.host(0), self.ids.host(0))) {
+            Entry::Missing => match make(self.root.as_fd(), path, false, Some((self.ids.host(0), self.ids.host(0)))) {
                 Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                     Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())))
                 }
