@@ -24,8 +24,8 @@ use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, Bytes, LauncherSettings, ShellSettings, Unusable};
 use executor_core::validate::{
-    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
-    check_network_namespaces, check_ulimits_max, validate,
+    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_cdi_policy, check_host_devices, check_host_paths,
+    check_host_volumes, check_network_namespaces, check_ulimits_max, validate,
 };
 use serde::Deserialize;
 
@@ -454,6 +454,10 @@ impl Check {
             .map_err(|why| self.fault("apparmor.profiles", &format!("{profiles:?}"), &why))?;
         let maximums = format!("{:?}", policy.ulimits_max);
         check_ulimits_max(policy).map_err(|why| self.fault("policy.ulimits_max", &maximums, &why))?;
+        check_cdi_policy(policy).map_err(|(key, why)| match key {
+            "cdi_devices" => self.fault("policy.cdi_devices", &format!("{:?}", policy.cdi_devices), &why),
+            _ => self.fault("policy.cdi_spec_dirs", &format!("{:?}", policy.cdi_spec_dirs), &why),
+        })?;
         let (score, most) = (policy.oom_score_adj_min, OOM_SCORE_MAX);
         if !(-most..=most).contains(&score) {
             return Err(self.fault("policy.oom_score_adj_min", &score, &format!("must be -{most} to {most}")));

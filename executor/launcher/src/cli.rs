@@ -8,7 +8,7 @@ use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, LauncherSettings, ShellSettings, Unusable};
 use executor_core::validate::{
-    Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
+    Policy, check_apparmor_profiles, check_cdi_policy, check_host_devices, check_host_paths, check_host_volumes,
     check_network_namespaces, check_ulimits_max,
 };
 use serde::Deserialize;
@@ -122,6 +122,8 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     check_apparmor_profiles(&config.apparmor.profiles).map_err(fault("apparmor.profiles"))?;
     config.policy.apparmor_profiles = std::mem::take(&mut config.apparmor.profiles);
     check_ulimits_max(&config.policy).map_err(fault("policy.ulimits_max"))?;
+    check_cdi_policy(&config.policy)
+        .map_err(|(key, why)| ConfigError::Value(path.to_owned(), format!("policy.{key}: {why}")))?;
     let checked = config.launcher.check().and_then(|()| config.shells.check()).and_then(|()| config.identity.check());
     checked.map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))

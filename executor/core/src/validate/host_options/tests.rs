@@ -248,3 +248,41 @@ fn the_lists_of_the_operator() {
         assert!(check(name, most).is_err(), "{name}");
     }
 }
+
+#[test]
+fn cdi_devices_need_an_entry_each() {
+    let listed = |patterns: &[&str]| Policy {
+        cdi_devices: patterns.iter().map(|pattern| (*pattern).to_owned()).collect(),
+        ..Policy::default()
+    };
+    let refused = |policy: &Policy, asked: &[Device]| -> Vec<String> {
+        let mut report = Report::default();
+        check_devices(asked, policy, &mut report);
+        report.0.into_iter().map(|one| one.field).collect()
+    };
+    let name = "vendor.com/class=a";
+    for (patterns, allowed) in [
+        (&[][..], false),
+        (&[name], true),
+        (&["vendor.com/class=*"], true),
+        (&["vendor.com/class=b", "vendor.com/class2=*"], false),
+    ] {
+        let expected = vec!["devices[0].name".to_owned(); usize::from(!allowed)];
+        assert_eq!(refused(&listed(patterns), &[device(name, "", "")]), expected, "{patterns:?}");
+    }
+    let policy = listed(&["vendor.com/class=*"]);
+    let bad = [device(name, "/dev/a", "r"), device(name, "", ""), device("x=*", "", "")];
+    let expected = ["devices[0].path", "devices[0].permissions", "devices[1].name", "devices[2].name"];
+    assert_eq!(refused(&policy, &bad), expected);
+    check_cdi_policy(&policy).unwrap();
+    for (devices, dirs, key) in [
+        (&["vendor.com/*=a"][..], &["/etc/cdi"][..], "cdi_devices"),
+        (&["*"], &["/etc/cdi"], "cdi_devices"),
+        (&["vendor.com/class=a*"], &["/etc/cdi"], "cdi_devices"),
+        (&[name], &["etc/cdi"], "cdi_spec_dirs"),
+        (&[name], &["/a"; 17], "cdi_spec_dirs"),
+    ] {
+        let policy = Policy { cdi_spec_dirs: dirs.iter().map(Into::into).collect(), ..listed(devices) };
+        assert_eq!(check_cdi_policy(&policy).unwrap_err().0, key, "{devices:?} {dirs:?}");
+    }
+}
