@@ -3,7 +3,7 @@
 //! `docs/guides/coming-from-docker.md` holds the same table.
 
 /// Words of docker, in docker's spelling, each with advice.
-const TABLE: [(&str, &str); 31] = [
+const TABLE: [(&str, &str); 30] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -29,7 +29,6 @@ const TABLE: [(&str, &str); 31] = [
     ("swarm", "executord runs one node; a control plane schedules"),
     ("service", "executord runs one node; a control plane schedules"),
     ("stack", "executord runs one node; a control plane schedules"),
-    ("--gpus", "name devices with `--device`; the operator lists them in `[[devices]]`, and CDI is not supported"),
     ("--link", "containers of one pod share a network; see `agent-cli pod` and `--pod`"),
     ("--security-opt", "use `--seccomp-profile` or `--apparmor-profile`"),
     ("--pid", "process namespaces of the host are not shared"),

@@ -200,7 +200,7 @@ fn docker_words_give_their_equivalent() {
     for (line, advice) in [
         (&["agent-cli", "rename", "a", "b"][..], "run --name"),
         (&["agent-cli", "start", "a"], "agent-cli run"),
-        (&["agent-cli", "run", "--gpus", "all", "i"], "name devices with `--device`"),
+        (&["agent-cli", "run", "--link", "a", "i"], "share a network"),
         (&["agent-cli", "run", "--pid=host", "i"], "not shared"),
     ] {
         let line: Vec<OsString> = line.iter().map(Into::into).collect();

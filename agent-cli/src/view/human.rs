@@ -348,6 +348,9 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     for v1::HostDevice { name, path, permissions } in &info.devices {
         table.pair("device", format!("{name}: {path} ({permissions})"));
     }
+    if !info.cdi_devices.is_empty() {
+        table.pair("CDI devices", info.cdi_devices.join(", "));
+    }
     if !info.apparmor_profiles.is_empty() {
         table.pair("AppArmor profiles", info.apparmor_profiles.join(", "));
     }

@@ -11,6 +11,7 @@
 pub mod archive;
 pub mod backoff;
 pub mod capacity;
+pub mod cdi;
 pub mod checks;
 pub mod cni;
 pub mod cpulist;

@@ -42,6 +42,8 @@ pub const LABELS_MAX: usize = 64;
 pub const LOG_TAGS_MAX: usize = 32;
 /// Maximum number of devices of a container, for whose nodes its /dev has room.
 pub const DEVICES_MAX: usize = 24;
+/// Maximum number of names below /dev of a device node.
+pub const DEVICE_DEPTH_MAX: usize = 4;
 /// Longest name of an AppArmor profile, in bytes.
 pub const APPARMOR_PROFILE_MAX: usize = 1024;
 /// Highest adjustment of the score by which the kernel chooses processes to kill, and with a minus the lowest.

@@ -51,6 +51,9 @@ pub struct Prepared {
     /// Supplementary groups that the request adds to those of every user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_groups: Vec<u32>,
+    /// Variables of its devices of CDI, `NAME=VALUE`, for every process that does not set them itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_environment: Vec<String>,
     /// Mount points of its files.
     pub mounts: Vec<MountPoint>,
     /// Numbers of the groups that its files name.

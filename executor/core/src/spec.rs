@@ -23,7 +23,7 @@ use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Plan, Rootfs, Tmpfs, Use
 use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
-pub use devices::DeviceNode;
+pub use devices::{DeviceNode, NodeAccess};
 pub use shell::{Skeleton, fits_shell, shell};
 
 /// Replaced by an empty file or directory.
@@ -199,7 +199,7 @@ fn mounts(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<Mount>, OciSpecErr
     }
     all.push(cgroup(resolved.cgroup_view)?);
     // Beside volumes the shim mounts them, each in its turn.
-    if plan.volumes.is_empty() {
+    if !plan.has_ordered_mounts() {
         for one in in_memory(plan) {
             all.push(one.mount()?);
         }

@@ -47,14 +47,18 @@ use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, Out
 pub use connectivity::{check_network_namespaces, validate_egress};
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
-pub use host_options::{ULIMITS, check_apparmor_profiles, check_host_devices, check_ulimit_max};
+pub(crate) use host_options::is_nested;
+pub use host_options::{
+    ULIMITS, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_device_path, check_host_devices,
+    check_ulimit_max,
+};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use pods::{check_member, check_pod_volume_name};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use recheck::recheck;
 pub use transfers::check_url;
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
-pub use volumes::{VOLUMES_MAX, check_host_paths, check_host_volumes};
+pub use volumes::{VOLUMES_MAX, check_device_mount, check_host_paths, check_host_volumes};
 
 /// Collects violations.
 #[derive(Default)]

@@ -26,8 +26,8 @@ use executor_core::settings::{
     AppArmor, Bytes, LauncherSettings, SectionDigests, ShellSettings, Unusable, section_digests,
 };
 use executor_core::validate::{
-    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
-    check_network_namespaces, check_ulimit_max, validate,
+    CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_host_devices,
+    check_host_paths, check_host_volumes, check_network_namespaces, check_ulimit_max, validate,
 };
 use serde::Deserialize;
 
@@ -501,6 +501,8 @@ impl Check {
         let shown = |path: &PathBuf| path.display().to_string();
         let namespaces = &policy.network_namespaces;
         self.entries("policy.network_namespaces", namespaces, shown, check_network_namespaces, faults);
+        self.entries("policy.cdi_devices", &policy.cdi_devices, String::clone, check_cdi_devices, faults);
+        self.entries("policy.cdi_spec_dirs", &policy.cdi_spec_dirs, shown, check_cdi_spec_dirs, faults);
         for (index, name) in policy.capabilities_allowed.iter().enumerate() {
             if name != "ALL" && !CAPABILITIES.contains(&name.as_str()) {
                 let why = "must be a capability in the kernel's spelling, such as CAP_KILL, or ALL";

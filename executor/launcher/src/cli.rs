@@ -11,8 +11,8 @@ use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{AppArmor, LauncherSettings, SectionDigests, ShellSettings, Unusable, section_digests};
 use executor_core::validate::{
-    Policy, check_apparmor_profiles, check_host_devices, check_host_paths, check_host_volumes,
-    check_network_namespaces, check_ulimit_max,
+    Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_host_devices, check_host_paths,
+    check_host_volumes, check_network_namespaces, check_ulimit_max,
 };
 use serde::Deserialize;
 
@@ -148,6 +148,8 @@ fn read(args: &Args, is_trusted: impl FnOnce(&Metadata) -> bool) -> Result<Confi
     config.policy.apparmor_profiles = std::mem::take(&mut config.apparmor.profiles);
     let ulimits = &config.policy.ulimits_max;
     ulimits.iter().try_for_each(|(name, most)| check_ulimit_max(name, *most)).map_err(fault("policy.ulimits_max"))?;
+    check_cdi_devices(&config.policy.cdi_devices).map_err(fault("policy.cdi_devices"))?;
+    check_cdi_spec_dirs(&config.policy.cdi_spec_dirs).map_err(fault("policy.cdi_spec_dirs"))?;
     let checked = config.launcher.check().and_then(|()| config.shells.check()).and_then(|()| config.identity.check());
     checked.map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))

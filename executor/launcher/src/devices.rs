@@ -2,21 +2,25 @@
 //!
 //! A device is looked up by the operator's list, without links on the way, and by its numbers from then on. What the
 //! container gets is a new node of these numbers: it belongs to root of the host, who is nobody in a user namespace, and
-//! everybody in the container can open it with the permissions of the request, but not change it. It lies on a tmpfs of the
+//! everybody in the container can open it with the permissions of the request, but not change it. A device of CDI
+//! ([`crate::cdi`]) can have an owner in the container instead. The node lies on a tmpfs of the
 //! host, because the kernel opens no device on one that a user namespace has mounted, and is mounted by itself.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use executor_core::idmap::IdMap;
 use executor_core::plan::{Device, DevicePermissions, Plan, UserNamespace};
-use executor_core::spec::DeviceNode;
+use executor_core::spec::{DeviceNode, NodeAccess};
 use executor_core::validate::ViolationReason::{NotAllowed, NotFound, Unsuitable, Unsupported};
 use executor_core::validate::{FieldFault, Violation};
 use executor_sys::mount::{
     Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_in_root, set_attributes, set_private,
 };
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmodat, fstat, major, makedev, minor, mkdirat, mknodat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, major, makedev, minor, mkdirat, mknodat,
+};
 use rustix::mount::MountAttrFlags;
 
 use crate::cgroup::Hierarchies;
@@ -30,7 +34,9 @@ use crate::host::Host;
 pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut nodes = Vec::new();
-    for (index, device) in plan.host_options.devices.iter().enumerate() {
+    // Those of CDI are found by their files.
+    let listed = plan.host_options.devices.iter().enumerate().filter(|(_, device)| !device.is_cdi());
+    for (index, device) in listed {
         let violation = |(name, fault): (&str, FieldFault)| Violation::new(format!("devices[{index}].{name}"), fault);
         match look_up(host, plan, device).map_err(violation) {
             Ok(node) => nodes.push(node),
@@ -57,11 +63,11 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<DeviceNode, (&'s
         let reason = if missing { NotFound } else { Unsuitable };
         ("name", reason.because(format!("`{name}`: {}: {why}", path.display())))
     })?;
-    Ok(DeviceNode { path: device.path.clone(), block, major, minor, permissions })
+    Ok(DeviceNode { path: device.path.clone(), block, major, minor, permissions, access: None })
 }
 
 /// Returns the kind and the numbers of a device node: true for a block device.
-fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
+pub(crate) fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
     let opened = open_dir(Path::new("/"))
         .and_then(|root| open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks));
     let stat = opened.and_then(|node| Ok(fstat(node)?)).map_err(|error| {
@@ -79,8 +85,9 @@ fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
     }
 }
 
-/// Makes a mount of each node, attached nowhere. `staging` is a directory in the caller's own mount namespace.
-pub(crate) fn make(nodes: &[DeviceNode], staging: &Path) -> io::Result<Vec<OwnedFd>> {
+/// Makes a mount of each node, attached nowhere. `ids` are those of the container, `staging` is a directory in the caller's own
+/// mount namespace.
+pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Result<Vec<OwnedFd>> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let tmpfs = detached("tmpfs", "devices", &[("size", Some("64k")), ("mode", Some("700"))], flags)?;
     for (index, node) in nodes.iter().enumerate() {
@@ -88,6 +95,10 @@ pub(crate) fn make(nodes: &[DeviceNode], staging: &Path) -> io::Result<Vec<Owned
         let kind = if node.block { FileType::BlockDevice } else { FileType::CharacterDevice };
         mknodat(&tmpfs, &name, kind, Mode::empty(), makedev(node.major, node.minor))?;
         chmodat(&tmpfs, &name, Mode::from_raw_mode(node.mode()), AtFlags::empty())?;
+        if let Some(NodeAccess { uid, gid, .. }) = node.access {
+            let (uid, gid) = (Uid::from_raw(ids.host(uid)), Gid::from_raw(ids.host(gid)));
+            chownat(&tmpfs, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
     }
     let views = || -> io::Result<Vec<OwnedFd>> {
         let view = |index: usize| clone_tree(tmpfs.as_fd(), Path::new(&index.to_string()), false);

@@ -8,6 +8,7 @@
 #![allow(missing_docs)] // a binary: what is public here is public to itself
 
 mod apparmor;
+mod cdi;
 mod cgroup;
 mod cli;
 mod cpuset;

@@ -70,11 +70,16 @@ pub(crate) struct Program {
 
 impl Program {
     /// Reads a payload. `home` is the user's, for where it says nothing. The variables of an environment that the container keeps
-    /// are added, but for those that the payload has.
+    /// are added, but for those that the payload has; then those of the container's devices in the same way.
     ///
     /// # Errors
     /// A malformed payload or environment.
-    pub(crate) fn read(payload: &MemFile, kept: Option<&Stored>, home: &Path) -> Result<Self, StartFailure> {
+    pub(crate) fn read(
+        payload: &MemFile,
+        kept: Option<&Stored>,
+        of_devices: &[String],
+        home: &Path,
+    ) -> Result<Self, StartFailure> {
         let environment = match kept {
             None => None,
             Some(kept) => {
@@ -88,15 +93,18 @@ impl Program {
             .map_err(|error| StartFailure::new(ENVIRONMENT, io::Error::other(error.to_string())))?
             .unwrap_or_default();
         payload
-            .read(|bytes| Self::of(bytes, &environment, home))
+            .read(|bytes| {
+                let of_devices = of_devices.iter().map(String::as_bytes);
+                Self::of(bytes, &environment, &of_devices.collect::<Vec<_>>(), home)
+            })
             .map_err(|error| StartFailure::new("map what to run", error))?
     }
 
-    fn of(bytes: &[u8], kept: &[&[u8]], home: &Path) -> Result<Self, StartFailure> {
+    fn of(bytes: &[u8], kept: &[&[u8]], of_devices: &[&[u8]], home: &Path) -> Result<Self, StartFailure> {
         let malformed = |error: String| StartFailure::new("read what to run", io::Error::other(error));
         let payload = ProcessPayload::decode(bytes).map_err(|error| malformed(error.to_string()))?;
         let string = |bytes: &[u8]| CString::new(bytes).map_err(|error| malformed(error.to_string()));
-        let mut env = with_kept(&payload.env, kept);
+        let mut env = with_others(&with_others(&payload.env, kept), of_devices);
         let home = [b"HOME=", home.as_os_str().as_encoded_bytes()].concat();
         if !env.iter().any(|pair| pair.starts_with(b"HOME=")) {
             env.push(&home);
@@ -211,11 +219,11 @@ pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Re
 }
 
 /// Returns an environment with the variables of another one that it does not have itself.
-fn with_kept<'a>(own: &[&'a [u8]], kept: &[&'a [u8]]) -> Vec<&'a [u8]> {
+fn with_others<'a>(own: &[&'a [u8]], others: &[&'a [u8]]) -> Vec<&'a [u8]> {
     let name = |pair: &'a [u8]| pair.split(|byte| *byte == b'=').next().unwrap_or_default();
     let names: BTreeSet<&[u8]> = own.iter().map(|pair| name(pair)).collect();
-    let kept = kept.iter().copied().filter(|pair| !names.contains(name(pair)));
-    own.iter().copied().chain(kept).collect()
+    let others = others.iter().copied().filter(|pair| !names.contains(name(pair)));
+    own.iter().copied().chain(others).collect()
 }
 
 /// Returns the paths that a program may be at: its own, or those in the directories of PATH where it has no slash.
@@ -234,9 +242,9 @@ mod tests {
 
     #[test]
     fn variables_of_its_own_come_before_kept_ones() {
-        let merged = with_kept(&[b"A=1", b"PATH=/x"], &[b"PATH=/y", b"A=", b"AB=2=3", b"B"]);
+        let merged = with_others(&[b"A=1", b"PATH=/x"], &[b"PATH=/y", b"A=", b"AB=2=3", b"B"]);
         assert_eq!(merged, [&b"A=1"[..], b"PATH=/x", b"AB=2=3", b"B"]);
-        assert_eq!(with_kept(&[b"A=1"], &[]), [b"A=1"]);
+        assert_eq!(with_others(&[b"A=1"], &[]), [b"A=1"]);
     }
 
     #[test]

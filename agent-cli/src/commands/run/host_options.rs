@@ -13,6 +13,11 @@ use crate::status::Doing as _;
 use crate::text::plain;
 use crate::units;
 
+/// Kind of NVIDIA's devices in CDI.
+const GPU_KIND: &str = "nvidia.com/gpu";
+/// Maximum of a number of GPUs: of devices of a container.
+const GPUS_MAX: usize = 24;
+
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct HostArgs {
     /// Processors that may be used: 0-3,7
@@ -45,13 +50,21 @@ pub(crate) struct HostArgs {
         help_heading = "Limits"
     )]
     oom_score_adj: Option<i32>,
-    /// Device of executord's configuration, by its name or its path on the host: fuse, /dev/fuse:/dev/fuse:rw; may be repeated
+    /// Device of executord's configuration, by its name or its path on the host: fuse, /dev/fuse:/dev/fuse:rw; or device of
+    /// CDI by its qualified name: vendor.com/class=name; may be repeated
     #[arg(long, value_name = "NAME[:PATH][:rwm]", value_parser = device, help_heading = "Isolation")]
     device: Vec<DeviceMount>,
+    /// NVIDIA GPUs by CDI: all, a number of them, or device=NAME,...; the same as --device nvidia.com/gpu=NAME for each
+    #[arg(long, value_name = "GPUS", value_parser = gpus, help_heading = "Isolation")]
+    gpus: Option<Gpus>,
     /// AppArmor profile, one of those that executord's configuration has
     #[arg(long, value_name = "NAME", help_heading = "Isolation")]
     apparmor_profile: Option<String>,
 }
+
+/// Names of GPUs in their CDI file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Gpus(Vec<String>);
 
 /// Limit of memory and swap together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +91,9 @@ impl HostArgs {
             Some(MemorySwap::Total(total)) => Some(swap(total, limits.memory_bytes)?),
         };
         request.oom_score_adj = self.oom_score_adj;
-        request.devices = self.device;
+        let gpus = self.gpus.into_iter().flat_map(|Gpus(names)| names);
+        let gpus = gpus.map(|name| DeviceMount { name: format!("{GPU_KIND}={name}"), ..DeviceMount::default() });
+        request.devices = self.device.into_iter().chain(gpus).collect();
         request.apparmor_profile = self.apparmor_profile.unwrap_or_default();
         Ok(())
     }
@@ -117,9 +132,14 @@ fn by_name(device: &mut DeviceMount, known: &[v1::HostDevice]) -> Result<(), Str
     Ok(())
 }
 
-/// `NAME`, `NAME:PATH`, `NAME:rwm` or `NAME:PATH:rwm`; `NAME` may be a path of the host.
+/// `NAME`, `NAME:PATH`, `NAME:rwm` or `NAME:PATH:rwm`; `NAME` may be a path of the host. Or the qualified name of a device of
+/// CDI, in which colons have no meaning.
 fn device(text: &str) -> Result<DeviceMount, String> {
-    let how = "a device is NAME, NAME:PATH or NAME:PATH:rwm, such as fuse:/dev/fuse:rw";
+    let how =
+        "a device is NAME, NAME:PATH or NAME:PATH:rwm, such as fuse:/dev/fuse:rw; or of CDI, vendor.com/class=name";
+    if text.contains('=') && !text.starts_with('/') {
+        return Ok(DeviceMount { name: text.to_owned(), ..DeviceMount::default() });
+    }
     let parts: Vec<&str> = text.split(':').collect();
     let (name, path, permissions) = match parts[..] {
         [name] => (name, "", ""),
@@ -133,6 +153,22 @@ fn device(text: &str) -> Result<DeviceMount, String> {
         return Err(how.into());
     }
     Ok(DeviceMount { name: name.to_owned(), path: path.to_owned(), permissions: permissions.to_owned() })
+}
+
+/// `all`, a number, or `device=NAME,...`, which docker has in quotes.
+fn gpus(text: &str) -> Result<Gpus, String> {
+    let how = || format!("GPUs are all, a number from 1 to {GPUS_MAX}, or device=NAME,..., such as device=0,1");
+    let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    if bare == "all" {
+        return Ok(Gpus(vec!["all".to_owned()]));
+    }
+    if let Some(names) = bare.strip_prefix("device=") {
+        let names: Vec<String> = names.split(',').map(str::to_owned).collect();
+        let plain = names.iter().all(|name| !name.is_empty() && !name.contains(['=', '"']));
+        return if plain { Ok(Gpus(names)) } else { Err(how()) };
+    }
+    let count = bare.parse::<usize>().ok().filter(|count| (1..=GPUS_MAX).contains(count)).ok_or_else(how)?;
+    Ok(Gpus((0..count).map(|index| index.to_string()).collect()))
 }
 
 fn memory_swap(text: &str) -> Result<MemorySwap, String> {
@@ -150,9 +186,33 @@ mod tests {
         assert_eq!(parts("/dev/fuse:/dev/x").as_deref(), Ok("/dev/fuse /dev/x "));
         assert_eq!(parts("fuse:r").as_deref(), Ok("fuse  r"));
         assert_eq!(parts("fuse:/dev/x:rwm").as_deref(), Ok("fuse /dev/x rwm"));
+        assert_eq!(parts("vendor.com/class=a:1").as_deref(), Ok("vendor.com/class=a:1  "));
         for text in ["", ":/dev/x", "fuse:x", "fuse:x:rw", "fuse:/a:rw:x", "fuse:/a:rx"] {
             assert!(device(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn gpus_become_qualified_names() {
+        let names = |text: &str| gpus(text).map(|Gpus(names)| names.join(" "));
+        for (text, expected) in [
+            ("all", "all"),
+            ("2", "0 1"),
+            ("device=0,GPU-1", "0 GPU-1"),
+            ("\"device=3,4\"", "3 4"),
+            ("device=1:0", "1:0"),
+        ] {
+            assert_eq!(names(text).as_deref(), Ok(expected), "{text}");
+        }
+        for text in
+            ["", "0", "25", "-1", "none", "device=", "device=0,", "device=0,capabilities=x", "all,capabilities=x"]
+        {
+            assert!(names(text).is_err(), "{text}");
+        }
+        let args = HostArgs { gpus: gpus("all").ok(), ..HostArgs::default() };
+        let mut request = RunRequest::default();
+        args.apply(&mut request).unwrap();
+        assert_eq!(request.devices[0].name, "nvidia.com/gpu=all");
     }
 
     #[test]

@@ -41,7 +41,9 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
         table.pair("volume", volume(one));
     }
     for one in &spec.devices {
-        table.pair("device", format!("{}: {} ({})", one.path, one.name, one.permissions));
+        let is_cdi = one.path.is_empty();
+        let shown = if is_cdi { one.name.clone() } else { format!("{}: {} ({})", one.path, one.name, one.permissions) };
+        table.pair("device", shown);
     }
     if !spec.apparmor_profile.is_empty() {
         table.pair("AppArmor", &*spec.apparmor_profile);

@@ -49,6 +49,8 @@ pub(crate) struct Info {
     disk_usage: Option<DiskUsage>,
     /// Directories of the host below which containers may have any path.
     host_paths: Vec<String>,
+    /// Devices of CDI that containers may have.
+    cdi_devices: Vec<String>,
 }
 
 /// Use of the file system of the state directory.
@@ -167,6 +169,7 @@ impl Info {
             health: info.health.as_ref().map(super::Health::from),
             quarantined: info.quarantined,
             host_paths: info.host_paths.clone(),
+            cdi_devices: info.cdi_devices.clone(),
             disk_usage: info.disk_usage.map(|disk| DiskUsage {
                 total_bytes: disk.total_bytes,
                 available_bytes: disk.available_bytes,

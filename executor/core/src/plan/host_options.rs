@@ -29,6 +29,11 @@ impl HostOptions {
     pub fn has_cpuset(&self) -> bool {
         !self.cpus.is_empty() || !self.memory_nodes.is_empty()
     }
+
+    /// Returns the devices of CDI with their indices in the request.
+    pub fn cdi_devices(&self) -> impl Iterator<Item = (usize, &Device)> {
+        self.devices.iter().enumerate().filter(|(_, device)| device.is_cdi())
+    }
 }
 
 /// A limit of each process.
@@ -42,15 +47,22 @@ pub struct Ulimit {
     pub hard: i64,
 }
 
-/// A device of the operator's list, in a container.
+/// A device of the operator's list, or of CDI, in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Name in the configuration.
+    /// Name in the configuration, or the qualified name of a device of CDI: `vendor.com/class=name`.
     pub name: String,
-    /// Path of the node in the container; empty in a draft for the path on the host.
+    /// Path of the node in the container; empty in a draft for the path on the host. Empty for a device of CDI.
     pub path: PathBuf,
-    /// Permissions; empty in a draft for those of the configuration.
+    /// Permissions; empty in a draft for those of the configuration. Empty for a device of CDI.
     pub permissions: String,
+}
+
+impl Device {
+    /// Returns true for a device of CDI.
+    pub fn is_cdi(&self) -> bool {
+        self.name.contains('=')
+    }
 }
 
 /// A device of the host that the operator lends to containers: an entry of the table `devices` of the configuration.

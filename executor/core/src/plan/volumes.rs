@@ -119,6 +119,12 @@ impl EmptyVolume {
 }
 
 impl Plan {
+    /// True if the shim mounts volumes and tmpfs file systems together, outer ones first: the container has volumes, or devices
+    /// of CDI, which can bring mounts.
+    pub fn has_ordered_mounts(&self) -> bool {
+        !self.volumes.is_empty() || self.host_options.cdi_devices().next().is_some()
+    }
+
     /// The manifests' digests and the layers of every image that the container has: of its root and of its volumes.
     pub fn images(&self) -> impl Iterator<Item = (&str, &[String])> {
         let root = match &self.rootfs {

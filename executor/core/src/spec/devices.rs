@@ -17,12 +17,26 @@ pub struct DeviceNode {
     pub minor: u32,
     /// Permissions of the container.
     pub permissions: DevicePermissions,
+    /// Owner and permission bits. If unset, the node belongs to root of the host and is open to every process of the container.
+    pub access: Option<NodeAccess>,
+}
+
+/// Owner and permission bits of a device node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeAccess {
+    /// Permission bits, of which those of the container's permissions are set.
+    pub mode: u32,
+    /// Owner, as the container sees it.
+    pub uid: u32,
+    /// Group, as the container sees it.
+    pub gid: u32,
 }
 
 impl DeviceNode {
-    /// Returns the permission bits of the node, which are everybody's in the container.
+    /// Returns the permission bits of the node.
     pub fn mode(&self) -> u32 {
         let (read, write) = (u32::from(self.permissions.read), u32::from(self.permissions.write));
-        (read * 0o444) | (write * 0o222)
+        let permitted = (read * 0o444) | (write * 0o222);
+        self.access.map_or(permitted, |access| permitted & access.mode)
     }
 }

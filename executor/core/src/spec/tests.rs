@@ -202,6 +202,9 @@ fn a_device_is_everybodys() {
         major: 10,
         minor: 229,
         permissions: permissions.parse().unwrap(),
+        access: None,
     };
     assert_eq!(["rw", "r", "wm"].map(|permissions| node(permissions).mode()), [0o666, 0o444, 0o222]);
+    let access = Some(NodeAccess { mode: 0o4660, uid: 0, gid: 0 });
+    assert_eq!(["rw", "r"].map(|permissions| DeviceNode { access, ..node(permissions) }.mode()), [0o660, 0o440]);
 }

@@ -1,16 +1,17 @@
 //! Processors, devices, confinement and attributes of processes; and the operator's lists of devices and profiles.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use super::ViolationReason::{
     Conflict, Duplicate, InvalidCharacter, InvalidFormat, NotAllowed, NotUtf8, OutOfRange, Required, Reserved, TooLong,
     TooMany, UnknownValue,
 };
 use super::volumes::{check_name, unknown_name};
-use super::{FieldFault, Policy, Report, check_path, shorten};
+use super::{FieldFault, Policy, Report, check_path, shorten, surroundings};
+use crate::cdi::QualifiedName;
 use crate::cpulist::{BadCpuList, CpuList};
-use crate::limits::{APPARMOR_PROFILE_MAX, DEVICES_MAX, OOM_SCORE_MAX};
+use crate::limits::{APPARMOR_PROFILE_MAX, DEVICE_DEPTH_MAX, DEVICES_MAX, OOM_SCORE_MAX};
 use crate::placement::{GENERATIONS_DIR, STEPS_DIR};
 use crate::plan::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
 
@@ -34,8 +35,10 @@ pub const ULIMITS: [&str; 15] = [
 ];
 /// Maximum number of the operator's devices, and of profiles.
 const LIST_MAX: usize = 1000;
-/// Maximum number of names below /dev in the path of a device.
-const DEPTH_MAX: usize = 4;
+/// Maximum number of directories of CDI files.
+const CDI_DIRS_MAX: usize = 16;
+/// Maximum number of the operator's devices of CDI in a message.
+const NAMES_SHOWN: usize = 20;
 /// Names in the /dev of every container.
 const OF_DEV: [&str; 16] = [
     "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout",
@@ -150,18 +153,23 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
     let mut filled: Vec<Device> = Vec::new();
     for (index, device) in asked.iter().enumerate() {
         let field = |name: &str| format!("devices[{index}].{name}");
+        if device.is_cdi() {
+            check_cdi_device(device, &filled, policy, &field, report);
+            filled.push(device.clone());
+            continue;
+        }
         let Some(known) = policy.devices.iter().find(|known| known.name == device.name) else {
             let names: Vec<&str> = policy.devices.iter().map(|known| &*known.name).collect();
             report.add(field("name"), unknown_name(&device.name, &names, "devices (tables `[[devices]]`)"));
             continue;
         };
         let path = if device.path.as_os_str().is_empty() { &known.path } else { &device.path };
-        let is_below = |one: &Path, other: &Path| one.starts_with(other) || other.starts_with(one);
-        if let Err(why) = node_path(path) {
+        let mut others = filled.iter().filter(|other| !other.is_cdi());
+        if let Err(why) = check_device_path(path) {
             report.add(field("path"), why);
-        } else if filled.iter().any(|other| other.path == *path) {
+        } else if others.clone().any(|other| other.path == *path) {
             report.add(field("path"), Duplicate.because(format!("`{}` is given twice", path.display())));
-        } else if let Some(other) = filled.iter().find(|other| is_below(&other.path, path)) {
+        } else if let Some(other) = others.find(|other| is_nested(&other.path, path)) {
             let why = format!("`{}` and `{}` cannot both be device nodes", path.display(), other.path.display());
             report.add(field("path"), Conflict.because(why));
         }
@@ -186,8 +194,61 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
     filled
 }
 
+/// Returns true if one path lies in the other, or both are the same.
+pub(crate) fn is_nested(one: &Path, other: &Path) -> bool {
+    one.starts_with(other) || other.starts_with(one)
+}
+
+/// Checks a device of CDI. Its file is read by the launcher.
+fn check_cdi_device(
+    device: &Device,
+    others: &[Device],
+    policy: &Policy,
+    field: &dyn Fn(&str) -> String,
+    report: &mut Report,
+) {
+    let name = &device.name;
+    match QualifiedName::parse(name) {
+        Err(why) => {
+            report.add(field("name"), InvalidFormat.because(format!("{:?} is not valid: {why}", shorten(name))));
+        }
+        Ok(_) if others.iter().any(|other| other.name == *name) => {
+            report.add(field("name"), Duplicate.because(format!("`{name}` is given twice")));
+        }
+        Ok(_) if policy.cdi_devices.iter().any(|pattern| allows_cdi(pattern, name)) => {}
+        Ok(_) => {
+            let listed: Vec<&str> = policy.cdi_devices.iter().take(NAMES_SHOWN).map(String::as_str).collect();
+            let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("has {}", listed.join(", ")) };
+            let why =
+                format!("`{name}` is not allowed by policy.cdi_devices, which {listed} in this daemon's configuration");
+            report.add(field("name"), NotAllowed.because(why));
+        }
+    }
+    for (name, is_set) in
+        [("path", !device.path.as_os_str().is_empty()), ("permissions", !device.permissions.is_empty())]
+    {
+        if is_set {
+            report.add(
+                field(name),
+                Conflict.because("cannot be set for a device of CDI, whose file describes its nodes"),
+            );
+        }
+    }
+}
+
+/// Returns true if an entry of the operator's list covers the qualified name.
+fn allows_cdi(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(kind) => name.starts_with(kind), // ends with `=`
+        None => pattern == name,
+    }
+}
+
 /// Checks the path of a device node in a container.
-fn node_path(path: &Path) -> Result<(), FieldFault> {
+///
+/// # Errors
+/// Returns the fault if the path does not lie below /dev, lies too deep, or belongs to the /dev of every container.
+pub fn check_device_path(path: &Path) -> Result<(), FieldFault> {
     let below = below_dev(path)?;
     let shown = shorten(&path.display().to_string());
     let first = below.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
@@ -196,8 +257,8 @@ fn node_path(path: &Path) -> Result<(), FieldFault> {
     if own || OF_DEV.contains(&&*first) {
         return Err(Reserved.because(format!("`{shown}` belongs to the /dev that every container has")));
     }
-    if below.components().count() > DEPTH_MAX {
-        let why = format!("`{shown}` has too many directories: at most {DEPTH_MAX} names below /dev");
+    if below.components().count() > DEVICE_DEPTH_MAX {
+        let why = format!("`{shown}` has too many directories: at most {DEVICE_DEPTH_MAX} names below /dev");
         return Err(TooMany.because(why));
     }
     Ok(())
@@ -210,7 +271,7 @@ fn below_dev(path: &Path) -> Result<&Path, FieldFault> {
     let shown = shorten(text);
     let below = path.strip_prefix("/dev").ok().filter(|below| !below.as_os_str().is_empty());
     let below = below.ok_or_else(|| InvalidFormat.because(format!("`{shown}` is not below /dev")))?;
-    let normal: std::path::PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let normal: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     if Path::new("/dev").join(normal).as_os_str() != path.as_os_str() {
         let why = format!("`{shown}` is not valid: no `.`, `//` or `/` at its end is allowed");
         return Err(InvalidFormat.because(why));
@@ -241,6 +302,32 @@ pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Checks the operator's list of devices of CDI.
+///
+/// # Errors
+/// The first entry that is neither a qualified name nor `VENDOR/CLASS=*`.
+pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
+    if devices.len() > LIST_MAX {
+        return Err(format!("has {} entries; at most {LIST_MAX}", devices.len()));
+    }
+    devices.iter().try_for_each(|pattern| {
+        let whole_class = pattern.strip_suffix("=*").map(|kind| format!("{kind}=a"));
+        let parsed = QualifiedName::parse(whole_class.as_deref().unwrap_or(pattern));
+        parsed.map(drop).map_err(|why| format!("{:?} is not valid: {why}", shorten(pattern)))
+    })
+}
+
+/// Checks the operator's list of directories of CDI files.
+///
+/// # Errors
+/// The first entry that is no absolute path without `..`.
+pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
+    if dirs.len() > CDI_DIRS_MAX {
+        return Err(format!("has {} entries; at most {CDI_DIRS_MAX}", dirs.len()));
+    }
+    dirs.iter().try_for_each(|dir| surroundings::plain_path(dir).map_err(|why| why.to_string()))
 }
 
 /// Checks the operator's list of AppArmor profiles.

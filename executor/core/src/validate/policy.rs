@@ -122,6 +122,10 @@ pub struct Policy {
     pub network_namespaces: Vec<PathBuf>,
     /// Directories of the host below which containers may have any directory or file. None when empty.
     pub host_paths: Vec<PathBuf>,
+    /// Devices of CDI that containers may have: qualified names, or `vendor.com/class=*` for all of a class. None when empty.
+    pub cdi_devices: Vec<String>,
+    /// Directories of CDI files; a later one takes precedence.
+    pub cdi_spec_dirs: Vec<PathBuf>,
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
@@ -182,6 +186,8 @@ impl Default for Policy {
             allow_transfers: true,
             network_namespaces: Vec::new(),
             host_paths: Vec::new(),
+            cdi_devices: Vec::new(),
+            cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
             images: ImagePolicy::default(),
             oom_score_adj_min: 0,
             swap_bytes_max: 0,

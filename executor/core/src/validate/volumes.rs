@@ -6,12 +6,12 @@ use std::path::{Component, Path, PathBuf};
 use super::ViolationReason::{
     Conflict, Duplicate, InvalidFormat, NotAllowed, NotUtf8, OutOfRange, Required, Reserved, TooMany, UnknownValue,
 };
-use super::{FieldFault, Policy, Report, check_path, image, pods, shorten, surroundings};
+use super::{FieldFault, Policy, Report, check_path, image, is_nested, pods, shorten, surroundings};
 use crate::image::BadReference;
 use crate::limits::{DISK_MIN, TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{
-    DOCKER_SOCKET, EmptyVolume, FRESH_OF_HOST, HostVolume, Isolation, Limits, Medium, PlannedFile, PlannedProcess,
-    PodRole, Rootfs, Tmpfs, Volume, VolumeImage, VolumeSource,
+    DOCKER_SOCKET, EmptyVolume, FRESH_OF_HOST, HostVolume, Isolation, Limits, Medium, Plan, PlannedFile,
+    PlannedProcess, PodRole, Rootfs, Tmpfs, Volume, VolumeImage, VolumeSource,
 };
 
 /// Maximum number of volumes of a container.
@@ -39,6 +39,52 @@ pub(super) struct Beside<'a> {
     pub(super) pod: Option<&'a PodRole>,
     /// True if the process may change its secret files.
     pub(super) is_writable: bool,
+}
+
+impl<'a> Beside<'a> {
+    fn of_plan(plan: &'a Plan) -> Self {
+        Self {
+            rootfs: Some(&plan.rootfs),
+            isolation: &plan.isolation,
+            limits: &plan.limits,
+            tmpfs: &plan.surroundings.tmpfs,
+            files: &plan.files,
+            file_directories: &plan.file_directories,
+            with_token: plan.token_file().is_some(),
+            pod: plan.pod.as_ref(),
+            is_writable: plan.writable_files.is_some(),
+        }
+    }
+}
+
+/// Checks the mount of a device of CDI, and its target against the other mounts of a container, as a volume of the host is
+/// checked.
+///
+/// # Errors
+/// Returns the fault of a path, or the mount that the target conflicts with.
+pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Result<(), FieldFault> {
+    surroundings::plain_path(host_path).map_err(|fault| fault.within("hostPath"))?;
+    let beside = Beside::of_plan(plan);
+    path(target, &beside)?;
+    let shown = shorten(&target.display().to_string());
+    if plan.volumes.iter().any(|volume| volume.path == target) {
+        return Err(Conflict.because(format!("`{shown}` is the path of a volume, too")));
+    }
+    let source = VolumeSource::HostPath(target.to_owned());
+    let mount = Volume { path: target.to_owned(), source, sub_path: PathBuf::new(), read_only: true };
+    if let Some(why) = in_the_way(&mount, &plan.volumes, &beside) {
+        return Err(Conflict.because(why));
+    }
+    let message = plan.termination_message.as_ref().map(|message| message.path.as_path());
+    let mut files = plan.processes.iter().flat_map(|process| &process.files).map(|file| file.path.as_path());
+    match message
+        .into_iter()
+        .find(|path| is_nested(path, target))
+        .or_else(|| files.find(|path| is_nested(path, target)))
+    {
+        Some(file) => Err(Conflict.because(format!("`{}` would lie in `{shown}` or hide it", file.display()))),
+        None => Ok(()),
+    }
 }
 
 /// Checks the volumes, and fills in what they leave out.

@@ -65,6 +65,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         launcher_pid: session.as_ref().map_or(0, |session| session.pid()),
         features: FEATURES.iter().map(ToString::to_string).collect(),
         disk_usage: disk_usage(node),
+        cdi_devices: node.config.policy.cdi_devices.clone(),
         host_paths: node.config.policy.host_paths.iter().map(|path| path.display().to_string()).collect(),
         secret_providers: node.providers.statuses().into_iter().map(convert::secret_provider).collect(),
     }

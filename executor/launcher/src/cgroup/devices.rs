@@ -82,6 +82,7 @@ mod tests {
             major: 8,
             minor: 1,
             permissions: permissions.parse::<DevicePermissions>().unwrap(),
+            access: None,
         };
         assert_eq!(rule(&node(false, "rw")), "c 8:1 rw");
         assert_eq!(rule(&node(true, "rm")), "b 8:1 rm");

@@ -147,7 +147,7 @@ impl Entrant<'_> {
             rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?;
             return Asked::read(work, payload)?.carry_out(socket, confinement, self.secret_devices);
         }
-        let program = Program::read(payload, self.environment, self.home)?;
+        let program = Program::read(payload, self.environment, &self.target.prepared.device_environment, self.home)?;
         match self.terminal {
             Some(window) => {
                 self.take_terminal(socket, window).map_err(|error| StartFailure::new("open a terminal", error))?;

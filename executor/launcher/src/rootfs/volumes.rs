@@ -7,6 +7,7 @@
 //! host                a view of a directory that the operator's list names, or of a directory or a file in it, with the
 //!                     container's ids
 //! image               an overlay of the layers, or a view of the only one, with the container's ids
+//! device of CDI       a view of a directory or a file of the host that a CDI file names, as of a volume of the host
 //! pod                 a view of an empty volume of the pod that the container is a member of
 //! ```
 //! Volumes of the host are shared with other containers, which can change everything in them at any time. So each path in
@@ -18,6 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use executor_core::cdi::{Edit, HostMount};
 use executor_core::plan::{EmptyVolume, HostVolume, Medium, Plan, Volume, VolumeImage, VolumeSource};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::{self, InMemory};
@@ -48,6 +50,8 @@ const IMAGE_PLACE: &str = "image";
 enum Content<'a> {
     Tmpfs(InMemory),
     Volume(usize, &'a Volume),
+    /// Mount of a device of CDI.
+    Device(&'a Edit<HostMount>),
 }
 
 impl Content<'_> {
@@ -55,6 +59,7 @@ impl Content<'_> {
         match self {
             Self::Tmpfs(tmpfs) => &tmpfs.path,
             Self::Volume(_, volume) => &volume.path,
+            Self::Device(mount) => &mount.of.path,
         }
     }
 
@@ -63,6 +68,7 @@ impl Content<'_> {
         match self {
             Self::Tmpfs(_) => true,
             Self::Volume(_, volume) => volume.empty().is_some(),
+            Self::Device(_) => false,
         }
     }
 
@@ -70,6 +76,7 @@ impl Content<'_> {
         match self {
             Self::Tmpfs(_) => "tmpfs".to_owned(),
             Self::Volume(index, _) => format!("volumes[{index}].path"),
+            Self::Device(mount) => format!("devices[{}].name", mount.device),
         }
     }
 }
@@ -99,6 +106,16 @@ struct Lent<'a> {
     /// What is mounted of it, relative to it; all of it when empty.
     below: &'a Path,
     read_only: bool,
+    no_exec: bool,
+}
+
+impl Lent<'_> {
+    /// Returns the fault of the named path itself.
+    fn unfit(&self, error: &io::Error) -> NotMounted {
+        let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
+        let why = format!("`{}`: {}", self.name, explain(error));
+        NotMounted::Unfit(Violation::new(self.field.clone(), reason.because(why)))
+    }
 }
 
 /// The refusal of what the launcher's own configuration does not have.
@@ -128,8 +145,8 @@ struct Maker<'a> {
 }
 
 impl Tree {
-    /// Mounts the volumes of a plan, and its tmpfs file systems with them. Gives what is to be told. Nothing is done where
-    /// there are no volumes.
+    /// Mounts the volumes of a plan and the directories and files of its devices of CDI, and its tmpfs file systems with them.
+    /// Gives warnings. Does nothing if the plan has neither volumes nor such devices.
     ///
     /// # Errors
     /// A violation of each volume that does not fit the tree or the host; a full disk.
@@ -137,15 +154,17 @@ impl Tree {
         &self,
         host: &Host,
         plan: &Plan,
+        of_devices: &[Edit<HostMount>],
         (dirs, ids, pod): (&Dirs, &Ids, Option<&Pod>),
         user: &ResolvedUser,
         projects: Option<u32>,
     ) -> Result<Vec<String>, Refused> {
-        if plan.volumes.is_empty() {
+        if !plan.has_ordered_mounts() {
             return Ok(Vec::new());
         }
         let volumes = plan.volumes.iter().enumerate().map(|(index, volume)| Content::Volume(index, volume));
-        let mut all: Vec<Content<'_>> = spec::in_memory(plan).map(Content::Tmpfs).chain(volumes).collect();
+        let all = spec::in_memory(plan).map(Content::Tmpfs).chain(volumes);
+        let mut all: Vec<Content<'_>> = all.chain(of_devices.iter().map(Content::Device)).collect();
         all.sort_by(|one, other| one.path().cmp(other.path()));
         let owner = (ids.map().host(user.uid), ids.map().host(user.gid));
         let mut maker = Maker { host, dirs, ids, owner, projects, pod, warnings: Vec::new() };
@@ -158,6 +177,7 @@ impl Tree {
             let made = match content {
                 Content::Tmpfs(tmpfs) => maker.tmpfs(tmpfs),
                 Content::Volume(index, volume) => maker.volume(*index, volume),
+                Content::Device(mount) => maker.of_device(&plan.host_options.devices[mount.device].name, mount),
             };
             let mount = match made {
                 Ok(mount) => mount,
@@ -214,7 +234,8 @@ impl Maker<'_> {
                 let HostVolume { path, read_only, .. } =
                     listed.ok_or_else(|| not_listed(&field, &format!("{name:?}")))?;
                 let read_only = volume.read_only || *read_only;
-                self.of_host(index, volume, &Lent { field, name, root: path, below: &volume.sub_path, read_only })
+                let lent = Lent { field, name, root: path, below: &volume.sub_path, read_only, no_exec: false };
+                self.of_host(&lent, |error| unfit_sub_path(volume, index, name, error))
             }
             VolumeSource::HostPath(path) => {
                 let (field, shown) = (format!("volumes[{index}].host_path.path"), path.display().to_string());
@@ -223,8 +244,12 @@ impl Maker<'_> {
                 let below = path.strip_prefix(root).unwrap_or(path).join(&volume.sub_path);
                 // `join` ends with a slash where there is no sub-path, which a file may not have.
                 let below: PathBuf = below.components().collect();
-                let lent = Lent { field, name: &shown, root, below: &below, read_only: volume.read_only };
-                self.of_host(index, volume, &lent)
+                let read_only = volume.read_only;
+                let lent = Lent { field, name: &shown, root, below: &below, read_only, no_exec: false };
+                self.of_host(&lent, |error| match volume.sub_path.as_os_str().is_empty() {
+                    true => lent.unfit(error),
+                    false => unfit_sub_path(volume, index, &shown, error),
+                })
             }
             VolumeSource::Image(image) => self.of_image(index, volume, image),
             VolumeSource::Pod(name) => self.of_pod(index, volume, name),
@@ -245,8 +270,23 @@ impl Maker<'_> {
         }
     }
 
-    fn of_host(&self, index: usize, volume: &Volume, lent: &Lent<'_>) -> Result<OwnedFd, NotMounted> {
-        let Lent { field, name, root: path, below, read_only } = lent;
+    /// Makes the mount of a device of CDI.
+    fn of_device(&self, name: &str, Edit { device, of: mount }: &Edit<HostMount>) -> Result<OwnedFd, NotMounted> {
+        let HostMount { host_path, read_only, no_exec, .. } = mount;
+        let field = format!("devices[{device}].name");
+        // A file is opened in its directory.
+        let whole = (host_path.as_path(), Path::new(""));
+        let in_parent = || Some((host_path.parent()?, Path::new(host_path.file_name()?)));
+        let (root, below) = if host_path.is_dir() { whole } else { in_parent().unwrap_or(whole) };
+        let name = format!("{name}: {}", host_path.display());
+        let (read_only, no_exec) = (*read_only, *no_exec);
+        let lent = Lent { field, name: &name, root, below, read_only, no_exec };
+        self.of_host(&lent, |error| lent.unfit(error))
+    }
+
+    /// Makes a mount of a path of the host. `unfit_below` makes the fault of the part below the root.
+    fn of_host(&self, lent: &Lent<'_>, unfit_below: impl Fn(&io::Error) -> NotMounted) -> Result<OwnedFd, NotMounted> {
+        let Lent { field, name, root: path, below, read_only, no_exec } = lent;
         let unfit = |fault| NotMounted::Unfit(Violation::new(field.clone(), fault));
         let root = open_dir(Path::new("/")).map_err(|error| failed("/", &error))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -262,13 +302,7 @@ impl Maker<'_> {
                 path.display()
             ))));
         }
-        let found = open_dir_or_file_beneath(opened.as_fd(), below).map_err(|error| match &volume.source {
-            VolumeSource::HostPath(_) if volume.sub_path.as_os_str().is_empty() => {
-                let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
-                unfit(reason.because(format!("`{name}`: {}", explain(&error))))
-            }
-            _ => unfit_sub_path(volume, index, name, &error),
-        })?;
+        let found = open_dir_or_file_beneath(opened.as_fd(), below).map_err(|error| unfit_below(&error))?;
         let view = clone_tree(found.as_fd(), Path::new(""), false).map_err(|error| failed(name, &error))?;
         self.ids.map_mount(view.as_fd(), false).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => unfit(Unsupported.because(format!(
@@ -277,7 +311,7 @@ impl Maker<'_> {
             ))),
             _ => failed(&format!("`{name}`: id-mapped mount"), &error).into(),
         })?;
-        lend(&view, *read_only).map_err(|error| failed(name, &error))?;
+        lend_with(&view, *read_only, *no_exec).map_err(|error| failed(name, &error))?;
         Ok(view)
     }
 
@@ -407,9 +441,10 @@ fn own(view: &OwnedFd, (uid, gid): (u32, u32), mode: u32) -> io::Result<()> {
 
 /// Makes a detached mount fit for a container.
 fn lend(view: &OwnedFd, read_only: bool) -> io::Result<()> {
-    set_attributes(
-        view.as_fd(),
-        Attributes { read_only, no_suid: true, no_dev: true, no_exec: false, recursive: false },
-    )?;
+    lend_with(view, read_only, false)
+}
+
+fn lend_with(view: &OwnedFd, read_only: bool, no_exec: bool) -> io::Result<()> {
+    set_attributes(view.as_fd(), Attributes { read_only, no_suid: true, no_dev: true, no_exec, recursive: false })?;
     set_private(view.as_fd())
 }

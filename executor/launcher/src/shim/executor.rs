@@ -69,7 +69,7 @@ impl Init {
                 self.take_terminal(Window::new(rows, columns))
                     .map_err(|error| StartFailure::new("open a terminal", error))?;
             }
-            Program::read(&payload, None, &part.user.home)
+            Program::read(&payload, None, &part.device_environment, &part.user.home)
         });
         match program {
             Ok(program) => {

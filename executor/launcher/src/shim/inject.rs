@@ -176,7 +176,9 @@ impl Injection<'_> {
         }
         let devices = match self.devices {
             [] => Vec::new(),
-            nodes => devices::make(nodes, self.staging).map_err(|error| Failed("device nodes".into(), error))?,
+            nodes => {
+                devices::make(nodes, self.id_map, self.staging).map_err(|error| Failed("device nodes".into(), error))?
+            }
         };
         let message = self.message.as_ref().map(|placing| placing.file.view(self.staging)).transpose();
         let message = message.map_err(|error| Failed("termination message".into(), error))?;

@@ -15,6 +15,8 @@ pub(super) struct Part {
     pub role: InitRole,
     /// Limits and AppArmor profile of the program.
     pub options: HostOptions,
+    /// Variables of devices of CDI, for where the request does not set them.
+    pub device_environment: Vec<String>,
     /// True if the program enters a Landlock domain of its own.
     pub own_domain: bool,
 }

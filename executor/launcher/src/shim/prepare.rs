@@ -51,6 +51,7 @@ use super::steps::Running;
 use super::usage::Interfaces;
 use super::watch::Watch;
 use super::{Ready, create, host_options, inject, limits, names, stdio, update};
+use crate::cdi::{self, DeviceEdits};
 use crate::cgroup::Devices;
 use crate::dirs::Dirs;
 use crate::disk;
@@ -185,6 +186,7 @@ struct Assembled {
     recorded: Recorded,
     tree: Tree,
     user: Arc<ResolvedUser>,
+    edits: DeviceEdits,
     extra_groups: Vec<u32>,
     file_groups: BTreeMap<String, u32>,
     mounts: Vec<MountPoint>,
@@ -270,7 +272,7 @@ impl Recorded {
         self.dirs.layer = layer;
         let names = names::contents_ahead(plan)?;
         let mut tree = Tree::assemble(host, plan, names.as_ref(), &self.dirs, &self.ids)?;
-        if plan.volumes.is_empty() {
+        if !plan.has_ordered_mounts() {
             tree.make_room_for_tmpfs(plan)?;
         }
         // By the root's own files, not by a volume's.
@@ -278,14 +280,24 @@ impl Recorded {
             Some(first) => format!("{}.run.user", plan.processes[first].id),
             None => "action.run.user".to_owned(),
         };
-        let extra_groups = tree.extra_groups(plan)?;
+        let edits = cdi::edits(host, plan, self.ids.map())?;
+        unheld.extend_from_slice(&edits.warnings);
+        let mut extra_groups = tree.extra_groups(plan)?;
+        extra_groups.extend_from_slice(&edits.groups);
         let mut user = tree.resolve_user(&plan.user, &field)?;
         user.join(&extra_groups);
         let user = Arc::new(user);
         let mut users = tree.step_users(plan)?;
         users.iter_mut().for_each(|user| user.join(&extra_groups));
         let file_groups = tree.file_groups(plan)?;
-        unheld.extend(tree.mount_volumes(host, plan, (&self.dirs, &self.ids, self.pod.as_ref()), &user, project)?);
+        unheld.extend(tree.mount_volumes(
+            host,
+            plan,
+            &edits.mounts,
+            (&self.dirs, &self.ids, self.pod.as_ref()),
+            &user,
+            project,
+        )?);
         if plan.token_file().is_some() {
             tree.make_runtime_dir(plan)?;
         }
@@ -297,7 +309,7 @@ impl Recorded {
             tree.make_targets(step.mounts.iter().map(|mount| &mount.point), &process.files, &step.user)?;
         }
         let message = tree.termination_message(plan, &mounts, &user)?;
-        Ok(Assembled { recorded: self, tree, user, extra_groups, file_groups, mounts, message, steps, unheld })
+        Ok(Assembled { recorded: self, tree, user, edits, extra_groups, file_groups, mounts, message, steps, unheld })
     }
 }
 
@@ -309,12 +321,14 @@ impl Assembled {
         site: &mut Site,
         control: &mut Control,
     ) -> Result<Waiting, Refused> {
-        let Self { recorded, mut tree, user, extra_groups, file_groups, mounts, message, steps, unheld } = self;
+        let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, unheld } = self;
         let Recorded { record, dirs, ids, pod, shell, mut log } = recorded;
         site.remains.views = tree.take_views();
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
-        let devices = host_options::check(host, &record.plan, &mut warnings)?;
+        let mut devices = host_options::check(host, &record.plan, &mut warnings)?;
+        let DeviceEdits { nodes, environment: device_environment, .. } = edits;
+        devices.extend(nodes);
         warnings.extend_from_slice(tree.warnings());
         let held = spec::held(&record.plan.isolation, user.uid);
         limits::can_be_given(&record.plan, &held)?;
@@ -332,7 +346,14 @@ impl Assembled {
         if record.plan.member_of().is_some() && record.plan.shares_processes() && !own_domain {
             warnings.push(PEERS_READ_SECRETS.into());
         }
-        let part = Part { user: (*user).clone(), terminal, role, options, own_domain };
+        let part = Part {
+            user: (*user).clone(),
+            terminal,
+            role,
+            options,
+            device_environment: device_environment.clone(),
+            own_domain,
+        };
         let id_map = ids.map();
         let stdio = log.ends(id_map.host(user.uid), id_map.host(user.gid)).map_err(|error| failed("pipe", &error))?;
         let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;
@@ -422,6 +443,7 @@ impl Assembled {
             init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
             user: (*user).clone(),
             extra_groups,
+            device_environment,
             mounts,
             file_groups,
             volume: None,

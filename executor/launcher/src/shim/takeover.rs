@@ -158,8 +158,14 @@ fn ready(socket: &Seqpacket) {
     heap::trim();
     let _ = process::trim_stack();
     let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
-    let part =
-        Part { user, terminal: None, role: InitRole::Program, options: HostOptions::default(), own_domain: false };
+    let part = Part {
+        user,
+        terminal: None,
+        role: InitRole::Program,
+        options: HostOptions::default(),
+        device_environment: Vec::new(),
+        own_domain: false,
+    };
     let held = Held::default();
     let sample = Takeover::new(part, String::new(), 0, &held, Vec::new());
     let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<Takeover>(&words));

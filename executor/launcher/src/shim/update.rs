@@ -467,6 +467,7 @@ mod tests {
             init: shim.clone(),
             user,
             extra_groups: Vec::new(),
+            device_environment: Vec::new(),
             mounts: vec![
                 point("/etc/cf-service-bindings", Content::Directory(directory)),
                 point("/etc/key", Content::File(2)),

@@ -246,3 +246,40 @@ fn the_lists_of_the_operator() {
         assert!(check(name, most).is_err(), "{name}");
     }
 }
+
+#[test]
+fn cdi_devices_need_an_entry_each() {
+    let listed = |patterns: &[&str]| Policy {
+        cdi_devices: patterns.iter().map(|pattern| (*pattern).to_owned()).collect(),
+        ..Policy::default()
+    };
+    let refused = |policy: &Policy, asked: &[Device]| -> Vec<String> {
+        let mut report = Report::default();
+        check_devices(asked, policy, &mut report);
+        report.0.into_iter().map(|one| one.field).collect()
+    };
+    let name = "vendor.com/class=a";
+    for (patterns, allowed) in [
+        (&[][..], false),
+        (&[name], true),
+        (&["vendor.com/class=*"], true),
+        (&["vendor.com/class=b", "vendor.com/class2=*"], false),
+    ] {
+        let expected = vec!["devices[0].name".to_owned(); usize::from(!allowed)];
+        assert_eq!(refused(&listed(patterns), &[device(name, "", "")]), expected, "{patterns:?}");
+    }
+    let policy = listed(&["vendor.com/class=*"]);
+    let bad = [device(name, "/dev/a", "r"), device(name, "", ""), device("x=*", "", "")];
+    let expected = ["devices[0].path", "devices[0].permissions", "devices[1].name", "devices[2].name"];
+    assert_eq!(refused(&policy, &bad), expected);
+    check_cdi_devices(&policy.cdi_devices).unwrap();
+    for bad in ["vendor.com/*=a", "*", "vendor.com/class=a*"] {
+        let refusal = check_cdi_devices(&[name.to_owned(), bad.to_owned()]).unwrap_err();
+        assert!(refusal.contains(bad), "{bad}: {refusal}");
+    }
+    check_cdi_spec_dirs(&["/etc/cdi".into()]).unwrap();
+    for bad in [&["etc/cdi"][..], &["/a"; 17]] {
+        let dirs: Vec<PathBuf> = bad.iter().map(Into::into).collect();
+        assert!(check_cdi_spec_dirs(&dirs).is_err(), "{bad:?}");
+    }
+}

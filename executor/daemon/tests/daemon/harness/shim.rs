@@ -381,6 +381,7 @@ fn identity() -> ProcessIdentity {
 fn prepared() -> Prepared {
     Prepared {
         extra_groups: Vec::new(),
+        device_environment: Vec::new(),
         init: identity(),
         user: ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/root".into() },
         mounts: Vec::new(),

@@ -1,0 +1,402 @@
+//! Devices by the Container Device Interface (CDI): their names, their files, and the edits of a container that they describe.
+//!
+//! A vendor's file describes devices of one kind. In go the parsed files and the names of a request; out come the edits of
+//! all named devices together, or a violation of each device that is missing, ambiguous, or needs an edit that is not
+//! supported. The launcher reads the files and carries out the edits.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::limits::{DEVICE_DEPTH_MAX, DEVICES_MAX};
+use crate::plan::{Device, DevicePermissions, Plan};
+use crate::validate::ViolationReason::{Conflict, InvalidFormat, NotFound, OutOfRange, TooMany, Unsupported};
+use crate::validate::{FieldFault, Violation, check_device_mount, check_device_path, is_nested};
+
+/// Versions of the specification whose files are read.
+pub const VERSIONS: [&str; 8] = ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
+/// Longest vendor, class or name, in bytes.
+const PART_MAX: usize = 63;
+/// Longest vendor, a DNS name, in bytes.
+const VENDOR_MAX: usize = 253;
+/// Maximum number of device nodes and directories above them in /dev: as many as devices of the operator's list have.
+const ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
+/// Maximum number of mounts of a container's devices.
+const MOUNTS_MAX: usize = 256;
+/// Maximum bytes of the variables of a container's devices.
+const ENVIRONMENT_MAX: usize = 32 << 10;
+/// Maximum number of groups of a container's devices.
+const GROUPS_MAX: usize = 64;
+/// Options of mounts that are always in force, or make no difference: a mount is private, and without those below it.
+const NEUTRAL_OPTIONS: [&str; 9] = ["rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "nosuid", "nodev"];
+
+/// Qualified name of a device: `vendor.com/class=name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QualifiedName<'a> {
+    /// `vendor.com/class`.
+    pub kind: &'a str,
+    /// Name of the device in its kind.
+    pub device: &'a str,
+}
+
+impl<'a> QualifiedName<'a> {
+    /// Parses a name.
+    ///
+    /// # Errors
+    /// Returns the expected form.
+    pub fn parse(text: &'a str) -> Result<Self, &'static str> {
+        let (kind, device) = text.split_once('=').ok_or("use vendor.com/class=name")?;
+        check_kind(kind)?;
+        if !is_name(device, b"_-.:", false) {
+            return Err("the name of a device has 1 to 63 of [A-Za-z0-9_.:-], with a letter or a digit at both ends");
+        }
+        Ok(Self { kind, device })
+    }
+}
+
+fn check_kind(kind: &str) -> Result<(), &'static str> {
+    let (vendor, class) = kind.split_once('/').ok_or("use vendor.com/class=name")?;
+    let labels = vendor.len() <= VENDOR_MAX && vendor.split('.').all(|label| is_name(label, b"_-", false));
+    if !labels || !vendor.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return Err("the vendor is a DNS name, such as vendor.com");
+    }
+    if !is_name(class, b"_-.", true) {
+        return Err("the class has 1 to 63 of [A-Za-z0-9_.-], with a letter first and a letter or a digit last");
+    }
+    Ok(())
+}
+
+fn is_name(text: &str, between: &[u8], letter_first: bool) -> bool {
+    let bytes = text.as_bytes();
+    let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
+    let first = if letter_first { first.is_ascii_alphabetic() } else { first.is_ascii_alphanumeric() };
+    let plain = bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || between.contains(byte));
+    first && last.is_ascii_alphanumeric() && plain && bytes.len() <= PART_MAX
+}
+
+/// A file of CDI.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CdiFile {
+    cdi_version: String,
+    kind: String,
+    #[serde(default, rename = "annotations")]
+    _annotations: Option<IgnoredAny>,
+    devices: Vec<CdiDevice>,
+    /// Edits for each of its devices.
+    #[serde(default)]
+    container_edits: ContainerEdits,
+}
+
+/// A device of a file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CdiDevice {
+    name: String,
+    #[serde(default, rename = "annotations")]
+    _annotations: Option<IgnoredAny>,
+    container_edits: ContainerEdits,
+}
+
+/// Edits of a container.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+struct ContainerEdits {
+    env: Vec<String>,
+    device_nodes: Vec<CdiNode>,
+    mounts: Vec<CdiMount>,
+    #[serde(alias = "additionalGIDs")]
+    additional_gids: Vec<u32>,
+    hooks: Vec<IgnoredAny>,
+    net_devices: Vec<IgnoredAny>,
+    intel_rdt: Option<IgnoredAny>,
+}
+
+/// A device node.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CdiNode {
+    /// Path in the container.
+    pub path: PathBuf,
+    /// Path on the host; the same when unset.
+    pub host_path: Option<PathBuf>,
+    /// `b`, `c` or `u`; that of the node on the host when unset.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Major number; that of the node on the host when unset.
+    pub major: Option<u32>,
+    /// Minor number; likewise.
+    pub minor: Option<u32>,
+    /// Permission bits.
+    pub file_mode: Option<u32>,
+    /// Permissions in the device cgroup.
+    #[serde(default)]
+    permissions: Option<String>,
+    /// Owner, as the container sees it.
+    pub uid: Option<u32>,
+    /// Group, as the container sees it.
+    pub gid: Option<u32>,
+}
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CdiMount {
+    host_path: PathBuf,
+    container_path: PathBuf,
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    options: Vec<String>,
+}
+
+impl CdiFile {
+    /// Checks what holds for a whole file.
+    ///
+    /// # Errors
+    /// Returns the field and its fault.
+    pub fn check(&self) -> Result<(), String> {
+        if !VERSIONS.contains(&&*self.cdi_version) {
+            return Err(format!("cdiVersion is {:?}; {} are supported", self.cdi_version, VERSIONS.join(", ")));
+        }
+        check_kind(&self.kind).map_err(|why| format!("kind {:?} is not valid: {why}", self.kind))
+    }
+}
+
+/// A file of CDI on the host.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Index of its directory; a later one takes precedence.
+    pub directory: usize,
+    /// Content.
+    pub file: CdiFile,
+}
+
+/// Part of the edits, with the device of the request that it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit<T> {
+    /// Index in the request.
+    pub device: usize,
+    /// The edit.
+    pub of: T,
+}
+
+/// A device node and the permissions of the container.
+pub type Node = (CdiNode, DevicePermissions);
+
+/// A directory or a file of the host for a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostMount {
+    /// Path on the host.
+    pub host_path: PathBuf,
+    /// Path in the container.
+    pub path: PathBuf,
+    /// True when the container cannot write to it.
+    pub read_only: bool,
+    /// True when no program in it can be executed.
+    pub no_exec: bool,
+}
+
+/// The edits of all devices of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edits {
+    /// Variables, `NAME=VALUE`, each name once.
+    pub environment: Vec<String>,
+    /// Device nodes, each path once.
+    pub nodes: Vec<Edit<Node>>,
+    /// Mounts, each path in the container once.
+    pub mounts: Vec<Edit<HostMount>>,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Merges the edits of a plan's devices of CDI. `highest` is the highest id of the container.
+///
+/// # Errors
+/// Returns a violation of each device that no file describes, that two files of a directory describe, or whose edits are not
+/// supported or conflict with others.
+pub fn resolve(plan: &Plan, sources: &[Source], highest: u32) -> Result<Edits, Vec<Violation>> {
+    let mut merge =
+        Merge { plan, highest, edits: Edits::default(), variables: BTreeMap::new(), violations: Vec::new() };
+    let mut applied: Vec<&Path> = Vec::new();
+    for (index, device) in plan.host_options.cdi_devices() {
+        match find(&device.name, sources) {
+            Err(fault) => merge.refuse(index, fault),
+            Ok((source, device)) => {
+                // The edits for all devices of a file are made once.
+                if !applied.contains(&&*source.path) {
+                    applied.push(&source.path);
+                    merge.add(index, source, "containerEdits", &source.file.container_edits);
+                }
+                let place = format!("devices[{}].containerEdits", device.name);
+                merge.add(index, source, &place, &device.container_edits);
+            }
+        }
+    }
+    merge.finish()
+}
+
+/// Finds the device in the last directory that has it.
+fn find<'a>(name: &str, sources: &'a [Source]) -> Result<(&'a Source, &'a CdiDevice), FieldFault> {
+    let qualified = QualifiedName::parse(name).map_err(|why| InvalidFormat.because(why.to_owned()))?;
+    let of_kind = sources.iter().filter(|source| source.file.kind == qualified.kind);
+    let named = of_kind.flat_map(|source| source.file.devices.iter().map(move |device| (source, device)));
+    let found: Vec<_> = named.filter(|(_, device)| device.name == qualified.device).collect();
+    let last = found.iter().map(|(source, _)| source.directory).max();
+    let mut found = found.into_iter().filter(|(source, _)| Some(source.directory) == last);
+    let Some((source, device)) = found.next() else {
+        return Err(NotFound.because(format!("`{name}`: no CDI file describes it")));
+    };
+    if let Some((other, _)) = found.next() {
+        let (one, other) = (source.path.display(), other.path.display());
+        return Err(Conflict.because(format!("`{name}`: two CDI files of a directory describe it, {one} and {other}")));
+    }
+    Ok((source, device))
+}
+
+struct Merge<'a> {
+    plan: &'a Plan,
+    highest: u32,
+    edits: Edits,
+    /// Index in the environment by name.
+    variables: BTreeMap<String, usize>,
+    violations: Vec<Violation>,
+}
+
+impl Merge<'_> {
+    fn refuse(&mut self, device: usize, fault: FieldFault) {
+        self.violations.push(Violation::new(format!("devices[{device}].name"), fault));
+    }
+
+    fn add(&mut self, device: usize, source: &Source, place: &str, edits: &ContainerEdits) {
+        let about = format!("`{}`: {}: {place}", self.plan.host_options.devices[device].name, source.path.display());
+        for (field, is_used) in [
+            ("hooks", !edits.hooks.is_empty()),
+            ("netDevices", !edits.net_devices.is_empty()),
+            ("intelRdt", edits.intel_rdt.is_some()),
+        ] {
+            if is_used {
+                self.refuse(device, Unsupported.because(format!("{about}.{field} is not supported")));
+            }
+        }
+        for pair in &edits.env {
+            if let Err(why) = self.variable(pair) {
+                self.refuse(device, why.within(&format!("{about}.env")));
+            }
+        }
+        for node in &edits.device_nodes {
+            if let Err(why) = self.node(device, node) {
+                self.refuse(device, why.within(&format!("{about}.deviceNodes: `{}`", node.path.display())));
+            }
+        }
+        for mount in &edits.mounts {
+            if let Err(why) = self.mount(device, mount) {
+                self.refuse(device, why.within(&format!("{about}.mounts: `{}`", mount.container_path.display())));
+            }
+        }
+        for gid in &edits.additional_gids {
+            if *gid > self.highest {
+                let why = format!("is {gid}; {} is the last of the container", self.highest);
+                self.refuse(device, OutOfRange.because(why).within(&format!("{about}.additionalGids")));
+            } else if !self.edits.groups.contains(gid) {
+                self.edits.groups.push(*gid);
+            }
+        }
+    }
+
+    /// The last value of a name is in force.
+    fn variable(&mut self, pair: &str) -> Result<(), FieldFault> {
+        let name = pair.split_once('=').map(|(name, _)| name).filter(|name| !name.is_empty() && !pair.contains('\0'));
+        let name = name.ok_or_else(|| InvalidFormat.because("has an entry that is not NAME=VALUE"))?;
+        match self.variables.get(name) {
+            Some(index) => pair.clone_into(&mut self.edits.environment[*index]),
+            None => {
+                self.variables.insert(name.to_owned(), self.edits.environment.len());
+                self.edits.environment.push(pair.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, device: usize, node: &CdiNode) -> Result<(), FieldFault> {
+        check_device_path(&node.path)?;
+        let permissions = node.permissions.as_deref().filter(|text| !text.is_empty()).unwrap_or("rw");
+        let permissions = permissions
+            .parse()
+            .map_err(|why| InvalidFormat.because(format!("permissions {permissions:?} are not valid: {why}")))?;
+        if let Some(id) = [node.uid, node.gid].into_iter().flatten().find(|id| *id > self.highest) {
+            let why = format!("belongs to {id}; {} is the last id of the container", self.highest);
+            return Err(OutOfRange.because(why));
+        }
+        let new = Edit { device, of: (node.clone(), permissions) };
+        let listed = self.plan.host_options.devices.iter().filter(|device| !device.is_cdi());
+        if let Some(Device { name, .. }) = listed.into_iter().find(|listed| is_nested(&listed.path, &node.path)) {
+            return Err(Conflict.because(format!("conflicts with the node of the device `{name}`")));
+        }
+        match self.edits.nodes.iter().find(|other| is_nested(&other.of.0.path, &node.path)) {
+            None => self.edits.nodes.push(new),
+            Some(other) if other.of == new.of => {}
+            Some(other) => {
+                let name = &self.plan.host_options.devices[other.device].name;
+                return Err(Conflict.because(format!("conflicts with a node of the device `{name}`")));
+            }
+        }
+        Ok(())
+    }
+
+    fn mount(&mut self, device: usize, mount: &CdiMount) -> Result<(), FieldFault> {
+        if let Some(kind) = mount.kind.as_deref().filter(|kind| !["", "bind", "none"].contains(kind)) {
+            return Err(Unsupported.because(format!("the type {kind:?} is not supported; bind is")));
+        }
+        let (mut read_only, mut no_exec) = (false, false);
+        for option in &mount.options {
+            match &**option {
+                "ro" => read_only = true,
+                "noexec" => no_exec = true,
+                neutral if NEUTRAL_OPTIONS.contains(&neutral) => {}
+                other => return Err(Unsupported.because(format!("the option {other:?} is not supported"))),
+            }
+        }
+        check_device_mount(&mount.host_path, &mount.container_path, self.plan)?;
+        let (host_path, path) = (mount.host_path.clone(), mount.container_path.clone());
+        let new = HostMount { host_path, path, read_only, no_exec };
+        match self.edits.mounts.iter().find(|other| other.of.path == new.path) {
+            None => self.edits.mounts.push(Edit { device, of: new }),
+            Some(other) if other.of == new => {}
+            Some(other) => {
+                let name = &self.plan.host_options.devices[other.device].name;
+                return Err(Conflict.because(format!("conflicts with a mount of the device `{name}`")));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Edits, Vec<Violation>> {
+        let Edits { environment, nodes, mounts, groups } = &self.edits;
+        let listed =
+            self.plan.host_options.devices.iter().filter(|device| !device.is_cdi()).map(|device| &*device.path);
+        let paths = listed.chain(nodes.iter().map(|node| &*node.of.0.path));
+        let entries: std::collections::BTreeSet<&Path> = paths.flat_map(Path::ancestors).collect();
+        let bytes: usize = environment.iter().map(|pair| pair.len() + 1).sum();
+        let mut faults = Vec::new();
+        for (what, count, most) in [
+            ("device nodes and directories of them", entries.len().saturating_sub(2), ENTRIES_MAX),
+            ("mounts", mounts.len(), MOUNTS_MAX),
+            ("bytes of variables", bytes, ENVIRONMENT_MAX),
+            ("groups", groups.len(), GROUPS_MAX),
+        ] {
+            if count > most {
+                faults.push(TooMany.because(format!("bring {count} {what}; at most {most}")));
+            }
+        }
+        self.violations.extend(faults.into_iter().map(|fault| Violation::new("devices", fault)));
+        if self.violations.is_empty() { Ok(self.edits) } else { Err(self.violations) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! Devices by the Container Device Interface (CDI): their files on the host, and the nodes that these describe.
+//!
+//! The shim reads the files of the launcher's own configuration for each container that has such a device. What a file says is
+//! carried out with root's privilege: a file counts only if no user but root can change it.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use executor_core::cdi::{CdiFile, CdiNode, Edit, Edits, HostMount, Source, resolve};
+use executor_core::idmap::IdMap;
+use executor_core::plan::{DevicePermissions, Plan, UserNamespace};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::spec::{DeviceNode, NodeAccess};
+use executor_core::validate::ViolationReason::{NotFound, Unsuitable, Unsupported};
+use executor_core::validate::{FieldFault, Violation};
+use serde::de::DeserializeOwned;
+
+use crate::cgroup::Hierarchies;
+use crate::devices;
+use crate::errors::plain;
+use crate::host::Host;
+
+/// Maximum number of files in a directory, whatever their names.
+const ENTRIES_MAX: usize = 1000;
+/// Maximum number of CDI files.
+const FILES_MAX: usize = 64;
+/// Longest file, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Deepest nesting of a YAML file.
+const DEPTH_MAX: usize = 16;
+/// Maximum number of faults of files in a message.
+const FAULTS_SHOWN: usize = 3;
+
+/// Edits of a container by its devices of CDI, with the nodes found on the host.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceEdits {
+    /// Device nodes.
+    pub nodes: Vec<DeviceNode>,
+    /// Mounts.
+    pub mounts: Vec<Edit<HostMount>>,
+    /// Variables, `NAME=VALUE`.
+    pub environment: Vec<String>,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Files that do not count, and why.
+    pub warnings: Vec<String>,
+}
+
+/// Returns the edits for the devices of CDI of a plan. No file is read if it has none.
+///
+/// # Errors
+/// Returns a violation of each device that cannot be given.
+pub(crate) fn edits(host: &Host, plan: &Plan, ids: IdMap) -> Result<DeviceEdits, Refused> {
+    if plan.host_options.cdi_devices().next().is_none() {
+        return Ok(DeviceEdits::default());
+    }
+    let (sources, faults) = read_dirs(&host.policy.cdi_spec_dirs);
+    let shown = shown(&faults);
+    let refused = |mut violations: Vec<Violation>| {
+        // A missing device can be one of a file that does not count.
+        for violation in violations.iter_mut().filter(|violation| violation.reason == NotFound && shown.is_some()) {
+            violation.description += &format!(" ({})", shown.as_deref().unwrap_or_default());
+        }
+        Refused::of_fields(Reason::Precondition, &violations)
+    };
+    let Edits { environment, nodes, mounts, groups } = resolve(plan, &sources, ids.highest()).map_err(refused)?;
+    let mut violations = Vec::new();
+    let mut found = Vec::new();
+    for Edit { device, of: (node, permissions) } in &nodes {
+        match look_up(host, plan, (node, *permissions)) {
+            Ok(node) => found.push(node),
+            Err(fault) => {
+                let name = &plan.host_options.devices[*device].name;
+                let fault = fault.within(&format!("`{name}`: {}", node.path.display()));
+                violations.push(Violation::new(format!("devices[{device}].name"), fault));
+            }
+        }
+    }
+    if !violations.is_empty() {
+        return Err(Refused::of_fields(Reason::Precondition, &violations));
+    }
+    Ok(DeviceEdits { nodes: found, mounts, environment, groups, warnings: shown.into_iter().collect() })
+}
+
+fn shown(faults: &[String]) -> Option<String> {
+    let more = faults.len().saturating_sub(FAULTS_SHOWN);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let shown = faults[..faults.len().min(FAULTS_SHOWN)].join("; ");
+    (!faults.is_empty()).then(|| format!("CDI files are ignored: {shown}{more}"))
+}
+
+/// Looks up a node on the host.
+fn look_up(
+    host: &Host,
+    plan: &Plan,
+    (node, permissions): (&CdiNode, DevicePermissions),
+) -> Result<DeviceNode, FieldFault> {
+    let has_access = [node.file_mode, node.uid, node.gid].iter().any(Option::is_some);
+    let access = has_access.then(|| NodeAccess {
+        mode: node.file_mode.unwrap_or(0o666),
+        uid: node.uid.unwrap_or(0),
+        gid: node.gid.unwrap_or(0),
+    });
+    let reads_and_writes = permissions.read && permissions.write;
+    // Root of the container goes around the permissions of a node that belongs to its users.
+    let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
+    let is_roots = access.is_some() || plan.isolation.user_namespace == UserNamespace::Host;
+    if by_mode_alone && !reads_and_writes && is_roots {
+        let why = "only the permissions \"rw\" can be enforced on cgroup v2 for a node with an owner or a mode of its own, \
+                   or with the host's user namespace";
+        return Err(Unsupported.because(why));
+    }
+    let path = node.path.clone();
+    let of_file = |block, major| DeviceNode { path, block, major, minor: node.minor.unwrap_or(0), permissions, access };
+    let is_block = match node.kind.as_deref().unwrap_or_default() {
+        "" => None,
+        "b" => Some(true),
+        "c" | "u" => Some(false),
+        other => return Err(Unsupported.because(format!("the type {other:?} is not supported; b, c and u are"))),
+    };
+    if let (Some(block), Some(major)) = (is_block, node.major.filter(|major| *major != 0)) {
+        return Ok(of_file(block, major));
+    }
+    let on_host = node.host_path.as_ref().unwrap_or(&node.path);
+    let (block, major, minor) = devices::numbers(on_host).map_err(|(missing, why)| {
+        let reason = if missing { NotFound } else { Unsuitable };
+        reason.because(format!("{}: {why}", on_host.display()))
+    })?;
+    if is_block.is_some_and(|asked| asked != block) {
+        return Err(Unsuitable.because(format!("{}: the node is of another type", on_host.display())));
+    }
+    Ok(DeviceNode { minor, ..of_file(block, major) })
+}
+
+/// Reads the files of all directories. Gives those that count, and why others do not.
+fn read_dirs(dirs: &[PathBuf]) -> (Vec<Source>, Vec<String>) {
+    let (mut sources, mut faults) = (Vec::new(), Vec::new());
+    for (directory, dir) in dirs.iter().enumerate() {
+        let paths = match list(dir) {
+            Ok(paths) => paths,
+            Err(why) => {
+                faults.push(format!("{}: {why}", dir.display()));
+                continue;
+            }
+        };
+        for path in paths {
+            if sources.len() + faults.len() >= FILES_MAX {
+                faults.push(format!("{}: more than {FILES_MAX} files", path.display()));
+                return (sources, faults);
+            }
+            match read(&path) {
+                Ok(file) => sources.push(Source { path, directory, file }),
+                Err(why) => faults.push(format!("{}: {why}", path.display())),
+            }
+        }
+    }
+    (sources, faults)
+}
+
+/// Returns the paths of the CDI files of a directory, in the order of their names; none if there is no directory.
+fn list(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let words = |error: io::Error| plain(&error);
+    // /var/run is a link.
+    let dir = match dir.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        dir => dir.map_err(words)?,
+    };
+    for above in dir.ancestors() {
+        let meta = above.symlink_metadata().map_err(words)?;
+        // What root owns in a sticky directory, only root renames.
+        let is_sticky = above != dir && meta.mode() & libc::S_ISVTX != 0;
+        if !is_sticky || meta.uid() != 0 {
+            of_root_alone(&meta).map_err(|why| format!("{} {why}", above.display()))?;
+        }
+    }
+    let entries: Vec<_> = dir.read_dir().and_then(|entries| entries.take(ENTRIES_MAX + 1).collect()).map_err(words)?;
+    if entries.len() > ENTRIES_MAX {
+        return Err(format!("has more than {ENTRIES_MAX} entries"));
+    }
+    let is_cdi = |path: &PathBuf| path.extension().is_some_and(|end| end == "json" || end == "yaml");
+    let mut paths: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).filter(is_cdi).collect();
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// Checks that no user but root can change a file or a directory.
+fn of_root_alone(meta: &Metadata) -> Result<(), String> {
+    if meta.uid() != 0 {
+        return Err(format!("belongs to user {}; only what root owns counts", meta.uid()));
+    }
+    if meta.mode() & 0o022 != 0 {
+        let mode = meta.mode() & 0o7777;
+        return Err(format!("has mode {mode:o}: its group or others can change it, so that it does not count"));
+    }
+    Ok(())
+}
+
+/// Reads a file of CDI.
+fn read(path: &Path) -> Result<CdiFile, String> {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => "is a symbolic link; none is followed".to_owned(),
+        _ => plain(&error),
+    })?;
+    let meta = file.metadata().map_err(|error| plain(&error))?;
+    if !meta.is_file() {
+        return Err("is not a regular file".to_owned());
+    }
+    of_root_alone(&meta)?;
+    let mut text = String::new();
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|error| plain(&error))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("is longer than {FILE_BYTES_MAX} bytes"));
+    }
+    let parsed: CdiFile = if path.extension().is_some_and(|end| end == "json") {
+        serde_json::from_str(&text).map_err(|error| error.to_string())?
+    } else {
+        yaml(&text)?
+    };
+    parsed.check()?;
+    Ok(parsed)
+}
+
+/// Parses one document of YAML.
+fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let nodes = 100_000;
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            max_nodes: nodes,
+            max_events: 2 * nodes,
+            max_total_scalar_bytes: FILE_BYTES_MAX as usize,
+            max_aliases: 1000,
+            max_anchors: 1000,
+            max_documents: 1,
+        },
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error: serde_saphyr::Error| {
+        error.to_string().lines().next().unwrap_or("is not valid YAML").chars().take(300).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::*;
+
+    const JSON: &str = r#"{"cdiVersion": "0.6.0", "kind": "vendor.com/class",
+        "devices": [{"name": "one", "containerEdits": {"env": ["A=1"]}}]}"#;
+    const YAML: &str = "cdiVersion: 1.0.0\nkind: vendor.com/class\nannotations: {a: b}\ndevices:\n- name: one\n  \
+        containerEdits:\n    deviceNodes:\n    - {path: /dev/a, fileMode: 0660, uid: 5}\n";
+
+    #[test]
+    fn files_of_both_forms_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            fs::write(dir.path().join(name), text).unwrap();
+            read(&dir.path().join(name))
+        };
+        write("a.json", JSON).unwrap();
+        write("b.yaml", YAML).unwrap();
+        for (name, text, words) in [
+            ("c.json", JSON.replace("0.6.0", "2.0.0"), "cdiVersion is \"2.0.0\""),
+            ("d.json", JSON.replace("vendor.com/class", "class"), "kind \"class\" is not valid"),
+            ("e.json", JSON.replace("env", "environment"), "unknown field `environment`"),
+            ("f.yaml", YAML.replace("uid", "owner"), "unknown field `owner`"),
+            ("g.yaml", format!("{YAML}---\n{YAML}"), ""),
+            ("h.json", " ".repeat(FILE_BYTES_MAX as usize + 1), "longer than"),
+        ] {
+            let why = write(name, &text).unwrap_err();
+            assert!(why.contains(words), "{name}: {why}");
+        }
+        let names = |paths: Vec<PathBuf>| -> Vec<String> {
+            paths.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+        };
+        fs::write(dir.path().join("x.yml"), YAML).unwrap();
+        assert_eq!(names(list(dir.path()).unwrap())[..3], ["a.json", "b.yaml", "c.json"]);
+        assert_eq!(list(&dir.path().join("missing")), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn only_files_of_root_alone_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        fs::write(&path, JSON).unwrap();
+        read(&path).unwrap();
+        for (mode, uid, counts) in [(0o644, 0, true), (0o664, 0, false), (0o646, 0, false), (0o600, 1, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            chown(&path, Some(uid), None).unwrap();
+            assert_eq!(read(&path).is_ok(), counts, "{mode:o} {uid}");
+        }
+        chown(&path, Some(0), None).unwrap();
+        symlink(&path, dir.path().join("b.json")).unwrap();
+        assert!(read(&dir.path().join("b.json")).unwrap_err().contains("symbolic link"));
+        fs::create_dir(dir.path().join("c.json")).unwrap();
+        assert!(read(&dir.path().join("c.json")).unwrap_err().contains("not a regular file"));
+        assert_eq!(list(dir.path()).unwrap().len(), 3, "the control");
+        let below = dir.path().join("below");
+        fs::create_dir(&below).unwrap();
+        list(&below).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(list(dir.path()).unwrap_err().contains("mode 770"));
+        assert!(list(&below).unwrap_err().contains("mode 770"));
+    }
+}
