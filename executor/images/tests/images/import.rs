@@ -323,7 +323,7 @@ async fn an_archive_of_the_other_form_is_told() {
 #[tokio::test]
 async fn the_form_of_an_archive_is_found() {
     let place = Place::new();
-    for (name, why) in [("manifest.json", "manifest.json"), ("index.json", "index.json"), ("x", "neither")] {
+    for (name, why) in [("manifest.json", "contains 0 images"), ("index.json", "index.json"), ("x", "neither")] {
         let told = import(&place, &tar(&[(name, Entry::File(b"[]"))]), Form::Archive, None).await.unwrap_err();
         assert!(told.to_string().contains(why), "{name}: {told}");
     }
