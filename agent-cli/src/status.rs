@@ -13,7 +13,7 @@ pub trait Doing<T> {
     /// The error of the call.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
-    /// As [`Doing::doing`], for a request whose fields the user named in other words than those of [`fields::flag`].
+    /// As [`Doing::doing`], for a request whose fields the user named in other words than those of `fields::flag`.
     ///
     /// # Errors
     /// The error of the call.

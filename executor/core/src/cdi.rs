@@ -1,4 +1,4 @@
-//! Devices by the Container Device Interface (CDI): their names, their files, and the edits of a container that they describe.
+//! Devices by the Container Device Interface (CDI): their files, and the edits of a container that they describe.
 //!
 //! A vendor's file describes devices of one kind. In go the parsed files and the names of a request; out come the edits of
 //! all named devices together, or a violation of each device that is missing, ambiguous, or needs an edit that is not
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::cdi_name::{QualifiedName, check_kind};
 use crate::limits::{DEVICE_DEPTH_MAX, DEVICES_MAX};
 use crate::plan::{Device, DevicePermissions, Plan};
 use crate::validate::ViolationReason::{Conflict, InvalidFormat, NotFound, OutOfRange, TooMany, Unsupported};
@@ -17,10 +18,6 @@ use crate::validate::{FieldFault, Violation, check_device_mount, check_device_pa
 
 /// Versions of the specification whose files are read.
 pub const VERSIONS: [&str; 8] = ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
-/// Longest vendor, class or name, in bytes.
-const PART_MAX: usize = 63;
-/// Longest vendor, a DNS name, in bytes.
-const VENDOR_MAX: usize = 253;
 /// Maximum number of device nodes and directories above them in /dev: as many as devices of the operator's list have.
 const ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
 /// Maximum number of mounts of a container's devices.
@@ -31,50 +28,6 @@ const ENVIRONMENT_MAX: usize = 32 << 10;
 const GROUPS_MAX: usize = 64;
 /// Options of mounts that are always in force, or make no difference: a mount is private, and without those below it.
 const NEUTRAL_OPTIONS: [&str; 9] = ["rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "nosuid", "nodev"];
-
-/// Qualified name of a device: `vendor.com/class=name`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QualifiedName<'a> {
-    /// `vendor.com/class`.
-    pub kind: &'a str,
-    /// Name of the device in its kind.
-    pub device: &'a str,
-}
-
-impl<'a> QualifiedName<'a> {
-    /// Parses a name.
-    ///
-    /// # Errors
-    /// Returns the expected form.
-    pub fn parse(text: &'a str) -> Result<Self, &'static str> {
-        let (kind, device) = text.split_once('=').ok_or("use vendor.com/class=name")?;
-        check_kind(kind)?;
-        if !is_name(device, b"_-.:", false) {
-            return Err("the name of a device has 1 to 63 of [A-Za-z0-9_.:-], with a letter or a digit at both ends");
-        }
-        Ok(Self { kind, device })
-    }
-}
-
-fn check_kind(kind: &str) -> Result<(), &'static str> {
-    let (vendor, class) = kind.split_once('/').ok_or("use vendor.com/class=name")?;
-    let labels = vendor.len() <= VENDOR_MAX && vendor.split('.').all(|label| is_name(label, b"_-", false));
-    if !labels || !vendor.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        return Err("the vendor is a DNS name, such as vendor.com");
-    }
-    if !is_name(class, b"_-.", true) {
-        return Err("the class has 1 to 63 of [A-Za-z0-9_.-], with a letter first and a letter or a digit last");
-    }
-    Ok(())
-}
-
-fn is_name(text: &str, between: &[u8], letter_first: bool) -> bool {
-    let bytes = text.as_bytes();
-    let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
-    let first = if letter_first { first.is_ascii_alphabetic() } else { first.is_ascii_alphanumeric() };
-    let plain = bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || between.contains(byte));
-    first && last.is_ascii_alphanumeric() && plain && bytes.len() <= PART_MAX
-}
 
 /// A file of CDI.
 #[derive(Clone, Debug, Deserialize)]

@@ -12,6 +12,7 @@ pub mod archive;
 pub mod backoff;
 pub mod capacity;
 pub mod cdi;
+mod cdi_name;
 pub mod checks;
 pub mod cni;
 pub mod cpulist;

@@ -47,7 +47,6 @@ use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, Out
 pub use connectivity::{check_network_namespaces, validate_egress};
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
-pub(crate) use host_options::is_nested;
 pub use host_options::{
     ULIMITS, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_device_path, check_host_devices,
     check_ulimit_max,
@@ -414,6 +413,11 @@ fn user_fits(UserRef { user, group }: UserRef, namespace: UserNamespace) -> Resu
     let user = fits(user, "user", namespace)?;
     let group = group.map(|group| fits(group, "group", namespace)).transpose()?;
     Ok(UserRef { user, group })
+}
+
+/// Returns true if one path lies in the other, or both are the same.
+pub(crate) fn is_nested(one: &Path, other: &Path) -> bool {
+    one.starts_with(other) || other.starts_with(one)
 }
 
 /// Shortens a value that is not secret for a message.

@@ -8,8 +8,8 @@ use super::ViolationReason::{
     TooMany, UnknownValue,
 };
 use super::volumes::{check_name, unknown_name};
-use super::{FieldFault, Policy, Report, check_path, shorten, surroundings};
-use crate::cdi::QualifiedName;
+use super::{FieldFault, Policy, Report, check_path, is_nested, shorten, surroundings};
+use crate::cdi_name::QualifiedName;
 use crate::cpulist::{BadCpuList, CpuList};
 use crate::limits::{APPARMOR_PROFILE_MAX, DEVICE_DEPTH_MAX, DEVICES_MAX, OOM_SCORE_MAX};
 use crate::placement::{GENERATIONS_DIR, STEPS_DIR};
@@ -192,11 +192,6 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
         filled.push(Device { name: device.name.clone(), path: path.clone(), permissions });
     }
     filled
-}
-
-/// Returns true if one path lies in the other, or both are the same.
-pub(crate) fn is_nested(one: &Path, other: &Path) -> bool {
-    one.starts_with(other) || other.starts_with(one)
 }
 
 /// Checks a device of CDI. Its file is read by the launcher.
