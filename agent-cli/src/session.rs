@@ -79,6 +79,35 @@ impl Session {
         }
     }
 
+    /// Runs an operation on containers, one after the other, each given by its id or a beginning of it. Prints the id of each one that
+    /// succeeded, or with --json what `done` makes of each id and error.
+    pub(crate) async fn in_turn<F>(
+        &self,
+        ids: Vec<String>,
+        work: impl Fn(String) -> F,
+        done: impl Fn(String, Option<String>) -> json::Done,
+    ) -> Result<u8, Failure>
+    where
+        F: Future<Output = Result<String, Failure>>,
+    {
+        let (mut all, mut failures) = (Vec::with_capacity(ids.len()), Vec::new());
+        for id in ids {
+            match ids::with(&self.client, id.clone(), &work).await {
+                Ok(id) => {
+                    if !self.json {
+                        self.output.text(format!("{id}\n")).await;
+                    }
+                    all.push(done(id, None));
+                }
+                Err(failure) => {
+                    all.push(done(id, Some(failure.describe())));
+                    failures.push(failure);
+                }
+            }
+        }
+        self.tried(&all, failures).await
+    }
+
     /// The end of a command that tried each of several things. One failure is the command's own; several are told one by
     /// one.
     pub async fn tried<T: Serialize>(&self, done: &[T], mut failures: Vec<Failure>) -> Result<u8, Failure> {

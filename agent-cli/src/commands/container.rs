@@ -46,7 +46,7 @@ pub(super) async fn container(session: &Session, command: ContainerCommand) -> R
             false => session.client.delete(&id, false).await.doing(&format!("remove {id}")),
         };
         match deleted {
-            // Somebody else removed it.
+            // Another client has removed it.
             Err(failure) if failure.code() == Some(executor_client::Code::NotFound) => {}
             Err(failure) => {
                 done.push(json::Done { id, deleted: Some(false), signal: None, error: Some(failure.describe()) });

@@ -3,7 +3,6 @@
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::ids;
 use crate::session::Session;
 use crate::status::Doing as _;
 use crate::view::json;
@@ -19,27 +18,9 @@ pub(crate) struct RmArgs {
 }
 
 pub(super) async fn rm(session: &Session, args: RmArgs) -> Result<u8, Failure> {
-    let mut done = Vec::with_capacity(args.ids.len());
-    let mut failures = Vec::new();
-    for id in args.ids {
-        let (client, force) = (&session.client, args.force);
-        let deleted = ids::with(client, id.clone(), |id| async move {
-            client.delete(&id, force).await.doing(&format!("remove {id}")).map(|()| id)
-        });
-        let (id, error) = match deleted.await {
-            Ok(id) => {
-                if !session.json {
-                    session.output.text(format!("{id}\n")).await;
-                }
-                (id, None)
-            }
-            Err(failure) => {
-                let message = failure.describe();
-                failures.push(failure);
-                (id, Some(message))
-            }
-        };
-        done.push(json::Done { id, deleted: Some(error.is_none()), signal: None, error });
-    }
-    session.tried(&done, failures).await
+    let (client, force) = (&session.client, args.force);
+    let delete =
+        |id: String| async move { client.delete(&id, force).await.doing(&format!("remove {id}")).map(|()| id) };
+    let done = |id, error: Option<String>| json::Done { id, deleted: Some(error.is_none()), signal: None, error };
+    session.in_turn(args.ids, delete, done).await
 }

@@ -3,7 +3,6 @@
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::ids;
 use crate::session::Session;
 use crate::signals;
 use crate::status::Doing as _;
@@ -30,23 +29,10 @@ pub(crate) struct KillArgs {
 
 /// Signals several containers. Prints the id of each, as docker does.
 pub(super) async fn kill(session: &Session, args: KillArgs) -> Result<u8, Failure> {
-    let (mut done, mut failures) = (Vec::with_capacity(args.ids.len()), Vec::new());
-    for id in args.ids {
-        let signal = args.signal;
-        match ids::with(&session.client, id.clone(), |id| send(session, id, signal)).await {
-            Ok(id) => {
-                if !session.json {
-                    session.output.text(format!("{id}\n")).await;
-                }
-                done.push(json::Done { id, deleted: None, signal: Some(signal), error: None });
-            }
-            Err(failure) => {
-                done.push(json::Done { id, deleted: None, signal: None, error: Some(failure.describe()) });
-                failures.push(failure);
-            }
-        }
-    }
-    session.tried(&done, failures).await
+    let signal = args.signal;
+    let done =
+        |id, error: Option<String>| json::Done { id, deleted: None, signal: error.is_none().then_some(signal), error };
+    session.in_turn(args.ids, |id| send(session, id, signal), done).await
 }
 
 /// Sends a signal; returns the id.

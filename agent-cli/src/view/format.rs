@@ -92,7 +92,7 @@ impl Template {
             Self::Json => return Ok(items.iter().map(|item| json::line(&item.document())).collect()),
             Self::Parts { parts, table } => (parts, *table),
         };
-        let lines = items.iter().map(|item| parts.iter().map(|part| part.of(item, now)).collect());
+        let lines = items.iter().map(|item| parts.iter().map(|part| part.render(item, now)).collect());
         let lines: Vec<String> =
             lines.collect::<Result<_, _>>().map_err(|why| Failure::Usage(format!("--format: {why}")))?;
         if !is_table {
@@ -140,12 +140,12 @@ impl Part {
         Ok(Self::Field { field, json })
     }
 
-    fn of(&self, item: &impl Listed, now: SystemTime) -> Result<String, String> {
+    fn render(&self, item: &impl Listed, now: SystemTime) -> Result<String, String> {
         let (field, json) = match self {
             Self::Text(text) => return Ok(text.clone()),
             Self::Field { field, json } => (field, *json),
         };
-        let value = field.of(item, now)?;
+        let value = field.value(item, now)?;
         Ok(match value {
             Value::String(text) if !json => plain(&text),
             Value::Null if !json => String::new(),
@@ -164,7 +164,7 @@ impl Part {
 }
 
 impl Field {
-    fn of(&self, item: &impl Listed, now: SystemTime) -> Result<Value, String> {
+    fn value(&self, item: &impl Listed, now: SystemTime) -> Result<Value, String> {
         match self {
             Self::Named(name, _) => Ok(item.field(name, now).into()),
             Self::Label(name) => Ok(item.label(name).unwrap_or_default().into()),
@@ -172,7 +172,7 @@ impl Field {
                 let mut value = item.document();
                 for key in keys {
                     value = match value {
-                        // What is not known has no keys.
+                        // A null value has no keys.
                         Value::Null => Value::Null,
                         Value::Object(mut object) => object.remove(key).ok_or_else(|| {
                             let names: Vec<&str> = object.keys().map(String::as_str).collect();

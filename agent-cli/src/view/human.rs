@@ -245,7 +245,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
     table.render(style)
 }
 
-/// What `ps` leaves out on a narrow terminal: labels first, the state never.
+/// How each column of `ps` fits a narrow terminal. Labels are dropped first; the state is always shown.
 const CONTAINER_FITS: [Fit; 9] = [
     Fit::Whole,
     Fit::Cut,

@@ -16,7 +16,7 @@ pub struct Table {
     indent: usize,
 }
 
-/// What a table with a heading may do with a column to fit a width.
+/// How a column of a table with a heading fits a width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// The column stays as it is.

@@ -178,15 +178,15 @@ impl Target {
         reports: &mpsc::Sender<CheckReport>,
     ) -> Result<(), Unheard> {
         let mut monitor = Monitor::new(checks, kept, self.now(), spread);
-        // Of checks whose newest result is a failure.
+        // Output of the checks that failed last.
         let mut failed: Vec<FailedOutput> = Vec::new();
-        let tell = async |monitor: &Monitor<'_>, change: Option<Change>, keep: bool, failed: &[FailedOutput]| {
+        let send_report = async |monitor: &Monitor<'_>, change: Option<Change>, keep: bool, failed: &[FailedOutput]| {
             let outputs = if matches!(change, Some(Change::End(_))) { failed.to_vec() } else { Vec::new() };
             let report = CheckReport { health: monitor.health().clone(), change, keep, outputs };
             reports.send(report).await.map_err(|_| Unheard)
         };
         if kept != Some(monitor.health()) {
-            tell(&monitor, None, true, &failed).await?;
+            send_report(&monitor, None, true, &failed).await?;
         }
         while let Some((id, due)) = monitor.next() {
             let deadline = monitor.deadline();
@@ -221,7 +221,7 @@ impl Target {
                 // The timer may be early by its own resolution.
                 None => (monitor.tick(self.now().max(deadline.unwrap_or_default())), true),
             };
-            tell(&monitor, change, keep, &failed).await?;
+            send_report(&monitor, change, keep, &failed).await?;
         }
         Ok(())
     }

@@ -89,8 +89,8 @@ fn host_path(volume: &VolumeMount) -> Option<&str> {
     }
 }
 
-/// Replaces a path of the host by the name of the operator's volume that it lies in; if there is none, by a path below the operator's
-/// `policy.host_paths`.
+/// Replaces a path of the host with the name of the operator's volume that contains it, or, if no volume does, with a path below
+/// one of `policy.host_paths`.
 fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> {
     let Some(path) = host_path(volume) else { return Ok(()) };
     let inner = |known: &HostVolume| Some(Path::new(path).strip_prefix(&known.path).ok()?.display().to_string());

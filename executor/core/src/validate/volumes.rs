@@ -566,9 +566,9 @@ mod tests {
         };
         let own = empty(Medium::Disk, "/data", 0);
         for (volume, refused) in [(of_pod("/data"), true), (host("shared", "/data/x"), true), (own, false)] {
-            let told = fields(validate(&with_step(&volume, "/data/x/key"), &policy()));
+            let violations = fields(validate(&with_step(&volume, "/data/x/key"), &policy()));
             let field = "action.serial.actions[0].run.volume_mounted_files[0].path";
-            assert_eq!(told, vec![field; usize::from(refused)], "{volume:?}");
+            assert_eq!(violations, vec![field; usize::from(refused)], "{volume:?}");
         }
         // Around a volume of the pod, and below the files in it.
         let around = [host("shared", "/data"), of_pod("/data/conf")];
