@@ -30,6 +30,7 @@ mod stats;
 mod stop;
 mod system;
 mod top;
+mod update;
 mod wait;
 
 use clap::Subcommand;
@@ -71,6 +72,7 @@ use self::stats::StatsArgs;
 use self::stop::StopArgs;
 use self::system::SystemCommand;
 use self::top::TopArgs;
+use self::update::UpdateArgs;
 use self::wait::WaitArgs;
 
 /// The commands in the order of the help.
@@ -208,6 +210,10 @@ pub(crate) enum Direct {
     Signal(SignalArgs),
     /// Kill containers, or send another signal to their processes
     Kill(KillArgs),
+    /// Replace limits of running containers
+    ///
+    /// Limits that are not given stay as they are. A limit on memory below what the container uses is refused, and changes nothing.
+    Update(UpdateArgs),
     /// Remove completed containers with their logs
     Rm(RmArgs),
     /// Remove all completed containers
@@ -377,6 +383,7 @@ impl Direct {
                     .await
             }
             Self::Kill(args) => signal::kill(session, args).await,
+            Self::Update(args) => update::update(session, args).await,
             Self::Rm(args) => rm::rm(session, args).await,
             Self::Container(command) => container::container(session, command).await,
             Self::Secrets(args) => secrets::secrets(session, args).await,

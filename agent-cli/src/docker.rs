@@ -3,7 +3,7 @@
 //! `docs/guides/coming-from-docker.md` holds the same table.
 
 /// Words of docker, in docker's spelling, each with advice.
-const TABLE: [(&str, &str); 30] = [
+const TABLE: [(&str, &str); 29] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -19,7 +19,6 @@ const TABLE: [(&str, &str); 30] = [
     ("pause", "containers are not paused"),
     ("unpause", "containers are not paused"),
     ("rename", "the id of a container is fixed; choose it with `run --name`"),
-    ("update", "limits are fixed when a container is run; see `run --memory`, `--cpus` and `--pids`"),
     ("port", "use `agent-cli inspect`, which shows published ports"),
     ("diff", "changes of the root file system are not listed"),
     ("export", "root file systems are not exported; use `agent-cli cp` for files"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use executor_proto::v1::{
     Container, DeleteRequest, GetRequest, GetSecretsRequest, GetSecretsResponse, InfoRequest, InfoResponse,
     ListRequest, SignalRequest, State, StopRequest, UpdateEgressRequest, UpdateFilesRequest, UpdateFilesResponse,
-    WaitRequest,
+    UpdateLimitsRequest, WaitRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
@@ -210,6 +210,18 @@ impl Client {
         let answer = self.patiently(is_lost, |mut rpc| {
             let request = request.clone();
             async move { rpc.update_egress(request).await }
+        });
+        answer.await?.container.ok_or(Error::Incomplete("the container"))
+    }
+
+    /// Replaces limits of a running container, over restarts of executord. Asking again does no harm.
+    ///
+    /// # Errors
+    /// The container does not run, or a limit is not valid.
+    pub async fn update_limits(&self, request: UpdateLimitsRequest) -> Result<Container, Error> {
+        let answer = self.patiently(is_lost, |mut rpc| {
+            let request = request.clone();
+            async move { rpc.update_limits(request).await }
         });
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }

@@ -49,14 +49,14 @@ pub(super) async fn container(session: &Session, command: ContainerCommand) -> R
             // Another client has removed it.
             Err(failure) if failure.code() == Some(executor_client::Code::NotFound) => {}
             Err(failure) => {
-                done.push(json::Done { id, deleted: Some(false), signal: None, error: Some(failure.describe()) });
+                done.push(json::Done { deleted: Some(false), ..json::Done::new(id, Some(failure.describe())) });
                 failures.push(failure);
             }
             Ok(()) => {
                 if !session.json {
                     session.output.text(format!("{}\n", plain(&id))).await;
                 }
-                done.push(json::Done { id, deleted: Some(!dry_run), signal: None, error: None });
+                done.push(json::Done { deleted: Some(!dry_run), ..json::Done::new(id, None) });
             }
         }
     }

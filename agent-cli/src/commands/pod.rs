@@ -262,7 +262,7 @@ async fn report(
         session.output.text(format!("{}\n", plain(&id))).await;
     }
     failures.extend(failure);
-    done.push(json::Done { id, deleted: deletes.map(|()| error.is_none()), signal: None, error });
+    done.push(json::Done { deleted: deletes.map(|()| error.is_none()), ..json::Done::new(id, error) });
 }
 
 #[cfg(test)]

@@ -21,6 +21,6 @@ pub(super) async fn rm(session: &Session, args: RmArgs) -> Result<u8, Failure> {
     let (client, force) = (&session.client, args.force);
     let delete =
         |id: String| async move { client.delete(&id, force).await.doing(&format!("remove {id}")).map(|()| id) };
-    let done = |id, error: Option<String>| json::Done { id, deleted: Some(error.is_none()), signal: None, error };
+    let done = |id, error: Option<String>| json::Done { deleted: Some(error.is_none()), ..json::Done::new(id, error) };
     session.in_turn(args.ids, delete, done).await
 }

@@ -11,7 +11,7 @@
 
 mod args;
 mod checks;
-mod host_options;
+pub(super) mod host_options;
 mod identity;
 mod isolation;
 mod logging;

@@ -30,8 +30,10 @@ pub(crate) struct KillArgs {
 /// Signals several containers. Prints the id of each, as docker does.
 pub(super) async fn kill(session: &Session, args: KillArgs) -> Result<u8, Failure> {
     let signal = args.signal;
-    let done =
-        |id, error: Option<String>| json::Done { id, deleted: None, signal: error.is_none().then_some(signal), error };
+    let done = |id, error: Option<String>| json::Done {
+        signal: error.is_none().then_some(signal),
+        ..json::Done::new(id, error)
+    };
     session.in_turn(args.ids, |id| send(session, id, signal), done).await
 }
 
@@ -46,7 +48,7 @@ pub(super) async fn signal(session: &Session, args: SignalArgs) -> Result<u8, Fa
     let SignalArgs { id, signal } = args;
     let id = send(session, id, signal).await?;
     if session.json {
-        let done = json::Done { id, deleted: None, signal: Some(signal), error: None };
+        let done = json::Done { signal: Some(signal), ..json::Done::new(id, None) };
         session.output.text(json::document(&done)).await;
     }
     Ok(0)

@@ -418,8 +418,8 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     if event.files_generation > 0 {
         line.push_str(&format!("  generation {}", event.files_generation));
     }
-    if event.egress_generation > 0 {
-        line.push_str(&format!("  generation {}", event.egress_generation));
+    for generation in [event.egress_generation, event.limits_generation].into_iter().filter(|number| *number > 0) {
+        line.push_str(&format!("  generation {generation}"));
     }
     if event.quarantine_phase != 0 {
         line.push_str(&format!("  {}", phase(event.quarantine_phase)));

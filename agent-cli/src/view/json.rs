@@ -97,6 +97,8 @@ pub(crate) struct Event {
     step: Option<steps::Step>,
     /// Number of times that the egress was replaced; with `egress_updated` alone.
     egress_generation: Option<u64>,
+    /// Number of times that limits were replaced; with `limits_updated` alone.
+    limits_generation: Option<u64>,
     /// Restarts; with `restarting` alone.
     restart: Option<restarts::RestartStatus>,
     /// Part of its life that does not end; with `quarantined` and `quarantine_ended` alone.
@@ -115,7 +117,16 @@ pub(crate) struct Done {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) signal: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) updated: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+}
+
+impl Done {
+    /// A result for a container, of an operation that says nothing more.
+    pub(crate) fn new(id: String, error: Option<String>) -> Self {
+        Self { id, deleted: None, signal: None, updated: None, error }
+    }
 }
 
 /// Result for one container of several.
@@ -218,6 +229,7 @@ impl From<&v1::WatchEventsResponse> for Event {
             files_generation: event.map(|event| event.files_generation).filter(|generation| *generation > 0),
             step: event.and_then(|event| event.step.as_ref()).map(steps::Step::from),
             egress_generation: event.map(|event| event.egress_generation).filter(|generation| *generation > 0),
+            limits_generation: event.map(|event| event.limits_generation).filter(|generation| *generation > 0),
             restart: event.and_then(|event| event.restart.as_ref()).map(restarts::RestartStatus::from),
             quarantine_phase: event.map(|event| event.quarantine_phase).filter(|phase| *phase != 0).map(human::phase),
             gap: response.gap,

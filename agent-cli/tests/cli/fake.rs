@@ -103,6 +103,7 @@ impl Shared {
             step: None,
             restart: None,
             egress_generation: 0,
+            limits_generation: 0,
             quarantine_phase: 0,
         });
         drop(state);

@@ -44,6 +44,17 @@ impl Amount {
         }
     }
 
+    /// Returns the larger one of each resource.
+    #[must_use]
+    pub fn most(&self, other: &Self) -> Self {
+        Self {
+            memory_bytes: self.memory_bytes.max(other.memory_bytes),
+            pids: self.pids.max(other.pids),
+            containers: self.containers.max(other.containers),
+            disk_bytes: self.disk_bytes.max(other.disk_bytes),
+        }
+    }
+
     /// Checks that there is enough for `asked`; `total` is what the error tells beside this.
     ///
     /// # Errors
@@ -133,6 +144,13 @@ impl Account {
         self.held.insert(id.clone(), amount);
     }
 
+    /// Replaces what `id` holds, whatever is left. One that holds nothing goes on so.
+    pub fn change(&mut self, id: &ContainerId, amount: Amount) {
+        if let Some(held) = self.held.get_mut(id) {
+            *held = amount;
+        }
+    }
+
     /// Gives back what `id` holds. Again is no harm.
     pub fn release(&mut self, id: &ContainerId) {
         self.held.remove(id);
@@ -162,8 +180,12 @@ mod tests {
         let refused = account.reserve(&c, thirsty).unwrap_err();
         assert_eq!(refused.to_string(), "not enough disk (bytes): requested 8, available 7 of 7");
         assert_eq!(account.remaining(), Amount { memory_bytes: 6, pids: 4, containers: 1, disk_bytes: 7 });
+        account.change(&c, amount(3));
+        assert_eq!(account.remaining().memory_bytes, 6, "one that holds nothing gets nothing");
         account.adopt(&c, amount(100));
         assert_eq!(account.remaining().memory_bytes, 0);
+        account.change(&c, amount(2).most(&amount(1)));
+        assert_eq!(account.remaining().memory_bytes, 4);
     }
 
     proptest::proptest! {

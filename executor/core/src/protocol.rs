@@ -287,7 +287,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 80, 81, 82, 100, 101, 102, 130")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 41, 80, 81, 82, 100, 101, 102, 130")]
     pub call: Option<ShimCall>,
 }
 
@@ -319,6 +319,9 @@ pub enum ShimCall {
     /// Replaces the egress; a descriptor accompanies it.
     #[prost(message, tag = "40")]
     UpdateEgress(UpdateEgress),
+    /// Replaces limits of the container.
+    #[prost(message, tag = "41")]
+    UpdateLimits(UpdateLimits),
     /// End the container because of its checks.
     #[prost(message, tag = "80")]
     EndUnhealthy(EndUnhealthy),
@@ -432,6 +435,33 @@ pub struct MakeSocket {
 /// Replaces the egress of a running container, as [`EGRESS_FDS`] say.
 #[derive(Clone, PartialEq, Message)]
 pub struct UpdateEgress {}
+
+/// Replaces limits of a running container; those that are 0 or unset stay as they are. Units are those of
+/// [`crate::plan::Limits`].
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct UpdateLimits {
+    /// Bytes of memory.
+    #[prost(uint64, tag = "1")]
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    #[prost(uint64, tag = "2")]
+    pub pids: u64,
+    /// Thousandths of a processor.
+    #[prost(uint64, tag = "3")]
+    pub cpu_millis: u64,
+    /// Share of the processors, 1 to 10000.
+    #[prost(uint32, tag = "4")]
+    pub cpu_weight: u32,
+    /// Share of the disks, 1 to 10000.
+    #[prost(uint32, tag = "5")]
+    pub io_weight: u32,
+    /// Bytes of swap beyond the memory; -1 for no limit.
+    #[prost(int64, optional, tag = "6")]
+    pub swap_bytes: Option<i64>,
+    /// Bytes that the kernel leaves to the container when memory runs short.
+    #[prost(uint64, tag = "7")]
+    pub memory_reservation_bytes: u64,
+}
 
 /// Asks for a sign of life.
 #[derive(Clone, PartialEq, Message)]

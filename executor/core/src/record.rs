@@ -155,6 +155,9 @@ pub struct ContainerRecord<P = Plan> {
     /// Number of times that its egress was replaced.
     #[serde(default)]
     pub egress_generation: u64,
+    /// Number of times that its limits were replaced.
+    #[serde(default)]
+    pub limits_generation: u64,
     /// Reason for which the container is being ended because of its checks.
     #[serde(default)]
     pub unhealthy: Option<String>,
@@ -198,6 +201,7 @@ impl ContainerRecord {
             steps: Vec::new(),
             files_generation: 0,
             egress_generation: 0,
+            limits_generation: 0,
             files_updated_at: None,
             id_range_start: None,
             pod_range_start: None,

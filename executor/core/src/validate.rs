@@ -17,6 +17,7 @@ mod groups;
 mod host_options;
 mod image;
 mod isolation;
+mod limits;
 mod logging;
 mod outputs;
 mod pods;
@@ -37,10 +38,8 @@ use std::time::Duration;
 use crate::ident::ContainerId;
 use crate::idmap::RANGE;
 use crate::image::BadReference;
-use crate::limits::{
-    DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, NOFILE_MIN, PATH_MAX, PIDS_MAX, PIDS_MIN, SIGNAL_MAX, SIZE_MAX,
-};
-use crate::plan::{Limits, MAIN_PROCESS, Network, Plan, Principal, Rootfs, SIGTERM, UserNamespace, UserRef};
+use crate::limits::{GRACE_MAX, ID_MAX, LABELS_MAX, PATH_MAX, SIGNAL_MAX};
+use crate::plan::{MAIN_PROCESS, Network, Plan, Principal, Rootfs, SIGTERM, UserNamespace, UserRef};
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
@@ -52,6 +51,7 @@ pub use host_options::{
     check_ulimit_max,
 };
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
+pub use limits::validate_limits;
 pub use pods::{check_member, check_pod_volume_name};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use recheck::recheck;
@@ -85,7 +85,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         user.map_err(|why| report.add("action.run.user", why)).ok()
     });
     let rootfs = parse_rootfs(draft).map_err(|why| report.add("rootfs", why)).ok();
-    let limits = limits(draft, policy, &mut report);
+    let limits = limits::limits(draft, policy, &mut report);
     let window = window(draft, &mut report);
     pairs("labels", &draft.labels, LABELS_MAX, &mut report);
     let grace = draft.grace.unwrap_or(Duration::from_secs(policy.default_grace_seconds));
@@ -232,67 +232,6 @@ fn window(draft: &Draft<'_>, report: &mut Report) -> (u16, u16) {
         report.0.extend(violations);
         (0, 0)
     })
-}
-
-fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
-    let or = |value: u64, default: u64| if value == 0 { default } else { value };
-    let limits = Limits {
-        memory_bytes: or(draft.memory_bytes, policy.default_memory_bytes),
-        pids: or(draft.pids, policy.default_pids),
-        cpu_millis: draft.cpu_millis,
-        nofile: draft.nofile.unwrap_or(policy.default_nofile),
-        disk_bytes: or(draft.disk_bytes, policy.default_disk_bytes),
-        cpu_weight: draft.cpu_weight,
-        io_weight: draft.io_weight,
-        swap_bytes: draft.swap_bytes,
-        memory_reservation_bytes: draft.memory_reservation_bytes,
-    };
-    let mut range = |field: &str, value: u64, least: u64, most: u64| {
-        if value < least || value > most {
-            report.add(field, OutOfRange.because(format!("is {value}; {least} to {most} is allowed")));
-        }
-    };
-    range("limits.memory_bytes", limits.memory_bytes, MEMORY_MIN, SIZE_MAX);
-    range("limits.pids", limits.pids, PIDS_MIN, PIDS_MAX);
-    if limits.cpu_millis != 0 {
-        range("limits.cpu_millis", limits.cpu_millis, 10, 4_096_000);
-    }
-    if limits.disk_bytes != 0 {
-        range("limits.disk_bytes", limits.disk_bytes, DISK_MIN, SIZE_MAX);
-    }
-    for (field, weight) in [("limits.cpu_weight", limits.cpu_weight), ("limits.io_weight", limits.io_weight)] {
-        if weight != 0 {
-            range(field, u64::from(weight), 1, 10_000);
-        }
-    }
-    if limits.memory_reservation_bytes > limits.memory_bytes {
-        let (is, most) = (limits.memory_reservation_bytes, limits.memory_bytes);
-        let why = format!("is {is}; at most limits.memory_bytes, {most}, is allowed");
-        report.add("limits.memory_reservation_bytes", OutOfRange.because(why));
-    }
-    if let Some(swap) = limits.swap_bytes {
-        const MOST: i64 = 1 << 50;
-        let most = policy.swap_bytes_max;
-        if !(-1..=MOST).contains(&swap) {
-            report.add("limits.swap_bytes", OutOfRange.because(format!("is {swap}; -1 to {MOST} is allowed")));
-        } else if most != -1 && !(0..=most).contains(&swap) {
-            let why = format!("is {swap}; this daemon's configuration allows at most {most} (swap_bytes_max)");
-            report.add("limits.swap_bytes", NotAllowed.because(why));
-        }
-    }
-    if draft.actions.is_none() {
-        nofile("action.run", limits.nofile, report);
-    }
-    limits
-}
-
-/// Checks a limit on open files.
-fn nofile(field: &str, limit: u64, report: &mut Report) {
-    const MOST: u64 = 1 << 30;
-    if !(NOFILE_MIN..=MOST).contains(&limit) {
-        let why = format!("is {limit}; {NOFILE_MIN} to {MOST} is allowed");
-        report.add(format!("{field}.resource_limits.nofile"), OutOfRange.because(why));
-    }
 }
 
 /// Returns the fault of a source of log lines, if it has one.

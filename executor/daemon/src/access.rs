@@ -26,7 +26,7 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 41] = [
+const TABLE: [(&str, Callers); 42] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Validate", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
@@ -40,6 +40,7 @@ const TABLE: [(&str, Callers); 41] = [
     ("/executor.v1.Executor/Info", Callers::Operators),
     ("/executor.v1.Executor/UpdateFiles", Callers::Operators),
     ("/executor.v1.Executor/UpdateEgress", Callers::Operators),
+    ("/executor.v1.Executor/UpdateLimits", Callers::Operators),
     ("/executor.v1.Executor/Stats", Callers::Operators),
     ("/executor.v1.Executor/WatchStats", Callers::Operators),
     (GET_SECRETS, Callers::TokenHolders),
@@ -306,6 +307,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 37);
+        assert_eq!(methods, 38);
     }
 }

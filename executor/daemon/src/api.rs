@@ -30,7 +30,7 @@ use crate::problem::{Kind, Problem};
 use crate::server::RUNTIME_MESSAGE_MAX;
 use crate::traces::TraceParent;
 use crate::wire::conversation::{Answers, Conversation, Requests};
-use crate::{admit, deletion, egress, rotate};
+use crate::{admit, deletion, egress, limits, rotate};
 
 /// Time limit for the first message of a call with a stream of requests, which names the container.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
@@ -181,6 +181,14 @@ impl Executor for Service {
     ) -> Result<Response<v1::UpdateEgressResponse>, Status> {
         let facts = egress::update(&self.node, request.into_inner()).await?;
         Ok(Response::new(v1::UpdateEgressResponse { container: Some(convert::container(&facts)) }))
+    }
+
+    async fn update_limits(
+        &self,
+        request: Request<v1::UpdateLimitsRequest>,
+    ) -> Result<Response<v1::UpdateLimitsResponse>, Status> {
+        let facts = limits::update(&self.node, request.into_inner()).await?;
+        Ok(Response::new(v1::UpdateLimitsResponse { container: Some(convert::container(&facts)) }))
     }
 
     async fn stats(&self, request: Request<v1::StatsRequest>) -> Result<Response<v1::StatsResponse>, Status> {

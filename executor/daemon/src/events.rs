@@ -27,6 +27,8 @@ pub enum EventKind {
     StepEnded,
     /// The container's egress was replaced; the number is its new generation.
     EgressUpdated(u64),
+    /// The container's limits were replaced; the number is their new generation.
+    LimitsUpdated(u64),
     /// The container's checks say that it can serve.
     Ready,
     /// The container's checks say that it cannot serve any more.

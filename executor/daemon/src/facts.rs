@@ -61,6 +61,8 @@ pub struct Facts {
     /// Number of times that its egress was replaced, as in the record.
     #[serde(default)]
     pub egress_generation: u64,
+    /// Number of times that its limits were replaced.
+    pub limits_generation: u64,
     /// Results of its checks; unset before the first one, and without checks.
     #[serde(default)]
     pub health: Option<Arc<Health>>,
@@ -182,6 +184,7 @@ impl Facts {
             shim_pid: 0,
             steps: Vec::new(),
             egress_generation: 0,
+            limits_generation: 0,
             health: None,
             restarts: None,
             quarantine: None,
@@ -211,6 +214,7 @@ impl Facts {
             shim_pid: record.shim.pid,
             steps: record.steps,
             egress_generation: record.egress_generation,
+            limits_generation: record.limits_generation,
             health: None,
             restarts: record.restarts,
             quarantine: None,
@@ -229,12 +233,13 @@ impl Facts {
         self.progress(record);
     }
 
-    /// True when the plan of a record is not the present one, because files or egress were replaced. The first files of a container
+    /// True when the plan of a record is not the present one, because files, egress or limits were replaced. The first files of a container
     /// that is only being made are those of the plan.
     pub fn is_replanned<P>(&self, record: &ContainerRecord<P>) -> bool {
         let first = self.prepared.is_none() && record.files_generation == 1 && self.files_generation == 0;
         (record.files_generation != self.files_generation && !first)
             || record.egress_generation != self.egress_generation
+            || record.limits_generation != self.limits_generation
     }
 
     /// Takes over the plan of a record.
@@ -250,6 +255,7 @@ impl Facts {
         self.shim_pid = record.shim.pid;
         self.steps = record.steps;
         self.egress_generation = record.egress_generation;
+        self.limits_generation = record.limits_generation;
         self.begun_at = Some(record.begun_at);
         self.prepared = record.prepared;
         self.started_at = record.started_at;

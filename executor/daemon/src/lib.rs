@@ -55,6 +55,7 @@ pub mod identity;
 pub mod images;
 pub mod launcher;
 pub mod ledger;
+mod limits;
 pub mod logs;
 mod members;
 mod memfiles;

@@ -46,6 +46,7 @@ pub struct Metrics {
     wiped_bytes: Counter,
     rotations: Counter,
     egress_updates: Counter,
+    limits_updates: Counter,
     cache: Family<One, Counter>,
     connections: Family<One, Gauge>,
     accepted: Family<One, Counter>,
@@ -138,6 +139,7 @@ impl Default for Metrics {
             wiped_bytes: Counter::default(),
             rotations: Counter::default(),
             egress_updates: Counter::default(),
+            limits_updates: Counter::default(),
             cache: family("result", ["hit", "miss"]),
             connections: family("socket", sockets),
             accepted: family("socket", sockets),
@@ -208,6 +210,11 @@ impl Metrics {
             "executor_egress_updates",
             "Replacements of a container's rules of egress",
             self.egress_updates.clone(),
+        );
+        registry.register(
+            "executor_limits_updates",
+            "Replacements of a container's limits",
+            self.limits_updates.clone(),
         );
         registry.register(
             "executor_artifact_cache_requests",
@@ -328,6 +335,11 @@ impl Metrics {
     /// Counts a replacement of rules of egress.
     pub(crate) fn egress_updated(&self) {
         self.egress_updates.inc();
+    }
+
+    /// Counts a replacement of limits.
+    pub(crate) fn limits_updated(&self) {
+        self.limits_updates.inc();
     }
 
     /// Counts a download with a cache key.

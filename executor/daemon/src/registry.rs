@@ -10,6 +10,7 @@ use std::time::Duration;
 use executor_core::capacity::{Account, Amount, Exhausted};
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_core::plan::Limits;
 use executor_core::time::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
@@ -166,6 +167,22 @@ impl Registry {
         let handle = Arc::new(Handle::new(facts));
         inner.containers.insert(id, Arc::clone(&handle));
         Ok(Admission::New(handle))
+    }
+
+    /// Takes capacity for new limits of a container, beside the old ones, until [`Self::hold`] says which are in force.
+    ///
+    /// # Errors
+    /// Some capacity does not suffice; what the container holds is unchanged.
+    pub(crate) fn reserve_update(&self, facts: &Facts, limits: &Limits) -> Result<(), Exhausted> {
+        let (old, new) = (amount_of(facts), Amount::of(limits, &facts.plan.volumes));
+        locked(&self.inner).account.reserve(&facts.plan.id, old.most(&new))
+    }
+
+    /// Holds the capacity that the limits in force of a container need, whatever is left. A container that has given its capacity
+    /// back stays without.
+    pub(crate) fn hold(&self, facts: &Facts) {
+        locked(&self.inner).account.change(&facts.plan.id, amount_of(facts));
+        self.releases.send_modify(|releases| *releases += 1);
     }
 
     /// Takes an id and capacity for a new container. Where there is not enough, but will be when what completed containers

@@ -306,13 +306,10 @@ impl Hierarchies {
     /// Limits the swap of a cgroup, where that is the launcher's to do: to none where nothing is asked for, and to any where
     /// that is -1.
     pub(crate) fn limit_swap(&self, path: &Path, bytes: Option<i64>) -> io::Result<()> {
-        let limit = match bytes {
-            Some(-1) => "max".to_owned(),
-            bytes => bytes.unwrap_or(0).to_string(),
-        };
+        let limit = limits::swap_limit(bytes);
         match self {
             Self::V1 { .. } => Ok(()),
-            Self::V2 { .. } => match fs::write(self.memory_dir(path).join("memory.swap.max"), limit) {
+            Self::V2 { .. } => match fs::write(self.memory_dir(path).join(limits::SWAP_MAX), limit) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // no swap in this kernel
                 result => result,
             },

@@ -9,6 +9,7 @@ mod cpuset;
 mod devices;
 mod memory;
 mod processes;
+mod update;
 
 use executor_proto::v1::{Action, RunAction, RunRequest, SerialAction};
 use integration::api::exit;

@@ -68,11 +68,26 @@ struct Gpus(Vec<String>);
 
 /// Limit of memory and swap together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MemorySwap {
+pub(crate) enum MemorySwap {
     /// Bytes.
     Total(u64),
     /// None on swap.
     Unlimited,
+}
+
+impl MemorySwap {
+    /// Returns the swap beyond `memory` bytes, as a request has it.
+    ///
+    /// # Errors
+    /// Memory and swap together are less than the memory.
+    pub(crate) fn beyond(self, memory: u64) -> Result<i64, Failure> {
+        let Self::Total(total) = self else { return Ok(-1) };
+        let beyond = total.checked_sub(memory).ok_or_else(|| {
+            let why = "is memory and swap together; give as much as --memory for no swap";
+            Failure::Usage(format!("--memory-swap {total}: less than --memory {memory}; it {why}"))
+        })?;
+        Ok(i64::try_from(beyond).unwrap_or(i64::MAX))
+    }
 }
 
 impl HostArgs {
@@ -85,11 +100,7 @@ impl HostArgs {
         limits.cpuset_cpus = self.cpuset_cpus.unwrap_or_default();
         limits.cpuset_mems = self.cpuset_mems.unwrap_or_default();
         limits.memory_reservation_bytes = self.memory_reservation.unwrap_or(0);
-        limits.swap_bytes = match self.memory_swap {
-            None => None,
-            Some(MemorySwap::Unlimited) => Some(-1),
-            Some(MemorySwap::Total(total)) => Some(swap(total, limits.memory_bytes)?),
-        };
+        limits.swap_bytes = self.memory_swap.map(|swap| swap.beyond(limits.memory_bytes)).transpose()?;
         request.oom_score_adj = self.oom_score_adj;
         let gpus = self.gpus.into_iter().flat_map(|Gpus(names)| names);
         let gpus = gpus.map(|name| DeviceMount { name: format!("{GPU_KIND}={name}"), ..DeviceMount::default() });
@@ -97,14 +108,6 @@ impl HostArgs {
         request.apparmor_profile = self.apparmor_profile.unwrap_or_default();
         Ok(())
     }
-}
-
-fn swap(total: u64, memory: u64) -> Result<i64, Failure> {
-    let beyond = total.checked_sub(memory).ok_or_else(|| {
-        let why = "is memory and swap together; give as much as --memory for no swap";
-        Failure::Usage(format!("--memory-swap {total}: less than --memory {memory}; it {why}"))
-    })?;
-    Ok(i64::try_from(beyond).unwrap_or(i64::MAX))
 }
 
 /// Replaces paths of the host by the names of executord's list.
@@ -171,7 +174,7 @@ fn gpus(text: &str) -> Result<Gpus, String> {
     Ok(Gpus((0..count).map(|index| index.to_string()).collect()))
 }
 
-fn memory_swap(text: &str) -> Result<MemorySwap, String> {
+pub(crate) fn memory_swap(text: &str) -> Result<MemorySwap, String> {
     if text == "-1" { Ok(MemorySwap::Unlimited) } else { units::size(text).map(MemorySwap::Total) }
 }
 
@@ -231,7 +234,7 @@ mod tests {
     fn memory_and_swap_together() {
         assert_eq!((memory_swap("-1"), memory_swap("2m")), (Ok(MemorySwap::Unlimited), Ok(MemorySwap::Total(2 << 20))));
         assert!(memory_swap("-2").is_err() && memory_swap("x").is_err());
-        assert_eq!((swap(5, 3).unwrap(), swap(3, 3).unwrap()), (2, 0));
-        assert!(swap(2, 3).unwrap_err().to_string().contains("less than --memory 3"));
+        assert_eq!((MemorySwap::Total(5).beyond(3).unwrap(), MemorySwap::Total(3).beyond(3).unwrap()), (2, 0));
+        assert!(MemorySwap::Total(2).beyond(3).unwrap_err().to_string().contains("less than --memory 3"));
     }
 }

@@ -186,6 +186,7 @@ fn info_and_events() {
         step: None,
         restart: None,
         egress_generation: 0,
+        limits_generation: 0,
         quarantine_phase: 0,
     };
     assert_eq!(event(&completed, Style::PLAIN), "       7  1970-01-01T00:00:05.000Z  completed      web-1  SIGKILL\n");

@@ -40,6 +40,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("signal", "one document", |g| g.subschema_for::<Done>()),
         ("exec", "one document, with --detach alone", |g| g.subschema_for::<Executed>()),
         ("kill", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("update", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("container prune", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("logs", "a line for each entry", |g| g.subschema_for::<LogEntry>()),

@@ -261,6 +261,20 @@ impl Executor for Service {
         Ok(Response::new(UpdateEgressResponse { container: Some(container) }))
     }
 
+    async fn update_limits(
+        &self,
+        request: Request<UpdateLimitsRequest>,
+    ) -> Result<Response<UpdateLimitsResponse>, Status> {
+        let request = request.into_inner();
+        let mut container = self.0.get(&request.id)?;
+        container.limits_generation += 1;
+        let mut spec = container.spec.unwrap_or_default();
+        spec.limits = request.limits;
+        container.spec = Some(spec);
+        self.0.state().containers.insert(request.id, container.clone());
+        Ok(Response::new(UpdateLimitsResponse { container: Some(container) }))
+    }
+
     async fn get_secrets(&self, request: Request<GetSecretsRequest>) -> Result<Response<GetSecretsResponse>, Status> {
         let presented = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         if presented != Some(&format!("Bearer {TOKEN}")) {

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ViolationReason::{Conflict, InvalidCharacter, OutOfRange, Required, TooLong, TooMany};
-use super::{
-    Draft, Policy, Report, Violation, files, log_source_fault, nofile, parse_user, process, secrets, user_fits,
-};
+use super::limits::nofile;
+use super::{Draft, Policy, Report, Violation, files, log_source_fault, parse_user, process, secrets, user_fits};
 use crate::limits::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, MEMORY_MIN, PIDS_MIN, PROCESSES_MAX, PROGRESS_MESSAGE_MAX, RESTART_DELAY_MAX,
     RESTART_DELAY_MIN, RESTARTS_MAX, TIMEOUT_MAX, TRANSFERS_MAX,
@@ -136,7 +135,13 @@ fn restart(asked: &RestartPolicy, report: &mut Report) {
 }
 
 /// Checks the limits of a sidecar: within those of its container, which hold for all of it.
-fn sidecar_limits(index: usize, asked: &SidecarLimits, sidecars: usize, limits: &Limits, report: &mut Report) {
+pub(super) fn sidecar_limits(
+    index: usize,
+    asked: &SidecarLimits,
+    sidecars: usize,
+    limits: &Limits,
+    report: &mut Report,
+) {
     let SidecarLimits { memory_bytes, pids } = *asked;
     if index >= sidecars || (memory_bytes, pids) == (0, 0) {
         report.add("sidecars", "has limits of a sidecar that is not there, or that are none");

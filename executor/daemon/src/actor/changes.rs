@@ -24,6 +24,7 @@ impl Actor {
     pub(super) fn reached(&mut self, reported: State) {
         let (steps, restarts) = (self.facts.steps.clone(), self.facts.restarts.clone());
         let (generation, egress) = (self.facts.files_generation, self.facts.egress_generation);
+        let limits = self.facts.limits_generation;
         // Without a record the container is at its end: the exit record follows.
         if let Err(error) = records::progress(&self.node.config.paths, &mut self.facts) {
             let (id, error) = (self.handle.id(), crate::chain(&error));
@@ -37,6 +38,19 @@ impl Actor {
         if self.facts.egress_generation > egress {
             self.egress_updated();
         }
+        if self.facts.limits_generation > limits {
+            self.limits_updated();
+        }
+    }
+
+    /// Reports that limits were replaced, by this daemon or another.
+    fn limits_updated(&self) {
+        let (id, generation) = (self.handle.id(), self.facts.limits_generation);
+        tracing::info!(container = %id, limits_generation = generation);
+        self.node.registry.hold(&self.facts);
+        self.node.metrics.limits_updated();
+        self.node.events.append(id, EventKind::LimitsUpdated(generation), None, crate::now());
+        self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
     /// Reports that the egress was replaced, by this daemon or another.

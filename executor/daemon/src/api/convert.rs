@@ -71,6 +71,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         steps: facts.steps.iter().map(|one| step(one, Some(&facts.plan))).collect(),
         volume_images: volumes::images(&facts.plan),
         egress_generation: facts.egress_generation,
+        limits_generation: facts.limits_generation,
         ready: facts.is_ready(),
         check_statuses: checks::statuses(facts.health.as_deref()),
         startup_passed: facts.health.as_ref().is_some_and(|health| health.started),
@@ -452,6 +453,7 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             EventKind::StepStarted => Kind::StepStarted,
             EventKind::StepEnded => Kind::StepEnded,
             EventKind::EgressUpdated(_) => Kind::EgressUpdated,
+            EventKind::LimitsUpdated(_) => Kind::LimitsUpdated,
             EventKind::Ready => Kind::Ready,
             EventKind::NotReady => Kind::NotReady,
             EventKind::Unhealthy => Kind::Unhealthy,
@@ -474,6 +476,7 @@ pub(crate) fn event(event: &Event) -> v1::Event {
         files_generation: if let EventKind::FilesUpdated(generation) = event.kind { generation } else { 0 },
         step: event.step.as_deref().map(|one| step(one, None)),
         egress_generation: if let EventKind::EgressUpdated(generation) = event.kind { generation } else { 0 },
+        limits_generation: if let EventKind::LimitsUpdated(generation) = event.kind { generation } else { 0 },
         restart: event.restarts.as_deref().map(restarts::status),
         quarantine_phase: match event.kind {
             EventKind::Quarantined(phase) | EventKind::QuarantineEnded(phase) => phase_message(phase),

@@ -72,12 +72,13 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Names of what this version can do, sorted. They are described at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 12] = [
+const FEATURES: [&str; 13] = [
     "actions",
     "attach",
     "egress-rules",
     "exact-event-gaps",
     "identity",
+    "limits-update",
     "logs-until",
     "pods",
     "reservations",

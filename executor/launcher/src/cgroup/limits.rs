@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use executor_core::plan::Limits;
+use executor_sys::kernel_file;
 
 use super::Hierarchies;
 use crate::errors::at;
@@ -12,10 +13,85 @@ use crate::errors::at;
 /// Period in which a container uses its share of the processors, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// File of version 2 with the limit on swap.
+pub(super) const SWAP_MAX: &str = "memory.swap.max";
+
 /// A controller of version 1, a file, and what is written into it.
 type Setting = (&'static str, &'static str, String);
 
+/// What the files had before an update of limits, in the order in which they were written.
+pub(crate) struct Replaced(Vec<(PathBuf, String)>);
+
+impl Replaced {
+    /// Puts everything back, the last one first.
+    ///
+    /// # Errors
+    /// The first file that could not be written. The others are written in any case.
+    pub(crate) fn undo(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for (file, value) in self.0.into_iter().rev() {
+            result = result.and(fs::write(&file, value.trim_end()).map_err(|error| at(&file, &error)));
+        }
+        result
+    }
+}
+
 impl Hierarchies {
+    /// Replaces the limits `old` of a container's cgroup and of its workers', which the host can hold, by `new`. Returns what they
+    /// were.
+    ///
+    /// # Errors
+    /// The file, and why the kernel refused; all limits are the old ones then.
+    pub(crate) fn replace_limits(&self, path: &Path, old: &Limits, new: &Limits) -> io::Result<Replaced> {
+        let mut files = Vec::new();
+        for (controller, file, value) in self.changed_settings(path, old, new) {
+            files.push((self.controller_dir(controller, path)?.join(file), value));
+        }
+        // They exist while a transfer's worker is there.
+        if let Ok(workers) = self.workers_dir(path) {
+            for (_, file, value) in self.changed_settings(path, &old.of_processors(), &new.of_processors()) {
+                files.extend(workers.exists().then(|| (workers.join(file), value)));
+            }
+        }
+        let mut replaced = Replaced(Vec::new());
+        for (file, value) in files {
+            match replace(&file, &value) {
+                Ok(before) => replaced.0.push((file, before)),
+                Err(error) => {
+                    let error = at(&file, &error);
+                    return Err(match replaced.undo() {
+                        Ok(()) => error,
+                        Err(more) => {
+                            io::Error::other(format!("{error}; and the old limits could not be put back: {more}"))
+                        }
+                    });
+                }
+            }
+        }
+        Ok(replaced)
+    }
+
+    /// The settings that differ, in an order in which the kernel takes them: version 1 has no limit on memory above that on memory
+    /// and swap together.
+    fn changed_settings(&self, path: &Path, old: &Limits, new: &Limits) -> Vec<Setting> {
+        let settings = |limits: &Limits| match self {
+            Self::V1 { .. } => of_version_1(limits, self.swap_limit(), self.socket_limit()),
+            Self::V2 { .. } => {
+                let mut settings = of_version_2(limits);
+                // A kernel without swap has no such file.
+                let has_swap = limits.memory_bytes > 0 && self.memory_dir(path).join(SWAP_MAX).exists();
+                settings.extend(has_swap.then(|| ("memory", SWAP_MAX, swap_limit(limits.swap_bytes))));
+                settings
+            }
+        };
+        let before = settings(old);
+        let mut changed: Vec<Setting> = settings(new).into_iter().filter(|setting| !before.contains(setting)).collect();
+        if new.memory_bytes > old.memory_bytes {
+            changed.sort_by_key(|(_, file, _)| *file != "memory.memsw.limit_in_bytes");
+        }
+        changed
+    }
+
     /// Sets these limits, which the host can hold; what is 0 stays as it is. Swap on version 2 is apart: see
     /// [`Self::limit_swap`].
     ///
@@ -30,6 +106,21 @@ impl Hierarchies {
             let file = self.controller_dir(controller, path)?.join(file);
             fs::write(&file, value).map_err(|error| at(&file, &error))
         })
+    }
+}
+
+/// Writes a file of the kernel, and returns what it had before.
+fn replace(file: &Path, value: &str) -> io::Result<String> {
+    let before = kernel_file::read_to_string(file)?;
+    fs::write(file, value)?;
+    Ok(before)
+}
+
+/// Returns the limit on swap of version 2.
+pub(super) fn swap_limit(bytes: Option<i64>) -> String {
+    match bytes {
+        Some(-1) => "max".to_owned(),
+        bytes => bytes.unwrap_or(0).to_string(),
     }
 }
 

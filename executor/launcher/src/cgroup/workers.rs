@@ -47,9 +47,17 @@ impl Hierarchies {
         fs::write(&procs, worker.to_string()).map_err(|error| at(&procs, &error))
     }
 
+    /// The directory of the cgroup of a container's workers, which may be missing.
+    ///
+    /// # Errors
+    /// The host has no controller of processor time.
+    pub(super) fn workers_dir(&self, container: &Path) -> io::Result<PathBuf> {
+        self.controller_dir(CPU, &workers_of(container))
+    }
+
     /// Removes the cgroup of a container's workers if no worker is in it.
     pub(crate) fn remove_idle_workers(&self, container: &Path) {
-        if let Ok(dir) = self.controller_dir(CPU, &workers_of(container)) {
+        if let Ok(dir) = self.workers_dir(container) {
             let _ = fs::remove_dir(dir); // missing, or a worker of another transfer is in it
         }
     }
@@ -59,7 +67,7 @@ impl Hierarchies {
     /// # Errors
     /// As [`Hierarchies::remove`].
     pub(crate) fn remove_workers(&self, container: &Path, patience: Duration) -> io::Result<()> {
-        self.controller_dir(CPU, &workers_of(container)).map_or(Ok(()), |dir| remove_dir(&dir, patience))
+        self.workers_dir(container).map_or(Ok(()), |dir| remove_dir(&dir, patience))
     }
 }
 

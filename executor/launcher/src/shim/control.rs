@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
     Attach, Done, EndTransfer, EndUnhealthy, LimitWorker, MakeSocket, NoteHealth, PACKET_MAX, Reached, ReadSecrets,
-    ReadTransfer, ReadUsage, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
+    ReadTransfer, ReadUsage, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, UpdateLimits,
+    state_number,
 };
 use executor_core::usage::Usage;
 use executor_secrets::volume::Volume;
@@ -66,6 +67,8 @@ pub(super) enum Command {
     UpdateFiles(Update),
     /// Replace its egress, as `EGRESS_FDS` say.
     UpdateEgress(Vec<OwnedFd>),
+    /// Replace limits.
+    UpdateLimits(UpdateLimits),
     /// End it because of its checks.
     EndUnhealthy(EndUnhealthy),
     /// Note in its log how far its checks are.
@@ -307,6 +310,7 @@ impl Control {
             Some(ShimCall::Ping(_)) => return None,
             Some(ShimCall::UpdateFiles(update)) => Command::UpdateFiles(Update { signal: update.signal, fds }),
             Some(ShimCall::UpdateEgress(_)) => Command::UpdateEgress(fds),
+            Some(ShimCall::UpdateLimits(update)) => Command::UpdateLimits(update),
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
             Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),
             None => {

@@ -1,20 +1,32 @@
 //! Limits and privileges of a plan that this host can enforce or give.
 //!
 //! Others are refused by the field's name, or told as a warning where the operator wants that
-//! (`unenforceable_limits`). A number of open files above the host's own limit is lowered to it, and told: the container
+//! (`unenforceable_limits`). Limits of a container that runs can be replaced. A number of open files above the host's own limit is lowered to it, and told: the container
 //! gets less than it asked for, never more.
 
+use std::io;
+use std::path::Path;
+
+use executor_core::lifecycle::State;
 use executor_core::plan::{Limits, Plan, UserNamespace};
-use executor_core::protocol::{Reason, Refused};
+use executor_core::protocol::{Reason, Refused, UpdateLimits};
+use executor_core::record::ContainerRecord;
 use executor_core::spec::Held;
-use executor_core::validate::{Unenforceable, Violation};
+use executor_core::validate::{Unenforceable, Violation, validate_limits};
 use executor_sys::capabilities::is_in_bounding_set;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use super::Ready;
+use super::update::keep_records;
+use crate::errors::failed;
 use crate::host::Host;
+use crate::log::{self, Level};
 
 /// Descriptors of a shim beside its container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;
+
+/// Beginning of a warning about a limit of the request.
+const WARNING: &str = "limits.";
 
 /// Limits in force, with 0 for what is not set, and what to tell.
 pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>), Refused> {
@@ -59,6 +71,57 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
         ));
     }
     Ok((limits, warnings))
+}
+
+/// Replaces limits of the container. Where the record cannot be written the old limits are put back, so that it says what is in
+/// force.
+pub(super) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> Result<(), Refused> {
+    let before = &ready.record;
+    let id = &before.plan.id;
+    if before.state != State::Running {
+        let why = format!("container {id} is {}: limits are replaced while it runs", before.state.name());
+        return Err(Refused::new(Reason::Precondition, why));
+    }
+    // By the policy that the launcher read: whatever the daemon says of it.
+    let plan = validate_limits(update, &before.plan, &host.policy)
+        .map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+    let (old, _) = in_force(host, &before.plan)?;
+    let (new, warnings) = in_force(host, &plan)?;
+    let mut prepared = before.prepared.clone();
+    if let Some(prepared) = &mut prepared {
+        prepared.warnings.retain(|warning| !warning.starts_with(WARNING));
+        prepared.warnings.extend(warnings.into_iter().filter(|warning| warning.starts_with(WARNING)));
+    }
+    let record = ContainerRecord { plan, prepared, limits_generation: before.limits_generation + 1, ..before.clone() };
+    keep_records(ready, &record)?;
+    if new.memory_bytes < old.memory_bytes {
+        fits(host, &record.cgroup, &old, &new)?;
+    }
+    let replaced = host.hierarchies.replace_limits(&record.cgroup, &old, &new).map_err(|error| match error.kind() {
+        // Memory that the kernel could not take back.
+        io::ErrorKind::ResourceBusy => Refused::new(Reason::Precondition, format!("limits of container {id}: {error}")),
+        _ => failed("limits", &error),
+    })?;
+    if let Err(error) = ready.remains.dirs.write_record(&record) {
+        if let Err(error) = replaced.undo() {
+            log::line(Level::Error, id.as_str(), format_args!("the old limits could not be put back: {error}"));
+        }
+        return Err(failed("run directory", &error));
+    }
+    ready.record = record;
+    Ok(())
+}
+
+/// Checks that the memory in use, without what the kernel can take back, is below a new limit: version 2 of cgroups would kill a
+/// process at once.
+fn fits(host: &Host, cgroup: &Path, old: &Limits, new: &Limits) -> Result<(), Refused> {
+    let Some(room) = host.hierarchies.memory_room(cgroup) else { return Ok(()) };
+    let used = old.memory_bytes.saturating_sub(room);
+    if used <= new.memory_bytes {
+        return Ok(());
+    }
+    let why = format!("is {}; the container uses {used} bytes", new.memory_bytes);
+    Err(Refused::of_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)]))
 }
 
 /// Lets this shim hold a container's files open, however many there are: those in force, those that replace them, and

@@ -14,7 +14,7 @@ use executor_sys::process::{self, SignalEvents};
 
 use super::control::{Carried, Command, Control};
 use super::steps::Running;
-use super::{Ready, checks, disclosure, egress, save, shrink, transfers, update, usage};
+use super::{Ready, checks, disclosure, egress, limits, save, shrink, transfers, update, usage};
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -231,6 +231,11 @@ fn carry_out(
             control.pace().begin(egress::PATIENCE);
             egress::carry_out(host, ready, fds)?;
             // The daemon reads the new record before it reads the answer.
+            control.reached(ready.record.state);
+            Ok(None)
+        }
+        Command::UpdateLimits(update) => {
+            limits::update(host, ready, &update)?;
             control.reached(ready.record.state);
             Ok(None)
         }

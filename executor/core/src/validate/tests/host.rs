@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::image::{ImagePolicy, ImageRules};
+use crate::limits::DISK_MIN;
 use crate::plan::{Connectivity, Isolation, PlannedImage, Protocol, PublishedPort, UserNamespace};
 
 fn image() -> PlannedImage {
