@@ -18,6 +18,7 @@ mod image;
 mod info;
 mod inspect;
 mod logs;
+mod pause;
 mod pod;
 mod ps;
 mod reserve;
@@ -60,6 +61,7 @@ use self::exec::ExecArgs;
 use self::image::{ImageArgs, ImageCommand, ImageRmArgs, ImportArgs, LsArgs, PullArgs};
 use self::inspect::InspectArgs;
 use self::logs::LogsArgs;
+use self::pause::PauseArgs;
 use self::pod::PodArgs;
 use self::ps::PsArgs;
 use self::reserve::{ReleaseArgs, ReserveArgs};
@@ -210,6 +212,12 @@ pub(crate) enum Direct {
     Signal(SignalArgs),
     /// Kill containers, or send another signal to their processes
     Kill(KillArgs),
+    /// Stop all processes of containers until unpause
+    ///
+    /// Checks rest, and the times of a tree of actions stand still. `stop`, `kill` and `rm` end a paused container as any other.
+    Pause(PauseArgs),
+    /// Let the processes of paused containers go on
+    Unpause(PauseArgs),
     /// Replace limits of running containers
     ///
     /// Limits that are not given stay as they are. A limit on memory below what the container uses is refused, and changes nothing.
@@ -383,6 +391,8 @@ impl Direct {
                     .await
             }
             Self::Kill(args) => signal::kill(session, args).await,
+            Self::Pause(args) => pause::pause(session, args).await,
+            Self::Unpause(args) => pause::unpause(session, args).await,
             Self::Update(args) => update::update(session, args).await,
             Self::Rm(args) => rm::rm(session, args).await,
             Self::Container(command) => container::container(session, command).await,

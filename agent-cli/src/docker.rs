@@ -3,7 +3,7 @@
 //! `docs/guides/coming-from-docker.md` holds the same table.
 
 /// Words of docker, in docker's spelling, each with advice.
-const TABLE: [(&str, &str); 29] = [
+const TABLE: [(&str, &str); 27] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -16,8 +16,6 @@ const TABLE: [(&str, &str); 29] = [
     ("create", "a container starts when it is created; use `agent-cli run -d`"),
     ("start", "a completed container is not started again; use `agent-cli run`"),
     ("restart", "use `agent-cli stop` and `agent-cli run`, or `run --restart` for restarts after a failure"),
-    ("pause", "containers are not paused"),
-    ("unpause", "containers are not paused"),
     ("rename", "the id of a container is fixed; choose it with `run --name`"),
     ("port", "use `agent-cli inspect`, which shows published ports"),
     ("diff", "changes of the root file system are not listed"),

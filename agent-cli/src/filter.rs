@@ -27,9 +27,17 @@ pub(crate) enum ContainerFilter {
     Name(String),
     Network(String),
     Pod(String),
-    Status(State),
+    Status(Status),
     /// Completed before this time.
     Until(SystemTime),
+}
+
+/// A state as `ps` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Of a container that is not paused.
+    State(State),
+    Paused,
 }
 
 const KEYS: &str = "ancestor, exited, health, id, label, name, network, pod, status, until";
@@ -62,7 +70,7 @@ impl ContainerFilter {
 
     /// True if completed containers are asked for, which are not listed by default.
     pub(crate) fn is_of_completed(&self) -> bool {
-        matches!(self, Self::Status(State::Completed) | Self::Exited(_) | Self::Until(_))
+        matches!(self, Self::Status(Status::State(State::Completed)) | Self::Exited(_) | Self::Until(_))
     }
 
     fn holds(&self, container: &Container) -> bool {
@@ -83,7 +91,8 @@ impl ContainerFilter {
             Self::Name(part) => container.id.contains(part),
             Self::Network(name) => human::network_name(container) == *name,
             Self::Pod(pod) => spec.is_some_and(|spec| spec.pod == *pod),
-            Self::Status(state) => container.state() == *state,
+            Self::Status(Status::State(state)) => container.state() == *state && !container.paused,
+            Self::Status(Status::Paused) => container.paused,
             Self::Until(time) => {
                 let finished = container.finished_at.as_ref().and_then(human::system_time);
                 container.state() == State::Completed && finished.is_some_and(|finished| finished < *time)
@@ -104,15 +113,18 @@ pub(crate) fn passes(filters: &[ContainerFilter], container: &Container) -> bool
 }
 
 /// A container's state: ours, or docker's word for it.
-fn status(word: &str) -> Result<State, String> {
+fn status(word: &str) -> Result<Status, String> {
+    if word == "paused" {
+        return Ok(Status::Paused);
+    }
     let ours = match word {
         "removing" => "wiping",
         "exited" | "dead" => "completed",
         _ => word,
     };
     let state = State::from_str_name(&format!("STATE_{}", ours.to_ascii_uppercase()));
-    state.filter(|state| *state != State::Unspecified).ok_or_else(|| {
-        let states = "reserved, initializing, created, running, stopping, wiping, completed (exited)";
+    state.filter(|state| *state != State::Unspecified).map(Status::State).ok_or_else(|| {
+        let states = "reserved, initializing, created, running, paused, stopping, wiping, completed (exited)";
         format!("status={word}: the states are {states}")
     })
 }
@@ -236,6 +248,7 @@ mod tests {
             ("name=eb", true),
             ("status=exited", true),
             ("status=running", false),
+            ("status=paused", false),
             ("status=running status=completed", true),
             ("exited=3", true),
             ("exited=0 exited=3", true),
@@ -266,7 +279,7 @@ mod tests {
     #[test]
     fn unknown_filters_name_the_known_ones() {
         for (text, why) in
-            [("x", "KEY=VALUE"), ("volume=a", "ancestor"), ("status=paused", "running"), ("exited=x", "255")]
+            [("x", "KEY=VALUE"), ("volume=a", "ancestor"), ("status=asleep", "paused"), ("exited=x", "255")]
         {
             let refusal = ContainerFilter::parse(text).unwrap_err();
             assert!(refusal.contains(why), "{text}: {refusal}");

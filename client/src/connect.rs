@@ -154,13 +154,13 @@ impl Client {
         away: fn(&Status) -> bool,
     ) -> Result<(), Error> {
         match away(status) {
-            true => self.pause(patience, begun).await,
+            true => self.wait_to_retry(patience, begun).await,
             false => Err(self.error(status)),
         }
     }
 
     /// Waits after an attempt that began at `begun` and failed.
-    async fn pause(&self, patience: &mut Patience, begun: Instant) -> Result<(), Error> {
+    async fn wait_to_retry(&self, patience: &mut Patience, begun: Instant) -> Result<(), Error> {
         patience.since(begun);
         match patience.pause().await {
             true => Ok(()),
@@ -193,7 +193,7 @@ impl Attempts {
         if !error.is_away() {
             return Err(error);
         }
-        self.client.pause(&mut self.patience, self.begun).await?;
+        self.client.wait_to_retry(&mut self.patience, self.begun).await?;
         self.begun = Instant::now();
         Ok(())
     }

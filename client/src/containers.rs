@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use executor_proto::v1::{
     Container, DeleteRequest, GetRequest, GetSecretsRequest, GetSecretsResponse, InfoRequest, InfoResponse,
-    ListRequest, SignalRequest, State, StopRequest, UpdateEgressRequest, UpdateFilesRequest, UpdateFilesResponse,
-    UpdateLimitsRequest, WaitRequest,
+    ListRequest, PauseRequest, ResumeRequest, SignalRequest, State, StopRequest, UpdateEgressRequest,
+    UpdateFilesRequest, UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
@@ -222,6 +222,30 @@ impl Client {
         let answer = self.patiently(is_lost, |mut rpc| {
             let request = request.clone();
             async move { rpc.update_limits(request).await }
+        });
+        answer.await?.container.ok_or(Error::Incomplete("the container"))
+    }
+
+    /// Stops all processes of a running container until [`Client::resume`], over restarts of executord. Asking again does no harm.
+    ///
+    /// # Errors
+    /// The container does not run.
+    pub async fn pause(&self, id: &str) -> Result<Container, Error> {
+        let answer = self.patiently(is_lost, |mut rpc| {
+            let request = PauseRequest { id: id.to_owned() };
+            async move { rpc.pause(request).await }
+        });
+        answer.await?.container.ok_or(Error::Incomplete("the container"))
+    }
+
+    /// Lets the processes of a paused container go on, likewise.
+    ///
+    /// # Errors
+    /// The container does not run.
+    pub async fn resume(&self, id: &str) -> Result<Container, Error> {
+        let answer = self.patiently(is_lost, |mut rpc| {
+            let request = ResumeRequest { id: id.to_owned() };
+            async move { rpc.resume(request).await }
         });
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }

@@ -132,6 +132,9 @@ pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> Strin
     if let Some(quarantine) = &container.quarantine {
         return format!("{state} (quarantine: {})", phase(quarantine.phase));
     }
+    if container.paused {
+        return format!("{state} (paused)");
+    }
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
         return format!("{state} (restart {} waits)", restart.count + 1);
     }

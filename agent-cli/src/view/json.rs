@@ -119,13 +119,15 @@ pub(crate) struct Done {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) updated: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) paused: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
 
 impl Done {
     /// A result for a container, of an operation that says nothing more.
     pub(crate) fn new(id: String, error: Option<String>) -> Self {
-        Self { id, deleted: None, signal: None, updated: None, error }
+        Self { id, deleted: None, signal: None, updated: None, paused: None, error }
     }
 }
 

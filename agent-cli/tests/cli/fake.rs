@@ -151,6 +151,12 @@ impl Shared {
         ids.iter().map(one).collect()
     }
 
+    fn set_paused(&self, id: &str, paused: bool) -> Result<Container, Status> {
+        let container = Container { paused, ..self.get(id)? };
+        self.state().containers.insert(id.to_owned(), container.clone());
+        Ok(container)
+    }
+
     fn get(&self, id: &str) -> Result<Container, Status> {
         self.state().containers.get(id).cloned().ok_or_else(|| Status::not_found(format!("no container {id}")))
     }

@@ -287,7 +287,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 41, 80, 81, 82, 100, 101, 102, 130")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 41, 42, 43, 80, 81, 82, 100, 101, 102, 130")]
     pub call: Option<ShimCall>,
 }
 
@@ -322,6 +322,12 @@ pub enum ShimCall {
     /// Replaces limits of the container.
     #[prost(message, tag = "41")]
     UpdateLimits(UpdateLimits),
+    /// Stops all processes of the container until they go on.
+    #[prost(message, tag = "42")]
+    Pause(Pause),
+    /// Lets the processes go on.
+    #[prost(message, tag = "43")]
+    Resume(Resume),
     /// End the container because of its checks.
     #[prost(message, tag = "80")]
     EndUnhealthy(EndUnhealthy),
@@ -462,6 +468,14 @@ pub struct UpdateLimits {
     #[prost(uint64, tag = "7")]
     pub memory_reservation_bytes: u64,
 }
+
+/// Asks to stop all processes of a running container until [`Resume`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Pause {}
+
+/// Asks to let the processes of a paused container go on.
+#[derive(Clone, PartialEq, Message)]
+pub struct Resume {}
 
 /// Asks for a sign of life.
 #[derive(Clone, PartialEq, Message)]

@@ -158,6 +158,9 @@ pub struct ContainerRecord<P = Plan> {
     /// Number of times that its limits were replaced.
     #[serde(default)]
     pub limits_generation: u64,
+    /// True while its processes are stopped by a pause.
+    #[serde(default)]
+    pub paused: bool,
     /// Reason for which the container is being ended because of its checks.
     #[serde(default)]
     pub unhealthy: Option<String>,
@@ -202,6 +205,7 @@ impl ContainerRecord {
             files_generation: 0,
             egress_generation: 0,
             limits_generation: 0,
+            paused: false,
             files_updated_at: None,
             id_range_start: None,
             pod_range_start: None,

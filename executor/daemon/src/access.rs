@@ -26,7 +26,7 @@ enum Callers {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Callers); 42] = [
+const TABLE: [(&str, Callers); 44] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Validate", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
@@ -41,6 +41,8 @@ const TABLE: [(&str, Callers); 42] = [
     ("/executor.v1.Executor/UpdateFiles", Callers::Operators),
     ("/executor.v1.Executor/UpdateEgress", Callers::Operators),
     ("/executor.v1.Executor/UpdateLimits", Callers::Operators),
+    ("/executor.v1.Executor/Pause", Callers::Operators),
+    ("/executor.v1.Executor/Resume", Callers::Operators),
     ("/executor.v1.Executor/Stats", Callers::Operators),
     ("/executor.v1.Executor/WatchStats", Callers::Operators),
     (GET_SECRETS, Callers::TokenHolders),
@@ -307,6 +309,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 38);
+        assert_eq!(methods, 40);
     }
 }

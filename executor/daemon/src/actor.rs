@@ -479,7 +479,9 @@ impl Actor {
         if self.facts.state >= State::Running {
             self.wipe_unconfirmed();
         }
-        let run = self.facts.run().filter(|_| self.facts.state == State::Running).map(|(run, _)| run);
+        // Checks rest while the container is paused.
+        let run = self.facts.run().filter(|_| self.facts.state == State::Running && !self.facts.paused);
+        let run = run.map(|(run, _)| run);
         // A run that was restarted is checked anew, from its own start on.
         self.checking.take_if(|checking| Some(checking.run()) != run);
         if run.is_some() && self.checking.is_none() {

@@ -30,7 +30,7 @@ use crate::problem::{Kind, Problem};
 use crate::server::RUNTIME_MESSAGE_MAX;
 use crate::traces::TraceParent;
 use crate::wire::conversation::{Answers, Conversation, Requests};
-use crate::{admit, deletion, egress, limits, rotate};
+use crate::{admit, deletion, egress, limits, pause, rotate};
 
 /// Time limit for the first message of a call with a stream of requests, which names the container.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
@@ -181,6 +181,16 @@ impl Executor for Service {
     ) -> Result<Response<v1::UpdateEgressResponse>, Status> {
         let facts = egress::update(&self.node, request.into_inner()).await?;
         Ok(Response::new(v1::UpdateEgressResponse { container: Some(convert::container(&facts)) }))
+    }
+
+    async fn pause(&self, request: Request<v1::PauseRequest>) -> Result<Response<v1::PauseResponse>, Status> {
+        let facts = pause::pause(&self.node, &request.into_inner().id).await?;
+        Ok(Response::new(v1::PauseResponse { container: Some(convert::container(&facts)) }))
+    }
+
+    async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {
+        let facts = pause::resume(&self.node, &request.into_inner().id).await?;
+        Ok(Response::new(v1::ResumeResponse { container: Some(convert::container(&facts)) }))
     }
 
     async fn update_limits(

@@ -29,6 +29,10 @@ pub enum EventKind {
     EgressUpdated(u64),
     /// The container's limits were replaced; the number is their new generation.
     LimitsUpdated(u64),
+    /// The container's processes were stopped until they go on.
+    Paused,
+    /// They go on.
+    Resumed,
     /// The container's checks say that it can serve.
     Ready,
     /// The container's checks say that it cannot serve any more.

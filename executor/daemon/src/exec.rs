@@ -170,6 +170,10 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
         return Err(Problem::invalid(sources));
     }
     let (handle, facts) = running(node, &request.id, "a process can be executed in")?;
+    if facts.is_paused() {
+        let why = format!("container {} is paused: Resume it first", handle.id());
+        return Err(Problem::new(Kind::Precondition, why));
+    }
     if request.container_environment && !facts.plan.keep_environment {
         let id = handle.id();
         let why = format!("container {id} does not keep its environment: it was run without keep_environment");

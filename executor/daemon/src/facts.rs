@@ -63,6 +63,8 @@ pub struct Facts {
     pub egress_generation: u64,
     /// Number of times that its limits were replaced.
     pub limits_generation: u64,
+    /// True while its processes are stopped by a pause.
+    pub paused: bool,
     /// Results of its checks; unset before the first one, and without checks.
     #[serde(default)]
     pub health: Option<Arc<Health>>,
@@ -185,6 +187,7 @@ impl Facts {
             steps: Vec::new(),
             egress_generation: 0,
             limits_generation: 0,
+            paused: false,
             health: None,
             restarts: None,
             quarantine: None,
@@ -215,6 +218,7 @@ impl Facts {
             steps: record.steps,
             egress_generation: record.egress_generation,
             limits_generation: record.limits_generation,
+            paused: record.paused,
             health: None,
             restarts: record.restarts,
             quarantine: None,
@@ -256,6 +260,7 @@ impl Facts {
         self.steps = record.steps;
         self.egress_generation = record.egress_generation;
         self.limits_generation = record.limits_generation;
+        self.paused = record.paused;
         self.begun_at = Some(record.begun_at);
         self.prepared = record.prepared;
         self.started_at = record.started_at;
@@ -340,7 +345,12 @@ impl Facts {
     /// True when the container can serve, as far as its checks say.
     pub fn is_ready(&self) -> bool {
         let healthy = self.health.as_ref().map_or(self.plan.checks.is_none(), |health| health.ready);
-        self.state == State::Running && self.run().is_some() && healthy
+        self.state == State::Running && self.run().is_some() && healthy && !self.paused
+    }
+
+    /// True while the container runs and its processes are stopped by a pause.
+    pub fn is_paused(&self) -> bool {
+        self.state == State::Running && self.paused
     }
 
     /// True when Run can answer: the process ran, or certainly never will.

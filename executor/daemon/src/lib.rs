@@ -64,6 +64,7 @@ pub mod node;
 pub mod outputs;
 mod packets;
 pub mod paths;
+mod pause;
 mod pods;
 pub mod problem;
 pub mod quarantine;

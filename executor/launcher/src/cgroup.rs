@@ -6,6 +6,7 @@
 mod devices;
 mod hierarchy;
 mod limits;
+mod pause;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -25,6 +26,7 @@ use executor_sys::mountinfo::{self, Mount};
 
 pub(crate) use devices::Devices;
 use hierarchy::Hierarchy;
+pub(crate) use pause::Stopped;
 
 /// Directory that cgroup file systems are mounted in.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
@@ -489,8 +491,13 @@ fn parts(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn kill(pid: i32) {
+    signal(pid, libc::SIGKILL);
+}
+
+/// Signals a process, if it is there.
+fn signal(pid: i32, number: i32) {
     if let Ok(pidfd) = executor_sys::process::pidfd(pid) {
-        let _ = executor_sys::process::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), libc::SIGKILL);
+        let _ = executor_sys::process::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), number);
     }
 }
 

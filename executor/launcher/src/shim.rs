@@ -37,6 +37,7 @@ mod names;
 mod outputs;
 mod pace;
 mod part;
+mod pause;
 mod prepare;
 mod shell;
 mod starter;
@@ -137,6 +138,8 @@ struct Ready {
     interfaces: usage::Interfaces,
     begun: Timestamp,
     generations: update::Generations,
+    /// Set while the container is paused.
+    paused: Option<pause::Paused>,
 }
 
 /// Runs a container from beginning to end. Gives the exit status of the shim's process.

@@ -8,6 +8,7 @@ mod command_line;
 mod cpuset;
 mod devices;
 mod memory;
+mod pause;
 mod processes;
 mod update;
 

@@ -41,6 +41,8 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("exec", "one document, with --detach alone", |g| g.subschema_for::<Executed>()),
         ("kill", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("update", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("pause", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("unpause", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("container prune", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("logs", "a line for each entry", |g| g.subschema_for::<LogEntry>()),

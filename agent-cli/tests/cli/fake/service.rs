@@ -261,6 +261,16 @@ impl Executor for Service {
         Ok(Response::new(UpdateEgressResponse { container: Some(container) }))
     }
 
+    async fn pause(&self, request: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
+        let container = self.0.set_paused(&request.into_inner().id, true)?;
+        Ok(Response::new(PauseResponse { container: Some(container) }))
+    }
+
+    async fn resume(&self, request: Request<ResumeRequest>) -> Result<Response<ResumeResponse>, Status> {
+        let container = self.0.set_paused(&request.into_inner().id, false)?;
+        Ok(Response::new(ResumeResponse { container: Some(container) }))
+    }
+
     async fn update_limits(
         &self,
         request: Request<UpdateLimitsRequest>,

@@ -58,7 +58,7 @@ const READ: [&str; 17] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-const RUN: [&str; 19] = [
+const RUN: [&str; 21] = [
     "/executor.v1.Executor/Run",
     "/executor.v1.Executor/Validate",
     "/executor.v1.Executor/Stop",
@@ -67,6 +67,8 @@ const RUN: [&str; 19] = [
     "/executor.v1.Executor/UpdateFiles",
     "/executor.v1.Executor/UpdateEgress",
     "/executor.v1.Executor/UpdateLimits",
+    "/executor.v1.Executor/Pause",
+    "/executor.v1.Executor/Resume",
     "/executor.v1.Executor/Exec",
     "/executor.v1.Executor/Attach",
     "/executor.v1.Executor/GetArchive",

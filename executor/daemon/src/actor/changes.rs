@@ -24,7 +24,7 @@ impl Actor {
     pub(super) fn reached(&mut self, reported: State) {
         let (steps, restarts) = (self.facts.steps.clone(), self.facts.restarts.clone());
         let (generation, egress) = (self.facts.files_generation, self.facts.egress_generation);
-        let limits = self.facts.limits_generation;
+        let (limits, paused) = (self.facts.limits_generation, self.facts.paused);
         // Without a record the container is at its end: the exit record follows.
         if let Err(error) = records::progress(&self.node.config.paths, &mut self.facts) {
             let (id, error) = (self.handle.id(), crate::chain(&error));
@@ -41,6 +41,18 @@ impl Actor {
         if self.facts.limits_generation > limits {
             self.limits_updated();
         }
+        if self.facts.paused != paused && self.facts.state == State::Running {
+            self.paused();
+        }
+    }
+
+    /// Reports that the container was paused, or goes on.
+    fn paused(&self) {
+        let (id, paused) = (self.handle.id(), self.facts.paused);
+        tracing::info!(container = %id, paused);
+        let kind = if paused { EventKind::Paused } else { EventKind::Resumed };
+        self.node.events.append(id, kind, None, crate::now());
+        self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
     /// Reports that limits were replaced, by this daemon or another.

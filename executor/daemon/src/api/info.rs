@@ -72,7 +72,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Names of what this version can do, sorted. They are described at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 13] = [
+const FEATURES: [&str; 14] = [
     "actions",
     "attach",
     "egress-rules",
@@ -80,6 +80,7 @@ const FEATURES: [&str; 13] = [
     "identity",
     "limits-update",
     "logs-until",
+    "pause",
     "pods",
     "reservations",
     "restarts",

@@ -69,6 +69,10 @@ pub(super) enum Command {
     UpdateEgress(Vec<OwnedFd>),
     /// Replace limits.
     UpdateLimits(UpdateLimits),
+    /// Stop its processes until they go on.
+    Pause,
+    /// Let them go on.
+    Resume,
     /// End it because of its checks.
     EndUnhealthy(EndUnhealthy),
     /// Note in its log how far its checks are.
@@ -311,6 +315,8 @@ impl Control {
             Some(ShimCall::UpdateFiles(update)) => Command::UpdateFiles(Update { signal: update.signal, fds }),
             Some(ShimCall::UpdateEgress(_)) => Command::UpdateEgress(fds),
             Some(ShimCall::UpdateLimits(update)) => Command::UpdateLimits(update),
+            Some(ShimCall::Pause(_)) => Command::Pause,
+            Some(ShimCall::Resume(_)) => Command::Resume,
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
             Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),
             None => {

@@ -125,6 +125,7 @@ pub(super) fn prepare(
             interfaces,
             begun: request.begun,
             generations: update::Generations::default(),
+            paused: None,
         })),
         Err(refused) => {
             site.undo(host, id);

@@ -132,6 +132,16 @@ impl Running {
         kills.chain(self.timers.iter().map(|(at, _)| *at)).min()
     }
 
+    /// True while a process was ordered that does not run its program yet.
+    pub(super) fn is_starting(&self) -> bool {
+        self.processes.values().any(|process| !process.runs)
+    }
+
+    /// Moves all times, by that of a pause.
+    pub(super) fn delay(&mut self, time: Duration) {
+        self.timers.iter_mut().for_each(|(at, _)| *at += time);
+    }
+
     /// Signals one process by its path, or all that run. Returns whether there was any.
     pub(super) fn signal(&self, processes: &[PlannedProcess], id: Option<&str>, signal: i32) -> bool {
         let named = |index: usize| id.is_none_or(|id| processes.get(index).is_some_and(|process| process.id == id));

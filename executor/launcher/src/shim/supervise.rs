@@ -14,7 +14,7 @@ use executor_sys::process::{self, SignalEvents};
 
 use super::control::{Carried, Command, Control};
 use super::steps::Running;
-use super::{Ready, checks, disclosure, egress, limits, save, shrink, transfers, update, usage};
+use super::{Ready, checks, disclosure, egress, limits, pause, save, shrink, transfers, update, usage};
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -107,10 +107,12 @@ pub(super) fn until_the_end(
             ready.log.attend_clients();
         }
         update::wipe_due(ready);
-        if has(Event::Steps) {
-            ready.take_news(host);
+        if ready.paused.is_none() {
+            if has(Event::Steps) {
+                ready.take_news(host);
+            }
+            ready.attend_steps(host);
         }
-        ready.attend_steps(host);
         tell_of_steps(ready, control, &mut told);
         if !ending && ready.steps.as_ref().is_some_and(|steps| steps.conclusion().is_some()) {
             // What the processes left behind ends with the first one of the container.
@@ -164,13 +166,15 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<I
     let mut events = Events::default();
     events.read(ready.container.pidfd().as_fd(), Event::InitEnded);
     events.read(signals.as_fd(), Event::Signal);
-    if let Some(news) = ready.steps.as_ref().and_then(Running::news) {
+    // While the container is paused nothing is started, and no time of a step is due.
+    let steps = ready.steps.as_ref().filter(|_| ready.paused.is_none());
+    if let Some(news) = steps.and_then(Running::news) {
         events.read(news, Event::Steps);
     }
     ready.log.register_output(&mut events, Event::Output);
     control.register(&mut events, Event::Control);
     ready.log.register_clients(&mut events, Event::Client);
-    let steps_due = ready.steps.as_ref().and_then(Running::due);
+    let steps_due = steps.and_then(Running::due);
     let own = [ready.log.flush_at(), ready.log.clients_due(), ready.generations.due(), steps_due];
     events.due(due.into_iter().chain(own).flatten().chain([Instant::now() + WAIT_MAX]));
     control.pace().rest();
@@ -208,6 +212,10 @@ fn carry_out(
         Command::EndTransfer(asked) => transfers::end(host, asked, ready).map(|()| None),
         Command::LimitWorker(worker) => transfers::limit(host, &worker, ready).map(|()| None),
         Command::NoteHealth(asked) => checks::note(asked, ready).map(|()| None),
+        Command::EndUnhealthy(_) if ready.paused.is_some() => {
+            let why = format!("container {} is paused: its checks rest", ready.record.plan.id);
+            Err(Refused::new(Reason::Precondition, why))
+        }
         Command::EndUnhealthy(asked) => {
             if checks::end(&asked, host, ready)? {
                 let grace = ready.record.plan.grace;
@@ -224,6 +232,13 @@ fn carry_out(
         }
         Command::Signal(Signal { process_id, signal }) => {
             is_signal(signal)?;
+            if ready.paused.is_some() && signal == libc::SIGCONT {
+                let why = format!(
+                    "container {} is paused: SIGCONT would let some of its processes go on",
+                    ready.record.plan.id
+                );
+                return Err(Refused::new(Reason::Precondition, why));
+            }
             signal_process(ready, &process_id, signal)?;
             Ok(None)
         }
@@ -236,6 +251,17 @@ fn carry_out(
         }
         Command::UpdateLimits(update) => {
             limits::update(host, ready, &update)?;
+            control.reached(ready.record.state);
+            Ok(None)
+        }
+        Command::Pause => {
+            control.pace().begin(pause::PATIENCE);
+            ready.pause(host)?;
+            control.reached(ready.record.state);
+            Ok(None)
+        }
+        Command::Resume => {
+            ready.resume(host);
             control.reached(ready.record.state);
             Ok(None)
         }
@@ -275,6 +301,7 @@ fn end(
     (grace, signal): (Duration, i32),
     kill_at: &mut Option<Instant>,
 ) {
+    ready.resume(host);
     let at = Instant::now() + grace;
     *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
     let first = ready.record.state < State::Stopping;

@@ -1,0 +1,45 @@
+//! Pause and Resume: the shim stops all processes of a container, or lets them go on.
+
+use std::sync::Arc;
+
+use executor_core::protocol::{self, ShimCall};
+
+use crate::container::Presence;
+use crate::container::link::shim_is_gone;
+use crate::facts::Facts;
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+use crate::rotate::{REPORT_PATIENCE, running};
+
+/// Pauses a container.
+///
+/// # Errors
+/// Those that the interface lists for Pause.
+pub(crate) async fn pause(node: &Arc<Node>, id: &str) -> Result<Arc<Facts>, Problem> {
+    change(node, id, true).await
+}
+
+/// Lets a paused container go on.
+///
+/// # Errors
+/// Those that the interface lists for Resume.
+pub(crate) async fn resume(node: &Arc<Node>, id: &str) -> Result<Arc<Facts>, Problem> {
+    change(node, id, false).await
+}
+
+async fn change(node: &Arc<Node>, id: &str, paused: bool) -> Result<Arc<Facts>, Problem> {
+    let handle = node.find(id)?;
+    let _turn = handle.updating.lock().await;
+    running(node, &handle, "the pause")?;
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
+    let call = if paused { ShimCall::Pause(protocol::Pause {}) } else { ShimCall::Resume(protocol::Resume {}) };
+    let answer = link.call(call).await;
+    answer.map_err(|problem| {
+        let why = || format!("the connection to the shim of container {id} was lost: `paused` shows what came of it");
+        problem.map_or_else(|| Problem::new(Kind::Unavailable, why()), Problem::from)
+    })?;
+    let mut watch = handle.watch();
+    let reported = |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.paused != paused);
+    let _ = tokio::time::timeout(REPORT_PATIENCE, watch.wait_for(reported)).await;
+    handle.facts().ok_or_else(|| Problem::no_container(id))
+}

@@ -1,0 +1,105 @@
+//! Stopping all processes of a cgroup until they go on, by signals.
+//!
+//! Not by the freezer: on version 1 a frozen process does not die of SIGKILL before it is thawed, and the wipe of secrets must never
+//! wait for that ([ADR 50](../../../../docs/adr/0050-a-pause-stops-processes-by-signals.md)). A process can neither block SIGSTOP nor
+//! make another process once it is pending.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use executor_sys::kernel_file;
+
+use super::{Hierarchies, signal};
+
+/// Bit of SIGSTOP in the masks of /proc/PID/status.
+const SIGSTOP_BIT: u64 = 1 << (libc::SIGSTOP - 1);
+
+/// Processes that were stopped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    /// Those that were stopped before, by job control or a debugger: they stay so.
+    before: BTreeSet<i32>,
+}
+
+impl Hierarchies {
+    /// Stops all processes of a cgroup and of those below it, also those that they make meanwhile.
+    ///
+    /// # Errors
+    /// They make new ones faster for all of `patience`. They go on then.
+    pub(crate) fn stop_processes(&self, path: &Path, patience: Duration) -> io::Result<Stopped> {
+        let deadline = Instant::now() + patience;
+        let mut stopped = Stopped { before: BTreeSet::new() };
+        let mut signaled = BTreeSet::new();
+        loop {
+            let mut rests = true;
+            for pid in self.pids(path) {
+                let status = status(pid);
+                if signaled.insert(pid) {
+                    stopped.before.extend(is_stopped(&status).then_some(pid));
+                    signal(pid, libc::SIGSTOP);
+                    rests = false;
+                } else {
+                    rests &= is_stopped(&status) || has_pending_stop(&status);
+                }
+            }
+            if rests {
+                return Ok(stopped);
+            }
+            if Instant::now() >= deadline {
+                self.continue_processes(path, &stopped);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "its processes could not be stopped"));
+            }
+            std::thread::sleep(Duration::from_millis(1)); // a process does not report that it has stopped
+        }
+    }
+
+    /// Lets processes go on that were stopped: the newest first, so that a shell finds its children running.
+    pub(crate) fn continue_processes(&self, path: &Path, stopped: &Stopped) {
+        let mut pids = self.pids(path);
+        pids.sort_unstable_by(|one, other| other.cmp(one));
+        pids.into_iter().filter(|pid| !stopped.before.contains(pid)).for_each(|pid| signal(pid, libc::SIGCONT));
+    }
+}
+
+/// Returns the status file of a process; empty for one that has ended.
+fn status(pid: i32) -> String {
+    kernel_file::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
+}
+
+fn value<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"))
+}
+
+/// True for a process that runs nothing: it is stopped, or has ended.
+fn is_stopped(status: &str) -> bool {
+    value(status, "State").is_none_or(|state| state.starts_with(['T', 't', 'Z', 'X']))
+}
+
+/// True for a process that will stop before it runs anything of its own: it waits in the kernel, as for a child of vfork.
+fn has_pending_stop(status: &str) -> bool {
+    ["SigPnd", "ShdPnd"].into_iter().any(|name| {
+        let mask = value(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        mask.is_some_and(|mask| mask & SIGSTOP_BIT != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_says_if_a_process_runs() {
+        let of = |state: &str, pending: &str| {
+            format!("Name:\tx\nState:\t{state} (x)\nSigPnd:\t0000000000000000\nShdPnd:\t{pending}\n")
+        };
+        let none = "0000000000000000";
+        for (state, stopped) in [("R", false), ("S", false), ("D", false), ("T", true), ("t", true), ("Z", true)] {
+            assert_eq!(is_stopped(&of(state, none)), stopped, "{state}");
+        }
+        assert!(is_stopped(""), "one that has ended");
+        assert!(has_pending_stop(&of("D", "0000000000040000")));
+        assert!(!has_pending_stop(&of("D", "0000000000020000")), "SIGCONT is not SIGSTOP");
+    }
+}
