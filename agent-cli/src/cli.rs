@@ -87,7 +87,7 @@ fn read(line: &[OsString]) -> Result<Asked, clap::Error> {
     match error.kind() {
         ErrorKind::InvalidUtf8 => Err(not_utf8(line)),
         ErrorKind::InvalidSubcommand => program(line, error),
-        ErrorKind::UnknownArgument if line.iter().any(|word| word == "run") => Err(docker_flag(error)),
+        ErrorKind::UnknownArgument => Err(docker_argument(line, error)),
         // Help lists the programs, which are looked for only then.
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Err(documented_with_programs().with_help().try_get_matches_from(line).err().unwrap_or(error))
@@ -101,7 +101,7 @@ fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> 
     let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
     let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
     // The wrong word is one of a command's own.
-    let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(error) };
+    let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(docker_group(error)) };
     let Some((name, words)) = matches.subcommand() else { return Err(error) };
     let mut global = Global::from_arg_matches(&matches)?;
     global.complete();
@@ -126,11 +126,26 @@ fn docker_word(kind: ErrorKind, word: &str) -> Option<clap::Error> {
     Some(command().error(kind, format!("{word} is a word of docker that agent-cli does not have: {advice}")))
 }
 
-/// Replaces the error for an unknown flag of `run` if docker has that flag.
-fn docker_flag(error: clap::Error) -> clap::Error {
-    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return error };
-    let flag = flag.split('=').next().unwrap_or(flag);
-    docker_word(ErrorKind::UnknownArgument, flag).unwrap_or(error)
+/// Replaces the error for an unknown argument if docker has it.
+fn docker_argument(line: &[OsString], error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
+    let word = match argument.split('=').next() {
+        Some(flag) if flag.starts_with('-') => flag,
+        _ if line.iter().any(|word| word == "top") => "top ID",
+        _ => return error,
+    };
+    docker_word(ErrorKind::UnknownArgument, word).unwrap_or(error)
+}
+
+/// Adds advice to the error for an unknown word behind a command: docker has `container ls` and the like.
+fn docker_group(error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let word = word.clone();
+    let name = if matches!(&*word, "ls" | "list") { "ps" } else { &*word };
+    if command().find_subcommand(name).is_some() {
+        return with_tip(error, format!("the command is `agent-cli {name}`"));
+    }
+    docker_word(ErrorKind::InvalidSubcommand, &word).unwrap_or(error)
 }
 
 /// Adds a line of advice to an error of usage.

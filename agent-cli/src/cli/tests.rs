@@ -202,6 +202,13 @@ fn docker_words_give_their_equivalent() {
         (&["agent-cli", "start", "a"], "agent-cli run"),
         (&["agent-cli", "run", "--link", "a", "i"], "share a network"),
         (&["agent-cli", "run", "--pid=host", "i"], "not shared"),
+        (&["agent-cli", "run", "--cpu-shares=512", "i"], "`--cpu-weight`"),
+        (&["agent-cli", "update", "--blkio-weight", "10", "a"], "`--io-weight`"),
+        (&["agent-cli", "network", "ls"], "`run --network`"),
+        (&["agent-cli", "container", "ls"], "`agent-cli ps`"),
+        (&["agent-cli", "container", "logs", "a"], "`agent-cli logs`"),
+        (&["agent-cli", "image", "save", "a"], "skopeo"),
+        (&["agent-cli", "top", "a"], "`agent-cli exec ID ps`"),
     ] {
         let line: Vec<OsString> = line.iter().map(Into::into).collect();
         let error = read(&line).expect_err("agent-cli does not have the word").to_string();

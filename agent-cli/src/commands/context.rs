@@ -16,6 +16,7 @@ use crate::view::table::Table;
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
     /// List the contexts; `*` marks the one in use
+    #[command(visible_alias = "ls")]
     List,
     /// Use a context for later commands that name no other executord
     Use(Name),

@@ -12,6 +12,9 @@ pub(crate) struct RmArgs {
     /// Kill a running container first
     #[arg(long, short)]
     pub(crate) force: bool,
+    /// Has no effect: docker's flag; what a container's own volumes hold goes with it
+    #[arg(long, short, hide = true)]
+    pub(crate) volumes: bool,
     /// Ids of the containers, or unique beginnings of them
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,

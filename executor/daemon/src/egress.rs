@@ -38,7 +38,7 @@ pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateEgressRequest) -
 async fn carry_out(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<Facts>, Problem> {
     let handle = node.find(&request.id)?;
     let _turn = handle.updating.lock().await;
-    let record = running(node, &handle, "egress")?;
+    let record = running(node, &handle, "its egress can be replaced")?;
     let mut violations = Vec::new();
     let update =
         EgressUpdate { egress: request.egress, rules: draft::egress_rules(&request.egress_rules, &mut violations) };

@@ -171,7 +171,7 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
     }
     let (handle, facts) = running(node, &request.id, "a process can be executed in")?;
     if facts.is_paused() {
-        let why = format!("container {} is paused: Resume it first", handle.id());
+        let why = format!("container {} is paused: no process can be executed in it before Resume", handle.id());
         return Err(Problem::new(Kind::Precondition, why));
     }
     if request.container_environment && !facts.plan.keep_environment {

@@ -35,7 +35,7 @@ pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateLimitsRequest) -
 async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<Facts>, Problem> {
     let handle = node.find(&request.id)?;
     let _turn = handle.updating.lock().await;
-    let record = running(node, &handle, "limits")?;
+    let record = running(node, &handle, "its limits can be replaced")?;
     let limits = request.limits.clone().unwrap_or_default();
     let mut violations = fixed(&limits);
     let update = UpdateLimits {

@@ -30,7 +30,7 @@ pub(crate) async fn resume(node: &Arc<Node>, id: &str) -> Result<Arc<Facts>, Pro
 async fn change(node: &Arc<Node>, id: &str, paused: bool) -> Result<Arc<Facts>, Problem> {
     let handle = node.find(id)?;
     let _turn = handle.updating.lock().await;
-    running(node, &handle, "the pause")?;
+    running(node, &handle, "it can be paused or resumed")?;
     let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     let call = if paused { ShimCall::Pause(protocol::Pause {}) } else { ShimCall::Resume(protocol::Resume {}) };
     let answer = link.call(call).await;

@@ -162,14 +162,14 @@ async fn carry_out(
 
 /// Returns the shim's own record of a running container whose files can be updated.
 fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, Problem> {
-    let record = running(node, handle, "files")?;
+    let record = running(node, handle, "its files can be replaced")?;
     match forbidden(&record.plan) {
         None => Ok(record),
         Some(why) => Err(Problem::new(Kind::Precondition, why)),
     }
 }
 
-/// Returns the shim's own record of a running container; `what` is to be updated in it.
+/// Returns the shim's own record of a running container; `what` says in the error what can be done with it.
 ///
 /// # Errors
 /// The container does not run.
@@ -177,8 +177,7 @@ pub(crate) fn running(node: &Node, handle: &Handle, what: &str) -> Result<Contai
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
     if facts.state != State::Running {
-        let why =
-            format!("container {id} is {}: {what} can be updated in a running container only", facts.state.name());
+        let why = format!("container {id} is {}: {what} only while it runs", facts.state.name());
         return Err(Problem::new(Kind::Precondition, why));
     }
     match records::live(&node.config.paths, id) {

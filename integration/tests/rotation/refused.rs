@@ -58,7 +58,7 @@ fn what_does_not_fit_is_told_and_changes_nothing() {
     daemon.api.wait("c").unwrap();
     let ended = daemon.api.update(update("c", &[("a", b"late")])).unwrap_err();
     assert_eq!(ended.code(), Code::FailedPrecondition);
-    assert!(ended.message().contains("is completed: files can be updated in a running container only"), "{ended}");
+    assert!(ended.message().contains("is completed: its files can be replaced only while it runs"), "{ended}");
     daemon.api.started(sleeper("bare"));
     let bare = daemon.api.update(update("bare", &[("a", b"new")])).unwrap_err();
     assert!(bare.code() == Code::FailedPrecondition && bare.message().contains("no directory"), "{bare}");
