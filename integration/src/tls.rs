@@ -115,13 +115,16 @@ impl TlsDaemon {
             file("ca.crt")
         );
         let daemon = setup.config(&with_callers(&listen, callers)).start();
-        let address = wait::until("the daemon tells its port", || {
-            let log = daemon.setup().logged();
-            let (_, after) = log.rsplit_once("address=127.0.0.1:")?;
-            let port: String = after.chars().take_while(char::is_ascii_digit).collect();
-            Some(format!("127.0.0.1:{port}"))
-        });
+        let address = address_after(&daemon, "");
         Self { daemon, address, authority, listen }
+    }
+
+    /// Stops the daemon and starts it again, with another port.
+    pub fn restart(&mut self) {
+        self.daemon.terminate();
+        let before = self.daemon.setup().logged();
+        self.daemon.start_again();
+        self.address = address_after(&self.daemon, &before);
     }
 
     /// Replaces the callers besides the operator in the configuration file, while the daemon runs.
@@ -189,6 +192,16 @@ impl TlsDaemon {
         let log = self.daemon.setup().logged();
         log.lines().filter(|line| line.contains("refused a client over TCP")).map(str::to_owned).collect()
     }
+}
+
+/// Waits until the daemon logs its address, behind what it logged before.
+fn address_after(daemon: &Daemon, before: &str) -> String {
+    wait::until("the daemon logs its port", || {
+        let log = daemon.setup().logged();
+        let (_, after) = log.strip_prefix(before)?.rsplit_once("address=127.0.0.1:")?;
+        let port: String = after.chars().take_while(char::is_ascii_digit).collect();
+        Some(format!("127.0.0.1:{port}"))
+    })
 }
 
 fn with_callers(listen: &str, callers: &str) -> String {
