@@ -51,7 +51,13 @@ impl Authority {
 
     /// Signs the certificate of a node at 127.0.0.1 with this common name.
     pub fn node(&self, name: &str) -> Issued {
-        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("names");
+        self.server(&["127.0.0.1", "localhost"], name)
+    }
+
+    /// Signs the certificate of a server with these names and addresses, and this common name.
+    pub fn server(&self, hosts: &[&str], name: &str) -> Issued {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).expect("names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(&params)
