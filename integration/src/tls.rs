@@ -51,7 +51,13 @@ impl Authority {
 
     /// Signs the certificate of a node at 127.0.0.1 with this common name.
     pub fn node(&self, name: &str) -> Issued {
-        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("names");
+        self.server(&["127.0.0.1", "localhost"], name)
+    }
+
+    /// Signs the certificate of a server with these names and addresses, and this common name.
+    pub fn server(&self, hosts: &[&str], name: &str) -> Issued {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).expect("names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(&params)
@@ -115,13 +121,16 @@ impl TlsDaemon {
             file("ca.crt")
         );
         let daemon = setup.config(&with_callers(&listen, callers)).start();
-        let address = wait::until("the daemon tells its port", || {
-            let log = daemon.setup().logged();
-            let (_, after) = log.rsplit_once("address=127.0.0.1:")?;
-            let port: String = after.chars().take_while(char::is_ascii_digit).collect();
-            Some(format!("127.0.0.1:{port}"))
-        });
+        let address = address_after(&daemon, "");
         Self { daemon, address, authority, listen }
+    }
+
+    /// Stops the daemon and starts it again, with another port.
+    pub fn restart(&mut self) {
+        self.daemon.terminate();
+        let before = self.daemon.setup().logged();
+        self.daemon.start_again();
+        self.address = address_after(&self.daemon, &before);
     }
 
     /// Replaces the callers besides the operator in the configuration file, while the daemon runs.
@@ -189,6 +198,16 @@ impl TlsDaemon {
         let log = self.daemon.setup().logged();
         log.lines().filter(|line| line.contains("refused a client over TCP")).map(str::to_owned).collect()
     }
+}
+
+/// Waits until the daemon logs its address, behind what it logged before.
+fn address_after(daemon: &Daemon, before: &str) -> String {
+    wait::until("the daemon logs its port", || {
+        let log = daemon.setup().logged();
+        let (_, after) = log.strip_prefix(before)?.rsplit_once("address=127.0.0.1:")?;
+        let port: String = after.chars().take_while(char::is_ascii_digit).collect();
+        Some(format!("127.0.0.1:{port}"))
+    })
 }
 
 fn with_callers(listen: &str, callers: &str) -> String {

@@ -55,6 +55,21 @@ impl Amount {
         }
     }
 
+    /// Returns a percentage of it, rounded up.
+    #[must_use]
+    pub fn percent(&self, percent: u64) -> Self {
+        let of = |whole: u64| {
+            let part = (u128::from(whole) * u128::from(percent)).div_ceil(100);
+            u64::try_from(part).unwrap_or(u64::MAX)
+        };
+        Self {
+            memory_bytes: of(self.memory_bytes),
+            pids: of(self.pids),
+            containers: of(self.containers),
+            disk_bytes: of(self.disk_bytes),
+        }
+    }
+
     /// Checks that there is enough for `asked`; `total` is what the error tells beside this.
     ///
     /// # Errors
@@ -186,6 +201,13 @@ mod tests {
         assert_eq!(account.remaining().memory_bytes, 0);
         account.change(&c, amount(2).most(&amount(1)));
         assert_eq!(account.remaining().memory_bytes, 4);
+    }
+
+    #[test]
+    fn percentage_is_rounded_up() {
+        let whole = Amount { memory_bytes: u64::MAX, pids: 101, containers: 1, disk_bytes: 0 };
+        let half = Amount { memory_bytes: 1 << 63, pids: 51, containers: 1, disk_bytes: 0 };
+        assert_eq!((whole.percent(50), whole.percent(100)), (half, whole));
     }
 
     proptest::proptest! {

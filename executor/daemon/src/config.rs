@@ -144,6 +144,7 @@ struct Capacity {
     disk_bytes: Option<Bytes>,
     containers: Option<u64>,
     pids: Option<u64>,
+    reserved_percent: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -193,6 +194,8 @@ pub struct Config {
     pub policy: Policy,
     /// Capacity of the host.
     pub capacity: Amount,
+    /// Percentage of the capacity that the reservations of one caller hold at most.
+    pub reserved_percent: u64,
     /// Settings of images.
     pub images: executor_images::Settings,
     /// Settings of downloads and uploads.
@@ -355,6 +358,10 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     faults.record(check.at_least_one("capacity.pids", pids));
     let disk_bytes = file.capacity.disk_bytes.map_or_else(|| disk_of(&state_dir), |bytes| bytes.0);
     faults.record(check.at_least_one("capacity.disk_bytes", disk_bytes));
+    let reserved_percent = file.capacity.reserved_percent.unwrap_or(50);
+    if !(1..=100).contains(&reserved_percent) {
+        faults.add(check.fault("capacity.reserved_percent", &reserved_percent, "must be 1 to 100"));
+    }
     faults.record(check.at_least_one("server.connections", file.server.connections as u64));
     if file.server.connections > CONNECTIONS_MAX {
         let why = format!("must be at most {CONNECTIONS_MAX}");
@@ -403,6 +410,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
         ephemeral: args.ephemeral,
         policy: file.policy,
         capacity: Amount { memory_bytes, pids, containers, disk_bytes },
+        reserved_percent,
         bounds: Bounds {
             connections: file.server.connections,
             streams: file.server.streams_per_connection,

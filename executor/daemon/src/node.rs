@@ -141,7 +141,7 @@ impl Node {
             rules,
             signer: Signer::default(),
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
-            registry: Registry::new(config.capacity),
+            registry: Registry::new(config.capacity, config.capacity.percent(config.reserved_percent)),
             events: EventLog::open(
                 &config.paths.ledger(),
                 &boot_id,

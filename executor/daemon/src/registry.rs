@@ -29,6 +29,8 @@ const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Registry {
     inner: Mutex<Inner>,
+    /// Most that the reservations of one owner hold.
+    share: Amount,
     /// Number of times that capacity was given back.
     releases: watch::Sender<u64>,
     /// Notified when a reservation was made, renewed or is not used by a run any more.
@@ -72,6 +74,8 @@ pub(crate) enum Reserving {
     Container(ContainerId),
     /// There is one with other resources.
     Different(ContainerId),
+    /// The reservations of its owner would hold more than the share of one owner.
+    BeyondShare(Exhausted),
     /// Nothing new is taken.
     Closed,
 }
@@ -112,15 +116,15 @@ impl Inner {
 }
 
 impl Registry {
-    /// Makes an empty registry over the capacity of the host.
-    pub fn new(total: Amount) -> Self {
+    /// Makes an empty registry over the capacity of the host. The reservations of one owner hold at most `share`.
+    pub fn new(total: Amount, share: Amount) -> Self {
         let inner = Inner {
             containers: BTreeMap::new(),
             account: Account::new(total),
             reserved: Reserved::default(),
             closed: false,
         };
-        Self { inner: Mutex::new(inner), releases: watch::Sender::new(0), reservations: watch::Sender::new(()) }
+        Self { inner: Mutex::new(inner), share, releases: watch::Sender::new(0), reservations: watch::Sender::new(()) }
     }
 
     /// Returns the container of an id.
@@ -226,6 +230,12 @@ impl Registry {
         }
         if inner.closed {
             return Ok(Reserving::Closed);
+        }
+        if let Some(owner) = &asked.owner {
+            let left = self.share.minus(&inner.reserved.sum_of(owner, &asked.id));
+            if let Err(short) = left.suffices_for(&asked.amount, &self.share) {
+                return Ok(Reserving::BeyondShare(short));
+            }
         }
         let outcome = match inner.reserved.get(&asked.id) {
             Some(there) if there.amount != asked.amount => return Ok(Reserving::Different(asked.id)),

@@ -5,6 +5,8 @@ use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::access::rules::Requester;
+
 /// Capacity that is held for a container that is run later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
@@ -16,4 +18,7 @@ pub struct Reservation {
     pub created_at: Timestamp,
     /// Time at which it expires.
     pub expires_at: Timestamp,
+    /// Caller that made it or renewed it last, in whose share it counts; `None` for root of the host, which has no share.
+    #[serde(default)]
+    pub owner: Option<Requester>,
 }

@@ -12,6 +12,8 @@ use executor_core::validate::{Policy, Violation};
 use executor_proto::v1;
 use tokio::time::Instant;
 
+use crate::access::Client;
+use crate::access::rules::Requester;
 use crate::draft;
 use crate::events::EventKind;
 use crate::node::Node;
@@ -26,11 +28,16 @@ const TTL_MIN: Duration = Duration::from_secs(1);
 /// Longest time of a reservation.
 const TTL_MAX: Duration = Duration::from_secs(3600);
 
-/// Makes a reservation, or begins the time of an existing one anew. Returns it, and true if it is new.
+/// Makes a reservation, or begins the time of an existing one anew. Returns it, and true if it is new. It counts in the share
+/// of the client that asked last.
 ///
 /// # Errors
 /// Those that the interface lists for Reserve.
-pub(crate) async fn reserve(node: &Arc<Node>, request: v1::ReserveRequest) -> Result<(Reservation, bool), Problem> {
+pub(crate) async fn reserve(
+    node: &Arc<Node>,
+    request: v1::ReserveRequest,
+    client: &Client,
+) -> Result<(Reservation, bool), Problem> {
     let id = if request.id.is_empty() { uuid::Uuid::new_v4().to_string() } else { request.id };
     let mut violations = Vec::new();
     let ttl = draft::duration("ttl", request.ttl.as_ref());
@@ -49,7 +56,8 @@ pub(crate) async fn reserve(node: &Arc<Node>, request: v1::ReserveRequest) -> Re
     node.until_found().await;
     node.check_room()?;
     let now = crate::now();
-    let asked = Reservation { id, amount, created_at: now, expires_at: after(now, ttl) };
+    let owner = Requester::new(client).owner();
+    let asked = Reservation { id, amount, created_at: now, expires_at: after(now, ttl), owner };
     let keep = |kept: &Reservation, is_new: bool| {
         if is_new {
             node.events.append(&kept.id, EventKind::ReservationMade, None, now);
@@ -68,6 +76,13 @@ pub(crate) async fn reserve(node: &Arc<Node>, request: v1::ReserveRequest) -> Re
         Ok(Reserving::Closed) => Err(node.check_open().err().unwrap_or_else(Problem::stopping)),
         Ok(Reserving::Different(id)) => {
             Err(Problem::new(Kind::Exists, format!("the reservation {id} was made with other resources")))
+        }
+        Ok(Reserving::BeyondShare(short)) => {
+            let percent = node.config.reserved_percent;
+            let why = format!(
+                "the reservations of one caller hold at most {percent} % of the capacity (capacity.reserved_percent): {short}"
+            );
+            Err(Problem::new(Kind::Exhausted, why))
         }
         Err(exhausted) => Err(Problem::new(Kind::Exhausted, exhausted.to_string())),
     }

@@ -15,6 +15,7 @@ mod reach;
 mod tls;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -86,6 +87,22 @@ impl Origin {
             return None;
         }
         Some((Self::of(authority.as_str(), secure), if path.is_empty() { "/".to_owned() } else { path }))
+    }
+
+    /// Returns true if the host is a name of this machine's loopback (RFC 6761, section 6.3).
+    pub(crate) fn is_localhost(&self) -> bool {
+        self.host == "localhost" || self.host.ends_with(".localhost")
+    }
+
+    /// Checks that the host may have an address. Plain text is allowed to `localhost`, so that no name server may say what it is.
+    ///
+    /// # Errors
+    /// The reason why not.
+    fn admit(&self, address: IpAddr, destinations: Destinations<'_>) -> Result<(), &'static str> {
+        if self.is_localhost() && Reach::of(address) != Reach::Loopback {
+            return Err("its name is this machine's own, and its address is not");
+        }
+        destinations.admit(address)
     }
 
     /// Returns host and port, the latter where it is not the scheme's own.
@@ -302,7 +319,7 @@ async fn connect(origin: &Origin, destinations: Destinations<'_>) -> Result<(Tcp
     let mut last = HttpError::Broken("the host name resolves to no address".to_owned());
     for address in addresses {
         let reach = Reach::of(address.ip());
-        if let Err(why) = destinations.admit(address.ip()) {
+        if let Err(why) = origin.admit(address.ip(), destinations) {
             last = HttpError::Forbidden(why);
             continue;
         }
@@ -402,6 +419,23 @@ impl Body {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn localhost_has_loopback_addresses_only() {
+        let table = [
+            ("localhost", "127.0.0.1", true),
+            ("registry.localhost:5000", "::1", true),
+            ("localhost", "192.0.2.7", false),
+            ("a.localhost", "10.1.2.3", false),
+            ("localhost", "169.254.169.254", false),
+            ("localhost.example", "192.0.2.7", true),
+            ("notlocalhost", "192.0.2.7", true),
+        ];
+        for (host, address, admitted) in table {
+            let judged = Origin::of(host, false).admit(address.parse().unwrap(), Destinations::Any);
+            assert_eq!(judged.is_ok(), admitted, "{host} at {address}");
+        }
+    }
 
     #[test]
     fn addresses_are_taken_apart() {

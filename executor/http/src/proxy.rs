@@ -65,7 +65,7 @@ impl Proxy {
     pub(crate) fn is_for(&self, origin: &Origin) -> bool {
         let own = match origin.host.parse::<IpAddr>() {
             Ok(address) => address.is_loopback() || address.is_unspecified(),
-            Err(_) => origin.host == "localhost" || origin.host.ends_with(".localhost"),
+            Err(_) => origin.is_localhost(),
         };
         !own && origin.to_string().parse().is_ok_and(|uri| self.matcher.intercept(&uri).is_some())
     }

@@ -2,13 +2,17 @@
 //!
 //! Both are taken out of a stream: first the bundle.json, which may come last; then the layout, as a tar of its own
 //! that has it at the root, and names one image. Nothing is written by the archive's own names. Links, devices and
-//! names that lead elsewhere are refused, not passed over.
+//! names that lead elsewhere are refused, not passed over, and so are two names that a file system could take for one: all
+//! names that are read here are ASCII, so that they have no other spelling in Unicode than one that differs in case.
 
+use std::collections::HashSet;
 use std::io::{self, Read, Write};
 
 use executor_core::archive::Allowed;
+use executor_core::text::is_harmful;
 use flate2::read::GzDecoder;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tar::{Archive, Builder, Entry, EntryType, Header};
 
 use crate::bundle::BUNDLE_MAX;
@@ -17,6 +21,10 @@ use crate::bundle::BUNDLE_MAX;
 pub const UNPACKED_MAX: u64 = 64 << 30;
 /// Largest number of entries.
 pub const ENTRIES_MAX: usize = 100_000;
+/// Longest name of an entry, in bytes: the limit of a path on Linux.
+pub const NAME_MAX: usize = 4096;
+/// Most characters of a name in an error.
+const SHOWN_MAX: usize = 200;
 /// Directory of the image layout.
 const LAYOUT: &str = "artifacts/layout/";
 
@@ -38,10 +46,12 @@ pub enum ArchiveError {
     Index(String),
     #[error("the thick bundle's layout has no image {0:?}, by name or by contentDigest")]
     NoImage(String),
-    #[error("the thick bundle has two entries {0:?}")]
+    #[error("the thick bundle has two entries {0:?}, apart from upper and lower case")]
     Twice(String),
     #[error("the thick bundle has {0:?}, which {1}")]
     Entry(String, &'static str),
+    #[error("the thick bundle has a name of {bytes} bytes, {shown:?}; at most {NAME_MAX} are allowed")]
+    Name { bytes: usize, shown: String },
     #[error("the thick bundle has more than {ENTRIES_MAX} entries or {UNPACKED_MAX} bytes")]
     TooLarge,
 }
@@ -59,9 +69,6 @@ pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
     let mut found = None;
     each(stream, |name, entry| {
         if name == "bundle.json" {
-            if found.is_some() {
-                return Err(ArchiveError::Twice(name.into()));
-            }
             if entry.size() > BUNDLE_MAX as u64 {
                 return Err(ArchiveError::BundleTooLarge(entry.size()));
             }
@@ -96,9 +103,6 @@ pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<
     each(stream, |name, entry| {
         let Some(name) = name.strip_prefix(LAYOUT).filter(|name| !name.is_empty()) else { return Ok(()) };
         if name == "index.json" {
-            if found {
-                return Err(ArchiveError::Twice(format!("{LAYOUT}{name}")));
-            }
             if entry.size() > BUNDLE_MAX as u64 {
                 return Err(ArchiveError::Index("it is too large".into()));
             }
@@ -152,7 +156,7 @@ fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
     serde_json::to_vec(&index).map_err(|_| broken("it cannot be written"))
 }
 
-/// Each file with its name, without `./` before it.
+/// Calls `visit` for each file, with its name without `./` before it. No two files have the same name.
 fn each<R: Read>(
     stream: R,
     mut visit: impl FnMut(&str, &mut Entry<'_, Allowed<io::Take<GzDecoder<R>>>>) -> Result<(), ArchiveError>,
@@ -160,6 +164,8 @@ fn each<R: Read>(
     let (reader, allowance) = Allowed::new(GzDecoder::new(stream).take(UNPACKED_MAX));
     let mut archive = Archive::new(reader);
     let mut bytes = 0u64;
+    // Digests: the names of an archive can take hundreds of megabytes.
+    let mut seen: HashSet<[u8; 32]> = HashSet::new();
     for (count, entry) in archive.entries().map_err(ArchiveError::Read)?.enumerate() {
         let mut entry = entry.map_err(ArchiveError::Read)?;
         // A sparse file, whose size is not what is read, is refused below.
@@ -169,28 +175,48 @@ fn each<R: Read>(
             return Err(ArchiveError::TooLarge);
         }
         let path = entry.path_bytes().into_owned();
-        let shown = String::from_utf8_lossy(&path).into_owned();
-        let refused = |why| Err(ArchiveError::Entry(shown.escape_debug().to_string(), why));
         let kind = entry.header().entry_type();
-        let Ok(name) = std::str::from_utf8(&path) else { return refused("is not UTF-8") };
-        let name = name.strip_prefix("./").unwrap_or(name);
-        let name = if kind == EntryType::Directory { name.strip_suffix('/').unwrap_or(name) } else { name };
-        if name.starts_with('/') || name.split('/').any(|part| part == "..") {
-            return refused("leads out of the archive");
+        let name = checked_name(&path, kind)?;
+        if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
+            continue;
         }
-        // Readers of the layout could take another spelling of a name for the same file.
-        if name.split('/').any(|part| matches!(part, "" | ".")) && !matches!(name, "" | ".") {
-            return refused("has an empty name or a dot in its path");
+        if !seen.insert(Sha256::digest(name.to_lowercase()).into()) {
+            return Err(ArchiveError::Twice(shown(&path)));
         }
-        if name.contains(char::is_control) {
-            return refused("has control characters in its name");
-        }
-        match kind {
-            EntryType::Directory => {}
-            EntryType::Regular | EntryType::Continuous => visit(name, &mut entry)?,
-            EntryType::XGlobalHeader => {}
-            _ => return refused("is neither a file nor a directory"),
-        }
+        visit(name, &mut entry)?;
     }
     Ok(())
+}
+
+/// Returns the name of an entry in its one spelling.
+///
+/// # Errors
+/// The name is too long, leads out of the archive or can be misread, or the entry is neither a file nor a directory.
+fn checked_name(path: &[u8], kind: EntryType) -> Result<&str, ArchiveError> {
+    if path.len() > NAME_MAX {
+        return Err(ArchiveError::Name { bytes: path.len(), shown: shown(path) });
+    }
+    let refused = |why| Err(ArchiveError::Entry(shown(path), why));
+    let Ok(name) = std::str::from_utf8(path) else { return refused("is not UTF-8") };
+    let name = name.strip_prefix("./").unwrap_or(name);
+    let name = if kind == EntryType::Directory { name.strip_suffix('/').unwrap_or(name) } else { name };
+    if name.starts_with('/') || name.split('/').any(|part| part == "..") {
+        return refused("leads out of the archive");
+    }
+    // Readers of the layout could take another spelling of a name for the same file.
+    if name.split('/').any(|part| matches!(part, "" | ".")) && !matches!(name, "" | ".") {
+        return refused("has an empty name or a dot in its path");
+    }
+    if name.contains(is_harmful) {
+        return refused("has control characters or bidirectional marks in its name");
+    }
+    match kind {
+        EntryType::Directory | EntryType::Regular | EntryType::Continuous | EntryType::XGlobalHeader => Ok(name),
+        _ => refused("is neither a file nor a directory"),
+    }
+}
+
+/// Returns the beginning of a name, for an error.
+fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).chars().take(SHOWN_MAX).collect()
 }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use executor_client::{Code, Error};
+use executor_client::{Client, Code, Error};
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{ListRequest, Reservation, Resources, RunRequest, State};
 use integration::api::exit;
 use integration::cli;
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder, sh, sleeper};
+use integration::tls::TlsDaemon;
 
 const MIB: u64 = 1 << 20;
 /// A node with room for two small containers.
@@ -134,6 +135,57 @@ fn reservations_survive_a_restart() {
     daemon.start_again();
     assert_eq!(memory(&daemon), [64, 0, 64, 0], "the reservation did not come back");
     daemon.api.delete("long", true).unwrap();
+}
+
+/// The reservations of one caller leave the share of another free, also after a restart. The controls: another caller and root
+/// take what the first one cannot, and root has no share. A caller that may reserve and run cannot drain.
+#[test]
+fn reservations_have_a_share_by_caller() {
+    let callers =
+        ["a", "b"].map(|name| format!("[[callers]]\nuri = 'spiffe://test/{name}'\nmethods = ['read', 'run']\n"));
+    let mut tls = TlsDaemon::start(&format!("{}{SMALL}", callers.concat()), "");
+    let files = ["a", "b"].map(|name| tls.files(name, &tls.authority.caller(&format!("spiffe://test/{name}"))));
+    let connect = |tls: &TlsDaemon| files.each_ref().map(|files| tls.connect(files).unwrap());
+    let reserve_by = |tls: &TlsDaemon, client: &Client, id: &str, mib: u64| {
+        let resources = Resources { memory_bytes: mib * MIB, ..Resources::default() };
+        tls.daemon.api.block_on(client.cell().reserve(id, resources, None)).map(|(_, created)| created)
+    };
+    let beyond = |refused: Result<bool, Error>, short: &str| {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Some(Code::ResourceExhausted), "{refused}");
+        let why =
+            "the reservations of one caller hold at most 50 % of the capacity (capacity.reserved_percent): not enough ";
+        assert!(refused.to_string().contains(&format!("{why}{short}")), "{refused}");
+    };
+    let [a, b] = connect(&tls);
+    assert!(reserve_by(&tls, &a, "a1", 32).unwrap());
+    beyond(reserve_by(&tls, &a, "a2", 64), "memory (bytes): requested 67108864, available 33554432 of 67108864");
+    assert!(reserve_by(&tls, &a, "a2", 16).unwrap() && !reserve_by(&tls, &a, "a2", 16).unwrap());
+    beyond(reserve_by(&tls, &a, "a3", 8), "pids: requested 1024, available 0 of 2048");
+    assert!(reserve_by(&tls, &b, "b1", 64).unwrap());
+    tls.restart();
+    let [a, b] = connect(&tls);
+    beyond(reserve_by(&tls, &a, "a3", 8), "pids");
+    // A reservation counts in the share of the caller that renewed it last.
+    beyond(reserve_by(&tls, &b, "a2", 16), "memory (bytes): requested 16777216, available 0 of 67108864");
+    tls.daemon.api.block_on(b.cell().release("b1")).unwrap();
+    assert!(!reserve_by(&tls, &b, "a2", 16).unwrap());
+    assert!(reserve_by(&tls, &a, "a3", 8).unwrap());
+    tls.daemon.api.block_on(a.cell().release("a3")).unwrap();
+    reserve(&tls.daemon, "root", 80, None).unwrap();
+    let full = reserve_by(&tls, &b, "b1", 8).unwrap_err().to_string();
+    assert!(full.contains("available 0 of 134217728") && !full.contains("one caller"), "{full}");
+
+    let mut drain = a.cell().drain(None, 1, "attack").unwrap();
+    let denied = [
+        tls.daemon.api.block_on(drain.next()).err(),
+        tls.daemon.api.block_on(a.cell().undrain()).err(),
+        tls.daemon.api.block_on(a.cell().set_unhealthy(Some("attack"))).err(),
+    ];
+    for denied in denied {
+        assert_eq!(denied.unwrap().code(), Some(Code::PermissionDenied));
+    }
+    tls.daemon.api.started(into_reservation(sleeper("root").memory(64 * MIB)));
 }
 
 #[test]

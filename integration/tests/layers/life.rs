@@ -1,6 +1,7 @@
 //! A layer's life: requested, unpacked, used by containers, removed.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt as _;
 
 use executor_core::lifecycle::State;
 use executor_core::plan::{Plan, PlannedImage, Rootfs};
@@ -86,6 +87,38 @@ fn containers_run_on_layers_that_nobody_changes() {
     assert!(launcher.stored("sha256").is_empty() && launcher.stored("ingest").is_empty());
     let refused = launcher.launch(&plan("three", image, "true"), &payload("true")).unwrap().reach(State::Running);
     assert!(refused.unwrap_err().message.contains("is not unpacked on this host"));
+}
+
+/// A changed file of an unpacked layer is not found, as docs/security-limits.md says: the layer counts as unpacked. After
+/// its removal the layer is unpacked from its blob, whose digest is compared, so that a damaged blob mends nothing.
+#[test]
+fn damaged_layer_is_mended_by_unpacking_again() {
+    const CONTENT: &[u8] = b"content that a disk is to keep";
+    let launcher = Launcher::start(&[]);
+    let source = tempfile::tempdir().unwrap();
+    std::fs::write(source.path().join("file"), CONTENT).unwrap();
+    let blob = Blob::of_directory(source.path());
+    let file = || launcher.stored("sha256").pop().unwrap().join("fs/file");
+    let flipped = |content: &[u8]| content.iter().map(|byte| byte ^ 1).collect::<Vec<u8>>();
+    assert_done(&launcher.unpack(&blob, &[]));
+    std::fs::write(file(), flipped(CONTENT)).unwrap();
+    assert_done(&launcher.call(blob.request(&[]), &[]));
+    assert_done(&launcher.unpack(&blob, &[]));
+    assert_eq!(std::fs::read(file()).unwrap(), flipped(CONTENT), "the limit: a layer is not read again");
+
+    assert_done(&launcher.remove_layer(&blob));
+    let archive = {
+        let mut archive = vec![0; blob.file.metadata().unwrap().len() as usize];
+        blob.file.read_exact_at(&mut archive, 0).unwrap();
+        archive
+    };
+    let at = archive.windows(CONTENT.len()).position(|window| window == CONTENT).unwrap() as u64;
+    blob.file.write_all_at(&flipped(CONTENT), at).unwrap();
+    assert_eq!(reason(&launcher.unpack(&blob, &[])), Some(Reason::Precondition));
+    assert!(launcher.stored("sha256").is_empty() && launcher.stored("ingest").is_empty());
+    blob.file.write_all_at(CONTENT, at).unwrap();
+    assert_done(&launcher.unpack(&blob, &[]));
+    assert_eq!(std::fs::read(file()).unwrap(), CONTENT);
 }
 
 /// A tree of arbitrarily nested directories is removed with its container.

@@ -13,13 +13,15 @@ mod refused;
 
 use std::collections::BTreeSet;
 
-use executor_proto::v1::{Container, failure};
+use executor_proto::v1::{AttachRequest, AttachStart, Container, RunRequest, State, attach_request, failure};
 use executor_residue::{Place, Report};
 use integration::api::{ending, exit, pid};
 use integration::daemon::{Daemon, Setup, has_ended, kill};
+use integration::http2::{DATA, HEADERS, RawClient, fields, message};
 use integration::request::RequestBuilder as _;
 use integration::residue::{ContainerSecrets, FileHolder, wait_until_settled};
 use integration::wait;
+use prost::Message as _;
 
 const USR1: u32 = 10;
 const USR2: u32 = 12;
@@ -37,8 +39,13 @@ impl Running {
         Self::of(daemon, ContainerSecrets::new(id))
     }
 
-    fn of(daemon: &Daemon, mut batch: ContainerSecrets) -> Self {
-        daemon.api.started(batch.request());
+    fn of(daemon: &Daemon, batch: ContainerSecrets) -> Self {
+        let request = batch.request();
+        Self::of_request(daemon, batch, request)
+    }
+
+    fn of_request(daemon: &Daemon, mut batch: ContainerSecrets, request: RunRequest) -> Self {
+        daemon.api.started(request);
         let container = batch.wait_until_up(daemon);
         let keepers = vec![FileHolder::of(daemon, &container)];
         Self { batch, container, keepers }
@@ -129,6 +136,37 @@ fn after_success() {
         daemon.api.signal(&running.batch.id, USR1).unwrap();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
     });
+}
+
+/// A reader that never reads keeps a container that has ended from being completed, and keeps none of its secrets. The control:
+/// when the reader has gone, the container is completed.
+#[test]
+fn nothing_left_for_unread_output() {
+    let daemon = Daemon::start();
+    let batch = ContainerSecrets::new("unread");
+    // More than all queues on the way to the reader hold: the process waits for it.
+    let request = batch.request().action(|run| run.args[1] = run.args[1].replace("'exit 0'", "'seq 4000000; exit 0'"));
+    let running = Running::of_request(&daemon, batch, request);
+    running.is_found();
+    let mut reader = RawClient::with_window(&daemon.socket(), 0).unwrap();
+    let attach = AttachStart { id: "unread".into(), lossless: true, ..AttachStart::default() };
+    let attach = AttachRequest { part: Some(attach_request::Part::Start(attach)) };
+    let stream = reader.open(&fields("/executor.v1.Executor/Attach"), false);
+    reader.frame(DATA, 0, stream, &message(&attach.encode_to_vec()));
+    reader.until(|kind, _, on, _| kind == HEADERS && on == stream);
+    daemon.api.signal("unread", USR1).unwrap();
+    daemon.api.follow("unread").until(|entry| entry.data == b"1000\n");
+    daemon.api.signal("unread", 9).unwrap();
+    wait::until("the process has ended", || has_ended(pid(&running.container)).then_some(()));
+    wait::until_ok("nothing of the secrets is left", || {
+        let report = running.search(&daemon);
+        if report.found() { Err(report) } else { Ok(()) }
+    });
+    assert_eq!(daemon.api.get("unread").unwrap().state(), State::Wiping, "its output is unread");
+    drop(reader);
+    assert_eq!(exit(&daemon.api.wait("unread").unwrap()), Err(9));
+    wait_until_settled(&daemon, "unread");
+    is_clean(&running.search(&daemon), "unread");
 }
 
 #[test]

@@ -165,6 +165,17 @@ impl Requester {
         }
     }
 
+    /// Returns the requester as the owner of what it has: a user whatever its groups are, or an identity. `None` for root of the
+    /// host, which has no share.
+    pub(crate) fn owner(self) -> Option<Self> {
+        match self {
+            Self::Local { uid: 0, .. } => None,
+            Self::Local { uid, .. } => Some(Self::Local { uid, groups: Vec::new() }),
+            // Identities whose names are too large have a share together.
+            Self::Remote(_) => Some(self.bounded()),
+        }
+    }
+
     /// Bounds the size for a record. Groups beyond the maximum, and names that are too large together, are left out, so that no
     /// rule that names them matches.
     pub(crate) fn bounded(mut self) -> Self {
@@ -257,6 +268,16 @@ mod tests {
         let large = Requester::Remote(Identity { uris, ..rep() }).bounded();
         assert_eq!(large, Requester::Remote(Identity::default()));
         assert_eq!(Requester::Remote(rep()).bounded(), Requester::Remote(rep()), "the control");
+    }
+
+    #[test]
+    fn owner_is_a_user_or_an_identity() {
+        assert_eq!(local(0, 7, vec![7]).owner(), None);
+        assert_eq!(local(7, 0, vec![1]).owner(), local(7, 3, vec![2]).owner());
+        assert_ne!(local(7, 0, Vec::new()).owner(), local(8, 0, Vec::new()).owner());
+        let other = Identity { units: vec!["b".to_owned()], ..rep() };
+        assert_eq!(Requester::Remote(rep()).owner(), Some(Requester::Remote(rep())));
+        assert_ne!(Requester::Remote(rep()).owner(), Requester::Remote(other).owner());
     }
 
     #[test]

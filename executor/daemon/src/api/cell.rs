@@ -10,6 +10,7 @@ use executor_proto::v1::cell_server::{Cell, CellServer};
 use tonic::{Request, Response, Status};
 
 use super::{convert, info};
+use crate::access::Client;
 use crate::drain::{self, DrainRequest};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
@@ -44,7 +45,9 @@ pub(super) fn service(node: &Arc<Node>) -> CellServer<CellService> {
 #[tonic::async_trait]
 impl Cell for CellService {
     async fn reserve(&self, request: Request<v1::ReserveRequest>) -> Result<Response<v1::ReserveResponse>, Status> {
-        let (reservation, created) = reserve::reserve(&self.node, request.into_inner()).await?;
+        let client = request.extensions().get::<Client>().cloned();
+        let client = client.ok_or_else(|| Status::internal("the call has no client"))?;
+        let (reservation, created) = reserve::reserve(&self.node, request.into_inner(), &client).await?;
         let reservation = Some(convert::reservation(&reservation));
         Ok(Response::new(v1::ReserveResponse { reservation, created }))
     }

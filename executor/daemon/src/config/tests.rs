@@ -192,6 +192,8 @@ fn faults_name_file_key_and_value() {
         ("listen = 'tcp://[::]:80'", &["FILE", "listen = tcp://[::]:80", "unix:///"]),
         ("[capacity]\ncontainers = 0", &["FILE", "capacity.containers = 0", "at least 1"]),
         ("[capacity]\ncontainers = -1", &["FILE", "containers", "-1"]),
+        ("[capacity]\nreserved_percent = 0", &["FILE", "capacity.reserved_percent = 0", "1 to 100"]),
+        ("[capacity]\nreserved_percent = 101", &["FILE", "capacity.reserved_percent = 101", "1 to 100"]),
         ("[policy]\ndefault_memory_bytes = 5", &["FILE", "policy.default_memory_bytes = 5", "is allowed"]),
         ("[policy]\ndefault_grace_seconds = 5000", &["FILE", "policy.default_grace_seconds = 5000", "at most"]),
         (

@@ -11,6 +11,7 @@ use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 use tokio::time::Instant;
 
+use crate::access::rules::Requester;
 use crate::reservation::Reservation;
 
 /// Maximum number of expired reservations that are remembered, so that a late run is told when its own expired.
@@ -46,6 +47,13 @@ impl Reserved {
     pub(super) fn sum(&self) -> (Amount, usize) {
         let sum = self.held.values().fold(Amount::default(), |sum, held| sum.plus(&held.reservation.amount));
         (sum, self.held.len())
+    }
+
+    /// Returns the sum of the reservations of an owner, without the one of this id.
+    pub(super) fn sum_of(&self, owner: &Requester, without: &ContainerId) -> Amount {
+        let held = self.held.values().map(|held| &held.reservation);
+        let others = held.filter(|held| held.owner.as_ref() == Some(owner) && held.id != *without);
+        others.fold(Amount::default(), |sum, held| sum.plus(&held.amount))
     }
 
     /// Holds a reservation for `ttl` from now on; one of the same id is replaced.
@@ -96,7 +104,7 @@ mod tests {
 
     fn reservation(id: &str) -> Reservation {
         let amount = Amount { memory_bytes: 1, pids: 1, containers: 1, disk_bytes: 0 };
-        Reservation { id: id.parse().unwrap(), amount, created_at: Timestamp(1), expires_at: Timestamp(2) }
+        Reservation { id: id.parse().unwrap(), amount, created_at: Timestamp(1), expires_at: Timestamp(2), owner: None }
     }
 
     #[tokio::test(start_paused = true)]

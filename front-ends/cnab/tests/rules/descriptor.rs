@@ -546,13 +546,65 @@ fn rule_42_thick_bundle_ambiguous_name_refused() {
         "././bundle.json",
         "artifacts/layout/a\u{1b}[2J",
         "artifacts/layout/a\nb",
+        "artifacts/layout/a\u{202e}b",
     ] {
         let refused = archive::bundle(&*tgz(&[("bundle.json", b"{}"), (name, INDEX)]));
         assert!(matches!(refused, Err(ArchiveError::Entry(..))), "{name:?}");
     }
-    let wanted = Wanted { digest: None, reference: "example/a:1", or_the_only_one: true };
-    let twice = tgz(&[("artifacts/layout/index.json", INDEX), ("./artifacts/layout/index.json", INDEX)]);
-    assert!(matches!(archive::layout(&*twice, Vec::new(), wanted), Err(ArchiveError::Twice(_))));
+    // Two names that are one where case does not count; U+212A is a capital K.
+    for (one, other) in [
+        ("artifacts/layout/index.json", "./artifacts/layout/index.json"),
+        ("artifacts/layout/blobs/sha256/aa", "artifacts/layout/blobs/sha256/AA"),
+        ("bundle.json", "bundle.json"),
+        ("bundle.json", "Bundle.JSON"),
+        ("other/k", "other/\u{212a}"),
+    ] {
+        let refused = archive::bundle(&*tgz(&[(one, INDEX), (other, INDEX)]));
+        assert!(matches!(refused, Err(ArchiveError::Twice(_))), "{one} {other}: {refused:?}");
+    }
+    // The control: a directory may be there twice, and other names are other files.
+    archive::bundle(&*tgz(&[("bundle.json", b"{}"), ("other/k", b""), ("other/k\u{301}", b"")])).unwrap();
+}
+
+/// The limit of a name holds in each of the forms that an archive has for long names, and an error shows its beginning.
+#[test]
+fn rule_42_thick_bundle_long_name_refused() {
+    let with = |length: usize, pax: bool| {
+        let name = "d/".repeat(length / 2);
+        let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+        let mut header = tar::Header::new_ustar();
+        header.set_size(2);
+        if pax {
+            tar.append_pax_extensions([("path", name.trim_end_matches('/').as_bytes())]).unwrap();
+            tar.append_data(&mut header, "x", &b"{}"[..]).unwrap();
+        } else {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(2);
+            tar.append_data(&mut header, name.trim_end_matches('/'), &b"{}"[..]).unwrap();
+        }
+        tar.append_data(&mut header, "bundle.json", &b"{}"[..]).unwrap();
+        archive::bundle(&*tar.into_inner().unwrap().finish().unwrap())
+    };
+    for pax in [false, true] {
+        with(archive::NAME_MAX, pax).unwrap();
+        let refused = with(archive::NAME_MAX + 4, pax).unwrap_err();
+        assert!(matches!(refused, ArchiveError::Name { bytes: 4099, .. }), "{refused:?}");
+        assert!(refused.to_string().len() < 400, "{refused}");
+    }
+}
+
+/// A record may hold a name that a header cannot: with NUL, or of bytes that are no text.
+#[test]
+fn rule_42_thick_bundle_name_record_refused() {
+    for name in [&b"artifacts/layout/a\0b"[..], b"artifacts/layout/\xff", b"/etc/x", b"a/../../x", b""] {
+        let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        tar.append_pax_extensions([("path", name)]).unwrap();
+        tar.append_data(&mut header, "x", &b""[..]).unwrap();
+        let refused = archive::bundle(&*tar.into_inner().unwrap().finish().unwrap());
+        assert!(matches!(refused, Err(ArchiveError::Entry(..) | ArchiveError::NoBundle)), "{name:?}: {refused:?}");
+    }
 }
 
 /// A name or a record of any length compresses to nearly nothing.

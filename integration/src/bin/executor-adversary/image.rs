@@ -31,6 +31,13 @@ pub(crate) const ALL: &[Attack] = &[
         control: hollow_control,
     },
     Attack {
+        name: "layers: bits that flip",
+        position: Position::Image,
+        claim: "a blob in which a bit has flipped is not unpacked, and a damaged layer is whole again when it is unpacked anew",
+        attack: flips,
+        control: flips_control,
+    },
+    Attack {
         name: "root: links for the kernel's directories",
         position: Position::Image,
         claim: "an image whose /dev, /proc or /sys is a link is refused, and what it leads to stays as it is",
@@ -154,6 +161,50 @@ fn holes_control(_: Scale) -> anyhow::Result<String> {
     let sizes: Vec<u64> = found.iter().filter(|(name, _)| name == "sparse").map(|(_, size)| *size).collect();
     ensure!(sizes == [1 << 20], "{found:?}");
     Ok("a megabyte of the same form is unpacked".into())
+}
+
+/// A blob of one file with zeros in it, and the places of its bits that are flipped.
+fn flippable(scale: Scale) -> (Vec<u8>, impl Iterator<Item = usize>) {
+    let archive = sparse(1 << 12);
+    let bits = archive.len() * 8;
+    (archive, (0..bits).step_by(scale.of(401, 13)))
+}
+
+fn flips(scale: Scale) -> anyhow::Result<Outcome> {
+    let launcher = Launcher::start(&[]);
+    let (archive, bits) = flippable(scale);
+    let blob = Blob::of_archive(&archive);
+    let (mut faults, mut refused) = (Vec::new(), 0);
+    for bit in bits {
+        let (at, mask) = (bit / 8, 1 << (bit % 8));
+        blob.file.write_all_at(&[archive[at] ^ mask], at as u64)?;
+        match launcher.unpack(&blob, &[]) {
+            LauncherAnswer::Done(_) => faults.push(format!("bit {bit} is not noticed")),
+            _ => refused += 1,
+        }
+        blob.file.write_all_at(&archive[at..=at], at as u64)?;
+    }
+    if !launcher.stored("sha256").is_empty() || !launcher.stored("ingest").is_empty() {
+        faults.push("something of a damaged blob is left".to_owned());
+    }
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} damaged blobs refused")))
+}
+
+/// The whole blob is unpacked. A bit that flips in its layer stays, until the layer is removed and unpacked anew.
+fn flips_control(_: Scale) -> anyhow::Result<String> {
+    let launcher = Launcher::start(&[]);
+    let blob = Blob::of_archive(&sparse(1 << 12));
+    ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)), "a whole blob is refused");
+    let file = || launcher.stored("sha256").pop().map(|layer| layer.join("fs/sparse")).context("a layer");
+    let whole = fs::read(file()?)?;
+    fs::OpenOptions::new().write(true).open(file()?)?.write_all_at(&[1], 0)?;
+    ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)) && fs::read(file()?)? != whole, "found");
+    ensure!(matches!(launcher.remove_layer(&blob), LauncherAnswer::Done(_)), "the layer is not removed");
+    ensure!(
+        matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)) && fs::read(file()?)? == whole,
+        "not mended"
+    );
+    Ok("the whole blob is unpacked; a bit that flips in the layer stays until that is unpacked anew".into())
 }
 
 fn files(dir: &std::path::Path, found: &mut Vec<(String, u64)>) -> std::io::Result<()> {

@@ -1,6 +1,9 @@
 //! Attacks over the network: packets that leave a container without egress, and names that change what they stand for.
 
+use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,13 +13,18 @@ use anyhow::{Context as _, ensure};
 use executor_proto::v1::egress_rule::Protocol;
 use executor_proto::v1::{
     self, Action, Capabilities, DownloadAction, EgressRule, PortRange, RunAction, RunRequest, SerialAction,
+    UploadAction,
 };
 use integration::daemon::{Daemon, Setup};
 use integration::dns::NameServer;
 use integration::network::{BEYOND, BEYOND_V6, GATEWAY, GATEWAY_V6, HOST, HOST_V6, Network};
 use integration::request::{RequestBuilder as _, program};
+use integration::tls::{Authority, Issued};
 use integration::web::{WebAnswer, WebServer, free_port};
 use integration::{cli, wait};
+use nix::mount::{MsFlags, mount};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
@@ -37,6 +45,20 @@ pub(crate) const ALL: &[Attack] = &[
         control: downloads_control,
     },
     Attack {
+        name: "rebinding: denied addresses",
+        position: Position::Server,
+        claim: "a name leads no download and no upload to the metadata service or to a network that the operator denies",
+        attack: denied,
+        control: denied_control,
+    },
+    Attack {
+        name: "rebinding: a Vault",
+        position: Position::Server,
+        claim: "executord's token reaches no other server than the one that the Vault's authority certifies, and in plain text loopback alone",
+        attack: vault,
+        control: vault_control,
+    },
+    Attack {
         name: "rebinding: registries",
         position: Position::Server,
         claim: "a registry that has answered cannot lead executord to this machine by its name or by its token service",
@@ -52,6 +74,10 @@ const PORT: u16 = 7001;
 const METADATA: &str = "169.254.169.254";
 /// Address of the attacker's server, which stands for the Internet.
 const PUBLIC: &str = "192.0.2.7";
+/// Address of a site that its operator denies.
+const SITE: &str = "10.1.2.3";
+/// Address of a server that the attacker's name leads to.
+const THIEF: &str = "198.51.100.9";
 /// The attacker's name.
 const NAME: &str = "rebind.test";
 
@@ -199,26 +225,48 @@ fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
         "mapped" => addresses(&["::ffff:127.0.0.1"]),
         "mapped-any" => addresses(&["::ffff:0.0.0.0"]),
         "compatible" => addresses(&["::127.0.0.1"]),
+        "meta" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
+        "meta" => addresses(&[METADATA]),
+        "site" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
+        "site" => addresses(&[SITE]),
+        "vault" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
+        "vault" => addresses(&[THIEF]),
+        // The name server's answer, where /etc/hosts has no localhost.
+        "localhost" => addresses(&[THIEF]),
         _ => Vec::new(),
     }
 }
 
 /// Downloads these URLs, one container each.
 fn fetch(daemon: &Daemon, urls: &[String]) -> Vec<String> {
+    let download = |url: &String| DownloadAction {
+        artifact: "x".into(),
+        from: url.clone(),
+        to: "/tmp/x".into(),
+        user: "root".into(),
+        ..DownloadAction::default()
+    };
+    transfer(daemon, urls.iter().map(|url| Action { download: Some(download(url)), ..Action::default() }))
+}
+
+/// Uploads a file to these URLs, one container each.
+fn send(daemon: &Daemon, urls: &[String]) -> Vec<String> {
+    let upload = |url: &String| UploadAction {
+        artifact: "x".into(),
+        from: "/etc/passwd".into(),
+        to: url.clone(),
+        user: "root".into(),
+        ..UploadAction::default()
+    };
+    transfer(daemon, urls.iter().map(|url| Action { upload: Some(upload(url)), ..Action::default() }))
+}
+
+/// Runs each of these transfers in a container; returns the steps of each, or why it was refused.
+fn transfer(daemon: &Daemon, transfers: impl Iterator<Item = Action>) -> Vec<String> {
     let mut told = Vec::new();
-    for (index, url) in urls.iter().enumerate() {
-        let download = DownloadAction {
-            artifact: "x".into(),
-            from: url.clone(),
-            to: "/tmp/x".into(),
-            user: "root".into(),
-            ..DownloadAction::default()
-        };
+    for (index, transfer) in transfers.enumerate() {
         let run = RunAction { path: "/bin/true".into(), ..RunAction::default() };
-        let actions = vec![
-            Action { download: Some(download), ..Action::default() },
-            Action { run: Some(run), ..Action::default() },
-        ];
+        let actions = vec![transfer, Action { run: Some(run), ..Action::default() }];
         let action = Action { serial: Some(SerialAction { actions, ..SerialAction::default() }), ..Action::default() };
         let id = format!("d{index}");
         let request = RunRequest { action: Some(action), ..RunRequest::default() }.id(&id).memory(64 << 20);
@@ -226,6 +274,7 @@ fn fetch(daemon: &Daemon, urls: &[String]) -> Vec<String> {
             Err(refused) => refused.message().to_owned(),
             Ok(_) => daemon.api.wait(&id).map_or_else(|gone| gone.to_string(), |ended| format!("{:?}", ended.steps)),
         });
+        let _ = daemon.api.delete(&id, true);
     }
     told
 }
@@ -239,7 +288,10 @@ fn servers() -> (u16, WebServer, WebServer) {
             return WebAnswer::Full("401 Unauthorized", vec![("www-authenticate", realm)], Vec::new());
         }
         match number % 2 {
-            0 => WebAnswer::Full("302 Found", vec![("location", format!("http://{NAME}:{port}/internal"))], Vec::new()),
+            0 => {
+                let host = request.header("host").unwrap_or(NAME);
+                WebAnswer::Full("302 Found", vec![("location", format!("http://{host}/internal"))], Vec::new())
+            }
             _ => WebAnswer::Full("503 Service Unavailable", Vec::new(), Vec::new()),
         }
     });
@@ -282,6 +334,150 @@ fn downloads_control(_: Scale) -> anyhow::Result<String> {
     let reached = victim.requests().first().map(|request| request.target.clone());
     ensure!(reached.as_deref() == Some("/internal"), "{reached:?}: {told:?}");
     Ok("with loopback allowed, the name leads there after a redirect".into())
+}
+
+/// Servers at the metadata service's address and at one of the site, on a port of their own.
+fn denied_servers() -> (u16, WebServer, [WebServer; 2]) {
+    let (port, attacker, _loopback) = servers();
+    let victim = |address: &str| WebServer::start_at(&format!("{address}:{port}"), |_, _| WebAnswer::ok(b"secret"));
+    (port, attacker, [victim(METADATA), victim(SITE)])
+}
+
+/// A name server, and an interface with the addresses of all that the attacker's names stand for.
+fn names() -> NameServer {
+    let held = [PUBLIC, METADATA, SITE, THIEF].map(|address| format!("{address}/32"));
+    NameServer::isolated(&held.each_ref().map(String::as_str), resolve)
+}
+
+/// The paths that the victims were asked for, and what the transfers told.
+fn transferred(allowed: &str, rounds: usize) -> anyhow::Result<(Vec<String>, String)> {
+    let names = names();
+    let (port, attacker, victims) = denied_servers();
+    let config = format!(
+        "[transfers]\ndenied = [\"169.254.0.0/16\", \"10.0.0.0/8\"]\nallowed = [{allowed}]\nattempts = 3\nidle_seconds = 5\n"
+    );
+    let daemon = Setup::default().config(&config).start();
+    let hosts = ["meta.test", "site.test"].iter();
+    let urls: Vec<String> =
+        hosts.flat_map(|host| (0..rounds).map(move |round| format!("http://{host}:{port}/{round}"))).collect();
+    let told = [fetch(&daemon, &urls), send(&daemon, &urls)].concat().join("; ");
+    ensure!(!attacker.requests().is_empty() && names.asked() > 4, "the attacker was not asked: {told}");
+    let reached = victims.iter().flat_map(WebServer::requests).map(|request| request.target).collect();
+    Ok((reached, told))
+}
+
+fn denied(scale: Scale) -> anyhow::Result<Outcome> {
+    let (reached, told) = transferred(&format!("\"{PUBLIC}\""), scale.of(2, 20))?;
+    // The addresses were judged.
+    ensure!(told.contains("transfers.denied"), "{told}");
+    let text = format!("{} refusals of denied addresses", told.matches("transfers.denied").count());
+    Ok(Outcome::of((!reached.is_empty()).then(|| format!("the victims got {reached:?}")), text))
+}
+
+/// Where the addresses are allowed, the names lead there.
+fn denied_control(_: Scale) -> anyhow::Result<String> {
+    let (reached, told) = transferred(&format!("\"{PUBLIC}\", \"{METADATA}\", \"{SITE}\""), 2)?;
+    ensure!(reached.len() >= 2, "{reached:?}: {told}");
+    Ok(format!("with their addresses allowed the victims got {} requests", reached.len()))
+}
+
+/// Token with which executord logs in at the Vault.
+const TOKEN: &str = "token-7c21d5e0aa";
+
+/// Starts a server with TLS that answers each request with a secret, and records what it reads.
+fn tls_server(address: &str, issued: &Issued) -> anyhow::Result<Arc<Mutex<Vec<u8>>>> {
+    let certificate = CertificateDer::from_pem_slice(issued.certificate.as_bytes())?;
+    let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let config = Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate], key)?);
+    let listener = TcpListener::bind(address)?;
+    let read = Arc::new(Mutex::new(Vec::new()));
+    let record = Arc::clone(&read);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let Ok(session) = rustls::ServerConnection::new(Arc::clone(&config)) else { continue };
+            let mut stream = rustls::StreamOwned::new(session, stream);
+            let mut buffer = [0; 4096];
+            // A client that does not trust the certificate sends nothing.
+            let Ok(length @ 1..) = stream.read(&mut buffer) else { continue };
+            if let Ok(mut record) = record.lock() {
+                record.extend(&buffer[..length]);
+            }
+            let body = r#"{"data":{"data":{"k":"secret"},"metadata":{"version":1}}}"#;
+            let _ =
+                write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        }
+    });
+    Ok(read)
+}
+
+/// Counts the connections to the thief that had executord's token: over TLS with the certificate of `thief`, and in plain text.
+fn stolen(is_certified: bool, rounds: usize) -> anyhow::Result<(usize, usize, String)> {
+    let _names = names();
+    let hosts = tempfile::NamedTempFile::new()?;
+    mount(Some(hosts.path()), Path::new("/etc/hosts"), None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    let dir = tempfile::tempdir()?;
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))?;
+    let (right, wrong) = (Authority::new("right"), Authority::new("wrong"));
+    let port = free_port();
+    let server = right.server(&["vault.test"], "vault");
+    let thief = if is_certified { &right } else { &wrong }.server(&["vault.test"], "vault");
+    let server = tls_server(&format!("{PUBLIC}:{port}"), &server)?;
+    let thief = tls_server(&format!("{THIEF}:{port}"), &thief)?;
+    let plain = WebServer::start_at(&format!("{THIEF}:0"), |_, _| WebAnswer::ok(b"{}"));
+    for (name, text) in [("ca.pem", right.pem()), ("token", TOKEN.to_owned())] {
+        std::fs::write(dir.path().join(name), text)?;
+    }
+    let provider = |name: &str, address: &str| {
+        format!(
+            "[[secret_providers]]\nname = \"{name}\"\ntype = \"vault\"\naddress = \"{address}\"\ntoken_file = \"{0}/token\"\n\
+             ca_file = \"{0}/ca.pem\"\ntimeout_seconds = 10\nallow = [{{ uid = 0, paths = [\"/\"] }}]\n",
+            dir.path().display()
+        )
+    };
+    let config = provider("vault", &format!("https://vault.test:{port}"))
+        + &provider("local", &format!("http://localhost:{}", plain.port()));
+    let daemon = Setup::default().config(&config).start();
+    let mut told = Vec::new();
+    for round in 0..rounds {
+        for name in ["vault", "local"] {
+            let from = v1::SecretReference {
+                provider: name.into(),
+                path: "kv/app".into(),
+                key: "k".into(),
+                ..Default::default()
+            };
+            let file = v1::File { path: "x".into(), from: Some(from), ..Default::default() };
+            let mut request = program("/bin/true", &[]).id(&format!("{name}{round}")).memory(64 << 20);
+            request.volume_mounted_files.push(file);
+            told.push(
+                daemon.api.run(request).map_or_else(|refused| refused.message().to_owned(), |_| "runs".to_owned()),
+            );
+        }
+    }
+    let tokens = |read: &Arc<Mutex<Vec<u8>>>| {
+        let read = read.lock().map(|read| String::from_utf8_lossy(&read).into_owned()).unwrap_or_default();
+        read.matches(TOKEN).count()
+    };
+    ensure!(tokens(&server) > 0, "the Vault was not asked: {told:?}");
+    let in_plain = plain.requests().iter().filter(|request| request.header("x-vault-token") == Some(TOKEN)).count();
+    Ok((tokens(&thief), in_plain, told.join("; ")))
+}
+
+fn vault(scale: Scale) -> anyhow::Result<Outcome> {
+    let (over_tls, in_plain, told) = stolen(false, scale.of(4, 40))?;
+    let fault = format!("another server got the token {over_tls} times over TLS and {in_plain} times in plain text");
+    Ok(Outcome::of((over_tls + in_plain > 0).then_some(fault), told))
+}
+
+/// A server that the Vault's authority certifies gets the token, wherever the name leads.
+fn vault_control(_: Scale) -> anyhow::Result<String> {
+    let (over_tls, _, told) = stolen(true, 4)?;
+    ensure!(over_tls > 0, "{told}");
+    Ok(format!("with a certificate of the Vault's authority the other server gets the token {over_tls} times"))
 }
 
 fn insecure(hosts: &[&str]) -> Daemon {

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use executor_client::Code;
+use executor_client::{Client, Code};
 use executor_proto::v1::{AttachStart, Resources};
 use integration::api::Api;
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, program, sh, sleeper};
 use integration::streams::Attached;
+use integration::tls::TlsDaemon;
 use integration::{host, wait};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
@@ -32,7 +33,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "reservations: all capacity for one caller",
         position: Position::Client,
-        claim: "reservations beyond the capacity are refused, and all of them end by their time or by a drain",
+        claim: "reservations of a caller leave half of the capacity to others, those of root end by their time or by a drain, and a caller that may reserve cannot drain",
         attack: reservations,
         control: reservations_control,
     },
@@ -208,12 +209,15 @@ fn drains_control(_: Scale) -> anyhow::Result<String> {
 
 const SMALL: &str = "[capacity]\nmemory_bytes = \"1G\"\ncontainers = 40\n[policy]\ndefault_memory_bytes = \"16M\"\n";
 
+/// Caller that may run and reserve.
+const TENANT: &str = "[[callers]]\nuri = 'spiffe://test/tenant'\nmethods = ['read', 'run']\n";
+
 /// Reserves until nothing is left; returns the number of reservations.
-fn exhaust(daemon: &Daemon, prefix: &str, tries: usize, ttl: Duration) -> anyhow::Result<usize> {
-    let cell = daemon.api.client().cell();
+fn exhaust(api: &Api, client: &Client, prefix: &str, tries: usize, ttl: Duration) -> anyhow::Result<usize> {
+    let cell = client.cell();
     let mut made = 0;
     for index in 0..tries {
-        match daemon.api.block_on(cell.reserve(&format!("{prefix}{index}"), Resources::default(), Some(ttl))) {
+        match api.block_on(cell.reserve(&format!("{prefix}{index}"), Resources::default(), Some(ttl))) {
             Ok(_) => made += 1,
             Err(refused) => ensure!(refused.code() == Some(Code::ResourceExhausted), "{refused}"),
         }
@@ -222,11 +226,20 @@ fn exhaust(daemon: &Daemon, prefix: &str, tries: usize, ttl: Duration) -> anyhow
 }
 
 fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
-    let daemon = Setup::default().config(SMALL).start();
+    let tls = TlsDaemon::start(&format!("{TENANT}{SMALL}"), "");
+    let daemon = &tls.daemon;
     let mut faults = Vec::new();
     let tries = scale.of(400, 20_000);
+    // A tenant leaves half of the capacity to others, and cannot drain.
+    let tenant = tls.connect(&tls.files("tenant", &tls.authority.caller("spiffe://test/tenant")))?;
     let before = resident(daemon.pid())?;
-    let made = exhaust(&daemon, "a", tries, LONG)?;
+    let by_tenant = exhaust(&daemon.api, &tenant, "t", tries, LONG)?;
+    let beside = daemon.api.run(sh("exit 0").id("beside"));
+    let drained = daemon.api.block_on(tenant.cell().drain(None, 1, "attack")?.next());
+    if by_tenant > 20 || beside.is_err() || drained.is_ok() {
+        faults.push(format!("a tenant makes {by_tenant} of 40 reservations; another caller: {beside:?}; {drained:?}"));
+    }
+    let made = by_tenant + exhaust(&daemon.api, &daemon.api.client(), "a", tries, LONG)?;
     let endless = daemon.api.block_on(daemon.api.client().cell().reserve("z", Resources::default(), Some(2 * LONG)));
     if endless.is_ok() || made > 40 {
         faults.push(format!("{made} reservations are made where 40 fit, and longer than an hour"));
@@ -238,13 +251,17 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     let freed = daemon.api.run_to_end(sh("exit 0").id("freed"));
     ensure!(integration::api::exit(&freed) == Ok(0), "{freed:?}");
     // Short ones end by themselves.
-    exhaust(&daemon, "b", tries, Duration::from_secs(1))?;
+    exhaust(&daemon.api, &daemon.api.client(), "b", tries, Duration::from_secs(1))?;
     let victim = wait::within(ENDED_WITHIN, || daemon.api.run(sleeper("victim")));
     if let Err(refused) = victim {
         faults.push(format!("reservations of 1 s are there after {ENDED_WITHIN:?}: {refused}"));
     }
     let grown = resident(daemon.pid())?.saturating_sub(before);
-    let told = format!("{} calls: {made} reservations, executord grew by {:.1} MB", 2 * tries, grown as f64 / 1e6);
+    let told = format!(
+        "{} calls: {made} reservations, {by_tenant} of them a tenant's, executord grew by {:.1} MB",
+        3 * tries,
+        grown as f64 / 1e6
+    );
     if grown > 64 << 20 {
         faults.push(told.clone());
     }
@@ -254,7 +271,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
 /// While the reservations last, a Run is refused.
 fn reservations_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Setup::default().config(SMALL).start();
-    let made = exhaust(&daemon, "a", 60, LONG)?;
+    let made = exhaust(&daemon.api, &daemon.api.client(), "a", 60, LONG)?;
     let refused = daemon.api.run(sleeper("victim")).err().context("a Run is taken although all is reserved")?;
     Ok(format!("{made} reservations keep a Run out: {}", refused.message()))
 }

@@ -115,7 +115,8 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
     let own = |name: &'static [u8]| (b'0', name, &b"x"[..]);
     let deep = "a/".repeat(45);
     let index: &[u8] = b"{\"manifests\": []}";
-    let table: [(&str, Vec<RawEntry<'_>>); 14] = [
+    let long = ["d/".repeat(2100).as_bytes(), b"x\0"].concat();
+    let table: [(&str, Vec<RawEntry<'_>>); 19] = [
         ("parent", vec![own(b"../escaped")]),
         ("parent below", vec![own(b"artifacts/layout/../../../escaped")]),
         ("absolute", vec![own(b"/tmp/executor-adversary-escaped")]),
@@ -129,6 +130,11 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
         ("dot", vec![(b'0', b"artifacts/layout/./index.json", index)]),
         ("empty part", vec![(b'0', b"artifacts//layout/index.json", index)]),
         ("second bundle.json", vec![(b'0', b"./bundle.json", BUNDLE.as_bytes())]),
+        ("bundle.json twice", vec![(b'0', b"bundle.json", BUNDLE.as_bytes())]),
+        ("names that differ in case", vec![(b'0', b"BUNDLE.JSON", BUNDLE.as_bytes())]),
+        ("a blob twice", vec![own(b"artifacts/layout/blobs/sha256/aa"), own(b"artifacts/layout/blobs/sha256/Aa")]),
+        ("bidirectional within the layout", vec![own("artifacts/layout/\u{202e}gpj.exe".as_bytes())]),
+        ("a name of 4,201 bytes", vec![(b'L', b"././@LongLink", &long), own(b"x")]),
         ("sparse", vec![(b'S', b"artifacts/layout/sparse", b"")]),
     ];
     let mut faults = Vec::new();
