@@ -105,11 +105,11 @@ pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> 
 pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const CONTROLS: [&str; 2] = [DAEMON, LAUNCHER];
     step("Building the control that wipes nothing");
-    let mut command = workspace.cargo(["build"]);
+    let mut command = workspace.cargo(["build", "--workspace"]);
     for name in CONTROLS {
-        command.args(["-p", name, "--features"]).arg(format!("{name}/residue-control"));
+        command.args(["--bin", name, "--features"]).arg(format!("{name}/residue-control"));
     }
-    // Where ordinary debug builds go, too, because all but our own crates are the same.
+    // Where ordinary debug builds go, too, and of the whole workspace, because all but our own crates are the same then.
     run(command.arg("--target-dir").arg(&workspace.target))?;
     let dir = workspace.target.join("control");
     std::fs::create_dir_all(&dir)?;

@@ -108,8 +108,8 @@ pub(crate) fn with_jitter(pause: Duration) -> Duration {
     pause.mul_f64(1.0 + (random as f64 / 10.0 - JITTER as f64) / 100.0)
 }
 
-/// Locks a mutex. A thread that panicked has ended the process (`panic = "abort"`), so that no shipped code leaves a
-/// lock poisoned.
+/// Locks a mutex. A panic ends the process ([`executor_sys::startup::abort_on_panic`]), so that no lock is poisoned
+/// outside of tests.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

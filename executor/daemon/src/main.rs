@@ -28,6 +28,7 @@ const LAUNCHER_END: Duration = Duration::from_secs(15);
 const STACK: usize = 512 << 10;
 
 fn main() -> ExitCode {
+    executor_sys::startup::abort_on_panic();
     if std::env::args_os().nth(1).is_some_and(|first| first == executor_transfers::job::WORKER_ARGUMENT) {
         return executor_transfers::work();
     }

@@ -48,20 +48,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
-use executor_sys::process;
+use executor_sys::{process, startup};
 use nix::mount::{MsFlags, mount};
 
 use crate::log::Level;
-
-// A panic in a created init must end it: unwound, it would go on in the shim's code, as the first process of the
-// container. Tests and documentation are built otherwise.
-#[cfg(not(any(test, doc, panic = "abort")))]
-compile_error!("the launcher must be built with panic = \"abort\"");
 
 #[global_allocator]
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 
 fn main() -> ExitCode {
+    // A panic in a cloned init must end it: unwound, it would go on in the shim's code, as the first process of the container.
+    startup::abort_on_panic();
     match begin(cli::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { status, message }) => {

@@ -1,10 +1,20 @@
-//! Steps of a daemon at its start: with the environment that it was given, and with the processes it begins.
+//! Steps of a daemon at its start: its panics, its environment, and the processes that it starts.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::process::threads;
+
+/// From now on a panic of any thread prints its message and aborts the process (SIGABRT), whatever the build's `panic`
+/// setting is. Nothing unwinds: a cloned init that did would go on in its parent's code.
+pub fn abort_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        print(info);
+        std::process::abort();
+    }));
+}
 
 /// Removes variables from this process' environment, so that nothing that it starts, and no library, takes
 /// them for its own.
@@ -30,7 +40,32 @@ pub fn in_own_session(command: &mut Command) -> &mut Command {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
+
+    /// Names the test below in the process that it starts.
+    const PANICS: &str = "EXECUTOR_TEST_PANICS";
+
+    #[test]
+    fn a_panic_aborts_the_process() {
+        if let Some(hook) = std::env::var_os(PANICS) {
+            if hook == "abort" {
+                abort_on_panic();
+            }
+            let _ = std::panic::catch_unwind(|| panic!("as the test wants"));
+            return;
+        }
+        let run = |hook: &str| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "startup::tests::a_panic_aborts_the_process", "--nocapture"]).env(PANICS, hook);
+            command.output().unwrap()
+        };
+        let aborted = run("abort");
+        assert_eq!(aborted.status.signal(), Some(6), "{aborted:?}");
+        assert!(String::from_utf8_lossy(&aborted.stderr).contains("as the test wants"), "{aborted:?}");
+        assert!(run("none").status.success(), "the control: without the hook it unwinds");
+    }
 
     #[test]
     fn a_detached_child_leads_a_session() {

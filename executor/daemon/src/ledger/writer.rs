@@ -83,7 +83,7 @@ impl Writer {
         self.shared.wake.notify_one();
         let thread = locked(&self.thread).take();
         if let Some(thread) = thread {
-            // A panic there has ended the process (`panic = "abort"`), or fails a test.
+            // A panic there has ended the process, or fails a test.
             let _ = thread.join();
         }
     }
