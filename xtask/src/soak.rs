@@ -33,15 +33,24 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     needs::require(&needs::SOAK)?;
     dist::build(workspace)?;
     let test = |name: &str, variables: &[(&str, String)]| -> anyhow::Result<bool> {
-        let mut cargo = workspace.cargo_with_ctrl_c(["test", "-p", "integration", "--test", name, "--", "--nocapture"]);
+        let mut cargo = workspace.cargo_with_ctrl_c([
+            "test",
+            "-p",
+            "integration",
+            "--test",
+            "supervise",
+            "--",
+            name,
+            "--nocapture",
+        ]);
         cargo.env("EXECUTOR_DIST", workspace.dist()).envs(variables.iter().map(|(name, value)| (name, value)));
         Ok(cargo.status()?.success())
     };
     step(&format!("{} trees of actions", options.trees));
-    let mut passed = options.trees == 0 || test("random_trees", &[("EXECUTOR_TREES", options.trees.to_string())])?;
+    let mut passed = options.trees == 0 || test("random_trees::", &[("EXECUTOR_TREES", options.trees.to_string())])?;
     for number in 1..=options.histories {
         step(&format!("History {number} of {}", options.histories));
-        passed &= test("histories", &[])?;
+        passed &= test("histories::", &[])?;
     }
     if options.lives > 0 {
         step(&format!("{} short lives", options.lives));
@@ -51,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             let json = std::path::absolute(json).with_context(|| json.display().to_string())?;
             variables.push(("EXECUTOR_LIVES_JSON", json.display().to_string()));
         }
-        passed &= test("lives", &variables)?;
+        passed &= test("lives::", &variables)?;
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -2,22 +2,27 @@
 //!
 //! The tests that need root start the real binaries ([`dist::build_tested`]). They are handed over by the
 //! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (the same, so that they wipe nothing),
-//! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_GO (modules and plugins for Go), EXECUTOR_CLIENTS (service binding clients, OpenBao). One cargo run
-//! builds and runs everything: two with different packages would unify features differently and build the large dependencies twice.
+//! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_GO (modules and plugins for Go), EXECUTOR_CLIENTS (service binding clients, OpenBao).
+//! Each cargo run is of the whole workspace: with other packages it would unify features differently and build the large
+//! dependencies again. Two test programs run at a time ([`programs`]).
+
+mod programs;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::bail;
 
+use self::programs::{Job, Program};
 use crate::workspace::{Workspace, is_root, step};
 use crate::{clients, demo, dist, go, needs, python};
 
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
 
-/// Tests that are run once more without shells, where nothing else is asked for: of both ways to make a container.
-const BOTH_WAYS: [&str; 5] = ["isolation", "attacks", "residue", "crash", "restart"];
+/// Modules of tests that run once more without shells, where nothing else is asked for: of both ways to make a container.
+const BOTH_WAYS: [(&str, &[&str]); 3] =
+    [("secrets", &["attacks::", "residue::"]), ("recover", &["crash::", "restart::"]), ("launch", &["isolation::"])];
 
 /// Tests among them that make no container, or make it the same way each time.
 const ONE_WAY: [&str; 3] =
@@ -40,9 +45,8 @@ pub(crate) struct Options {
 /// Sets up and runs; fails when a test fails, or when the root tests could not run and were not waived.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let with_root = is_root() && !options.no_root;
-    let mut cargo = workspace.cargo_with_ctrl_c(["test", "--workspace", "--no-fail-fast"]);
     let mut environment: Vec<(&str, OsString)> = Vec::new();
-    let mut showed = true;
+    let mut passed = true;
     needs::require(&needs::TEST)?;
     if with_root {
         needs::require(needs::ROOT_TEST)?;
@@ -54,36 +58,23 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         environment.push(("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?.into()));
         if options.filter.is_none() {
             step("Showing the demo");
-            showed = demo::show(&tested)? == ExitCode::SUCCESS;
+            passed = demo::show(&tested)? == ExitCode::SUCCESS;
         }
         environment.push(("EXECUTOR_DIST", tested.into()));
-        // One at a time, because root tests count what is on the host before and after.
+        // Tests of one program run one at a time, because root tests count what their program has on the host before and after.
         environment.push(("RUST_TEST_THREADS", "1".into()));
-        cargo.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(ready) = options.shells {
-            cargo.env("EXECUTOR_SHELLS", ready.to_string());
+            environment.push(("EXECUTOR_SHELLS", ready.to_string().into()));
         }
-        step("Running all tests");
-    } else {
-        cargo.args(["--exclude", "integration"]);
-        step("Running the tests that need no root");
     }
-    cargo.args(&options.filter);
-    if with_root {
-        // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
-        cargo.args(["--", "--include-ignored", "--skip", QUOTA_TEST]);
+    step("Building all tests");
+    let mut programs = programs::build(workspace)?;
+    if !with_root {
+        programs.retain(|program| program.package != "integration");
     }
-    let mut passed = cargo.status()?.success() && showed;
-    if with_root && options.filter.is_none() && options.shells.is_none() {
-        step("Running some of them without shells");
-        let mut args = vec!["test".to_owned(), "--workspace".to_owned(), "--no-fail-fast".to_owned()];
-        args.extend(BOTH_WAYS.iter().flat_map(|test| ["--test".to_owned(), (*test).to_owned()]));
-        let mut again = workspace.cargo_with_ctrl_c(args);
-        again.envs(environment.iter().map(|(name, value)| (name, value)));
-        again.env("EXECUTOR_SHELLS", "0").args(["--", "--include-ignored"]);
-        again.args(ONE_WAY.iter().flat_map(|test| ["--skip", test]));
-        passed &= again.status()?.success();
-    }
+    step(if with_root { "Running all tests" } else { "Running the tests that need no root" });
+    passed &= programs::run(&jobs(&programs, options, with_root), &environment)?;
+    passed &= programs::run_examples(workspace, options.filter.as_deref())?;
     if !with_root {
         eprintln!(
             "The tests that need root were NOT run: those of the package `integration`, and those reported as ignored."
@@ -93,4 +84,28 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         }
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is run: every program, and some once more without shells.
+fn jobs<'a>(programs: &'a [Program], options: &'a Options, with_root: bool) -> Vec<Job<'a>> {
+    // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
+    let root: &[&str] = if with_root { &["--include-ignored", "--skip", QUOTA_TEST] } else { &[] };
+    let filter = options.filter.as_deref();
+    let all = programs.iter().map(|program| Job {
+        program,
+        title: program.name.clone(),
+        arguments: filter.into_iter().chain(root.iter().copied()).collect(),
+        shells: None,
+    });
+    let mut jobs: Vec<Job<'_>> = all.collect();
+    if with_root && filter.is_none() && options.shells.is_none() {
+        for (name, modules) in BOTH_WAYS {
+            for program in programs.iter().filter(|program| program.package == "integration" && program.name == name) {
+                let skip = ONE_WAY.iter().flat_map(|test| ["--skip", test]);
+                let arguments = modules.iter().copied().chain(["--include-ignored"]).chain(skip).collect();
+                jobs.push(Job { program, title: format!("{name} without shells"), arguments, shells: Some("0") });
+            }
+        }
+    }
+    jobs
 }

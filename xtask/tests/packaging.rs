@@ -80,7 +80,7 @@ fn the_tests_that_run_in_the_machine_are_there() {
     assert!(named.len() > 3);
     for line in named {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let sources = [format!("integration/tests/{}.rs", words[0]), format!("integration/tests/{}/main.rs", words[0])];
+        let sources = [format!("integration/tests/{}.rs", words[0]), format!("integration/tests/{}/main.rs", words[0])]; // of one module, or of an executable
         assert!(sources.iter().any(|source| root().join(source).exists()), "{line}");
         assert!(words[1].parse::<u32>().is_ok_and(|seconds| seconds > 0), "{line}: how many seconds?");
     }

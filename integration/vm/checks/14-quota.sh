@@ -1,9 +1,9 @@
 # Project quotas of ext4 and of XFS hold the disk limit, and are released.
 # seconds: 600
-# tests: disk
+# tests: launch
 . "$VM/lib.sh"
-[ -x /payload/tests/disk ] || exit 77
-name=where_there_are_project_quotas_they_hold_the_limit
+[ -x /payload/tests/launch ] || exit 77
+name=disk::where_there_are_project_quotas_they_hold_the_limit
 made=$(mktemp -d)
 # The daemon has a user of its own.
 chmod 755 "$made"
@@ -23,7 +23,7 @@ for type in ext4 xfs; do
     mkdir "$made/$type"
     mount -o loop,prjquota "$made/$type.image" "$made/$type"
     at "$type is mounted"
-    told=$(EXECUTOR_QUOTA_DIR="$made/$type" sh -eu "$VM/libtest.sh" disk --ignored --exact --nocapture $name 2>&1) ||
+    told=$(EXECUTOR_QUOTA_DIR="$made/$type" sh -eu "$VM/libtest.sh" launch --ignored --exact --nocapture $name 2>&1) ||
         fail "$type: $told"
     # A test that does not exist would pass, too.
     has "$told" '^note: ok. 1 passed; 0 failed'

@@ -1,7 +1,7 @@
 //! Payload of the machine: the package, the programs, the checks, and the integration tests that run there, on a
 //! read-only disk of its own.
 //!
-//! `integration/vm/tests` lists those tests, one executable per line; a check can name more.
+//! `integration/vm/tests` lists those tests, one module of an executable per line; a check can name more executables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,10 +29,15 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
     copy_all(&workspace.root.join("integration/vm"), &tree.join("vm"))?;
 
     let list = fs::read_to_string(workspace.root.join("integration/vm/tests"))?;
-    let names = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
+    let listed = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
     let wanted = |name: &str| with_tests && (filter.is_empty() || filter.iter().any(|text| name.contains(&**text)));
-    let mut names: BTreeSet<String> =
-        names.filter(|name| wanted(&format!("80-test-{name}"))).map(str::to_owned).collect();
+    let mut names = BTreeSet::new();
+    for test in listed {
+        let (executable, module) = test.split_once('/').unwrap_or((test, test));
+        if wanted(&format!("80-test-{module}")) {
+            names.insert(executable.to_owned());
+        }
+    }
     for (check, test) in used_by_checks(&tree.join("vm/checks"))? {
         if wanted(&check) {
             names.insert(test);

@@ -1,8 +1,0 @@
-//! Bundles installed in real containers: pivot, failure, rollback, removal, kills; catalogs and bundles of registries. Rules are those of docs/guides/bundles.md and
-//! docs/guides/catalogs.md.
-
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
-
-mod guide;
-mod installations;
-mod world;

@@ -1,0 +1,35 @@
+//! P62: jobs run to their end.
+
+use crate::kube::world::World;
+
+fn job(script: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  {spec}\n  template:\n    spec:\n      restartPolicy: Never\n      containers:\n      - name: main\n        image: example.com/box:1\n        command: [sh, -c, '{script}']\n"
+    )
+}
+
+#[test]
+fn a_job_of_three_and_one_that_fails() {
+    let world = World::new();
+    let path = world.write(
+        "work.yaml",
+        &job("echo number $JOB_COMPLETION_INDEX", "completions: 3\n  parallelism: 2\n  completionMode: Indexed"),
+    );
+    let ran = world.plays(&path);
+    assert_eq!(ran.stderr.matches(": completed").count(), 3, "{ran:?}");
+    assert_eq!(world.daemon.api.output("default_work-2_main").text(), "number 2\n");
+    let ps = world.told(&["ps"]);
+    assert!(ps.as_array().unwrap().iter().all(|pod| pod["phase"] == "Succeeded"), "{ps}");
+    // Done is done.
+    assert!(world.plays(&path).stderr.contains("nothing has changed"));
+    assert_eq!(world.kube(&["down", "work"]).status, 0);
+
+    let path = world.write("work.yaml", &job("exit 3", "backoffLimit: 0"));
+    let ran = world.play(&["play", &path]);
+    assert!(
+        ran.status == 125 && ran.stderr.contains("Job work failed: BackoffLimitExceeded: main: Error (exit status 3)"),
+        "{ran:?}"
+    );
+    assert_eq!(world.kube(&["down", "work"]).status, 0);
+    assert_eq!(world.containers().len(), 0);
+}

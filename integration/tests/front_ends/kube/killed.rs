@@ -1,0 +1,66 @@
+//! P64: a command that is killed half way is finished by the next one.
+
+use executor_proto::v1::event::Kind;
+use serde_json::json;
+
+use crate::kube::world::{OLD, VARIABLE, World};
+
+/// Kills a command as soon as an event of a container is there.
+fn cut_off(world: &World, arguments: &[&str], id: &str, kind: Kind) {
+    let mut events = world.daemon.api.events_after(world.daemon.api.info().cursor);
+    let mut child = world.command(arguments).spawn().unwrap();
+    events.until(|event| event.event.as_ref().is_some_and(|event| event.container_id == id && event.kind() == kind));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_next_play_finishes_what_was_begun() {
+    let world = World::new();
+    let path = world.objects(OLD, VARIABLE, "hello");
+    let image = world.image();
+    let play = ["play", &*path, "--image-override", &*image];
+    let before = world.daemon.footprint();
+    for (id, kind) in [
+        ("default_web", Kind::PodReady),
+        ("default_web_prepare", Kind::Running),
+        ("default_web_proxy", Kind::Running),
+        ("default_web_app", Kind::Reserved),
+    ] {
+        cut_off(&world, &play, id, kind);
+        world.plays(&path);
+        let ps = world.told(&["ps"]);
+        assert_eq!(
+            (ps[0]["ready"].as_bool(), ps[0]["containers"].as_array().unwrap().len()),
+            (Some(true), 4),
+            "{id}: {ps}"
+        );
+        assert_eq!(world.kube(&["down", "web"]).status, 0);
+        cut_off(&world, &play, id, kind);
+        assert_eq!(world.kube(&["down", "web"]).status, 0);
+        assert_eq!(world.containers().len(), 0, "{id}");
+        assert!(!world.search_files(world.daemon.setup().home()).found(), "{id}");
+    }
+    world.daemon.wait_until_back_at(&before);
+}
+
+#[test]
+fn p64_the_next_down_finishes_what_was_begun() {
+    let world = World::new();
+    let path = world.objects(OLD, VARIABLE, "hello");
+    let before = world.daemon.footprint();
+    for (id, kind) in [
+        ("default_web_app", Kind::Stopping),
+        ("default_web_app", Kind::Completed),
+        ("default_web_proxy", Kind::Stopping),
+        ("default_web_proxy", Kind::Completed),
+        ("default_web_app", Kind::Deleted),
+    ] {
+        world.plays(&path);
+        cut_off(&world, &["down", "web"], id, kind);
+        assert_eq!(world.kube(&["down", "web"]).status, 0, "{id} {kind:?}");
+        assert_eq!((world.containers().len(), world.told(&["ps"])), (0, json!([])), "{id} {kind:?}");
+        assert!(!world.search_files(world.daemon.setup().home()).found(), "{id} {kind:?}");
+    }
+    world.daemon.wait_until_back_at(&before);
+}

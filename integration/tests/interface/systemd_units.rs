@@ -1,0 +1,134 @@
+//! The units in `systemd/`: systemd's own checks pass, the sandbox is as tight as documented, and no dependency between
+//! units lets a restart reach the containers.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const UNITS: [&str; 4] =
+    ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
+/// Exposure in tenths that `systemd-analyze security` may find in the daemon's unit.
+const EXPOSURE_MAX: &str = "13";
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("systemd").join(name)
+}
+
+fn text(name: &str) -> String {
+    std::fs::read_to_string(source(name)).unwrap()
+}
+
+/// Values of a unit's settings of this name, in order.
+fn settings(unit: &str, name: &str) -> Vec<String> {
+    let unit = text(unit);
+    let values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    values.flat_map(str::split_ascii_whitespace).map(str::to_owned).collect()
+}
+
+/// Copies the units with programs that exist, because `verify` looks for them.
+fn installed() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for unit in UNITS {
+        let with_program = text(unit).replace("/usr/bin/executord", "/bin/true");
+        let with_program = with_program.replace("/usr/bin/executor-launcher", "/bin/true");
+        let with_program = with_program.replace("/usr/bin/agent-cli", "/bin/true");
+        std::fs::write(directory.path().join(unit), with_program).unwrap();
+    }
+    directory
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{stdout}{stderr}", output.status);
+    output
+}
+
+#[test]
+fn systemd_finds_nothing_to_complain_about() {
+    let directory = installed();
+    let units = UNITS.map(|unit| directory.path().join(unit));
+    // The manual pages are not installed beside the sources.
+    let output = run(Command::new("systemd-analyze").args(["verify", "--man=no"]).args(units));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn the_daemons_sandbox_is_tight() {
+    let directory = installed();
+    let mut command = Command::new("systemd-analyze");
+    command.args(["security", "--offline=true", "--threshold", EXPOSURE_MAX]);
+    run(command.arg(directory.path().join("executord.service")));
+}
+
+/// The launcher's limit on core files is at least 1: a unit's limit is the most that its processes may have, and
+/// containers need 1, which the kernel respects where core_pattern is a pipe (core(5)).
+#[test]
+fn the_limit_on_core_files_is_the_one_that_is_heeded() {
+    for unit in ["executord.service", "executor-launcher.service"] {
+        assert_eq!(settings(unit, "LimitCORE"), ["1"], "{unit}");
+    }
+}
+
+/// Containers have 0 and workers 1000. A shim takes its container along, executord takes nothing along.
+#[test]
+fn oom_killer_takes_containers_before_daemons() {
+    let score = |unit: &str| settings(unit, "OOMScoreAdjust")[0].parse::<i32>().unwrap();
+    let (launcher, daemon) = (score("executor-launcher.service"), score("executord.service"));
+    assert!(-1000 < launcher && launcher < daemon && daemon < 0, "{launcher}, {daemon}");
+}
+
+#[test]
+fn no_restart_reaches_the_containers() {
+    for relation in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts", "StopWhenUnneeded"] {
+        assert_eq!(settings("executor-launcher.service", relation), [""; 0], "launcher: {relation}");
+        // A drain ends them all: only its own stop may begin one.
+        assert_eq!(settings("executor-drain.service", relation), [""; 0], "drain: {relation}");
+        let daemons = settings("executord.service", relation);
+        assert!(!daemons.iter().any(|unit| unit.contains("launcher")), "daemon: {relation} {daemons:?}");
+    }
+    assert_eq!(settings("executor-launcher.service", "KillMode"), ["process"]);
+    assert_eq!(settings("executor-launcher.service", "Delegate"), ["yes"]);
+}
+
+#[test]
+fn users_and_directories_are_made_as_the_units_need_them() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    for directory in ["etc", "run", "var/lib"] {
+        std::fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    run(Command::new("systemd-sysusers").arg("--root").arg(root).arg(source("sysusers.d/executor.conf")));
+    run(Command::new("systemd-tmpfiles")
+        .args(["--create", "--root"])
+        .arg(root)
+        .arg(source("tmpfiles.d/executor.conf")));
+    let ids = |file: &str| {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let line = text.lines().find(|line| line.starts_with("executor:")).unwrap().to_owned();
+        line.split(':').nth(2).unwrap().parse::<u32>().unwrap()
+    };
+    let (user, group) = (ids("etc/passwd"), ids("etc/group"));
+    let table = [
+        ("run/executor", 0o755, 0),
+        ("run/executor/containers", 0o750, 0),
+        ("run/executor/runtime", 0o755, user),
+        ("var/lib/executor", 0o755, 0),
+        ("var/lib/executor/containers", 0o750, 0),
+        ("var/lib/executor/ledger", 0o700, user),
+        ("var/lib/executor/images", 0o700, user),
+        ("var/lib/executor/transfers", 0o700, user),
+    ];
+    for (directory, mode, owner) in table {
+        let metadata = root.join(directory).metadata().unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o7777, mode, "{directory}");
+        assert_eq!((metadata.uid(), metadata.gid()), (owner, group), "{directory}");
+    }
+    let writable = settings("executord.service", "ReadWritePaths");
+    assert_eq!(writable, ["-/run/executor/runtime"]);
+    assert_eq!(
+        settings("executord.service", "StateDirectory"),
+        ["executor/ledger", "executor/images", "executor/transfers"],
+        "and nothing else"
+    );
+}

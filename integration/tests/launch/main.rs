@@ -1,0 +1,20 @@
+//! Containers: how they are made, what isolates them, their limits.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+
+mod cell;
+mod container;
+mod disk;
+mod host_options;
+mod isolation;
+mod many;
+mod oom;
+mod pods;
+mod privilege;
+mod privileges;
+mod secret_inputs;
+mod stop_signal;
+mod traps;
+mod userns;
+mod volumes;
+mod vulnerabilities;

@@ -1,0 +1,338 @@
+//! User namespaces: host ids of a container's users, owners of its files, and who can reach them. Most tests have a
+//! container with the host's ids as their control.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use executor_core::idmap::RANGE;
+use executor_proto::v1::{Container, RunRequest, State, UserNamespace};
+use integration::api::{exit, pid};
+use integration::daemon::{Daemon, Setup};
+use integration::host::status;
+use integration::request::{RequestBuilder, sh, sleeper};
+use integration::rootfs::Rootfs;
+use integration::{dist, wait};
+use tonic::Code;
+use tonic_types::StatusExt;
+
+/// Policy that also allows the host's ids.
+const BOTH: &str = "[policy]\nallow_host_userns = true\n";
+
+fn with_hosts_ids(request: RunRequest) -> RunRequest {
+    RunRequest { user_namespace: UserNamespace::Host.into(), ..request }
+}
+
+/// Real, effective, saved and file system id, as the host sees them.
+fn host_ids(container: &Container, name: &str) -> Vec<u32> {
+    let line = status(pid(container), name).unwrap();
+    line.split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+fn namespace(pid: &str) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/ns/user")).unwrap()
+}
+
+/// Runs a program as a user of the host without capabilities.
+fn as_host_user(id: u32, script: &str) -> String {
+    let mut command = Command::new("setpriv");
+    let id = id.to_string();
+    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", script]);
+    let output = command.output().unwrap();
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Root of a container, its users and its groups are ids of the host that no other container has; with the host's ids,
+/// root is root.
+#[test]
+fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
+    let daemon = Setup::default().config(BOTH).start();
+    let (root, app) = (sleeper("root"), sleeper("app").user("vcap"));
+    let (root, app) = (daemon.api.started(root), daemon.api.started(app));
+    let (first, second) = (root.id_range_start, app.id_range_start);
+    assert!(first >= 0x7000_0000 && first.abs_diff(second) >= RANGE, "{first} {second}");
+    assert_eq!(host_ids(&root, "Uid"), [first; 4]);
+    assert_eq!(host_ids(&root, "Gid"), [first; 4]);
+    assert_eq!(host_ids(&app, "Uid"), [second + 1000; 4]);
+    assert_eq!(status(pid(&root), "Groups").unwrap(), "", "and in no group of the host");
+    let spaces = [&root, &app].map(|container| namespace(&pid(container).to_string()));
+    assert!(spaces[0] != spaces[1] && !spaces.contains(&namespace("self")), "{spaces:?}");
+    let told = app.spec.unwrap();
+    assert_eq!((told.uid, told.gid), (Some(1000), Some(1000)), "told as the container has them");
+
+    let map = daemon.api.run_to_end(sh("cat /proc/self/uid_map /proc/self/gid_map").id("map"));
+    let expected = format!("0 {} {RANGE}", map.id_range_start);
+    let text = daemon.api.output("map").text();
+    let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(lines, [expected.clone(), expected]);
+
+    let control = daemon.api.started(with_hosts_ids(sleeper("control")));
+    assert_eq!((host_ids(&control, "Uid"), control.id_range_start), (vec![0; 4], 0), "the control");
+    assert_eq!(namespace(&pid(&control).to_string()), namespace("self"));
+}
+
+/// The user namespace of a container belongs to the host id of its root, not to root: root of the host without
+/// capabilities, as a service or a container with the host's ids may be, gains none by entering it, and resources that
+/// the kernel counts per user (inotify instances, for one) are not counted for root. The control enters a user
+/// namespace that root made.
+#[test]
+fn a_user_namespace_does_not_belong_to_root_of_the_host() {
+    let entered = |pid: i32| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
+        command.args(["nsenter", "--preserve-credentials", &format!("--user=/proc/{pid}/ns/user"), "true"]);
+        command.output().unwrap()
+    };
+    let daemon = Daemon::start();
+    let container = daemon.api.started(sleeper("c"));
+    let refused = entered(pid(&container));
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{told}");
+    assert!(told.contains("Permission denied") || told.contains("Operation not permitted"), "{told}");
+
+    let mut roots = Command::new("unshare").args(["--user", "sleep", "100000"]).spawn().unwrap();
+    let its_pid = roots.id() as i32;
+    wait::until("the process has its user namespace", || {
+        (namespace(&its_pid.to_string()) != namespace("self")).then_some(())
+    });
+    let control = entered(its_pid);
+    roots.kill().unwrap();
+    roots.wait().unwrap();
+    assert!(control.status.success(), "the control: {}", String::from_utf8_lossy(&control.stderr));
+}
+
+/// Files of an image show their owners, root of the container has root's rights on them, and nothing changes on the
+/// disk: changes lie in the upper layer, with ids of the container's range.
+#[test]
+fn files_show_their_owners_and_nothing_is_chowned() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    for (name, uid, gid) in [("roots", 0, 0), ("apps", 1234, 80), ("far", 70_000, 5)] {
+        fs::write(rootfs.path().join("srv").join(name), name).unwrap();
+        chown(rootfs.path().join("srv").join(name), Some(uid), Some(gid)).unwrap();
+    }
+    fs::set_permissions(rootfs.path().join("srv/apps"), fs::Permissions::from_mode(0o600)).unwrap();
+    let before = rootfs.listing();
+    let script = "stat -c '%u:%g %n' / /srv /srv/*; echo more >>/srv/apps && echo more >>/srv/roots && \
+        touch /srv/new && mkdir /new && mv /bin/busybox /bin/busybox.moved && \
+        >/ready; exec /bin/busybox.moved sleep 100000";
+    let container = daemon.api.started(sh(script).id("owners").rootfs(&rootfs.reference()));
+    let upper = daemon.setup().state_dir().join("containers/owners/upper");
+    wait::until("the container has changed its files", || upper.join("ready").exists().then_some(()));
+    let shown = wait::until("its log has the last file", || {
+        let shown = daemon.api.logs_so_far("owners");
+        shown.contains(" /srv/roots\n").then_some(shown)
+    });
+    for line in ["0:0 /\n", "0:0 /srv\n", "0:0 /srv/roots\n", "1234:80 /srv/apps\n", "65534:5 /srv/far\n"] {
+        assert!(shown.contains(line), "{line} is not in {shown}");
+    }
+    let owner = |path: &Path| {
+        let meta = fs::symlink_metadata(path).unwrap();
+        (meta.uid(), meta.gid())
+    };
+    let start = container.id_range_start;
+    assert_eq!(owner(&upper.join("srv/new")), (start, start));
+    assert_eq!(owner(&upper.join("srv/apps")), (start + 1234, start + 80), "copied up with its owner");
+    assert_eq!(owner(&upper), (start, start));
+    daemon.api.stop("owners", Some(0)).unwrap();
+    daemon.api.wait("owners").unwrap();
+    daemon.wait_until_removed("owners");
+    assert_eq!(rootfs.listing(), before);
+    assert_eq!(owner(&rootfs.path().join("srv/apps")), (1234, 80));
+    assert!(!upper.exists(), "the container's files are removed with it");
+}
+
+/// Secret files of 0600 and the process that they are for are closed to all others, such as a host user of the same
+/// number and root of another container. The control: with the host's ids the user of the same number reaches both.
+#[test]
+fn a_secret_is_for_the_mapped_user_alone() {
+    let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
+    let script = "cat /etc/app/key; echo; exec sleep 100000";
+    let request = |id: &str| sh(script).id(id).rootfs(&rootfs.reference()).user("app").file("/etc/app/key", b"for-me");
+    let mapped = daemon.api.started(request("mapped").unmasked());
+    let other = daemon.api.started(sleeper("other").rootfs(&rootfs.reference()));
+    let control = daemon.api.started(with_hosts_ids(request("control").unmasked()));
+    for id in ["mapped", "control"] {
+        let read = || daemon.api.logs_so_far(id).contains("for-me").then_some(());
+        wait::until("the container has read its own file", read);
+    }
+    let ways = |container: &Container| {
+        let pid = pid(container);
+        format!("cat /proc/{pid}/root/etc/app/key; echo; tr '\\0' '\\n' </proc/{pid}/environ")
+    };
+    let reached = |told: &str| told.contains("for-me") || told.contains("HOME=");
+    let same_number = as_host_user(1234, &ways(&mapped));
+    let other_root = as_host_user(other.id_range_start, &ways(&mapped));
+    let own_root = as_host_user(mapped.id_range_start, &ways(&mapped));
+    for told in [&same_number, &other_root, &own_root] {
+        assert!(!reached(told) && told.matches("Permission denied").count() >= 2, "{told}");
+    }
+    assert!(reached(&as_host_user(1234, &ways(&control))), "the control: nothing else stands in the way");
+    let on_host = mapped.id_range_start + 1234;
+    assert_eq!(host_ids(&mapped, "Uid"), [on_host; 4]);
+    let meta = fs::metadata(format!("/proc/{}/root/etc/app/key", pid(&mapped))).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o777), (on_host, 0o600));
+}
+
+/// A pool of one range serves one container: the next is refused by name, and runs when the first has ended. Containers
+/// with the host's ids need no range.
+#[test]
+fn a_pool_that_is_used_up_is_told() {
+    let daemon =
+        Setup::default().config(&format!("{BOTH}userns_pool_start = 1207959552\nuserns_pool_ranges = 1\n")).start();
+    let first = daemon.api.started(sleeper("first"));
+    let before = daemon.footprint();
+    let refused = daemon.api.run(sleeper("second")).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    let told = refused.get_details_bad_request().unwrap().field_violations;
+    assert!(told[0].field == "user_namespace" && told[0].description.contains("all 1 ranges"), "{told:?}");
+    daemon.wait_until_back_at(&before);
+    daemon.api.run_to_end(with_hosts_ids(sh("true").id("hosts")));
+    daemon.api.stop("first", Some(0)).unwrap();
+    daemon.api.wait("first").unwrap();
+    let third = daemon.api.run_to_end(sh("true").id("third"));
+    assert_eq!((exit(&third), third.id_range_start), (Ok(0), first.id_range_start));
+}
+
+/// Ids of containers that outlived a launcher are not given to others, and those of a container that ended meanwhile
+/// are free.
+#[test]
+fn ranges_outlive_the_launcher() {
+    let mut daemon =
+        Setup::default().config("[policy]\nuserns_pool_start = 1073741824\nuserns_pool_ranges = 2\n").start();
+    let stays = daemon.api.started(sleeper("stays"));
+    daemon.api.started(sleeper("goes"));
+    let launcher = daemon.launcher().unwrap();
+    integration::daemon::kill(launcher, 9);
+    wait::until("the launcher is gone", || integration::daemon::has_ended(launcher).then_some(()));
+    daemon.terminate();
+    daemon.start_again();
+    assert_ne!(daemon.launcher().unwrap(), launcher);
+    assert_eq!(daemon.api.get("stays").unwrap().state(), State::Running);
+    let refused = daemon.api.run(sleeper("more")).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    daemon.api.stop("goes", Some(0)).unwrap();
+    daemon.api.wait("goes").unwrap();
+    let next = daemon.api.started(sleeper("next"));
+    assert!(next.id_range_start.abs_diff(stays.id_range_start) >= RANGE, "{next:?}");
+}
+
+/// Two launchers with one pool never share ids, and an exhausted pool is reported. A killed launcher keeps the ids of
+/// its containers; when they are gone as well, the other launcher can use the ids.
+#[test]
+fn launchers_on_one_host_never_share_ids() {
+    let config = "[policy]\nuserns_pool_start = 1342177280\nuserns_pool_ranges = 2\n";
+    let (mut one, other) = (Setup::default().config(config).start(), Setup::default().config(config).start());
+    let (first, second) = (one.api.started(sleeper("first")), other.api.started(sleeper("second")));
+    assert!(first.id_range_start.abs_diff(second.id_range_start) >= RANGE, "{first:?} {second:?}");
+    for daemon in [&one, &other] {
+        let refused = daemon.api.run(sleeper("third")).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+        assert!(refused.message().contains("by other launchers of this host"), "{refused:?}");
+    }
+    assert!(
+        other.setup().logged().contains(&one.setup().run_dir().display().to_string()),
+        "the error names the other launcher"
+    );
+    // The launcher is killed together with the shim, so that no process holds a claim; the container runs on.
+    let (launcher, shim) = (one.launcher().unwrap(), one.record("first").shim.pid);
+    one.kill();
+    for pid in [launcher, shim] {
+        integration::daemon::kill(pid, 9);
+        wait::until("the killed process is gone", || integration::daemon::has_ended(pid).then_some(()));
+    }
+    assert_eq!(other.api.run(sleeper("fourth")).unwrap_err().code(), Code::ResourceExhausted);
+    one.start_again();
+    one.api.wait("first").unwrap();
+    let again = one.api.started(sleeper("again"));
+    assert_eq!(again.id_range_start, first.id_range_start, "its own are its own again");
+    drop(one);
+    let last = other.api.started(sleeper("last"));
+    assert_eq!(last.id_range_start, first.id_range_start, "the control: the ids are free");
+}
+
+/// A file system that cannot be id-mapped is refused by name, with a remedy. The control: with the host's ids it can be
+/// used as a root.
+#[test]
+fn a_file_system_without_id_mapped_mounts_is_refused() {
+    let (rootfs, at) = (Rootfs::busybox(), tempfile::tempdir().unwrap());
+    // overlayfs cannot be id-mapped.
+    let empty = tempfile::tempdir().unwrap();
+    let options = format!("lowerdir={}:{}", empty.path().display(), rootfs.path().display());
+    let mounted =
+        nix::mount::mount(Some("overlay"), at.path(), Some("overlay"), nix::mount::MsFlags::empty(), Some(&*options));
+    mounted.unwrap();
+    let _mounted = Mounted(at.path());
+    let daemon = Setup::default().config(BOTH).start();
+    let reference = format!("dir:{}", at.path().display());
+    let before = daemon.footprint();
+    let refused = daemon.api.run(sh("true").rootfs(&reference)).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    let told = refused.get_details_bad_request().unwrap().field_violations;
+    assert!(told[0].field == "rootfs" && told[0].description.contains("id-mapped mounts"), "{told:?}");
+    daemon.wait_until_back_at(&before);
+    let control = daemon.api.run_to_end(with_hosts_ids(sh("true").id("control").rootfs(&reference)));
+    assert_eq!(exit(&control), Ok(0), "the control");
+}
+
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// Ids beyond the 65,536 of a user namespace are a violation, as a number and behind a name.
+#[test]
+fn an_id_beyond_the_range_is_refused() {
+    let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
+    fs::write(rootfs.path().join("etc/passwd"), "far:x:65536:0::/:/bin/sh\nlast:x:65535:0::/:/bin/sh\n").unwrap();
+    for (user, code) in
+        [("65536", Code::InvalidArgument), ("1:70000", Code::InvalidArgument), ("far", Code::FailedPrecondition)]
+    {
+        let refused = daemon.api.run(sh("true").rootfs(&rootfs.reference()).user(user)).unwrap_err();
+        assert_eq!(refused.code(), code, "{refused:?}");
+        let told = refused.get_details_bad_request().unwrap().field_violations;
+        assert!(told[0].field == "action.run.user" && told[0].description.contains("65535"), "{told:?}");
+    }
+    let last = daemon.api.started(sleeper("last").rootfs(&rootfs.reference()).user("last"));
+    assert_eq!(host_ids(&last, "Uid"), [last.id_range_start + 65_535; 4]);
+    let far = daemon.api.started(with_hosts_ids(sleeper("far").rootfs(&rootfs.reference()).user("far")));
+    assert_eq!(host_ids(&far, "Uid"), [65_536; 4], "the control");
+}
+
+/// Starts a launcher in a mount namespace of its own after a preparation, and returns its exit status and output.
+fn launcher_says(prepare: &str, run_dir: &Path, config: &str) -> (Option<i32>, String) {
+    let file = run_dir.parent().unwrap().join("executor.toml");
+    fs::write(&file, config).unwrap();
+    let script = format!("{prepare} exec \"$0\" \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec", &script]).arg(dist::binary("executor-launcher"));
+    command.arg("--run-dir").arg(run_dir).arg("--state-dir").arg(run_dir.with_extension("state"));
+    command.arg("--config").arg(file).args(["--daemon-user", "0", "--exit-when-idle", "--ephemeral"]);
+    let output = command.env("NOTIFY_SOCKET", "").output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A pool that overlaps with ids of the host's users, or is too small, is refused when the launcher starts, with the
+/// numbers; so is a run directory that containers' users cannot reach.
+#[test]
+fn a_pool_that_belongs_to_others_is_refused_at_the_start() {
+    let home = tempfile::tempdir_in("/run").unwrap();
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (run, subuid) = (home.path().join("run"), home.path().join("subuid"));
+    fs::write(&subuid, "somebody:300000:65536\n").unwrap();
+    let bind = format!("mount --bind {} /etc/passwd;", subuid.display());
+    let passwd = "somebody:x:300000:300000::/:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n";
+    fs::write(&subuid, passwd).unwrap();
+    let pool = "[policy]\nuserns_pool_start = 262144\nuserns_pool_ranges = 2\n";
+    let (code, said) = launcher_says(&bind, &run, pool);
+    assert!(code == Some(1) && said.contains("262144 to 393215"), "{code:?} {said}");
+    assert!(said.contains("/etc/passwd: `somebody` has 300000 to 300000"), "{said}");
+    let (code, said) = launcher_says("", &run, "[policy]\nuserns_pool_start = 1000\n");
+    assert!(code == Some(1) && said.contains("userns_pool_start 1000"), "{code:?} {said}");
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let (code, said) = launcher_says("", &run, pool);
+    assert!(code == Some(1) && said.contains("pass through") && said.contains("mode 700"), "{code:?} {said}");
+}

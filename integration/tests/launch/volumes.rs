@@ -1,0 +1,109 @@
+//! Volumes: what a container finds in them and leaves in them, their limits, and the ways out of them that attackers try.
+
+mod attacks;
+mod command_line;
+mod configuration;
+mod empty;
+mod host;
+mod images;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use executor_proto::v1::volume_mount::Source;
+use executor_proto::v1::{EmptyVolume, HostPath, NamedVolume, RunRequest, VolumeMount};
+use integration::api::exit;
+use integration::daemon::{Daemon, Setup};
+use tempfile::TempDir;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+/// Directories of the host that a daemon lends to containers: `shared`, and `deps`, which is read-only.
+struct Lent {
+    home: TempDir,
+}
+
+impl Lent {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        // Out of reach of the host's users, as a volume that containers write to must be.
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        for name in ["shared", "deps"] {
+            fs::create_dir(home.path().join(name)).unwrap();
+            fs::set_permissions(home.path().join(name), fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        Self { home }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// The tables of a configuration that lend them.
+    fn tables(&self) -> String {
+        let (shared, deps) = (self.path("shared"), self.path("deps"));
+        format!(
+            "[[volumes]]\nname = 'shared'\npath = '{}'\n[[volumes]]\nname = 'deps'\npath = '{}'\nread_only = true\n",
+            shared.display(),
+            deps.display()
+        )
+    }
+
+    /// A daemon that lends them, with more configuration before the tables.
+    fn daemon(&self, more: &str) -> Daemon {
+        Setup::default().config(&format!("{more}{}", self.tables())).start()
+    }
+}
+
+fn at(path: &str, source: Source) -> VolumeMount {
+    VolumeMount { path: path.into(), source: Some(source), ..VolumeMount::default() }
+}
+
+fn named(name: &str, path: &str) -> VolumeMount {
+    at(path, Source::Host(NamedVolume { name: name.into() }))
+}
+
+fn of_path(host: &Path, path: &str) -> VolumeMount {
+    at(path, Source::HostPath(HostPath { path: host.display().to_string() }))
+}
+
+fn below(sub_path: &str, volume: VolumeMount) -> VolumeMount {
+    VolumeMount { sub_path: sub_path.into(), ..volume }
+}
+
+fn read_only(volume: VolumeMount) -> VolumeMount {
+    VolumeMount { read_only: true, ..volume }
+}
+
+fn new(path: &str, medium: i32, size_bytes: u64) -> VolumeMount {
+    at(path, Source::Empty(EmptyVolume { medium, size_bytes, ..EmptyVolume::default() }))
+}
+
+fn with(volumes: &[VolumeMount], request: RunRequest) -> RunRequest {
+    RunRequest { volumes: volumes.to_vec(), ..request }
+}
+
+/// Runs a container to its successful end and returns what it printed.
+fn said(daemon: &Daemon, request: RunRequest) -> String {
+    let container = daemon.api.run_to_end(request);
+    let text = daemon.api.output(&container.id).text();
+    assert_eq!(exit(&container), Ok(0), "{text}");
+    daemon.api.delete(&container.id, false).unwrap();
+    text
+}
+
+/// The code of a refusal, and its violations.
+fn refused(daemon: &Daemon, request: RunRequest) -> (Code, Vec<(String, String)>) {
+    let status: Status = daemon.api.run(request).unwrap_err();
+    let violations = status.get_details_bad_request().map(|bad| bad.field_violations).unwrap_or_default();
+    (status.code(), violations.into_iter().map(|one| (one.field, one.description)).collect())
+}
+
+/// Names in a directory of the host, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,332 @@
+//! Known vulnerabilities of other runtimes, tried on this one as closely as a caller or a hostile root file system can;
+//! each test has a control that shows that the effect would be noticed. docs/security-claims.md describes each. Three
+//! are also tested elsewhere: CVE-2019-5736 and CVE-2024-21626 in isolation.rs and privilege.rs, CVE-2022-29162 in
+//! container.rs.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
+use executor_core::spec::MASKED;
+use executor_core::validate::{Draft, Policy, validate};
+use integration::footprint;
+use integration::launcher::{Launcher, Payload};
+use integration::race::Exchange;
+use integration::rootfs::Rootfs;
+
+fn plan(id: &str, draft: Draft<'_>) -> Plan {
+    let path = if draft.path.is_empty() { "/bin/sh" } else { draft.path };
+    validate(&Draft { id, path, memory_bytes: 64 << 20, ..draft }, &Policy::default()).unwrap()
+}
+
+/// Runs a script to its end and returns its output.
+fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
+    let payload = Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() };
+    launcher.launch(plan, &payload).unwrap().reach(State::Completed).unwrap();
+    launcher.log(plan.id.as_str())
+}
+
+/// A directory of the host that links of a root file system lead to, and that no container may touch.
+struct Victim {
+    dir: tempfile::TempDir,
+}
+
+impl Victim {
+    const MARK: &str = "mark-of-the-host";
+
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["null", "console", "ptmx", "kcore", "key", Self::MARK] {
+            fs::write(dir.path().join(name), "precious").unwrap();
+        }
+        Self { dir }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Returns whether everything is unchanged.
+    fn is_untouched(&self) -> bool {
+        let mut count = 0;
+        let same = fs::read_dir(self.path()).unwrap().flatten().all(|entry| {
+            count += 1;
+            fs::read_to_string(entry.path()).is_ok_and(|content| content == "precious")
+        });
+        same && count == 6
+            && !fs::read_to_string("/proc/self/mountinfo").unwrap().contains(self.path().to_str().unwrap())
+    }
+}
+
+/// Masked paths are covered by the real null device (CVE-2025-31133). In the vulnerable runtime they are covered by a
+/// bind mount of the image's `/dev/null`; if that is a link, its target is mounted there instead, writable. Here `/dev`
+/// of the image is never used, and the null device is checked first.
+#[test]
+fn masked_paths_are_covered_by_the_real_null_device() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let target = "/proc/sys/kernel/core_pattern";
+    symlink(target, rootfs.path().join("dev/null")).unwrap();
+    let before = fs::read(target).unwrap();
+    assert_eq!(fs::read(rootfs.path().join("dev/null")).unwrap(), before, "the control: the link leads there");
+    let is_file = |path: &&str| fs::metadata(path).is_ok_and(|meta| !meta.is_dir());
+    let files: Vec<&str> = MASKED.into_iter().filter(is_file).collect();
+    assert!(!files.is_empty(), "the control: there is something to mask");
+    let script = format!(
+        "for path in /dev/null {}; do stat -c '%F %t:%T' $path; echo '|/srv/evil' >$path; cat $path; done; cat {target}",
+        files.join(" ")
+    );
+    let reference = rootfs.reference();
+    let log = printed(&launcher, &plan("null", Draft { rootfs: &reference, ..Draft::default() }), &script);
+    assert_eq!(log.matches("character special file 1:3").count(), files.len() + 1, "{files:?}: {log}");
+    assert!(!log.contains("evil"), "nothing that was written is read back: {log}");
+    assert!(log.contains(String::from_utf8_lossy(&before).trim()), "the control: {target} is readable: {log}");
+    assert_eq!(fs::read(target).unwrap(), before);
+}
+
+/// No terminal is bound to `/dev/console` (CVE-2025-52565). In the vulnerable runtime an image whose `/dev/pts/N` or
+/// `/dev/console` is a link has the link's target bound there, before paths are masked. Here nothing is bound there,
+/// and the terminals are the container's own.
+#[test]
+fn no_console_is_bound() {
+    let (launcher, rootfs, victim) = (Launcher::start(&[]), Rootfs::busybox(), Victim::new());
+    for name in ["dev/console", "dev/tty", "dev/ptmx"] {
+        symlink(victim.path().join("console"), rootfs.path().join(name)).unwrap();
+    }
+    fs::create_dir(rootfs.path().join("dev/pts")).unwrap();
+    for number in 0..8 {
+        symlink("/proc/sysrq-trigger", rootfs.path().join(format!("dev/pts/{number}"))).unwrap();
+    }
+    let reference = rootfs.reference();
+    let script = "ls -l /dev/console /dev/pts; grep ' /dev/' /proc/self/mountinfo; echo evil >/dev/console; echo evil >/dev/ptmx; ls /dev";
+    let log = printed(&launcher, &plan("console", Draft { rootfs: &reference, ..Draft::default() }), script);
+    assert!(log.contains("/dev/console: No such file"), "{log}");
+    assert!(
+        log.contains(" /dev/pts ") && log.contains("- devpts "),
+        "the control: mounts below /dev are listed: {log}"
+    );
+    assert!(!log.contains(" /dev/console ") && !log.contains("sysrq"), "{log}");
+    assert!(!log.contains("ptmx -> ") && victim.is_untouched(), "{log}");
+}
+
+/// Nothing is written to a `/proc` of the image (CVE-2019-16884, CVE-2019-19921, CVE-2025-52881). In the vulnerable
+/// runtime a write to `/proc/self/attr/exec` or `/proc/sys` goes to a `/proc` that the image or a volume brought, and
+/// has no effect, or is led on to `/proc/sysrq-trigger`. Here a fresh proc covers the image's, no volume can be mounted
+/// there, and nothing is written through it at all (see `traces.rs`).
+#[test]
+fn nothing_is_written_to_a_proc_of_the_image() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let faked =
+        ["self/attr/exec", "self/attr/apparmor/exec", "self/oom_score_adj", "sys/kernel/core_pattern", "mounts"];
+    for name in faked {
+        let path = rootfs.path().join("proc").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "faked").unwrap();
+    }
+    symlink("/proc/sysrq-trigger", rootfs.path().join("proc/self/setgroups")).unwrap();
+    let before = rootfs.listing();
+    let reference = rootfs.reference();
+    let files = vec![("f".to_owned(), "a", 1).into()];
+    let script = "stat -f -c 'type %T' /proc; cat /proc/self/oom_score_adj /proc/mounts; grep -c . /proc/1/status";
+    let plan = plan("proc", Draft { rootfs: &reference, files, ..Draft::default() });
+    let payload = Payload { args: vec![b"-c", script.as_bytes()], files: vec![b"S"], ..Payload::default() };
+    launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+    let log = launcher.log("proc");
+    assert!(log.contains("type proc") && log.contains("proc /proc proc ") && !log.contains("faked"), "{log}");
+    assert_eq!(rootfs.listing(), before);
+    for name in faked {
+        assert_eq!(fs::read_to_string(rootfs.path().join("proc").join(name)).unwrap(), "faked", "{name}");
+    }
+    fs::write(rootfs.path().join("proc/self/attr/exec"), "profile").unwrap();
+    assert_ne!(rootfs.listing(), before, "the control: a write there would be seen");
+    // A volume on it is refused, however it is named, to a compromised daemon as well.
+    for path in ["/proc/self/attr/exec", "/proc", "/proc/sys/kernel/core_pattern", "/sys/fs/x", "/dev/null"] {
+        let file = vec![("f".to_owned(), path, 1).into()];
+        let asked = Draft { id: "x", path: "/x", files: file, ..Draft::default() };
+        assert!(validate(&asked, &Policy::default()).is_err(), "{path}");
+        for written in [path, path.trim_start_matches('/')] {
+            let mut forged = plan.clone();
+            forged.id = "forged".parse().unwrap();
+            forged.files[0].path = written.into();
+            let refused = launcher.launch(&forged, &payload).unwrap().reach(State::Running).unwrap_err();
+            assert!(refused.message.contains("is under") || refused.message.contains("not in the form"), "{refused:?}");
+        }
+    }
+}
+
+/// An image whose `/proc`, `/sys` or `/dev` is a link is refused, whatever the link leads to (CVE-2025-54867,
+/// CVE-2026-41579). In the vulnerable runtimes the link is followed while the host's tree is still there: file systems
+/// are mounted, and devices made, at its target.
+#[test]
+fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
+    let (launcher, victim) = (Launcher::start(&[]), Victim::new());
+    let before = footprint::inventory_of(&launcher.run_dir()).mounts;
+    let outside = victim.path().to_str().unwrap();
+    let upwards = format!("{}{outside}", "../".repeat(20));
+    for name in ["dev", "proc", "sys"] {
+        for target in [outside, &upwards, "/", "/proc/self/root", "/proc/self/cwd", "srv", "/nowhere", name] {
+            let rootfs = Rootfs::busybox();
+            rootfs.replace_by_link(name, target);
+            let reference = rootfs.reference();
+            let plan = plan("link", Draft { rootfs: &reference, ..Draft::default() });
+            let refused = launcher.launch(&plan, &Payload::default()).unwrap().reach(State::Running).unwrap_err();
+            assert!(refused.message.contains(&format!("/{name} is a symbolic link")), "{target}: {refused:?}");
+            assert_eq!(rootfs.listing().len(), Rootfs::busybox().listing().len(), "{name} -> {target}");
+        }
+        let rootfs = Rootfs::busybox();
+        fs::remove_dir(rootfs.path().join(name)).unwrap();
+        let reference = rootfs.reference();
+        let log = printed(
+            &launcher,
+            &plan(&format!("without-{name}"), Draft { rootfs: &reference, ..Draft::default() }),
+            &format!("ls /{name} | grep -c ."),
+        );
+        assert!(!log.contains("F 0\n"), "the control: without the link the same image runs: {log}");
+    }
+    assert!(victim.is_untouched());
+    assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
+}
+
+/// A root that changes during the start leads nowhere (CVE-2021-30465: a mount's target is exchanged for a link between
+/// check and mount). Here a writer of a prepared directory exchanges `/dev`, `/proc`, `/sys` and the parent of the
+/// secret files for links to the host, without pause, while containers are started. Each is refused, or has everything
+/// in its place.
+#[test]
+fn a_root_that_changes_under_our_hands_leads_nowhere() {
+    const CONTAINERS: usize = 200;
+    let (launcher, rootfs, victim) = (Launcher::start(&[]), Rootfs::busybox(), Victim::new());
+    let before = footprint::inventory_of(&launcher.run_dir()).mounts;
+    let names = ["dev", "proc", "sys", "srv"];
+    for name in names {
+        symlink(victim.path(), rootfs.path().join(format!("{name}-link"))).unwrap();
+    }
+    let pairs = names.map(|name| (rootfs.path().join(name), rootfs.path().join(format!("{name}-link"))));
+    let race = Exchange::start(pairs.to_vec());
+    let reference = rootfs.reference();
+    let script = "[ -c /dev/null ] && [ -e /proc/1/status ] && [ -d /sys/kernel ] && cat /srv/app/key && echo in-place; ls -R /dev /srv";
+    let (mut completed, mut refused) = (0, 0);
+    for number in 0..CONTAINERS {
+        let id = format!("race{number}");
+        let files = vec![("f".to_owned(), "/srv/app/key", 6).into()];
+        let plan = plan(&id, Draft { rootfs: &reference, files, ..Draft::default() });
+        let payload = Payload { args: vec![b"-c", script.as_bytes()], files: vec![b"s3cr3t"], ..Payload::default() };
+        match launcher.launch(&plan, &payload).unwrap().reach(State::Completed) {
+            Err(_) => refused += 1,
+            Ok(()) => {
+                let log = launcher.log(&id);
+                assert!(log.contains("in-place") && !log.contains(Victim::MARK), "{log}");
+                completed += 1;
+            }
+        }
+        assert!(victim.is_untouched(), "after {id}");
+    }
+    assert!(completed > 0 && refused > 0, "the race was on: {completed} completed, {refused} refused");
+    // The control: a writer by path, without a check, ends up outside.
+    let probe = rootfs.path().join("dev/probe");
+    integration::wait::until("the control: a plain write follows the link once", || {
+        let _ = fs::write(&probe, "x");
+        victim.path().join("probe").exists().then_some(())
+    });
+    assert!(!victim.is_untouched(), "the control: and that is seen");
+    let exchanged = race.stop();
+    assert!(exchanged > CONTAINERS as u64, "{exchanged} exchanges");
+    assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
+}
+
+/// The same holds for `rootfs_dirs`: between the check of `dir:` and its mount, the directory is exchanged for a link
+/// that leads out of what the operator allowed.
+#[test]
+fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
+    const CONTAINERS: usize = 100;
+    let (allowed, image, outside) = (tempfile::tempdir().unwrap(), Rootfs::busybox(), Rootfs::busybox());
+    fs::write(outside.path().join("which"), Victim::MARK).unwrap();
+    fs::write(image.path().join("which"), "the-image").unwrap();
+    let dir = allowed.path().join("image");
+    fs::rename(image.path(), &dir).unwrap();
+    symlink(outside.path(), allowed.path().join("link")).unwrap();
+    let config = allowed.path().join("executor.toml");
+    fs::write(&config, format!("[policy]\nrootfs_dirs = [{:?}]\n", allowed.path())).unwrap();
+    let launcher = Launcher::start(&["--config", config.to_str().unwrap()]);
+    let race = Exchange::start(vec![(dir.clone(), allowed.path().join("link"))]);
+    let reference = format!("dir:{}", dir.display());
+    let (mut completed, mut refused) = (0, 0);
+    for number in 0..CONTAINERS {
+        let plan = plan(&format!("allowed{number}"), Draft { rootfs: &reference, ..Draft::default() });
+        let payload = Payload { args: vec![b"-c", b"cat /which"], ..Payload::default() };
+        match launcher.launch(&plan, &payload).unwrap().reach(State::Completed) {
+            Err(_) => refused += 1,
+            Ok(()) => {
+                let log = launcher.log(plan.id.as_str());
+                assert!(log.contains("the-image") && !log.contains(Victim::MARK), "{log}");
+                completed += 1;
+            }
+        }
+    }
+    assert!(completed > 0 && refused > 0, "the race was on: {completed} completed, {refused} refused");
+    integration::wait::until("the control: who looks by path sees the outside once", || {
+        (fs::read_to_string(dir.join("which")).ok()? == Victim::MARK).then_some(())
+    });
+    race.stop();
+    // The image was moved away from its own temporary directory, which must be removed.
+    let real = [dir, allowed.path().join("link")].into_iter().find(|path| !path.is_symlink()).unwrap();
+    fs::rename(real, image.path()).unwrap();
+}
+
+/// A program with capabilities on its file, permitted, inheritable and effective, gains none (CVE-2022-29162: a
+/// container's processes had inheritable capabilities). Here nothing is inheritable, see container.rs.
+#[test]
+fn capabilities_on_a_file_give_nothing() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let program = rootfs.path().join("srv/grep"); // busybox acts by its name
+    fs::copy(rootfs.path().join("bin/busybox"), &program).unwrap();
+    let set = Command::new("setcap").arg("cap_chown,cap_sys_chroot,cap_net_raw=eip").arg(&program).status().unwrap();
+    assert!(set.success(), "libcap2-bin is installed");
+    let look = ["Cap", "/proc/self/status"];
+    let all = |status: &str, set: &str| {
+        let line = status.lines().find(|line| line.contains(set)).unwrap_or_else(|| panic!("{status}"));
+        u64::from_str_radix(line.rsplit('\t').next().unwrap(), 16).unwrap()
+    };
+    let mut on_host = Command::new("setpriv");
+    on_host.args(["--reuid", "1234", "--regid", "1234", "--clear-groups"]).arg(&program).args(look);
+    let on_host = String::from_utf8(on_host.output().unwrap().stdout).unwrap();
+    assert_ne!(all(&on_host, "CapEff"), 0, "the control: on the host the same user gains them: {on_host}");
+    let reference = rootfs.reference();
+    for (id, user, most) in [("caps-app", "app", 0), ("caps-root", "root", 0x4fb)] {
+        let plan = plan(id, Draft { rootfs: &reference, path: "/srv/grep", user, ..Draft::default() });
+        let payload = Payload { args: look.map(str::as_bytes).to_vec(), ..Payload::default() };
+        launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+        let log = launcher.log(id);
+        for set in ["CapInh", "CapAmb"] {
+            assert_eq!(all(&log, set), 0, "{user}: {log}");
+        }
+        for set in ["CapPrm", "CapEff", "CapBnd"] {
+            assert_eq!(all(&log, set) & !most, 0, "{user}: {log}");
+        }
+    }
+}
+
+/// An image that names the runtime itself as its program, through `/proc/self/exe`, and writes to it changes nothing
+/// (CVE-2019-5736). Here the program is the sealed copy in memory, which is unchanged afterwards; isolation.rs tests
+/// that it cannot be written.
+#[test]
+fn an_image_that_runs_our_own_program_changes_nothing() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let exe = format!("/proc/{}/exe", launcher.child.id());
+    let before = fs::read(&exe).unwrap();
+    symlink("/proc/self/exe", rootfs.path().join("bin/itself")).unwrap();
+    let reference = rootfs.reference();
+    // A dynamically linked build needs the host's libraries, which `host` has.
+    for (id, path, rootfs) in [("image", "/bin/itself", reference.as_str()), ("path", "/proc/self/exe", "host")] {
+        let plan = plan(id, Draft { rootfs, path, ..Draft::default() });
+        let payload = Payload { args: vec![b"--help"], ..Payload::default() };
+        launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+        let log = launcher.log(id);
+        let ours = log.contains("executor's privilege") || log.contains("exec /bin/itself: No such file");
+        assert!(ours, "the control: what ran is the program of init, where it can be run: {log}");
+    }
+    assert!(fs::read(&exe).unwrap() == before, "the program of the launcher has changed");
+    let device = fs::metadata("/dev/null").unwrap().file_type();
+    assert!(device.is_char_device(), "and the host has its devices");
+}

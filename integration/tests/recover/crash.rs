@@ -1,0 +1,95 @@
+//! kill -9 at system calls: a sample of `cargo xtask crash`, which kills at every one (docs/crash.md).
+
+use std::process::Command;
+
+use integration::{dist, shells};
+
+/// Number of kills, over all lives.
+const SAMPLE: &str = "90";
+/// Number of kills of executord where it fetches the secrets.
+const FETCHES: &str = "12";
+/// Number of kills while certificates are replaced, over all processes.
+const RENEWALS: &str = "16";
+/// Number of kills of `agent-cli bundle`.
+const INSTALLATIONS: &str = "16";
+/// Environment variable with the offset of a sample, to repeat a failed one.
+const OFFSET: &str = "EXECUTOR_CRASH_OFFSET";
+
+fn executor_crash() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_executor-crash"))
+}
+
+#[test]
+fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
+    let mut command = executor_crash();
+    command.args(["--sample", SAMPLE, "--json"]).args(shells::are_on().then_some("--shells"));
+    if let Ok(offset) = std::env::var(OFFSET) {
+        command.args(["--offset", &offset]);
+    }
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    eprint!("{told}");
+    assert!(output.status.success(), "again with {OFFSET} as told:\n{told}");
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for target in figures["targets"].as_array().unwrap() {
+        // As a control, the requested number of processes was killed, and every container had an outcome.
+        let of = |name: &str| target[name].as_u64().unwrap();
+        assert!(of("kills") > 0 || of("calls") < 200, "{target}");
+        assert_eq!(of("known") + of("unknown") + of("refused"), of("kills"), "{target}");
+    }
+}
+
+/// Likewise where executord fetches the secrets, and fetches them again: it alone is killed.
+#[test]
+fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
+    let sample = ["--references", "--target", "executord", "--sample", FETCHES, "--json"];
+    let output = executor_crash().args(sample).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    eprint!("{told}");
+    assert!(output.status.success(), "{told}");
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |name: &str| figures["targets"][0][name].as_u64().unwrap();
+    assert!(of("kills") > 0, "{figures}");
+    assert_eq!(of("known") + of("refused"), of("kills"), "{figures}");
+}
+
+/// Likewise while a container's certificate is replaced.
+#[test]
+fn a_pair_is_whole_and_no_key_stays_wherever_a_renewal_is_cut() {
+    let output = executor_crash().args(["--renewals", "--sample", RENEWALS, "--json"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let targets = figures["targets"].as_array().unwrap();
+    let of = |target: &serde_json::Value, name: &str| target[name].as_u64().unwrap();
+    assert!(targets.len() == 5 && targets.iter().all(|it| of(it, "calls") > 0), "{figures}");
+    assert!(targets.iter().map(|it| of(it, "kills")).sum::<u64>() > 8, "{figures}");
+}
+
+/// `agent-cli bundle` at calls that change something: the next command finishes or undoes.
+#[test]
+fn an_installation_is_repaired_wherever_its_command_is_killed() {
+    let operations = ["--operation", "install,upgrade,rollback,uninstall", "--sample", INSTALLATIONS, "--json"];
+    let mut command = executor_crash();
+    command.args(operations);
+    if let Ok(offset) = std::env::var(OFFSET) {
+        command.args(["--offset", &offset]);
+    }
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "again with {OFFSET} as told:\n{told}");
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kills: Vec<u64> = figures["targets"].as_array().unwrap().iter().filter_map(|it| it["kills"].as_u64()).collect();
+    assert!(kills.len() == 4 && kills.iter().all(|kills| *kills > 0), "{figures}");
+}
+
+/// Secrets that the control binaries leave, because they wipe nothing, are found.
+#[test]
+fn a_secret_that_stays_is_found() {
+    let mut command = executor_crash();
+    command.env("EXECUTOR_DIST", dist::control()).args(["--target", "executord", "--at", "20"]);
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("the secret is left: ") && told.contains("in memory of executord"), "{told}");
+}

@@ -1,0 +1,338 @@
+//! The executor's processes killed without warning: the outcome for the container, and nothing is left.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
+use executor_core::protocol::{ShimCall, Stop};
+use executor_core::record::{Exit, FailureKind};
+use executor_core::validate::{Draft, Policy, validate};
+use executor_sys::process::{pidfd, pidfd_signal};
+use executor_sys::seqpacket::Seqpacket;
+use integration::footprint;
+use integration::launcher::{Launcher, Payload, Shim};
+use integration::rootfs::Rootfs;
+use integration::{host, wait};
+
+const SIGTERM: i32 = nix::sys::signal::Signal::SIGTERM as i32;
+const SIGSTOP: i32 = nix::sys::signal::Signal::SIGSTOP as i32;
+const SIGCONT: i32 = nix::sys::signal::Signal::SIGCONT as i32;
+const SECRET: &[u8] = b"canary-of-the-lost-1c0ffee";
+
+fn plan(id: &str) -> Plan {
+    let files = vec![("f".to_owned(), "a", SECRET.len() as u64).into()];
+    let draft = Draft { id, path: "/bin/sleep", memory_bytes: 64 << 20, files, ..Draft::default() };
+    validate(&draft, &Policy::default()).unwrap()
+}
+
+fn start(launcher: &Launcher, id: &str) -> Shim {
+    let payload = Payload { args: vec![b"1000"], files: vec![SECRET], ..Payload::default() };
+    let shim = launcher.launch(&plan(id), &payload).unwrap();
+    shim.reach(State::Running).unwrap();
+    shim
+}
+
+fn kill(pid: i32) {
+    pidfd_signal(pidfd(pid).unwrap().as_fd(), 9).unwrap();
+}
+
+fn wait_until_gone(pid: i32) {
+    wait::until("the process is gone", || {
+        host::status(pid, "State").is_none_or(|state| state.starts_with('Z')).then_some(())
+    });
+}
+
+/// Opens the secret through the container's init; the launcher must overwrite this file.
+fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
+    let init = launcher.record(id).unwrap().prepared.unwrap().init.pid;
+    std::fs::File::open(format!("/proc/{init}/root/etc/cf-service-bindings/a")).unwrap()
+}
+
+/// A container whose shim is killed is killed by the launcher, its files are overwritten through the second handle, and
+/// its exit status is reported as unknown. A descriptor that was open before sees zeros; the control, read before the
+/// kill, sees the secret.
+#[test]
+fn a_shim_that_is_killed_is_finished_by_the_launcher() {
+    let launcher = Launcher::start(&[]);
+    let before = footprint::inventory_of(&launcher.run_dir());
+    let _shim = start(&launcher, "lost");
+    let record = launcher.record("lost").unwrap();
+    let kept = open_secret(&launcher, "lost");
+    let read = |length| {
+        let mut bytes = vec![1; length];
+        std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+        bytes
+    };
+    assert_eq!(read(SECRET.len()), SECRET);
+    kill(record.shim.pid);
+    let exit = launcher.exit("lost");
+    assert_eq!(exit.failure.unwrap().kind, FailureKind::SupervisorLost);
+    let wipe = exit.wipe.unwrap();
+    assert_eq!((wipe.files, wipe.bytes, &*wipe.by), (1, SECRET.len() as u64, "launcher"));
+    assert_eq!(read(SECRET.len()), vec![0; SECRET.len()]);
+    wait_until_gone(record.prepared.unwrap().init.pid);
+    launcher.wait_until_removed("lost");
+    assert_eq!(footprint::inventory_of(&launcher.run_dir()), before);
+    start(&launcher, "next");
+}
+
+/// Containers outlive a launcher that is killed; the next launcher takes their second handles again, and they end in
+/// order.
+#[test]
+fn a_launcher_that_is_killed_is_followed_by_another() {
+    let mut launcher = Launcher::start(&[]);
+    let shim = start(&launcher, "on");
+    let init = launcher.record("on").unwrap().prepared.unwrap().init.pid;
+    launcher.kill();
+    assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"));
+    launcher.start_again();
+    // The shim dies now: only the handle that the second launcher asked for can wipe.
+    let kept = open_secret(&launcher, "on");
+    drop(shim);
+    kill(launcher.record("on").unwrap().shim.pid);
+    let exit = launcher.exit("on");
+    assert_eq!(exit.wipe.unwrap().by, "launcher");
+    let mut bytes = vec![1; SECRET.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, vec![0; SECRET.len()]);
+    wait_until_gone(init);
+}
+
+#[test]
+fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
+    let mut launcher = Launcher::start(&[]);
+    let shim = start(&launcher, "alone");
+    launcher.kill();
+    shim.ask(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 }));
+    shim.reach(State::Completed).unwrap();
+    let exit = launcher.exit("alone");
+    assert_eq!((exit.exit, exit.wipe.unwrap().by.as_str()), (Some(Exit::Signal(9)), "shim"));
+    launcher.start_again();
+    assert!(!launcher.run_dir().join("containers/alone").exists());
+}
+
+/// A container that has lost its launcher and its shim is ended by the next launcher, which overwrites the files
+/// through the container's own mounts and removes everything.
+#[test]
+fn a_container_that_lost_everything_is_swept() {
+    let mut launcher = Launcher::start(&[]);
+    let before = footprint::inventory_of(&launcher.run_dir());
+    let _shim = start(&launcher, "swept");
+    let record = launcher.record("swept").unwrap();
+    let init = record.prepared.unwrap().init.pid;
+    let kept = open_secret(&launcher, "swept");
+    launcher.kill();
+    kill(record.shim.pid);
+    wait_until_gone(record.shim.pid);
+    assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"), "the container runs without any of us");
+    launcher.start_again();
+    let exit = launcher.exit("swept");
+    assert_eq!(exit.failure.unwrap().kind, FailureKind::SupervisorLost);
+    assert_eq!(exit.wipe.unwrap().bytes, SECRET.len() as u64);
+    let mut bytes = vec![1; SECRET.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, vec![0; SECRET.len()]);
+    wait_until_gone(init);
+    wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
+}
+
+/// A container that renames the directory of a file with a mount of its own is wiped too: the next launcher finds the
+/// file.
+#[test]
+fn a_swept_container_that_moved_its_secret_is_wiped() {
+    let mut launcher = Launcher::start(&[]);
+    let rootfs = Rootfs::busybox();
+    let reference = rootfs.reference();
+    let files = vec![("f[0]".to_owned(), "/root/.kube/config", SECRET.len() as u64).into()];
+    let draft =
+        Draft { id: "moved", path: "/bin/sh", rootfs: &reference, memory_bytes: 64 << 20, files, ..Draft::default() };
+    let plan = validate(&draft, &Policy::default()).unwrap();
+    let script = b"mv /root/.kube '/root/a b' && echo moved; exec sleep 1000";
+    let payload = Payload { args: vec![b"-c", script], files: vec![SECRET], ..Payload::default() };
+    let shim = launcher.launch(&plan, &payload).unwrap();
+    shim.reach(State::Running).unwrap();
+    wait::until("the container has moved the directory", || launcher.log("moved").contains("moved").then_some(()));
+    let record = launcher.record("moved").unwrap();
+    let init = record.prepared.unwrap().init.pid;
+    let kept = std::fs::File::open(format!("/proc/{init}/root/root/a b/config")).unwrap();
+    launcher.kill();
+    kill(record.shim.pid);
+    wait_until_gone(record.shim.pid);
+    launcher.start_again();
+    assert_eq!(launcher.exit("moved").wipe.unwrap().bytes, SECRET.len() as u64);
+    let mut bytes = vec![1; SECRET.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, vec![0; SECRET.len()]);
+    wait_until_gone(init);
+}
+
+/// A process that may connect to a shim but is not root gets no handle, and a stranger is not served at all.
+#[test]
+fn a_stranger_is_not_served_by_a_shim() {
+    let launcher = Launcher::start(&[]);
+    let _shim = start(&launcher, "guarded");
+    let socket = launcher.run_dir().join("containers/guarded/shim.sock");
+    assert!(Seqpacket::connect(&socket).is_ok(), "the control: root may");
+    let status = std::process::Command::new("python3")
+        .args(["-c", "import os,socket,sys\nos.setgid(65534); os.setuid(65534)\ns=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ntry:\n  s.connect(sys.argv[1])\nexcept PermissionError:\n  sys.exit(42)\n"])
+        .arg(&socket)
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(42));
+}
+
+/// A shim that gets SIGTERM, as every process of a machine that shuts down does, ends its container in order, and wipes
+/// its files before it ends itself.
+#[test]
+fn a_shim_that_is_asked_to_end_ends_its_container_first() {
+    let mut launcher = Launcher::start(&[]);
+    let shim = start(&launcher, "down");
+    let record = launcher.record("down").unwrap();
+    let kept = open_secret(&launcher, "down");
+    launcher.kill();
+    pidfd_signal(pidfd(record.shim.pid).unwrap().as_fd(), SIGTERM).unwrap();
+    shim.reach(State::Completed).unwrap();
+    let exit = launcher.exit("down");
+    assert!(exit.container.stopped && exit.failure.is_none() && exit.exit.is_some(), "{exit:?}");
+    assert_eq!((exit.wipe.as_ref().unwrap().bytes, &*exit.wipe.unwrap().by), (SECRET.len() as u64, "shim"));
+    let mut bytes = vec![1; SECRET.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, vec![0; SECRET.len()]);
+    wait_until_gone(record.shim.pid);
+    launcher.start_again(); // removes what only a launcher can remove
+}
+
+/// A container of a machine that lost power is reported as stopped with its host, without a receipt, because its files
+/// were not overwritten. The run directory (a tmpfs) is gone after that, and the boot id is another; the test removes
+/// the directory and changes the boot id in the record.
+#[test]
+fn a_machine_that_stopped_is_told() {
+    let mut launcher = Launcher::start(&[]);
+    let _shim = start(&launcher, "boot");
+    let record = launcher.record("boot").unwrap();
+    launcher.kill();
+    kill(record.shim.pid);
+    wait_until_gone(record.shim.pid);
+    let init = record.prepared.unwrap().init.pid;
+    kill(init);
+    wait_until_gone(init);
+    std::fs::remove_dir_all(launcher.run_dir().join("containers/boot")).unwrap();
+    let path = launcher.state_dir().join("containers/boot/container.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let other = "00000000-0000-4000-8000-000000000000";
+    assert!(text.contains(&record.shim.boot_id));
+    std::fs::write(&path, text.replace(&record.shim.boot_id, other)).unwrap();
+    launcher.start_again();
+    let exit = launcher.exit("boot");
+    assert_eq!(exit.failure.unwrap().kind, FailureKind::HostStopped);
+    assert_eq!((exit.exit, exit.wipe), (None, None));
+    start(&launcher, "next");
+}
+
+/// Starts a launcher that gives shims three seconds for a turn of their loop.
+fn impatient(dir: &Path) -> Launcher {
+    let path = dir.join("executor.toml");
+    std::fs::write(&path, "[launcher]\nwatchdog_seconds = 3\n").unwrap();
+    Launcher::start(&["--config", path.to_str().unwrap()])
+}
+
+/// A second launcher that starts on a run directory is not one of the processes that a shim leaves, which the first one ends with
+/// its container: the second learns that the directory is taken.
+#[test]
+fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
+    let launcher = Launcher::start(&[]);
+    let second = wait::until("a second launcher is frozen while it starts", || {
+        let mut child = launcher.rival();
+        let pid = child.id() as i32;
+        let from_memory = |pid| {
+            std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().starts_with("/memfd:"))
+        };
+        wait::until("it runs from its memory file, or has ended", || {
+            (from_memory(pid) || child.try_wait().unwrap().is_some()).then_some(())
+        });
+        let _ = pidfd_signal(pidfd(pid).ok()?.as_fd(), SIGSTOP);
+        wait::until("it is stopped, or has ended", || {
+            host::status(pid, "State").is_none_or(|state| state.starts_with(['T', 'Z'])).then_some(())
+        });
+        child.try_wait().unwrap().is_none().then_some(child)
+    });
+    let _shim = start(&launcher, "lost");
+    kill(launcher.record("lost").unwrap().shim.pid);
+    assert_eq!(launcher.exit("lost").failure.unwrap().kind, FailureKind::SupervisorLost);
+    pidfd_signal(pidfd(second.id() as i32).unwrap().as_fd(), SIGCONT).unwrap();
+    let ended = second.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        ended.status.code().is_some() && told.contains("another executor-launcher serves"),
+        "{}: {told}",
+        ended.status
+    );
+}
+
+/// A shim that is frozen is killed by the launcher, which finishes its container and reports it. An idle shim lives
+/// (the control), and a later launcher acts in the same way.
+#[test]
+fn a_shim_that_does_not_turn_its_loop_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut launcher = impatient(dir.path());
+    let _idle = start(&launcher, "idle");
+    let idle = launcher.record("idle").unwrap().shim.pid;
+    for id in ["frozen", "frozen-later"] {
+        let _shim = start(&launcher, id);
+        let kept = open_secret(&launcher, id);
+        let record = launcher.record(id).unwrap();
+        if id == "frozen-later" {
+            launcher.kill();
+            launcher.start_again();
+        }
+        pidfd_signal(pidfd(record.shim.pid).unwrap().as_fd(), SIGSTOP).unwrap();
+        let exit = launcher.exit(id);
+        let failure = exit.failure.unwrap();
+        assert_eq!(failure.kind, FailureKind::SupervisorLost);
+        assert!(failure.message.contains("has not responded"), "{failure:?}");
+        assert_eq!(exit.wipe.unwrap().by, "launcher");
+        let mut bytes = vec![1; SECRET.len()];
+        std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+        assert_eq!(bytes, vec![0; SECRET.len()]);
+        wait_until_gone(record.prepared.unwrap().init.pid);
+        wait_until_gone(record.shim.pid);
+    }
+    assert_eq!(launcher.record("idle").unwrap().shim.pid, idle);
+    let waits = || host::status(idle, "State").is_some_and(|state| state.starts_with('S')).then_some(());
+    wait::until("the shim of the idle one waits", waits);
+}
+
+/// A shim that is killed after its process has ended but before it read the last output loses that output: the exit
+/// code is known, and the log and the result report that output is missing. After an orderly end nothing is reported.
+#[test]
+fn output_that_nobody_took_is_told() {
+    const NOTICE: &str = " executor F the last output may be missing: the supervisor was killed";
+    let launcher = Launcher::start(&[]);
+    let script = "trap 'echo last; exit 3' TERM; echo up; while :; do sleep 0.05; done";
+    for (id, kills) in [("missing", true), ("whole", false)] {
+        let args = vec!["-c", script];
+        let draft = Draft { id, path: "/bin/sh", args, memory_bytes: 64 << 20, ..Draft::default() };
+        let plan = validate(&draft, &Policy::default()).unwrap();
+        let payload = Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() };
+        let shim = launcher.launch(&plan, &payload).unwrap();
+        shim.reach(State::Running).unwrap();
+        wait::until("the process is up", || launcher.log(id).contains("up").then_some(()));
+        let record = launcher.record(id).unwrap();
+        let init = record.prepared.unwrap().init.pid;
+        let supervisor = pidfd(record.shim.pid).unwrap();
+        if kills {
+            pidfd_signal(supervisor.as_fd(), SIGSTOP).unwrap();
+        }
+        pidfd_signal(pidfd(init).unwrap().as_fd(), SIGTERM).unwrap();
+        if kills {
+            wait_until_gone(init);
+            pidfd_signal(supervisor.as_fd(), 9).unwrap();
+        }
+        let exit = launcher.exit(id);
+        assert_eq!((exit.exit, exit.output_incomplete), (Some(Exit::Code(3)), kills), "{id}");
+        let log = launcher.log(id);
+        assert_eq!(log.ends_with(NOTICE), kills, "{log}");
+        assert_eq!(log.contains("stdout F last"), !kills, "{log}");
+    }
+}

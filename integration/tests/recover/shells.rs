@@ -1,0 +1,13 @@
+//! Shells: containers that are made before they are asked for.
+
+mod leftovers;
+mod likeness;
+
+use integration::daemon::{Daemon, Setup};
+
+/// Starts a daemon with this number of shells, and waits until they are ready.
+fn daemon(ready: u32) -> Daemon {
+    let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
+    daemon.api.wait_until_shells_are_ready();
+    daemon
+}

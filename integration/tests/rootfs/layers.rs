@@ -1,0 +1,5 @@
+//! Image layers and the real launcher: unpacking, use, removal, and what is left after a kill or on a full disk.
+
+mod life;
+mod trouble;
+mod umoci;

@@ -1,0 +1,43 @@
+//! Attacks on the host's resources: processes, memory of every kind, open files, terminals. `disk.rs` tests the disk.
+
+use executor_core::spec::TERMINALS_MAX;
+use executor_proto::v1::Limits;
+use serde_json::json;
+
+use crate::attacks::attackers::{Attacks, NOFILE, Unguarded, daemon, judge};
+
+/// Memory that is taken in addition to the container's own.
+const MEMORY: u64 = 40 << 20;
+
+const TABLE: &[(Unguarded, &[&str])] = &[
+    (
+        Unguarded::Unlimited,
+        &[
+            "files: open ones",
+            "memory: in /dev/shm",
+            "memory: in /tmp",
+            "memory: in TCP connections",
+            "memory: in UDP sockets",
+            "memory: in local sockets",
+            "memory: in pipes",
+            "memory: its own",
+            "memory: of no file",
+            "memory: shared",
+            "processes: by fork",
+            "processes: by threads",
+        ],
+    ),
+    (Unguarded::Host, &["terminals"]),
+];
+
+/// A process that the kernel ends for lack of memory is ended by a signal.
+const REASONS: [&str; 6] = ["EAGAIN", "EMFILE", "ENOBUFS", "ENOMEM", "ENOSPC", "SIGKILL"];
+
+#[test]
+fn the_hosts_resources_are_not_used_up() {
+    let daemon = daemon();
+    let facts = json!({"amount": MEMORY / 2 * 3, "processes": 100, "files": NOFILE, "terminals": TERMINALS_MAX + 1});
+    let limits = Limits { memory_bytes: MEMORY, pids: 50, ..Limits::default() };
+    let attacks = Attacks::new(include_str!("probes/limits.py"), facts, limits);
+    judge(&daemon, &attacks, "", TABLE, &REASONS);
+}

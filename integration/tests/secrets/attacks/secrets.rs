@@ -1,0 +1,65 @@
+//! Attacks on secret files: to make them writable, hide them, replace them, or show them to others.
+
+use executor_proto::v1::Limits;
+use integration::request::ATTACKERS;
+use serde_json::json;
+
+use crate::attacks::attackers::{Attacks, Unguarded, daemon, judge};
+
+/// Mount points of secret files, with a file that is reached through each: the directory that programs know, which
+/// holds links, and the one with the generations of files that the links lead to.
+const POINTS: &[(&str, &str)] = &[
+    ("/etc/cf-service-bindings", "/etc/cf-service-bindings/password"),
+    ("/dev/executor-files", "/dev/executor-files/0/..data/password"),
+];
+
+const ATTACKS: &[&str] = &[
+    "directory: a link",
+    "directory: a new directory",
+    "directory: a new file",
+    "directory: a pipe",
+    "directory: mode",
+    "file: a name outside",
+    "file: another name",
+    "file: append",
+    "file: attribute",
+    "file: back",
+    "file: map for writing",
+    "file: mode",
+    "file: open for writing",
+    "file: owner",
+    "file: remove",
+    "file: replace",
+    "file: times",
+    "file: truncate",
+    "mount: clone the tree",
+    "mount: hide below another",
+    "mount: open by handle",
+    "mount: remount writable",
+    "mount: set attributes",
+    "mount: show elsewhere",
+    "mount: unmount",
+];
+
+/// Errors for a file that could not be removed (it still exists, or cannot be put back). ramfs has no file handles.
+const REASONS: [&str; 6] = ["EACCES", "EEXIST", "ENOENT", "ENOTSUP", "EPERM", "EROFS"];
+
+#[test]
+fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
+    let daemon = daemon();
+    for (point, secret) in POINTS {
+        // On the host, a mount like a container's at the same path.
+        let prepare = format!(
+            "point={point} secret={secret}; mount -t tmpfs over ${{point%/*}}; mkdir -p $point; mount -t tmpfs x $point; \
+             mkdir -p ${{secret%/*}}; (umask 077; printf s3cr3t >$secret); mount -o remount,ro,bind $point;"
+        );
+        let limits = Limits { memory_bytes: 128 << 20, ..Limits::default() };
+        let mut attacks =
+            Attacks::new(include_str!("probes/secrets.py"), json!({"point": point, "secret": secret}), limits);
+        attacks.secrets = vec![("password".to_owned(), b"s3cr3t")];
+        judge(&daemon, &attacks, &prepare, &[(Unguarded::Host, ATTACKS)], &REASONS);
+        for attacker in ATTACKERS {
+            daemon.api.delete(attacker.name, false).unwrap();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Replacement before the certificate's end: as one pair, over a time without executord, and after failures.
+
+use std::fs;
+
+use executor_proto::v1::WatchEventsRequest;
+use executor_proto::v1::event::Kind;
+use integration::daemon::Daemon;
+use integration::request::{RequestBuilder as _, program, sleeper};
+use integration::{cli, metrics, wait};
+
+use crate::identity::{Ca, DIR, file, openssl, with_identity};
+
+/// Reads the pair again and again, through the directory of one generation, and has OpenSSL compare certificate and key.
+const READER: &str = r#"
+import json, os, signal, ssl, sys
+directory, going = sys.argv[1], [True]
+signal.signal(signal.SIGTERM, lambda *_: going.clear())
+seen, certificates = dict(rounds=0, mixed=0, missing=0), set()
+print('up', flush=True)
+while going:
+    at = os.open(os.path.dirname(os.path.realpath(directory + '/instance.crt')), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        place = '/proc/self/fd/%d/' % at
+        with open(place + 'instance.crt', 'rb') as certificate:
+            certificates.add(certificate.read())
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(place + 'instance.crt', place + 'instance.key')
+    except ssl.SSLError:
+        seen['mixed'] += 1
+    except FileNotFoundError:
+        seen['missing'] += 1
+    finally:
+        os.close(at)
+    seen['rounds'] += 1
+seen['certificates'] = len(certificates)
+print(json.dumps(seen), flush=True)
+"#;
+
+fn replaced(daemon: &Daemon, id: &str) -> u64 {
+    daemon.api.get(id).unwrap().identity.unwrap().replaced
+}
+
+fn wait_for_event(daemon: &Daemon, id: &str, kind: Kind) {
+    let request = WatchEventsRequest { container_id: id.into(), ..WatchEventsRequest::default() };
+    daemon
+        .api
+        .events(request)
+        .unwrap()
+        .until(|response| response.event.as_ref().is_some_and(|event| event.kind() == kind));
+}
+
+#[test]
+fn it_is_replaced_before_its_end_as_one_pair() {
+    let ca = Ca::new("cell CA");
+    let daemon = ca.daemon();
+    let request = program("/usr/bin/python3", &["-c", READER, DIR]).id("r").grace_ms(60_000);
+    let container = daemon.api.started(with_identity(request, Some(10)));
+    let mut log = daemon.api.follow("r");
+    log.until(|entry| entry.data == b"up\n");
+    wait::until("it was replaced twice", || (replaced(&daemon, "r") >= 2).then_some(()));
+    wait_for_event(&daemon, "r", Kind::IdentityReplaced);
+    let certificate = file(&container, "instance.crt").display().to_string();
+    openssl(&["x509", "-in", &certificate, "-noout", "-checkend", "0"]);
+    let identity = daemon.api.get("r").unwrap().identity.unwrap();
+    let serial = openssl(&["x509", "-in", &certificate, "-noout", "-serial"]);
+    assert_eq!(serial.trim(), format!("serial={}", identity.serial_number.to_uppercase()));
+    daemon.api.stop("r", None).unwrap();
+    let told: Vec<u8> = log.rest().into_iter().flat_map(|entry| entry.data).collect();
+    let seen: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    assert_eq!((&seen["mixed"], &seen["missing"]), (&0.into(), &0.into()), "{seen}");
+    assert!(seen["certificates"].as_u64().unwrap() >= 3 && seen["rounds"].as_u64().unwrap() > 100, "{seen}");
+    let wipe = daemon.api.wait("r").unwrap().result.unwrap().wipe.unwrap();
+    assert!(wipe.verified && wipe.files >= 9, "{wipe:?}");
+}
+
+#[test]
+fn one_that_has_run_out_without_executord_is_replaced_at_once() {
+    let ca = Ca::new("cell CA");
+    let mut daemon = ca.daemon();
+    let container = daemon.api.started(with_identity(sleeper("s"), Some(10)));
+    let certificate = file(&container, "instance.crt").display().to_string();
+    let before = fs::read(&certificate).unwrap();
+    daemon.kill();
+    wait::until("the certificate has run out", || {
+        let words = ["x509", "-in", &certificate, "-noout", "-checkend", "0"];
+        (!std::process::Command::new("openssl").args(words).output().unwrap().status.success()).then_some(())
+    });
+    assert_eq!(fs::read(&certificate).unwrap(), before, "the control: nobody replaces it without executord");
+    daemon.start_again();
+    wait::until("it is replaced", || (fs::read(&certificate).unwrap() != before).then_some(()));
+    openssl(&["x509", "-in", &certificate, "-noout", "-checkend", "0"]);
+    wait_for_event(&daemon, "s", Kind::IdentityReplaced);
+}
+
+/// A CA that cannot sign any more: the container keeps what it has, and gets the next one when the CA can sign.
+#[test]
+fn a_failure_is_told_and_tried_again() {
+    let ca = Ca::new("cell CA");
+    let daemon = ca.daemon();
+    let container = daemon.api.started(with_identity(sleeper("f"), Some(10)));
+    let certificate = file(&container, "instance.crt");
+    let before = fs::read(&certificate).unwrap();
+    fs::rename(ca.path("ca.key"), ca.path("away")).unwrap();
+    // The one in force goes on signing without the file; so it must go, too.
+    for pid in crate::identity::signers(&daemon) {
+        integration::daemon::kill(pid, 9);
+    }
+    wait_for_event(&daemon, "f", Kind::IdentityNotReplaced);
+    let identity = daemon.api.get("f").unwrap().identity.unwrap();
+    assert!(identity.problem.contains("ca.key: ") && identity.problem_since.is_some(), "{identity:?}");
+    assert_eq!(fs::read(&certificate).unwrap(), before);
+    let shown = cli::run(&daemon.socket(), &["inspect", "f"]).stdout;
+    assert!(shown.contains("NOT REPLACED"), "{shown}");
+    let counted = |value: f64| {
+        let is_told = || (metrics::value(&daemon, "executor_containers_old_certificate") == value).then_some(());
+        wait::until("metrics tell it", is_told);
+    };
+    counted(1.0);
+    fs::rename(ca.path("away"), ca.path("ca.key")).unwrap();
+    wait_for_event(&daemon, "f", Kind::IdentityReplaced);
+    assert!(daemon.api.get("f").unwrap().identity.unwrap().problem.is_empty());
+    counted(0.0);
+    assert_ne!(fs::read(&certificate).unwrap(), before);
+}

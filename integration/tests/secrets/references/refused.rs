@@ -1,0 +1,82 @@
+//! References that are refused: each with its place, and without any value.
+
+use std::os::unix::fs::symlink;
+
+use executor_proto::v1::{EnvironmentVariable, File, RunRequest, SecretReference};
+use integration::daemon::Setup;
+use integration::request::{RequestBuilder as _, sleeper};
+use tonic::Code;
+use tonic_types::StatusExt as _;
+
+use crate::references::{Shelf, from, reference};
+
+const CANARY: &str = "canary-77aa01";
+
+#[test]
+fn every_fault_names_its_place_and_no_value() {
+    let (shelf, outside) = (Shelf::new(), Shelf::new());
+    shelf.put("large", CANARY.repeat(2_000_000 / CANARY.len()));
+    shelf.put("binary", [CANARY.as_bytes(), b"\xff\xfe"].concat());
+    shelf.put("good", CANARY);
+    symlink(outside.put("secret", CANARY), shelf.path().join("link")).unwrap();
+    let token = shelf.put("token", CANARY);
+    let vault = format!(
+        "[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"http://127.0.0.1:1\"\ntoken_file = \"{}\"\n\
+         allow = [{{ uid = 0, paths = [\"/\"] }}]\n",
+        token.display()
+    );
+    let closed = shelf.provider().replace("\"shelf\"", "\"closed\"").replace("\"/\"", "\"app\"");
+    let nobody = shelf.provider().replace("\"shelf\"", "\"nobody\"").replace("uid = 0", "uid = 4242");
+    let daemon = Setup::default().config(&[shelf.provider(), closed, nobody, vault].concat()).start();
+    let file = |provider: &str, path: &str, key: &str| {
+        let mut request = sleeper("r");
+        request.volume_mounted_files.push(from("db/x", provider, path, key));
+        request
+    };
+    let both = File { content: CANARY.into(), ..from("x", "shelf", "good", "") };
+    let version = File {
+        from: Some(SecretReference { version: "1".into(), ..reference("shelf", "good", "") }),
+        ..from("x", "shelf", "good", "")
+    };
+    let variable = |value| EnvironmentVariable { name: "A".into(), from: Some(value), ..Default::default() };
+    let with = |file: File| {
+        let mut request = sleeper("r");
+        request.volume_mounted_files.push(file);
+        request
+    };
+    let binary = sleeper("r").action(|run| run.secret_environment.push(variable(reference("shelf", "binary", ""))));
+    let plain = sleeper("r").action(|run| run.env.push(variable(reference("shelf", "good", ""))));
+    let mut many = sleeper("r");
+    many.volume_mounted_files = (0..257).map(|index| from(&format!("f{index}"), "shelf", "good", "")).collect();
+    let place = "volume_mounted_files[0].from";
+    let at = |part: &str| format!("{place}{part}");
+    let table: Vec<(RunRequest, Code, String, &str)> = vec![
+        (file("shelf", "nothing", ""), Code::NotFound, at(""), "no such file"),
+        (file("shelf", "large", ""), Code::FailedPrecondition, at(""), "more than 1048576 bytes"),
+        (file("shelf", "link", ""), Code::PermissionDenied, at(""), "leads out of"),
+        (file("shelf", "token", ""), Code::PermissionDenied, at(""), "logs in at a provider"),
+        (file("vault", "auth/token/lookup-self", "id"), Code::InvalidArgument, at(".path"), "contains `auth`"),
+        (file("none", "good", ""), Code::InvalidArgument, at(".provider"), "not a provider of this node"),
+        (file("shelf", "../good", ""), Code::InvalidArgument, at(".path"), "contains `..`"),
+        (file("shelf", "/good", ""), Code::InvalidArgument, at(".path"), "empty component"),
+        (file("shelf", "", ""), Code::InvalidArgument, at(".path"), "is empty"),
+        (file("shelf", "good", "k"), Code::InvalidArgument, at(".key"), "must be empty"),
+        (file("closed", "apple", ""), Code::PermissionDenied, at(".path"), "uid 0 may not use \"apple\""),
+        (file("nobody", "good", ""), Code::PermissionDenied, at(".path"), "no rule of secret_providers.allow"),
+        (with(both), Code::InvalidArgument, at(""), "set beside content"),
+        (with(version), Code::InvalidArgument, at(".version"), "must be empty"),
+        (plain, Code::InvalidArgument, "action.run.env[0].from".into(), "secret variables only"),
+        (binary, Code::InvalidArgument, "action.run.secret_environment[0].from".into(), "not UTF-8"),
+        (many, Code::InvalidArgument, "volume_mounted_files".into(), "257 references"),
+    ];
+    for (request, code, field, expected) in table {
+        let refused = daemon.api.run(request).unwrap_err();
+        let fields = refused.get_details_bad_request().unwrap().field_violations;
+        assert_eq!((refused.code(), fields[0].field.as_str()), (code, field.as_str()), "{refused}");
+        assert!(fields[0].description.contains(expected), "{expected}: {}", fields[0].description);
+        assert!(!format!("{refused:?}").contains(CANARY), "{refused:?}");
+    }
+    // The control: the same, where everything is right.
+    daemon.api.started(file("shelf", "good", ""));
+    assert!(!daemon.setup().logged().contains(CANARY));
+}

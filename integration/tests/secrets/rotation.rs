@@ -1,0 +1,48 @@
+//! Secret files that change while a container runs: what a reader can see, what is left of the old ones, and what is
+//! refused.
+
+mod around;
+mod change;
+mod forged;
+mod reader;
+mod refused;
+mod watched;
+mod writable;
+
+use std::fs;
+use std::path::PathBuf;
+
+use executor_proto::v1::Container;
+use integration::api::pid;
+
+/// Directory of files with relative paths.
+const ROOT: &str = "/etc/cf-service-bindings";
+/// Directory with the generations of the first mount point, which is ROOT's in all these containers.
+const GENERATIONS: &str = "/dev/executor-files/0";
+
+/// Path in a container, as root of the host reaches it.
+fn inside(container: &Container, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/root{path}", pid(container)))
+}
+
+/// Content of a container's file.
+fn content(container: &Container, path: &str) -> Option<String> {
+    fs::read_to_string(inside(container, path)).ok()
+}
+
+/// Sorted names in a directory of a container.
+fn names(container: &Container, path: &str) -> Vec<String> {
+    let entries = fs::read_dir(inside(container, path)).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Waits until the generation in force is the only one, and returns its name.
+fn wait_for_single_generation(container: &Container) -> String {
+    integration::wait::until("old generations are gone", || {
+        let current = fs::read_link(inside(container, &format!("{GENERATIONS}/..data"))).unwrap();
+        let current = current.into_os_string().into_string().unwrap();
+        (names(container, GENERATIONS) == ["..data", &current]).then_some(current)
+    })
+}

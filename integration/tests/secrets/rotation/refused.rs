@@ -1,0 +1,126 @@
+//! Refused updates, after which the files are unchanged.
+
+use std::fs;
+
+use executor_proto::v1::{Container, UpdateFilesRequest};
+use integration::api::ending;
+use integration::daemon::{Daemon, Setup};
+use integration::footprint;
+use integration::request::{RequestBuilder, program, sleeper, update};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::rotation::{ROOT, content, names, wait_for_single_generation};
+
+fn first_field(status: &Status) -> String {
+    let details = status.get_error_details();
+    details.bad_request().and_then(|bad| bad.field_violations.first()).map(|v| v.field.clone()).unwrap_or_default()
+}
+
+/// Checks that nothing has changed, and that nothing of the update is there.
+fn as_before(daemon: &Daemon, before: &Container) {
+    assert_eq!(daemon.api.get(&before.id).unwrap(), *before);
+    assert_eq!(content(before, &format!("{ROOT}/a")).as_deref(), Some("old"));
+    assert_eq!(wait_for_single_generation(before), "..gen1");
+    assert_eq!(names(before, ROOT), ["a"]);
+}
+
+#[test]
+fn what_does_not_fit_is_told_and_changes_nothing() {
+    let daemon = Daemon::start();
+    let before = daemon.api.started(sleeper("c").file("a", b"old").file("/etc/executor-key", b"key"));
+    let big = vec![b'x'; (1 << 20) + 1];
+    let removed = |path: &str| UpdateFilesRequest { removed_paths: vec![path.into()], ..update("c", &[("a", b"new")]) };
+    let table = [
+        (update("c", &[]), Code::InvalidArgument, "files", "nothing to update"),
+        (update("c", &[("../x", b"")]), Code::InvalidArgument, "files[0].path", "contains `..`"),
+        (update("c", &[("a", b""), ("a", b"")]), Code::InvalidArgument, "files[1].path", "also the path of files[0]"),
+        (update("c", &[("a/b", b"")]), Code::InvalidArgument, "files[0].path", "needs a directory where"),
+        (update("c", &[("a", &big)]), Code::InvalidArgument, "files", "at most 1048576"),
+        (removed("nope"), Code::InvalidArgument, "removed_paths[0]", "not one of the container's secret files"),
+        (removed("a"), Code::InvalidArgument, "removed_paths[0]", "is also in `files`"),
+        (removed("/etc/executor-key"), Code::FailedPrecondition, "removed_paths", "mounted by itself"),
+        (update("c", &[("/srv/x", b"")]), Code::FailedPrecondition, "files[0].path", ROOT),
+        (UpdateFilesRequest { signal: 65, ..update("c", &[("a", b"")]) }, Code::InvalidArgument, "signal", "is 65"),
+    ];
+    for (request, code, field, words) in table {
+        let refused = daemon.api.update(request).unwrap_err();
+        assert_eq!((refused.code(), first_field(&refused)), (code, field.to_owned()), "{refused}");
+        assert!(refused.message().contains(words), "{refused}");
+        as_before(&daemon, &before);
+    }
+    let both = daemon.api.update(update("c", &[("x//y", b""), ("/proc/x", b"")])).unwrap_err();
+    assert_eq!(both.get_error_details().bad_request().unwrap().field_violations.len(), 2, "all at once");
+    assert_eq!(daemon.api.update(update("nope", &[("a", b"")])).unwrap_err().code(), Code::NotFound);
+    assert_eq!(daemon.api.update(update("c", &[("a", b"new")])).unwrap().files_generation, 2, "the control");
+
+    daemon.api.stop("c", Some(0)).unwrap();
+    daemon.api.wait("c").unwrap();
+    let ended = daemon.api.update(update("c", &[("a", b"late")])).unwrap_err();
+    assert_eq!(ended.code(), Code::FailedPrecondition);
+    assert!(ended.message().contains("is completed: its files can be replaced only while it runs"), "{ended}");
+    daemon.api.started(sleeper("bare"));
+    let bare = daemon.api.update(update("bare", &[("a", b"new")])).unwrap_err();
+    assert!(bare.code() == Code::FailedPrecondition && bare.message().contains("no directory"), "{bare}");
+}
+
+/// Policy for larger files than a test container's memory can hold.
+pub(crate) const MANY: &str = "[policy]\nfiles_bytes_max = 40000000\n[server]\nmessage_bytes_max = 50000000\n";
+
+/// Files count against the container's own memory: an update that does not fit is refused with the limit's name, the
+/// process lives on, and one that fits (the control) succeeds.
+#[test]
+fn what_the_containers_memory_does_not_hold_is_refused() {
+    let daemon = Setup::default().config(MANY).start();
+    // Uses most of the memory, and prints when it has.
+    let script = "import time\nheld = bytearray(40 << 20)\nprint('up', flush=True)\ntime.sleep(100000)";
+    let request = program("/usr/bin/python3", &["-c", script]).id("c").memory(64 << 20).file("a", b"old");
+    let before = daemon.api.up(request);
+    let refused = daemon.api.update(update("c", &[("a", &vec![b'x'; 32 << 20])])).unwrap_err();
+    assert_eq!(
+        (refused.code(), &*first_field(&refused)),
+        (Code::ResourceExhausted, "limits.memory_bytes"),
+        "{refused}"
+    );
+    as_before(&daemon, &before);
+    assert_eq!(daemon.api.update(update("c", &[("a", &vec![b'x'; 2 << 20])])).unwrap().files_generation, 2);
+    daemon.api.stop("c", Some(0)).unwrap();
+    let ended = daemon.api.wait("c").unwrap();
+    assert!(!ending(&ended).oom_killed, "{ended:?}");
+}
+
+/// A cgroup that fills up while files are written costs only the update: the kernel kills the helper and not the
+/// container's process, the old files stay, and the container is not reported as out of memory.
+#[test]
+fn a_cgroup_that_fills_up_in_the_middle_costs_only_the_update() {
+    let daemon = Setup::default().config(MANY).start();
+    let before = daemon.api.started(sleeper("c").memory(64 << 20).file("a", b"old"));
+    // A limit above the container's own, which the check of the free memory does not see.
+    let cgroup = daemon.record("c").cgroup;
+    let parent = footprint::cgroup_roots(&daemon.setup().run_dir())
+        .into_iter()
+        .find(|root| root.join("memory.limit_in_bytes").exists() || root.join("memory.max").exists())
+        .unwrap();
+    assert!(parent.join(cgroup.file_name().unwrap()).is_dir());
+    let file = |old: &str, new: &str| if parent.join(old).exists() { parent.join(old) } else { parent.join(new) };
+    let usage = fs::read_to_string(file("memory.usage_in_bytes", "memory.current")).unwrap();
+    let tight: u64 = usage.trim().parse::<u64>().unwrap() + (4 << 20);
+    let limit = file("memory.limit_in_bytes", "memory.max");
+    fs::write(&limit, tight.to_string()).unwrap();
+    let refused = daemon.api.update(update("c", &[("a", &vec![b'x'; 32 << 20])])).unwrap_err();
+    fs::write(&limit, if limit.ends_with("memory.max") { "max" } else { "-1" }).unwrap();
+    assert_eq!(
+        (refused.code(), &*first_field(&refused)),
+        (Code::ResourceExhausted, "limits.memory_bytes"),
+        "{refused}"
+    );
+    as_before(&daemon, &before);
+    assert_eq!(
+        daemon.api.update(update("c", &[("a", &vec![b'x'; 32 << 20])])).unwrap().files_generation,
+        2,
+        "the control"
+    );
+    daemon.api.stop("c", Some(0)).unwrap();
+    let ended = daemon.api.wait("c").unwrap();
+    assert!(!ending(&ended).oom_killed, "the helper's death is not the container's: {ended:?}");
+}

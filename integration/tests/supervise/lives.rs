@@ -1,0 +1,178 @@
+//! Many short lives, one after the other and eight at once, after which nothing of the daemon has grown: from an image,
+//! each with a secret file, each hundredth with a rotation of it.
+//!
+//! EXECUTOR_LIVES sets their number; EXECUTOR_LIVES_JSON names a file for the figures. After each tenth of the lives the
+//! daemon's figures are taken at rest. Results are kept up to a number that the first tenth exceeds, and events up to
+//! one that the second does: from then on what grows is a leak. How long the lives take is told and not judged.
+
+mod judge;
+mod look;
+mod report;
+
+use std::ops::Range;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use executor_proto::v1::{RunRequest, State, WaitRequest};
+use integration::api::exit;
+use integration::daemon::{Daemon, Setup};
+use integration::images::Image;
+use integration::lanes::{LANES, for_each};
+use integration::mount::Tmpfs;
+use integration::request::{RequestBuilder, program, sh, sleeper, update};
+use integration::rootfs::Rootfs;
+use integration::wait;
+
+use crate::lives::judge::{Figures, TENTHS, grown};
+use crate::lives::report::Report;
+
+/// Lives in the ordinary tests.
+const FEW: usize = 300;
+/// Results that the daemon keeps.
+const KEPT: usize = 20;
+/// Events that the daemon keeps.
+const EVENTS: usize = 100;
+/// One life of so many has a rotation.
+const ROTATED: usize = 100;
+/// Path of the secret file.
+const SECRET: &str = "db/password";
+/// Number of containers that show that the figures see what is there.
+const CONTROLS: usize = 12;
+
+#[test]
+fn short_lives_leave_nothing_that_grows() {
+    let count = std::env::var("EXECUTOR_LIVES").map_or(FEW, |text| text.parse().expect("a number"));
+    let tenth = count / TENTHS;
+    assert!(tenth > KEPT, "EXECUTOR_LIVES={count}: give at least {}", TENTHS * (KEPT + 1));
+
+    let rootfs = Rootfs::busybox();
+    let image = Image::new();
+    image.copy(rootfs.path());
+    image.commit();
+    image.readable(true);
+    let config = format!("[retention]\ncompleted = {KEPT}\nevents = {EVENTS}\n");
+    let daemon = Setup::default().config(&config).start();
+    let node = Node { daemon, reference: image.layout() };
+
+    let (mut figures, mut took) = (Vec::new(), Vec::new());
+    for number in 0..TENTHS {
+        let lives = number * tenth..(number + 1) * tenth;
+        // The last fifth of each tenth is run several at once.
+        let crowd = lives.end - tenth / 5;
+        took.extend((lives.start..crowd).map(|number| node.live(number)));
+        node.live_at_once(crowd..lives.end);
+        figures.push(node.at_rest());
+        eprintln!("{} of {} lives", lives.end, tenth * TENTHS);
+    }
+    let report =
+        Report { lives: tenth * TENTHS, at_once: tenth / 5 * TENTHS, kept: KEPT, figures: &figures, took: &took };
+    report.print();
+    if let Some(path) = std::env::var_os("EXECUTOR_LIVES_JSON") {
+        std::fs::write(&path, report.json()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+    let found = grown(&figures);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    node.figures_see_what_is_there(&figures);
+}
+
+/// The daemon, and the image of all lives.
+struct Node {
+    daemon: Daemon,
+    reference: String,
+}
+
+impl Node {
+    fn request(&self, request: RunRequest, number: usize) -> RunRequest {
+        request.id(&id(number)).rootfs(&self.reference).user("app").file(SECRET, b"old")
+    }
+
+    /// Runs one container to its end and returns how long that took; the time of a rotation is not of interest.
+    fn live(&self, number: usize) -> Option<Duration> {
+        if number % ROTATED == ROTATED - 1 {
+            self.live_with_rotation(number);
+            return None;
+        }
+        let request = self.request(program("/bin/true", &[]), number);
+        let start = Instant::now();
+        let ended = self.daemon.api.run_to_end(request);
+        let took = start.elapsed();
+        assert_eq!(exit(&ended), Ok(0), "{ended:#?}");
+        Some(took)
+    }
+
+    /// Runs a container that ends when it sees the new content of its file.
+    fn live_with_rotation(&self, number: usize) {
+        let script = format!("until grep -q new /etc/cf-service-bindings/{SECRET}; do sleep 0.01; done");
+        let api = &self.daemon.api;
+        api.run(self.request(sh(&script), number)).unwrap();
+        api.update(update(&id(number), &[(SECRET, b"new")])).unwrap();
+        let ended = api.wait(&id(number)).unwrap();
+        assert_eq!(exit(&ended), Ok(0), "{ended:#?}");
+        assert_eq!(ended.state(), State::Completed);
+    }
+
+    fn live_at_once(&self, numbers: Range<usize>) {
+        // As many at a time as all lanes do within a call's patience.
+        for start in numbers.clone().step_by(10 * LANES) {
+            let reference: std::sync::Arc<str> = self.reference.as_str().into();
+            let some: Vec<_> = (start..numbers.end.min(start + 10 * LANES)).map(id).collect();
+            for_each(&self.daemon, &some, move |mut rpc, id| {
+                let request = program("/bin/true", &[]).id(&id).rootfs(&reference).user("app").file(SECRET, b"old");
+                async move {
+                    rpc.run(request).await?;
+                    let ended = rpc.wait(WaitRequest { id }).await?.into_inner().container.unwrap();
+                    assert_eq!(exit(&ended), Ok(0), "{ended:#?}");
+                    Ok(())
+                }
+            });
+        }
+    }
+
+    /// Takes the figures when superfluous results are gone and nothing changes any more.
+    fn at_rest(&self) -> Figures {
+        wait::until("results beyond those to be kept are removed", || {
+            (self.daemon.api.ids().len() <= KEPT).then_some(())
+        });
+        // They are made at the lowest priority: one that is half made stands still on a busy machine, which is not rest.
+        self.daemon.api.wait_until_shells_are_ready();
+        let mut before = look::counts(&self.daemon);
+        wait::until("the daemon is at rest", || {
+            std::thread::sleep(look::PAUSE);
+            let now = look::counts(&self.daemon);
+            (std::mem::replace(&mut before, now) == now).then_some(())
+        });
+        look::figures(&self.daemon)
+    }
+
+    /// The control: containers and mounts that are there are seen in every figure but those of memory.
+    fn figures_see_what_is_there(&self, figures: &[Figures]) {
+        let ids: Vec<_> = (0..CONTROLS).map(|number| format!("control-{number}")).collect();
+        for id in &ids {
+            self.daemon.api.run(sleeper(id).rootfs(&self.reference).user("app").file(SECRET, b"old")).unwrap();
+        }
+        let on_host = Tmpfs::mount(&self.daemon.setup().home().join("control"), 1 << 20);
+        self.mount_at_the_launcher();
+        let found = grown(&[figures, &[look::figures(&self.daemon)]].concat());
+        drop(on_host);
+        let counted = ["executord_descriptors", "launcher_descriptors", "launcher_mounts", "host_mounts", "cgroups"];
+        for what in counted.into_iter().chain(["files", "processes"]) {
+            assert!(found.iter().any(|line| line.starts_with(what)), "{what} of the control: {found:?}");
+        }
+        for id in &ids {
+            self.daemon.api.delete(id, true).unwrap();
+        }
+    }
+
+    /// Makes a mount that only the launcher's namespace has, and that ends with it.
+    fn mount_at_the_launcher(&self) {
+        let (launcher, at) = (self.daemon.launcher().unwrap(), self.daemon.setup().home().join("launcher-control"));
+        std::fs::create_dir(&at).unwrap();
+        let mut nsenter = Command::new("nsenter");
+        nsenter.arg(format!("--mount=/proc/{launcher}/ns/mnt")).args(["mount", "-t", "tmpfs", "control"]).arg(&at);
+        assert!(nsenter.status().unwrap().success(), "a mount in the launcher's namespace");
+    }
+}
+
+fn id(number: usize) -> String {
+    format!("life-{number}")
+}

@@ -1,0 +1,61 @@
+//! The figures of a daemon that must not grow, as the host shows them.
+
+use std::fs;
+use std::time::Duration;
+
+use integration::daemon::Daemon;
+use integration::{footprint, host};
+
+use crate::lives::judge::{Figures, Memory};
+
+/// Time between two looks at counts that may still change.
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
+
+/// Numbers of things: processes, cgroups, mounts of the launcher and of the host, files.
+pub(crate) fn counts(daemon: &Daemon) -> [u64; 5] {
+    let (setup, launcher) = (daemon.setup(), daemon.launcher());
+    let host_mounts = footprint::mounts(setup.home(), None);
+    let counts = [
+        footprint::processes(&setup.run_dir(), launcher).len(),
+        footprint::cgroups(&setup.run_dir()).len(),
+        footprint::mounts(setup.home(), launcher).difference(&host_mounts).count(),
+        host_mounts.len(),
+        footprint::files(&setup.run_dir(), &setup.state_dir()).len(),
+    ];
+    counts.map(|count| count as u64)
+}
+
+/// Takes all figures.
+pub(crate) fn figures(daemon: &Daemon) -> Figures {
+    let [processes, cgroups, launcher_mounts, host_mounts, files] = counts(daemon);
+    let (executord, launcher) = (daemon.pid(), daemon.launcher().expect("the daemon has a launcher"));
+    let ledger = fs::read_dir(daemon.setup().state_dir().join("ledger")).into_iter().flatten().flatten();
+    let ledger: u64 = ledger.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+    Figures {
+        executord: memory(executord),
+        launcher: memory(launcher),
+        executord_descriptors: host::descriptors(executord) as u64,
+        launcher_descriptors: host::descriptors(launcher) as u64,
+        launcher_mounts,
+        host_mounts,
+        cgroups,
+        files,
+        ledger_kib: ledger / 1024,
+        processes,
+    }
+}
+
+fn memory(pid: i32) -> Memory {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process lives");
+    let line = |name: &str| {
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix(" kB"));
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {text}"))
+    };
+    Memory {
+        pss_kib: line("Pss"),
+        rss_kib: line("Rss"),
+        anonymous_pss_kib: line("Pss_Anon"),
+        anonymous_rss_kib: line("Anonymous"),
+    }
+}

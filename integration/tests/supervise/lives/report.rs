@@ -1,0 +1,73 @@
+//! The figures of a run, as a table for people and as JSON.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::lives::judge::{Figures, grown};
+
+/// Lives at the beginning and at the end whose times are told.
+const COMPARED: usize = 1000;
+
+/// A complete run.
+pub(crate) struct Report<'a> {
+    pub(crate) lives: usize,
+    /// Lives of these that were run several at once.
+    pub(crate) at_once: usize,
+    /// Results that the daemon keeps.
+    pub(crate) kept: usize,
+    /// After each tenth.
+    pub(crate) figures: &'a [Figures],
+    /// Times of the lives in a row, from the call to the result.
+    pub(crate) took: &'a [Option<Duration>],
+}
+
+impl Report<'_> {
+    /// Median and 99th percentile of the first and the last lives in a row, in microseconds.
+    fn times(&self) -> [(usize, [u128; 2]); 2] {
+        let took: Vec<Duration> = self.took.iter().copied().flatten().collect();
+        let compared = COMPARED.min(took.len() / 2);
+        [&took[..compared], &took[took.len() - compared..]].map(|part| {
+            let mut part = part.to_vec();
+            part.sort_unstable();
+            let percentile = |percent: usize| part[(part.len() * percent).div_ceil(100).max(1) - 1].as_micros();
+            (part.len(), [percentile(50), percentile(99)])
+        })
+    }
+
+    pub(crate) fn print(&self) {
+        println!("\n{} lives, {} of them several at once; {} results are kept", self.lives, self.at_once, self.kept);
+        println!("{:<28}{}  allowed growth", "after each tenth", " ".repeat(8 * self.figures.len()));
+        for (index, row) in Figures::default().rows().iter().enumerate() {
+            let cells: String = self.figures.iter().map(|all| format!("{:>8}", all.rows()[index].value)).collect();
+            let slack = row.slack.map_or_else(|| "not judged".to_owned(), |slack| slack.to_string());
+            println!("{:<28}{cells}  {slack:>14}", row.name);
+        }
+        for (which, (count, [median, last])) in ["first", "last"].iter().zip(self.times()) {
+            println!("the {which} {count} in a row: median {median} us, 99th percentile {last} us");
+        }
+    }
+
+    pub(crate) fn json(&self) -> String {
+        let values = |all: &Figures| {
+            all.rows().iter().map(|row| (row.name.to_owned(), row.value.into())).collect::<Map<String, Value>>()
+        };
+        let slack: Map<String, Value> =
+            Figures::default().rows().iter().map(|row| (row.name.to_owned(), row.slack.into())).collect();
+        let times = self.times().map(|(count, [median, last])| {
+            json!({"lives": count, "p50_us": u64::try_from(median).ok(), "p99_us": u64::try_from(last).ok()})
+        });
+        let [first, last] = times;
+        let told = json!({
+            "lives": self.lives,
+            "lives_at_once": self.at_once,
+            "results_kept": self.kept,
+            "tenths": self.figures.iter().map(values).collect::<Vec<_>>(),
+            "allowed_growth": slack,
+            "grown": grown(self.figures),
+            "first": first,
+            "last": last,
+        });
+        format!("{told:#}\n")
+    }
+}

@@ -1,0 +1,133 @@
+//! Files that the executor's processes open while they make a container, seen by strace: nothing is written to a proc
+//! that a container could have arranged, and no name service or library of an image is loaded.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use executor_core::lifecycle::State;
+use executor_core::validate::{Draft, Policy, validate};
+use integration::host;
+use integration::launcher::{Launcher, Payload};
+use integration::rootfs::Rootfs;
+
+/// A trace of every call that opens a file, by a process, its shells, and the future children of each.
+struct Trace {
+    strace: Child,
+    output: tempfile::NamedTempFile,
+}
+
+impl Trace {
+    fn of(pid: u32) -> Self {
+        let output = tempfile::NamedTempFile::new().unwrap();
+        let traced = std::iter::once(pid as i32).chain(host::descendants(pid as i32));
+        let count = traced.clone().count();
+        let mut strace = Command::new("strace")
+            .args(["-f", "-y", "-s", "4096", "-e", "trace=open,openat,openat2,creat,execve", "-o"])
+            .arg(output.path())
+            .args(traced.flat_map(|pid| ["-p".to_owned(), pid.to_string()]))
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("strace is installed");
+        let mut told = BufReader::new(strace.stderr.take().unwrap());
+        for _ in 0..count {
+            let mut line = String::new();
+            told.read_line(&mut line).unwrap();
+            assert!(line.contains("attached"), "{line}");
+        }
+        std::thread::spawn(move || std::io::copy(&mut told, &mut std::io::sink()));
+        Self { strace, output }
+    }
+
+    /// Ends the trace. Returns one line per call.
+    fn lines(mut self) -> Vec<String> {
+        let strace = nix::unistd::Pid::from_raw(self.strace.id() as i32);
+        nix::sys::signal::kill(strace, nix::sys::signal::Signal::SIGTERM).unwrap();
+        self.strace.wait().unwrap();
+        joined(&fs::read_to_string(self.output.path()).unwrap())
+    }
+}
+
+/// Joins the halves of calls that another process's line interrupts.
+fn joined(output: &str) -> Vec<String> {
+    let mut halves = HashMap::new();
+    let mut lines = Vec::new();
+    for line in output.lines() {
+        let Some((pid, call)) = line.split_once(' ') else { continue };
+        let call = call.trim_start(); // short pids are padded
+        if let Some(begun) = call.strip_suffix("<unfinished ...>") {
+            halves.insert(pid, begun);
+        } else if let Some((_, ended)) = call.split_once(" resumed>") {
+            lines.push(format!("{}{ended}", halves.remove(pid).unwrap_or_default()));
+        } else {
+            lines.push(call.to_owned());
+        }
+    }
+    lines
+}
+
+/// Calls that opened a file of a proc for writing.
+fn written_in_proc(lines: &[String]) -> Vec<&String> {
+    let writing = |line: &&String| line.contains("O_WRONLY") || line.contains("O_RDWR") || line.contains("creat(");
+    // By the name that was given, or the path that was opened.
+    let in_proc = |line: &&String| line.contains("\"/proc") || line.contains("</proc") || line.contains("proc/self/");
+    lines.iter().filter(|line| !line.contains("= -1 ")).filter(writing).filter(in_proc).collect()
+}
+
+/// Calls that looked for a name service, or a library for one.
+fn name_services(lines: &[String]) -> Vec<&String> {
+    let asked = |line: &&String| ["nsswitch", "libnss", "nscd"].iter().any(|name| line.contains(name));
+    // The file in the root file system `host` is made anew for each container.
+    lines.iter().filter(asked).filter(|line| !line.contains("O_CREAT")).collect()
+}
+
+/// Nothing is written to a proc, and no name service of an image is used, although libcontainer asks it for a home
+/// directory (CVE-2019-16884, CVE-2025-52881).
+#[test]
+fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    fs::write(rootfs.path().join("etc/nsswitch.conf"), "passwd: evil\n").unwrap();
+    let trace = Trace::of(launcher.child.id());
+    let reference = rootfs.reference();
+    for (id, rootfs, user) in
+        [("image", reference.as_str(), "app"), ("number", &reference, "4711"), ("host", "host", "vcap")]
+    {
+        let files = vec![("f".to_owned(), "a", 1).into()];
+        let draft = Draft { id, path: "/bin/true", memory_bytes: 64 << 20, rootfs, user, files, ..Draft::default() };
+        let plan = validate(&draft, &Policy::default()).unwrap();
+        let payload = Payload { files: vec![b"S"], ..Payload::default() };
+        launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+    }
+    let lines = trace.lines();
+    let enters = |line: &&String| line.contains("/cgroup.procs\"") || line.contains("/tasks\"");
+    let cgroups = lines.iter().filter(enters).filter(|line| line.contains("O_WRONLY")).count();
+    let programs = lines.iter().filter(|line| line.contains("execve(\"/bin/true\"") && line.ends_with("= 0")).count();
+    assert!(cgroups >= 3 && programs == 3, "the control: what is written and run is seen: {cgroups}, {programs}");
+    // The only writes are a user namespace's id maps, of a process that was cloned for it, and scores for the OOM killer.
+    let (maps, others): (Vec<&String>, Vec<&String>) = written_in_proc(&lines)
+        .into_iter()
+        .partition(|line| ["/uid_map\"", "/gid_map\"", "/oom_score_adj\""].iter().any(|file| line.contains(file)));
+    assert!(maps.iter().all(|line| !line.contains("/proc/self/") && !line.contains("/proc/1/")), "{maps:#?}");
+    assert_eq!(others, [""; 0]);
+    // Kernel settings go through a proc of the launcher's own, which is mounted nowhere and has no links in its path.
+    let settings: Vec<_> = lines.iter().filter(|line| line.contains("\"sys/net/")).collect();
+    assert!(!settings.is_empty(), "the control: a setting is seen, of a container or of a shell");
+    assert!(
+        settings.iter().all(|line| line.starts_with("openat2(") && line.contains("RESOLVE_NO_SYMLINKS")),
+        "{settings:#?}"
+    );
+    assert_eq!(name_services(&lines), [""; 0]);
+
+    // The control: the same search finds both where they occur.
+    let shell = "read go; echo 0 >/proc/self/oom_score_adj; cat /etc/nsswitch.conf";
+    let mut control =
+        Command::new("sh").args(["-c", shell]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let trace = Trace::of(control.id());
+    drop(control.stdin.take());
+    control.wait().unwrap();
+    let lines = trace.lines();
+    assert_eq!(written_in_proc(&lines).len(), 1, "{lines:#?}");
+    assert!(!Path::new("/etc/nsswitch.conf").exists() || !name_services(&lines).is_empty(), "{lines:#?}");
+}

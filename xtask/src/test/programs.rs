@@ -1,0 +1,167 @@
+//! The programs that hold the tests: cargo builds them, and two run at a time, because most of them wait for something most of
+//! the time. Their tests share no names, directories, addresses and ports, and each program has a mount namespace of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use std::{ffi::OsString, fs, io, io::Write as _, thread};
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::workspace::{Workspace, is_root, step};
+
+/// Number of programs that run at a time.
+const LANES: usize = 2;
+/// Programs that take minutes: they start first, so that none of them runs alone at the end.
+const LONGEST: [&str; 6] = ["secrets", "supervise", "recover", "network", "interface", "launch"];
+/// A program that runs alone: it attacks what the host has little of, and measures what is left for others.
+const ALONE: &str = "adversary";
+
+/// A program that holds tests.
+pub(super) struct Program {
+    /// Package that it belongs to.
+    pub(super) package: String,
+    /// Name of its target: of a library, a binary or a file of `tests/`.
+    pub(super) name: String,
+    executable: PathBuf,
+    /// Working directory: that of the package, as with `cargo test`.
+    directory: PathBuf,
+}
+
+/// A run of a program.
+pub(super) struct Job<'a> {
+    pub(super) program: &'a Program,
+    pub(super) title: String,
+    /// Arguments of the test harness.
+    pub(super) arguments: Vec<&'a str>,
+    /// Value of EXECUTOR_SHELLS, if it differs from that of the other runs.
+    pub(super) shells: Option<&'static str>,
+}
+
+/// Builds the tests of the whole workspace.
+pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
+    let mut cargo = workspace.cargo(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    let done = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    ensure!(done.status.success(), "the tests do not compile: {}", done.status);
+    let mut programs = Vec::new();
+    for line in String::from_utf8_lossy(&done.stdout).lines() {
+        let message: Value = serde_json::from_str(line).context("cargo's messages")?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        if message["profile"]["test"] != true {
+            continue;
+        }
+        if let (Some(executable), Some(name), Some(manifest)) =
+            (text(&message["executable"]), text(&message["target"]["name"]), text(&message["manifest_path"]))
+        {
+            let directory = Path::new(&manifest).parent().context("a manifest without a directory")?.to_owned();
+            let package = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            programs.push(Program { package, name, executable: executable.into(), directory });
+        }
+    }
+    ensure!(!programs.is_empty(), "cargo named no test program");
+    Ok(programs)
+}
+
+/// Runs all jobs, two at a time, and prints a line for each that passed and the whole output of each that failed. Returns whether all passed.
+pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)]) -> anyhow::Result<bool> {
+    let mut order: Vec<&Job<'_>> = jobs.iter().filter(|job| job.program.name != ALONE).collect();
+    let rank = |job: &Job<'_>| LONGEST.iter().position(|name| *name == job.program.name).unwrap_or(LONGEST.len());
+    order.sort_by_key(|job| rank(job));
+    let alone: Vec<&Job<'_>> = jobs.iter().filter(|job| job.program.name == ALONE).collect();
+    let outcome = Mutex::new(Outcome::default());
+    for (order, lanes) in [(order, LANES), (alone, 1)] {
+        let next = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..lanes {
+                scope.spawn(|| {
+                    while let Some(job) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let began = Instant::now();
+                        let result = execute(job, environment);
+                        let mut outcome = outcome.lock().expect("no thread panics while it holds this lock");
+                        outcome.add(job, result, began.elapsed().as_secs());
+                    }
+                });
+            }
+        });
+    }
+    let outcome = outcome.into_inner().expect("no thread panicked");
+    eprintln!("{} tests passed in {} programs", outcome.passed, jobs.len());
+    for title in &outcome.failed {
+        eprintln!("FAILED: {title}");
+    }
+    Ok(outcome.failed.is_empty())
+}
+
+#[derive(Default)]
+struct Outcome {
+    passed: u64,
+    failed: Vec<String>,
+}
+
+impl Outcome {
+    fn add(&mut self, job: &Job<'_>, result: io::Result<(bool, String)>, seconds: u64) {
+        let (success, output) = result.unwrap_or_else(|error| (false, error.to_string()));
+        let passed = passed(&output);
+        self.passed += passed;
+        let title = format!("{} ({})", job.title, job.program.package);
+        if !success {
+            let mut stderr = io::stderr().lock();
+            // A closed stderr must not hide that tests failed.
+            let _ = writeln!(stderr, "{output}");
+            let _ = writeln!(stderr, "FAILED: {title}, {seconds} s");
+            self.failed.push(title);
+        } else if passed > 0 {
+            eprintln!("{title}: {passed} passed, {seconds} s");
+        }
+    }
+}
+
+/// Number of passed tests that the harness reports.
+fn passed(output: &str) -> u64 {
+    let results = output.lines().filter_map(|line| line.strip_prefix("test result: "));
+    let numbers = results.filter_map(|result| result.split(". ").nth(1)?.split(" passed").next()?.parse::<u64>().ok());
+    numbers.sum()
+}
+
+/// Runs a program, and returns whether it succeeded and what it printed.
+fn execute(job: &Job<'_>, environment: &[(&str, OsString)]) -> io::Result<(bool, String)> {
+    // A file, because a pipe would stay open in a process that a failed test leaves behind.
+    let output = tempfile::NamedTempFile::new()?;
+    let mut command = Command::new("env");
+    if is_root() {
+        // Tests compare the mounts of their namespace before and after.
+        command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "env"]);
+    }
+    // Background processes of a script ignore Ctrl-C, and so would their children: tests of Ctrl-C would wait for ever.
+    command.arg("--default-signal=INT,QUIT").arg(&job.program.executable).args(&job.arguments);
+    command.current_dir(&job.program.directory).env("CARGO_MANIFEST_DIR", &job.program.directory);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    command.envs(job.shells.map(|shells| ("EXECUTOR_SHELLS", shells)));
+    let file = output.as_file();
+    let status = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?).status()?;
+    Ok((status.success(), String::from_utf8_lossy(&fs::read(output.path())?).into_owned()))
+}
+
+/// Runs the examples in doc comments.
+pub(super) fn run_examples(workspace: &Workspace, filter: Option<&str>) -> anyhow::Result<bool> {
+    step("Running the examples in doc comments");
+    let mut cargo = workspace.cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]);
+    Ok(cargo.args(filter).status()?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passed_tests_are_counted() {
+        let output = "running 2 tests\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\
+                      test result: FAILED. 13 passed; 1 failed; 0 ignored\n";
+        assert_eq!(passed(output), 15);
+        assert_eq!(passed("running 0 tests\n"), 0);
+    }
+}
