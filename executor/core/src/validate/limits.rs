@@ -5,7 +5,7 @@ use super::{Draft, Policy, Report, Violation};
 use crate::limits::{DISK_MIN, MEMORY_MIN, NOFILE_MIN, PIDS_MAX, PIDS_MIN, SIZE_MAX};
 use crate::plan::{Limits, Plan};
 use crate::protocol::UpdateLimits;
-use crate::violation::ViolationReason::{NotAllowed, OutOfRange, Required};
+use crate::violation::ViolationReason::{Conflict, NotAllowed, OutOfRange, Required};
 
 /// Fills in defaults, and checks the limits of a request.
 pub(super) fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
@@ -55,6 +55,10 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
         for (index, limited) in &actions.sidecar_limits {
             sidecar_limits(*index, limited, actions.sidecars.len(), &limits, &mut report);
         }
+    }
+    if let Some(size) = plan.writable_files.map(|files| files.bytes_max).filter(|size| *size > limits.memory_bytes) {
+        let why = format!("is {}; the writable secret files may have {size} bytes", limits.memory_bytes);
+        report.add("limits.memory_bytes", Conflict.because(why));
     }
     if report.0.is_empty() { Ok(Plan { limits, ..plan.clone() }) } else { Err(report.0) }
 }
@@ -108,6 +112,7 @@ pub(super) fn nofile(field: &str, limit: u64, report: &mut Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::WritableFiles;
     use crate::validate::validate;
 
     fn plan(memory_bytes: u64) -> Plan {
@@ -151,5 +156,9 @@ mod tests {
         let lower = UpdateLimits { memory_bytes: 32 << 20, ..UpdateLimits::default() };
         let violations = validate_limits(&lower, &plan, &Policy::default()).unwrap_err();
         assert_eq!(violations[0].field, "limits.memory_reservation_bytes");
+        let plan = Plan { writable_files: Some(WritableFiles { bytes_max: 48 << 20 }), ..plan };
+        let higher = UpdateLimits { memory_reservation_bytes: 1 << 20, ..lower };
+        let violations = validate_limits(&higher, &plan, &Policy::default()).unwrap_err();
+        assert!(violations[0].description.contains("writable"), "{violations:?}");
     }
 }
