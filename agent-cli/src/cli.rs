@@ -101,7 +101,7 @@ fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> 
     let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
     let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
     // The wrong word is one of a command's own.
-    let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(error) };
+    let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(misplaced(error)) };
     let Some((name, words)) = matches.subcommand() else { return Err(error) };
     let mut global = Global::from_arg_matches(&matches)?;
     global.complete();
@@ -118,6 +118,17 @@ fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> 
         (None, Some(file)) => Err(with_tip(error, format!("there is no program {file} beside agent-cli or in PATH"))),
         (None, None) => Err(error),
     }
+}
+
+/// Adds a tip to the error for a subcommand, such as `container inspect`, that is a command of agent-cli itself.
+fn misplaced(error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let name = if word == "ls" { "ps" } else { word };
+    if command().find_subcommand(name).is_none() {
+        return error;
+    }
+    let tip = format!("`agent-cli {name}` is a command of its own");
+    with_tip(error, tip)
 }
 
 /// The error for a word of docker that agent-cli does not have.

@@ -202,6 +202,13 @@ fn docker_words_give_their_equivalent() {
         (&["agent-cli", "start", "a"], "agent-cli run"),
         (&["agent-cli", "run", "--link", "a", "i"], "share a network"),
         (&["agent-cli", "run", "--pid=host", "i"], "not shared"),
+        (&["agent-cli", "network", "ls"], "run --network"),
+        (&["agent-cli", "history", "i"], "image inspect"),
+        (&["agent-cli", "run", "--volumes-from=a", "i"], "--volume"),
+        (&["agent-cli", "run", "--cpu-shares", "512", "i"], "--cpu-weight"),
+        (&["agent-cli", "container", "ls"], "`agent-cli ps`"),
+        (&["agent-cli", "container", "inspect", "a"], "`agent-cli inspect`"),
+        (&["agent-cli", "system", "info"], "`agent-cli info`"),
     ] {
         let line: Vec<OsString> = line.iter().map(Into::into).collect();
         let error = read(&line).expect_err("agent-cli does not have the word").to_string();
