@@ -3,7 +3,7 @@
 //! `docs/guides/coming-from-docker.md` holds the same table.
 
 /// Words of docker, in docker's spelling, each with advice.
-const TABLE: [(&str, &str); 84] = [
+const TABLE: [(&str, &str); 85] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -35,7 +35,8 @@ const TABLE: [(&str, &str); 84] = [
     ("checkpoint", "processes are not saved; `agent-cli pause` stops them in memory"),
     ("node", "executord runs one node; a control plane schedules"),
     ("secret", "use `run --file NAME=@FILE` and `agent-cli rotate`"),
-    ("config", "use `run --file NAME=@FILE` and `agent-cli rotate`"),
+    ("config", "use `run --public-file`, or `agent-cli kube` with a ConfigMap"),
+    ("manifest", "indexes are not edited; use skopeo or buildah"),
     ("top ID", "use `agent-cli exec ID ps` for the processes of a container; `agent-cli top` shows all containers"),
     ("--link", "containers of one pod share a network; see `agent-cli pod` and `--pod`"),
     ("--security-opt", "use `--seccomp-profile` or `--apparmor-profile`"),
@@ -87,7 +88,7 @@ const TABLE: [(&str, &str); 84] = [
     ("--use-api-socket", "executord's socket is not given to containers; see `--runtime-token`"),
     ("--uts", "a container has a host name of its own; use `--hostname`"),
     ("--volume-driver", "volumes are directories that the operator lends; use `--volume`"),
-    ("--volumes-from", "name the volumes again with `--volume`"),
+    ("--volumes-from", "name each volume with `--volume`; containers of one pod share the pod's volumes"),
 ];
 
 /// Returns advice for a word of docker.

@@ -17,13 +17,16 @@ pub const SIGNAL_BASE: u8 = 128;
 /// An audit found something, or could not look everywhere.
 pub const RESIDUE: u8 = 1;
 
+/// The cell is not healthy.
+pub const UNHEALTHY: u8 = 1;
+
 /// Commands whose exit status says more than done and failed.
-pub const WITH_STATUSES: [&str; 5] = ["run", "wait", "exec", "attach", "audit"];
+pub const WITH_STATUSES: [&str; 6] = ["run", "wait", "exec", "attach", "audit", "health"];
 
 /// The meaning of each status, in the words of the manual.
 pub const TABLE: [(&str, &str); 7] = [
     ("0-255", "run, wait, exec, attach: as the process; a program: as it does; other commands: 0 when done"),
-    ("1", "audit: a canary was left, or was where it must not be, or not all could be searched"),
+    ("1", "audit: a canary was left, or was where it must not be, or not all could be searched; health: not healthy"),
     (
         "125",
         "an error of agent-cli or executord, bad usage, a lost container, output of run or attach that is not complete",

@@ -208,6 +208,9 @@ fn docker_words_give_their_equivalent() {
         (&["agent-cli", "container", "ls"], "`agent-cli ps`"),
         (&["agent-cli", "container", "logs", "a"], "`agent-cli logs`"),
         (&["agent-cli", "image", "save", "a"], "skopeo"),
+        (&["agent-cli", "history", "i"], "image inspect"),
+        (&["agent-cli", "run", "--volumes-from=a", "i"], "--volume"),
+        (&["agent-cli", "system", "info"], "`agent-cli info`"),
         (&["agent-cli", "top", "a"], "`agent-cli exec ID ps`"),
     ] {
         let line: Vec<OsString> = line.iter().map(Into::into).collect();

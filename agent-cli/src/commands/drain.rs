@@ -147,13 +147,14 @@ pub(super) async fn undrain(session: &Session) -> Result<u8, Failure> {
 
 pub(super) async fn health(session: &Session, args: HealthArgs) -> Result<u8, Failure> {
     let doing = "health";
+    let is_query = args.unhealthy.is_none() && !args.healthy;
     let health = match (args.unhealthy, args.healthy) {
         (Some(reason), _) => session.client.cell().set_unhealthy(Some(&reason)).await.doing(doing)?,
         (None, true) => session.client.cell().set_unhealthy(None).await.doing(doing)?,
         (None, false) => session.client.info().await.doing(doing)?.health.unwrap_or_default(),
     };
     session.print(&json::Health::from(&health), || human::health_line(&health) + "\n").await;
-    Ok(0)
+    Ok(if is_query && !health.healthy { exit::UNHEALTHY } else { 0 })
 }
 
 #[cfg(test)]

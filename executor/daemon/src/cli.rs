@@ -37,7 +37,7 @@ pub struct Args {
     /// Keep root's privileges while serving
     #[arg(long)]
     pub keep_root: bool,
-    /// User to serve as when started as root [default: executor if there is one, else nobody]
+    /// User to serve as when started as root [default: executor if there is one, else an unused id]
     #[arg(long, value_name = "NAME", conflicts_with = "keep_root")]
     pub user: Option<String>,
     /// Group whose members may call, besides root and the daemon's own user

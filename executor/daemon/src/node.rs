@@ -245,6 +245,14 @@ impl Node {
     /// The daemon is stopping or drained, or the ledger or the state directory has no room.
     pub fn check_room(&self) -> Result<(), Problem> {
         self.check_open()?;
+        self.check_disk()
+    }
+
+    /// Checks that the ledger and the state directory have room for a new container.
+    ///
+    /// # Errors
+    /// The ledger cannot be written, or the state directory is full or cannot be read.
+    pub fn check_disk(&self) -> Result<(), Problem> {
         if let Some(trouble) = self.ledger.trouble() {
             return Err(Problem::new(Kind::Exhausted, trouble));
         }

@@ -131,13 +131,20 @@ pub(crate) fn layers(
     Ok(records)
 }
 
-/// A layer's media type in OCI's spelling; `None` for one that is not taken, such as those that are fetched from
-/// elsewhere (`nondistributable`, `foreign`).
+/// Returns a layer's media type in OCI's spelling; `None` if the type is unknown. The former non-distributable types are those
+/// of the same layer (image specification 1.1, `manifest.md`: "MUST support"); only pushing such layers was restricted.
 pub(crate) fn layer_type(media_type: &str) -> Option<&'static str> {
     match media_type {
-        TAR | "application/vnd.docker.image.rootfs.diff.tar" => Some(TAR),
-        TAR_GZIP | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Some(TAR_GZIP),
-        TAR_ZSTD | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Some(TAR_ZSTD),
+        TAR
+        | "application/vnd.docker.image.rootfs.diff.tar"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar" => Some(TAR),
+        TAR_GZIP
+        | "application/vnd.docker.image.rootfs.diff.tar.gzip"
+        | "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip" => Some(TAR_GZIP),
+        TAR_ZSTD
+        | "application/vnd.docker.image.rootfs.diff.tar.zstd"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd" => Some(TAR_ZSTD),
         _ => None,
     }
 }
@@ -232,8 +239,20 @@ mod tests {
     }
 
     #[test]
+    fn nondistributable_layers_are_accepted() {
+        for (kind, expected) in [
+            ("application/vnd.oci.image.layer.nondistributable.v1.tar", TAR),
+            ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", TAR_GZIP),
+            ("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd", TAR_ZSTD),
+            ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", TAR_GZIP),
+        ] {
+            assert_eq!(taken(&[descriptor(kind, 10)], 1).unwrap()[0].media_type, expected, "{kind}");
+        }
+    }
+
+    #[test]
     fn layers_are_bounded_in_number_and_bytes_and_of_known_kinds() {
-        let (gzip, foreign) = (descriptor(TAR_GZIP, 10), "application/vnd.oci.image.layer.nondistributable.v1.tar");
+        let (gzip, unknown) = (descriptor(TAR_GZIP, 10), "application/vnd.oci.image.layer.v2.tar");
         let docker = descriptor("application/vnd.docker.image.rootfs.diff.tar.gzip", 990);
         let both = taken(&[gzip.clone(), docker.clone()], 2).unwrap();
         assert!(both.iter().all(|layer| layer.media_type == TAR_GZIP));
@@ -244,7 +263,7 @@ mod tests {
         assert!(matches!(taken(&[descriptor(TAR, u64::MAX), docker], 2), Err(ImageError::TooLarge { .. })));
         assert!(matches!(taken(std::slice::from_ref(&gzip), 2), Err(ImageError::Malformed { .. })));
         assert!(matches!(taken(&[], 0), Err(ImageError::Unsupported { .. })));
-        assert!(matches!(taken(&[descriptor(foreign, 1)], 1), Err(ImageError::Unsupported { .. })));
+        assert!(matches!(taken(&[descriptor(unknown, 1)], 1), Err(ImageError::Unsupported { .. })));
         let many = vec![descriptor(TAR, 1); LAYERS_MAX + 1];
         assert!(matches!(taken(&many, LAYERS_MAX + 1), Err(ImageError::TooLarge { is: 128, .. })));
     }

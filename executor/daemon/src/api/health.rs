@@ -1,7 +1,8 @@
-//! gRPC health: serving while a launcher with the same configuration is connected, every container of an earlier daemon was found again, and the cell is
-//! neither drained nor unhealthy. Info has the reasons.
+//! gRPC health: serving while a launcher with the same configuration is connected, every container of an earlier daemon was found again, the cell is
+//! neither drained nor unhealthy, and the state directory has room for another container. Info has the reasons.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_proto::v1::executor_server::SERVICE_NAME;
 use tonic_health::ServingStatus;
@@ -11,6 +12,9 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::launcher::Connection;
 use crate::node::Node;
 
+/// Interval between two looks at the space of the state directory, which has no notification.
+const DISK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Makes the health service, which a task of its own keeps up to date.
 pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
     let (reporter, service) = health_reporter();
@@ -19,18 +23,22 @@ pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
     tokio::spawn(async move {
         let (mut launcher, mut settled) = (node.launcher.watch(), node.settled.subscribe());
         let (mut stopping, mut cell) = (node.stopping.subscribe(), node.cell.watch());
+        let mut disk = tokio::time::interval(DISK_INTERVAL);
+        disk.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let connected =
                 matches!(&*launcher.borrow_and_update(), Connection::Up(session) if session.difference().is_none());
             let recovered = *settled.borrow_and_update();
             let healthy = cell.borrow_and_update().ailments().is_empty();
-            report(&reporter, connected && recovered && healthy && !*stopping.borrow_and_update()).await;
+            let has_room = node.check_disk().is_ok();
+            report(&reporter, connected && recovered && healthy && has_room && !*stopping.borrow_and_update()).await;
             // The senders live in the node, which this task holds.
             tokio::select! {
                 _ = launcher.changed() => {}
                 _ = settled.changed() => {}
                 _ = stopping.changed() => {}
                 _ = cell.changed() => {}
+                _ = disk.tick() => {}
             }
         }
     });

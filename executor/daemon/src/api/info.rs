@@ -107,7 +107,8 @@ pub(super) fn health(node: &Node) -> v1::Health {
         Ok(_) if !*node.settled.borrow() => Some("containers of an earlier executord are still looked for".to_owned()),
         Ok(session) => session.difference().map(str::to_owned),
     };
-    convert::health(&node.cell.state(), unready)
+    let full = node.check_disk().err().map(|problem| problem.message);
+    convert::health(&node.cell.state(), unready.into_iter().chain(full))
 }
 
 /// Asks the launcher for its counts of shells. None where it does not answer in time.

@@ -2,6 +2,7 @@
 
 use executor_proto::v1;
 use tonic::Code;
+use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_types::StatusExt as _;
 
 use crate::harness::{Node, get, kinds, request, retry, secret_request, until, wait};
@@ -169,6 +170,9 @@ async fn a_full_disk_refuses_containers_and_nothing_else() {
     assert_eq!(status.code(), Code::ResourceExhausted);
     let told = format!("state directory {}: No space left on device", state.display());
     assert!(status.message().starts_with(&told), "{status:?}");
+    let health = client.info(v1::InfoRequest {}).await.unwrap().into_inner().health.unwrap();
+    assert!(!health.healthy && health.reasons.iter().any(|reason| reason.starts_with(&told)), "{health:?}");
+    node.until_health(ServingStatus::NotServing).await;
     assert_eq!(get(&mut client, "lives").await.state(), v1::State::Running);
     drop(file);
     std::fs::remove_file(&filler).unwrap();
@@ -183,6 +187,7 @@ async fn a_full_disk_refuses_containers_and_nothing_else() {
         async move { client.run(request("a")).await }
     });
     let (shim, _) = tokio::join!(shim, run);
+    node.until_health(ServingStatus::Serving).await;
     shim.exits(0);
     lives.exits(0);
     wait(&mut client, "a").await;

@@ -66,8 +66,8 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     let (asked, processors) = (asked.cpu_millis, host.processors);
     if asked > processors * 1000 {
         warnings.push(format!(
-            "limits.cpu_millis: is {asked}; this host has {processors} processors, so at most {} can be used",
-            processors * 1000
+            "limits.cpu_millis: allows {} processors; this host has {processors}",
+            asked as f64 / 1000.0
         ));
     }
     Ok((limits, warnings))

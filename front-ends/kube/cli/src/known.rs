@@ -139,7 +139,11 @@ pub(crate) fn end_reason(container: &Container) -> String {
         Some(exit_status::Status::Code(0)) => "Completed".to_owned(),
         Some(exit_status::Status::Code(code)) => format!("Error (exit status {code})"),
         Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),
-        None => "ContainerStatusUnknown".to_owned(),
+        None => match Outcome::of(result) {
+            // Kubernetes' name for a container that was made and whose program could not be started.
+            Outcome::NotExecuted(_) | Outcome::Failed(failure::Kind::Prepare) => "StartError".to_owned(),
+            _ => "ContainerStatusUnknown".to_owned(),
+        },
     }
 }
 

@@ -244,6 +244,16 @@ mod tests {
         assert_eq!(state(ended(Some(0))), "Completed");
         assert_eq!(state(ended(Some(3))), "Error (exit status 3)");
         assert_eq!(state(ended(None)), "ContainerStatusUnknown");
+        for (kind, expected) in [
+            (v1::failure::Kind::Exec, "StartError"),
+            (v1::failure::Kind::Prepare, "StartError"),
+            (v1::failure::Kind::SupervisorLost, "ContainerStatusUnknown"),
+        ] {
+            let mut failed = ended(None);
+            let failure = v1::Failure { kind: kind.into(), ..v1::Failure::default() };
+            failed.result = Some(v1::Result { failure: Some(failure), ..v1::Result::default() });
+            assert_eq!(state(failed), expected);
+        }
         let mut killed = ended(None);
         let result = killed.result.as_mut().unwrap();
         result.exit.as_mut().unwrap().status = Some(exit_status::Status::Signal(9));

@@ -23,7 +23,8 @@ fn an_operator_calls_the_cell_unhealthy() {
     let run = |daemon: &Daemon, arguments: &[&str]| cli::run(&daemon.socket(), arguments);
     assert!(health(&daemon).healthy && serves(&daemon), "the control");
     let set = run(&daemon, &["health", "--unhealthy", "bad disk"]);
-    assert_eq!(set.stdout, "NOT healthy: set by an operator: bad disk\n", "{set:?}");
+    assert_eq!((set.status, &*set.stdout), (0, "NOT healthy: set by an operator: bad disk\n"), "{set:?}");
+    assert_eq!(run(&daemon, &["health"]).status, 1, "a script tests the status");
     wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
     // It is a statement and no lock.
     daemon.api.started(sleeper("a"));
@@ -38,6 +39,7 @@ fn an_operator_calls_the_cell_unhealthy() {
         assert!(refused.status == 125 && refused.stderr.contains(word), "{refused:?}");
     }
     assert_eq!(run(&daemon, &["health", "--healthy"]).stdout, "healthy\n");
+    assert_eq!(run(&daemon, &["health"]).status, 0);
     wait::until("the health service tells", || serves(&daemon).then_some(()));
     daemon.api.delete("a", true).unwrap();
 }

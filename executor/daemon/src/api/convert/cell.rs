@@ -19,9 +19,9 @@ pub(crate) fn drain(progress: &DrainProgress, drain: &Drain) -> v1::DrainRespons
     }
 }
 
-/// Makes the message of the cell's health. `unready` is why the daemon itself cannot serve.
-pub(crate) fn health(state: &CellState, unready: Option<String>) -> v1::Health {
-    let reasons: Vec<String> = unready.into_iter().chain(state.ailments()).collect();
+/// Makes the message of the cell's health. `unready` has the reasons for which the daemon itself cannot serve.
+pub(crate) fn health(state: &CellState, unready: impl Iterator<Item = String>) -> v1::Health {
+    let reasons: Vec<String> = unready.chain(state.ailments()).collect();
     v1::Health {
         healthy: reasons.is_empty(),
         reasons,
