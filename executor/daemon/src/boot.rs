@@ -21,7 +21,7 @@ use crate::access::Access;
 use crate::config::Config;
 use crate::server::Listeners;
 
-pub use account::Account;
+pub use account::{Account, missing};
 pub use dirs::Lock;
 pub use launcher::StartedLauncher;
 

@@ -67,8 +67,13 @@ fn check_config(args: &Args, file: Option<PathBuf>) -> ExitCode {
     let args = Args { config: file.or_else(|| args.config.clone()), ..args.clone() };
     match Config::load(&args) {
         Ok(config) => {
-            println!("{}", config.verdict());
-            ExitCode::SUCCESS
+            let missing = boot::missing(&config);
+            if missing.is_empty() {
+                println!("{}", config.verdict());
+                return ExitCode::SUCCESS;
+            }
+            missing.iter().for_each(|error| eprintln!("{}", chain(error)));
+            ExitCode::FAILURE
         }
         Err(error) => {
             eprintln!("{}", chain(&error));

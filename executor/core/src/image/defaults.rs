@@ -83,9 +83,9 @@ impl ImageDefaults {
         strings("Cmd", &cmd, &mut found);
         let env = list(config.env());
         strings("Env", &env, &mut found);
-        let working_dir = text(config.working_dir());
+        let working_dir = clean(&text(config.working_dir()));
         if !working_dir.is_empty() && !is_path(&working_dir) {
-            found.push(Violation::new("WorkingDir", "is not an absolute path"));
+            found.push(Violation::new("WorkingDir", "is not an absolute path, or contains `..`"));
         }
         let stop_signal = config.stop_signal().as_deref().filter(|signal| !signal.is_empty()).and_then(|signal| {
             let number = parse_signal(signal);
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_configuration_is_read() {
         let defaults = of(r#"{"User":"1000:www","Env":["PATH=/bin","A=1","A=2","=x","B","C=x=y"],"Cmd":["sh"],
-            "WorkingDir":"/srv","StopSignal":"SIGQUIT","Volumes":{"/b//c/":{},"/a":{},"/":{}},"Labels":{"k":"v"},
+            "WorkingDir":"/./srv//","StopSignal":"SIGQUIT","Volumes":{"/b//c/":{},"/a":{},"/":{}},"Labels":{"k":"v"},
             "Entrypoint":null,"ExposedPorts":null,"OnBuild":null,"Healthcheck":{"Test":["CMD"]}}"#);
         let defaults = defaults.unwrap();
         let env: Vec<_> = defaults.env.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -84,6 +84,13 @@ impl Account {
     }
 }
 
+/// Returns an error for the user and for the group of a configuration that this machine does not have.
+pub fn missing(config: &Config) -> Vec<BootError> {
+    let user = config.user.as_deref().and_then(|name| Account::named(name).err());
+    let group = config.allow_group.as_deref().and_then(|name| group(name).err());
+    user.into_iter().chain(group).collect()
+}
+
 /// Returns the ids in the third field of /etc/passwd or /etc/group.
 fn ids(file: &[u8]) -> BTreeSet<u32> {
     let lines = file.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());

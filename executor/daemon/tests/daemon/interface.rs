@@ -243,4 +243,7 @@ fn check_config_reports_without_a_start() {
     let expected =
         "FILE:2: capacity.containers = 0: must be at least 1\nFILE:3: capacity.pids = 0: must be at least 1\n";
     assert_eq!(printed, expected);
+    let (status, printed) = check("user = 'no-such-user'\nallow_group = 'no-such-group'\n");
+    let expected = "there is no user `no-such-user` in /etc/passwd\nthere is no group `no-such-group` in /etc/group\n";
+    assert_eq!((status, &*printed), (Some(1), expected));
 }
