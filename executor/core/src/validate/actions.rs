@@ -4,15 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ViolationReason::{Conflict, InvalidCharacter, OutOfRange, Required, TooLong, TooMany};
-use super::limits::nofile;
+use super::limits::{nofile, sidecar_limits};
 use super::{Draft, Policy, Report, Violation, files, log_source_fault, parse_user, process, secrets, user_fits};
 use crate::limits::{
-    ACTION_DEPTH_MAX, ACTIONS_MAX, MEMORY_MIN, PIDS_MIN, PROCESSES_MAX, PROGRESS_MESSAGE_MAX, RESTART_DELAY_MAX,
-    RESTART_DELAY_MIN, RESTARTS_MAX, TIMEOUT_MAX, TRANSFERS_MAX,
+    ACTION_DEPTH_MAX, ACTIONS_MAX, PROCESSES_MAX, PROGRESS_MESSAGE_MAX, RESTART_DELAY_MAX, RESTART_DELAY_MIN,
+    RESTARTS_MAX, TIMEOUT_MAX, TRANSFERS_MAX,
 };
-use crate::plan::{
-    Action, Actions, Limits, Messages, PlannedFile, PlannedProcess, RestartMode, RestartPolicy, SidecarLimits,
-};
+use crate::plan::{Action, Actions, Limits, Messages, PlannedFile, PlannedProcess, RestartMode, RestartPolicy};
 
 /// Checks a tree and its processes. `own` are the files of the container itself, `limits` are those of the container.
 pub(super) fn check(
@@ -131,31 +129,6 @@ fn restart(asked: &RestartPolicy, report: &mut Report) {
     };
     if delay("min_delay", *delay_min, RESTART_DELAY_MIN) {
         delay("max_delay", *delay_max, *delay_min);
-    }
-}
-
-/// Checks the limits of a sidecar: within those of its container, which hold for all of it.
-pub(super) fn sidecar_limits(
-    index: usize,
-    asked: &SidecarLimits,
-    sidecars: usize,
-    limits: &Limits,
-    report: &mut Report,
-) {
-    let SidecarLimits { memory_bytes, pids } = *asked;
-    if index >= sidecars || (memory_bytes, pids) == (0, 0) {
-        report.add("sidecars", "has limits of a sidecar that is not there, or that are none");
-        return;
-    }
-    const MB: u64 = 1 << 20;
-    if memory_bytes != 0 && !(MEMORY_MIN..=limits.memory_bytes).contains(&memory_bytes) {
-        let (least, most) = (MEMORY_MIN.div_ceil(MB), limits.memory_bytes / MB);
-        let why = format!("is {}; {least} to {most}, the container's limit, is allowed, or 0", memory_bytes / MB);
-        report.add(format!("sidecars[{index}].memory_mb"), OutOfRange.because(why));
-    }
-    if pids != 0 && !(PIDS_MIN..=limits.pids).contains(&pids) {
-        let why = format!("is {pids}; {PIDS_MIN} to {}, the container's limit, is allowed, or 0", limits.pids);
-        report.add(format!("sidecars[{index}].pids"), OutOfRange.because(why));
     }
 }
 

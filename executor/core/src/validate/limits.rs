@@ -1,9 +1,8 @@
 //! Limits of a container: those of its request, and those that replace them while it runs.
 
-use super::actions::sidecar_limits;
 use super::{Draft, Policy, Report, Violation};
 use crate::limits::{DISK_MIN, MEMORY_MIN, NOFILE_MIN, PIDS_MAX, PIDS_MIN, SIZE_MAX};
-use crate::plan::{Limits, Plan};
+use crate::plan::{Limits, Plan, SidecarLimits};
 use crate::protocol::UpdateLimits;
 use crate::violation::ViolationReason::{Conflict, NotAllowed, OutOfRange, Required};
 
@@ -97,6 +96,31 @@ fn check(limits: &Limits, policy: &Policy, report: &mut Report) {
             let why = format!("is {swap}; this daemon's configuration allows at most {most} (swap_bytes_max)");
             report.add("limits.swap_bytes", NotAllowed.because(why));
         }
+    }
+}
+
+/// Checks the limits of a sidecar: within those of its container, which hold for all of it.
+pub(super) fn sidecar_limits(
+    index: usize,
+    asked: &SidecarLimits,
+    sidecars: usize,
+    limits: &Limits,
+    report: &mut Report,
+) {
+    let SidecarLimits { memory_bytes, pids } = *asked;
+    if index >= sidecars || (memory_bytes, pids) == (0, 0) {
+        report.add("sidecars", "has limits of a sidecar that is not there, or that are none");
+        return;
+    }
+    const MB: u64 = 1 << 20;
+    if memory_bytes != 0 && !(MEMORY_MIN..=limits.memory_bytes).contains(&memory_bytes) {
+        let (least, most) = (MEMORY_MIN.div_ceil(MB), limits.memory_bytes / MB);
+        let why = format!("is {}; {least} to {most}, the container's limit, is allowed, or 0", memory_bytes / MB);
+        report.add(format!("sidecars[{index}].memory_mb"), OutOfRange.because(why));
+    }
+    if pids != 0 && !(PIDS_MIN..=limits.pids).contains(&pids) {
+        let why = format!("is {pids}; {PIDS_MIN} to {}, the container's limit, is allowed, or 0", limits.pids);
+        report.add(format!("sidecars[{index}].pids"), OutOfRange.because(why));
     }
 }
 

@@ -27,14 +27,20 @@ fn resume(api: &Api, id: &str) -> Result<Container, Status> {
     api.block_on(api.rpc().resume(request)).map(|answer| answer.into_inner().container.unwrap())
 }
 
-/// States of the processes of a container, by the letters of /proc.
-fn states(daemon: &Daemon, id: &str) -> Vec<char> {
+/// Returns for each process of a container whether it runs nothing: it is stopped, or will be before it returns from the kernel,
+/// where it may wait for a child of vfork.
+fn stopped(daemon: &Daemon, id: &str) -> Vec<bool> {
     let cgroup = daemon.record(id).cgroup;
     let root = Path::new("/sys/fs/cgroup");
     let files = [root.join("memory").join(&cgroup), root.join(&cgroup)].map(|dir| dir.join("cgroup.procs"));
     let procs = files.iter().find_map(|file| std::fs::read_to_string(file).ok()).unwrap();
     let pids = procs.lines().map(|pid| pid.parse().unwrap());
-    pids.filter_map(|pid| host::status(pid, "State")?.chars().next()).collect()
+    let is_stopped = |pid: i32| {
+        let pending = host::status(pid, "ShdPnd").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
+        let waits = pending.is_some_and(|mask| mask & 1 << (SIGSTOP - 1) != 0);
+        host::status(pid, "State").map(|state| state.starts_with('T') || waits)
+    };
+    pids.filter_map(is_stopped).collect()
 }
 
 /// Processes that make others all the time are stopped too, and go on.
@@ -44,12 +50,12 @@ fn every_process_stops_and_goes_on() {
     let script = "for n in 1 2 3; do while :; do /bin/true; done & done; while echo alive; do sleep 0.01; done";
     daemon.api.started(sh(script).id("c"));
     wait::until("it prints", || daemon.api.logs_so_far("c").contains("alive").then_some(()));
-    assert!(states(&daemon, "c").iter().any(|state| *state != 'T'), "the control");
+    assert!(stopped(&daemon, "c").contains(&false), "the control");
     let cursor = daemon.api.info().cursor;
     let paused = pause(&daemon.api, "c").unwrap();
     assert_eq!((paused.paused, paused.ready, paused.state()), (true, false, State::Running));
-    let stopped = states(&daemon, "c");
-    assert!(stopped.len() >= 4 && stopped.iter().all(|state| *state == 'T'), "{stopped:?}");
+    let all = stopped(&daemon, "c");
+    assert!(all.len() >= 4 && !all.contains(&false), "{all:?}");
     let printed = daemon.api.logs_so_far("c").len();
     assert!(pause(&daemon.api, "c").unwrap().paused, "again is no harm");
     let exec = ExecStart { id: "c".into(), path: "/bin/true".into(), ..ExecStart::default() };
@@ -107,7 +113,7 @@ fn a_pause_survives_executord() {
     daemon.start_again();
     assert!(wait::until("the container is known", || daemon.api.get("c").ok()).paused);
     wait::until("the shim is connected", || daemon.api.update(update("c", &[("key", b"two")])).ok());
-    assert!(states(&daemon, "c").iter().all(|state| *state == 'T'), "files are replaced in a paused container");
+    assert!(!stopped(&daemon, "c").contains(&false), "files are replaced in a paused container");
     let printed = daemon.api.logs_so_far("c").len();
     resume(&daemon.api, "c").unwrap();
     wait::until("it prints again", || (daemon.api.logs_so_far("c").len() > printed).then_some(()));
@@ -172,7 +178,7 @@ fn trees_stand_still_during_a_pause() {
     daemon.api.started(limited("paused"));
     wait::until("it prints", || daemon.api.logs_so_far("paused").contains("one").then_some(()));
     wait::until("it is paused", || pause(&daemon.api, "paused").ok());
-    assert!(states(&daemon, "paused").iter().all(|state| *state == 'T'));
+    assert!(!stopped(&daemon, "paused").contains(&false));
     daemon.api.run_to_end(limited("control"));
     assert!(daemon.api.output("control").text().contains("two"));
     assert!(!daemon.api.logs_so_far("paused").contains("two") && daemon.api.get("paused").unwrap().paused);
