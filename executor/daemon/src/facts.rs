@@ -61,9 +61,11 @@ pub struct Facts {
     /// Number of times that its egress was replaced, as in the record.
     #[serde(default)]
     pub egress_generation: u64,
-    /// Number of times that its limits were replaced.
+    /// Number of times that its limits were replaced, as in the record.
+    #[serde(default)]
     pub limits_generation: u64,
-    /// True while its processes are stopped by a pause.
+    /// True while its processes are stopped by a pause, as in the record.
+    #[serde(default)]
     pub paused: bool,
     /// Results of its checks; unset before the first one, and without checks.
     #[serde(default)]

@@ -49,6 +49,20 @@ fn what_was_put_is_there_after_a_restart() {
     assert_eq!(loaded.events.events.len(), 1, "what is no longer kept is removed from the store");
 }
 
+/// The ledger of an older executord lacks every field that came later: it is read after an upgrade all the same.
+#[test]
+fn older_facts_are_read() {
+    const FIRST: [&str; 9] =
+        ["plan", "request_tag", "created_at", "boot_id", "state", "prepared", "started_at", "stopped", "end"];
+    let facts = facts("a");
+    let mut json = serde_json::to_value(&facts).unwrap();
+    let fields = json.as_object_mut().unwrap();
+    let before = fields.len();
+    fields.retain(|name, _| FIRST.contains(&&**name));
+    assert!(fields.len() >= FIRST.len() && fields.len() < before, "{fields:?}");
+    assert_eq!(serde_json::from_value::<Facts>(json).unwrap(), facts);
+}
+
 #[test]
 fn the_last_boot_is_kept() {
     let dir = tempfile::tempdir().unwrap();
