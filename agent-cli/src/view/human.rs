@@ -413,7 +413,7 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
         _ => Role::Plain,
     };
     let mut line = format!("{:>8}  {}  ", event.cursor, time(event.time.as_ref()));
-    style.paint_onto(&mut line, role, &format!("{kind:<13}"));
+    style.paint_onto(&mut line, role, &format!("{kind:<14}"));
     line.push_str(&format!("  {}", plain(&event.container_id)));
     if let Some(step) = &event.step {
         line.push_str(&step_line(step, style));

@@ -189,11 +189,11 @@ fn info_and_events() {
         limits_generation: 0,
         quarantine_phase: 0,
     };
-    assert_eq!(event(&completed, Style::PLAIN), "       7  1970-01-01T00:00:05.000Z  completed      web-1  SIGKILL\n");
+    assert_eq!(event(&completed, Style::PLAIN), "       7  1970-01-01T00:00:05.000Z  completed       web-1  SIGKILL\n");
     let kind = event::Kind::FilesUpdated.into();
     let updated = Event { kind, result: None, files_generation: 3, ..completed };
     assert_eq!(
         event(&updated, Style::PLAIN),
-        "       7  1970-01-01T00:00:05.000Z  files_updated  web-1  generation 3\n"
+        "       7  1970-01-01T00:00:05.000Z  files_updated   web-1  generation 3\n"
     );
 }
