@@ -391,8 +391,8 @@ impl Direct {
                     .await
             }
             Self::Kill(args) => signal::kill(session, args).await,
-            Self::Pause(args) => pause::pause(session, args).await,
-            Self::Unpause(args) => pause::unpause(session, args).await,
+            Self::Pause(args) => pause::pause(session, args, true).await,
+            Self::Unpause(args) => pause::pause(session, args, false).await,
             Self::Update(args) => update::update(session, args).await,
             Self::Rm(args) => rm::rm(session, args).await,
             Self::Container(command) => container::container(session, command).await,

@@ -35,7 +35,7 @@ pub(crate) enum ContainerFilter {
 /// A state as `ps` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Of a container that is not paused.
+    /// A state, of a container that is not paused.
     State(State),
     Paused,
 }

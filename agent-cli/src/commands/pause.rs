@@ -14,28 +14,19 @@ pub(crate) struct PauseArgs {
     ids: Vec<String>,
 }
 
-/// Pauses several containers. Prints the id of each, as docker does.
-pub(super) async fn pause(session: &Session, args: PauseArgs) -> Result<u8, Failure> {
-    let pause = |id: String| async move {
-        session.client.pause(&id).await.doing(&format!("pause {id}"))?;
+/// Pauses several containers, or lets them go on. Prints the id of each, as docker does.
+pub(super) async fn pause(session: &Session, args: PauseArgs, paused: bool) -> Result<u8, Failure> {
+    let client = &session.client;
+    let change = |id: String| async move {
+        match paused {
+            true => client.pause(&id).await.doing(&format!("pause {id}"))?,
+            false => client.resume(&id).await.doing(&format!("unpause {id}"))?,
+        };
         Ok(id)
     };
     let done = |id, error: Option<String>| json::Done {
-        paused: error.is_none().then_some(true),
+        paused: error.is_none().then_some(paused),
         ..json::Done::new(id, error)
     };
-    session.in_turn(args.ids, pause, done).await
-}
-
-/// Lets several containers go on, likewise.
-pub(super) async fn unpause(session: &Session, args: PauseArgs) -> Result<u8, Failure> {
-    let resume = |id: String| async move {
-        session.client.resume(&id).await.doing(&format!("unpause {id}"))?;
-        Ok(id)
-    };
-    let done = |id, error: Option<String>| json::Done {
-        paused: error.is_none().then_some(false),
-        ..json::Done::new(id, error)
-    };
-    session.in_turn(args.ids, resume, done).await
+    session.in_turn(args.ids, change, done).await
 }

@@ -13,7 +13,7 @@ mod args;
 mod checks;
 pub(super) mod host_options;
 mod identity;
-mod isolation;
+pub(super) mod isolation;
 mod logging;
 mod lower;
 mod message;

@@ -25,7 +25,7 @@ use crate::facts::Facts;
 use crate::locked;
 use crate::problem::{Kind, Problem};
 use crate::sources::{SourceChange, SourceNews};
-use link::ShimLink;
+use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
 
 /// Time that a container in quarantine has to end after it was told to.
@@ -74,6 +74,15 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Makes the problem of an update whose answer was lost; `shows` says what shows if the shim carried it out.
+    pub(crate) fn answer_is_lost(&self, shows: &str) -> Problem {
+        if self.state().is_none_or(|state| state >= State::Wiping) {
+            return shim_is_gone(self.id());
+        }
+        let why = format!("the connection to the shim of container {} was lost: its {shows}", self.id());
+        Problem::new(Kind::Unavailable, why)
+    }
+
     /// Makes the handle of a container with these facts.
     pub fn new(facts: Facts) -> Self {
         let (sources, source_news) = mpsc::unbounded_channel();

@@ -22,11 +22,7 @@ const REMOVAL: Duration = Duration::from_secs(30);
 /// The container lives, and `force` is not given; there is no launcher; the launcher cannot remove the files.
 pub async fn delete(node: &Arc<Node>, handle: Arc<Handle>, force: bool) -> Result<(), Problem> {
     // A task of its own: a caller that goes away does not leave a deletion half done.
-    let task = tokio::spawn(delete_whole(Arc::clone(node), handle, force));
-    tokio::select! {
-        done = task => done?,
-        () = node.until_stopping() => Err(Problem::stopping()),
-    }
+    node.run_detached(delete_whole(Arc::clone(node), handle, force)).await
 }
 
 async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Result<(), Problem> {

@@ -6,14 +6,13 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use executor_core::lifecycle::State;
 use executor_core::protocol::{ShimCall, UpdateEgress};
 use executor_core::update::EgressUpdate;
 use executor_core::validate::validate_egress;
 use executor_proto::v1;
 
+use crate::container::Presence;
 use crate::container::link::shim_is_gone;
-use crate::container::{Handle, Presence};
 use crate::facts::Facts;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
@@ -25,14 +24,8 @@ use crate::{draft, memfiles};
 /// # Errors
 /// Those that the interface lists for UpdateEgress. The egress is unchanged then, except after UNAVAILABLE.
 pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateEgressRequest) -> Result<Arc<Facts>, Problem> {
-    let task = tokio::spawn({
-        let node = Arc::clone(node);
-        async move { carry_out(&node, &request).await }
-    });
-    tokio::select! {
-        done = task => done?,
-        () = node.until_stopping() => Err(Problem::stopping()),
-    }
+    let shared = Arc::clone(node);
+    node.run_detached(async move { carry_out(&shared, &request).await }).await
 }
 
 async fn carry_out(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<Facts>, Problem> {
@@ -52,22 +45,13 @@ async fn carry_out(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc
         Problem::new(Kind::Exhausted, why)
     })?;
     let answer = link.call_with_fds(ShimCall::UpdateEgress(UpdateEgress {}), &[file.as_fd()]).await;
-    answer.map_err(|told| told.map_or_else(|| unanswered(&handle), Problem::from))?;
+    answer.map_err(|told| {
+        told.map_or_else(|| handle.answer_is_lost("egress_generation shows if the rules were replaced"), Problem::from)
+    })?;
     let base = record.egress_generation;
     let mut watch = handle.watch();
     let news =
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.egress_generation <= base));
     let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
     handle.facts().ok_or_else(|| Problem::no_container(handle.id().as_str()))
-}
-
-fn unanswered(handle: &Handle) -> Problem {
-    if handle.state().is_none_or(|state| state >= State::Wiping) {
-        return shim_is_gone(handle.id());
-    }
-    let why = format!(
-        "the connection to the shim of container {} was lost: its egress_generation shows if the rules were replaced",
-        handle.id()
-    );
-    Problem::new(Kind::Unavailable, why)
 }

@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
-use executor_core::lifecycle::State;
 use executor_core::protocol::{ShimCall, UpdateLimits};
 use executor_core::validate::{Violation, ViolationReason, validate_limits};
 use executor_proto::v1;
 
+use crate::container::Presence;
 use crate::container::link::shim_is_gone;
-use crate::container::{Handle, Presence};
 use crate::facts::Facts;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
@@ -22,14 +21,8 @@ use crate::rotate::{REPORT_PATIENCE, running};
 /// # Errors
 /// Those that the interface lists for UpdateLimits. The limits are unchanged then, except after UNAVAILABLE.
 pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateLimitsRequest) -> Result<Arc<Facts>, Problem> {
-    let task = tokio::spawn({
-        let node = Arc::clone(node);
-        async move { replace(&node, &request).await }
-    });
-    tokio::select! {
-        done = task => done?,
-        () = node.until_stopping() => Err(Problem::stopping()),
-    }
+    let shared = Arc::clone(node);
+    node.run_detached(async move { replace(&shared, &request).await }).await
 }
 
 async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<Facts>, Problem> {
@@ -70,7 +63,10 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<F
     if let Err(problem) = answer {
         // A shim that carried it out although its answer was lost reports it, and the capacity follows.
         handle.facts().iter().for_each(|facts| node.registry.hold(facts));
-        return Err(problem.map_or_else(|| unanswered(&handle), Problem::from));
+        return Err(problem.map_or_else(
+            || handle.answer_is_lost("limits_generation shows if the limits were replaced"),
+            Problem::from,
+        ));
     }
     let mut watch = handle.watch();
     let base = record.limits_generation;
@@ -89,15 +85,4 @@ fn fixed(limits: &v1::Limits) -> Vec<Violation> {
     ];
     let why = || ViolationReason::Unsuitable.because("cannot be changed while the container runs");
     given.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| Violation::new(field, why())).collect()
-}
-
-fn unanswered(handle: &Handle) -> Problem {
-    if handle.state().is_none_or(|state| state >= State::Wiping) {
-        return shim_is_gone(handle.id());
-    }
-    let why = format!(
-        "the connection to the shim of container {} was lost: its limits_generation shows if the limits were replaced",
-        handle.id()
-    );
-    Problem::new(Kind::Unavailable, why)
 }

@@ -294,6 +294,20 @@ impl Node {
         }
     }
 
+    /// Runs work that goes on when its caller goes away.
+    ///
+    /// # Errors
+    /// Those of the work; the daemon stops.
+    pub(crate) async fn run_detached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+    ) -> Result<T, Problem> {
+        tokio::select! {
+            done = tokio::spawn(work) => done?,
+            () = self.until_stopping() => Err(Problem::stopping()),
+        }
+    }
+
     /// Resolves when the daemon stops.
     pub async fn until_stopping(&self) {
         // The sender lives as long as `self`.

@@ -8,7 +8,7 @@ use crate::container::Presence;
 use crate::container::link::shim_is_gone;
 use crate::facts::Facts;
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 use crate::rotate::{REPORT_PATIENCE, running};
 
 /// Pauses a container.
@@ -34,10 +34,8 @@ async fn change(node: &Arc<Node>, id: &str, paused: bool) -> Result<Arc<Facts>, 
     let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     let call = if paused { ShimCall::Pause(protocol::Pause {}) } else { ShimCall::Resume(protocol::Resume {}) };
     let answer = link.call(call).await;
-    answer.map_err(|problem| {
-        let why = || format!("the connection to the shim of container {id} was lost: `paused` shows what came of it");
-        problem.map_or_else(|| Problem::new(Kind::Unavailable, why()), Problem::from)
-    })?;
+    let lost = || handle.answer_is_lost("field `paused` shows what came of it");
+    answer.map_err(|problem| problem.map_or_else(lost, Problem::from))?;
     let mut watch = handle.watch();
     let reported = |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.paused != paused);
     let _ = tokio::time::timeout(REPORT_PATIENCE, watch.wait_for(reported)).await;

@@ -59,11 +59,7 @@ pub(crate) async fn stop(node: &Arc<Node>, pod: Arc<Handle>, grace: Option<Durat
 /// # Errors
 /// A member runs, and `force` is not given; there is no launcher; the launcher cannot remove the files.
 pub(crate) async fn delete(node: &Arc<Node>, pod: Arc<Handle>, force: bool) -> Result<(), Problem> {
-    let task = tokio::spawn(delete_whole(Arc::clone(node), pod, force));
-    tokio::select! {
-        done = task => done?,
-        () = node.until_stopping() => Err(Problem::stopping()),
-    }
+    node.run_detached(delete_whole(Arc::clone(node), pod, force)).await
 }
 
 async fn delete_whole(node: Arc<Node>, pod: Arc<Handle>, force: bool) -> Result<(), Problem> {

@@ -60,14 +60,8 @@ pub(crate) async fn update(
 ) -> Result<Arc<Facts>, Problem> {
     let mut request = Request(request);
     let change = with_values(node, &mut request.0, client).await?;
-    let task = tokio::spawn({
-        let node = Arc::clone(node);
-        async move { carry_out(&node, &request.0, change).await }
-    });
-    tokio::select! {
-        done = task => done?,
-        () = node.until_stopping() => Err(Problem::stopping()),
-    }
+    let shared = Arc::clone(node);
+    node.run_detached(async move { carry_out(&shared, &request.0, change).await }).await
 }
 
 /// Replaces files that the executor itself has fetched again. `change` is what that means for their sources.
@@ -229,7 +223,7 @@ async fn attempt(
     let answer = link.call_with_fds(call, &[list.as_fd(), contents.0.as_fd()]).await;
     drop(contents);
     answer.map(drop).map_err(|told| match told {
-        None => failed(unanswered(handle)),
+        None => failed(handle.answer_is_lost("files_generation shows if the files were replaced")),
         Some(refused) => {
             let retry = match refused.reason() {
                 Reason::Stale => Retry::Stale,
@@ -239,19 +233,6 @@ async fn attempt(
             (retry, refused.into())
         }
     })
-}
-
-fn unanswered(handle: &Handle) -> Problem {
-    if handle.state().is_none_or(|state| state >= State::Wiping) {
-        return shim_is_gone(handle.id());
-    }
-    Problem::new(
-        Kind::Unavailable,
-        format!(
-            "the connection to the shim of container {} was lost: its files_generation shows if the files were replaced",
-            handle.id()
-        ),
-    )
 }
 
 fn draft_of(request: &v1::UpdateFilesRequest) -> UpdateDraft<'_> {

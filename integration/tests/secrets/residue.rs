@@ -34,10 +34,10 @@ struct Running {
 
 impl Running {
     fn start(daemon: &Daemon, id: &str) -> Self {
-        Self::of(daemon, ContainerSecrets::new(id))
+        Self::start_with(daemon, ContainerSecrets::new(id))
     }
 
-    fn of(daemon: &Daemon, batch: ContainerSecrets) -> Self {
+    fn start_with(daemon: &Daemon, batch: ContainerSecrets) -> Self {
         let request = batch.request();
         Self::of_request(daemon, batch, request)
     }
@@ -109,7 +109,7 @@ fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&m
             "restart" => ContainerSecrets::restarted(&id),
             _ => ContainerSecrets::new(&id),
         };
-        let mut running = Running::of(daemon, batch);
+        let mut running = Running::start_with(daemon, batch);
         running.is_found();
         match kind {
             "rotated" => running.rotate(daemon),
@@ -283,7 +283,7 @@ fn without_the_wipe_residue_is_found() {
         }
     }
     assert!(kept.contains(&"token"), "{kept:?}");
-    let writing = Running::of(&daemon, ContainerSecrets::writing("control-written"));
+    let writing = Running::start_with(&daemon, ContainerSecrets::writing("control-written"));
     writing.has_written();
     daemon.api.signal("control-written", USR1).unwrap();
     wait_until_settled(&daemon, "control-written");

@@ -26,20 +26,8 @@ pub(crate) struct HostArgs {
     /// Memory nodes (NUMA) that may be used: 0,1
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     cpuset_mems: Option<String>,
-    /// Limit of memory and swap together, with --memory: as much as --memory for no swap, -1 for no limit on swap; where
-    /// executord's configuration allows it (swap_bytes_max)
-    #[arg(
-        long,
-        value_name = "SIZE",
-        value_parser = memory_swap,
-        allow_negative_numbers = true,
-        requires = "memory",
-        help_heading = "Limits"
-    )]
-    memory_swap: Option<MemorySwap>,
-    /// Memory that the kernel leaves to the container when the host's runs short: at most as much as --memory
-    #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = "Limits")]
-    memory_reservation: Option<u64>,
+    #[command(flatten)]
+    memory: MemoryArgs,
     /// Adjustment of the score by which the kernel chooses processes to kill when memory runs out: 0 to 1000, or below 0
     /// where executord's configuration allows it (oom_score_adj_min)
     #[arg(
@@ -90,6 +78,37 @@ impl MemorySwap {
     }
 }
 
+/// Limits beside that on memory, which `run` and `update` have.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct MemoryArgs {
+    /// Limit of memory and swap together, with --memory: as much as --memory for no swap, -1 for no limit on swap; where
+    /// executord's configuration allows it (swap_bytes_max)
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = memory_swap,
+        allow_negative_numbers = true,
+        requires = "memory",
+        help_heading = "Limits"
+    )]
+    memory_swap: Option<MemorySwap>,
+    /// Memory that the kernel leaves to the container when the host's runs short: at most as much as --memory
+    #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = "Limits")]
+    memory_reservation: Option<u64>,
+}
+
+impl MemoryArgs {
+    /// Puts them into limits, which have that on memory by now.
+    ///
+    /// # Errors
+    /// Returns an error if memory and swap together are less than the memory.
+    pub(crate) fn apply(&self, limits: &mut Limits) -> Result<(), Failure> {
+        limits.memory_reservation_bytes = self.memory_reservation.unwrap_or(0);
+        limits.swap_bytes = self.memory_swap.map(|swap| swap.beyond(limits.memory_bytes)).transpose()?;
+        Ok(())
+    }
+}
+
 impl HostArgs {
     /// Puts them into a request, which has its memory limit by now.
     ///
@@ -99,8 +118,7 @@ impl HostArgs {
         let limits = request.limits.get_or_insert_with(Limits::default);
         limits.cpuset_cpus = self.cpuset_cpus.unwrap_or_default();
         limits.cpuset_mems = self.cpuset_mems.unwrap_or_default();
-        limits.memory_reservation_bytes = self.memory_reservation.unwrap_or(0);
-        limits.swap_bytes = self.memory_swap.map(|swap| swap.beyond(limits.memory_bytes)).transpose()?;
+        self.memory.apply(limits)?;
         request.oom_score_adj = self.oom_score_adj;
         let gpus = self.gpus.into_iter().flat_map(|Gpus(names)| names);
         let gpus = gpus.map(|name| DeviceMount { name: format!("{GPU_KIND}={name}"), ..DeviceMount::default() });
@@ -174,7 +192,7 @@ fn gpus(text: &str) -> Result<Gpus, String> {
     Ok(Gpus((0..count).map(|index| index.to_string()).collect()))
 }
 
-pub(crate) fn memory_swap(text: &str) -> Result<MemorySwap, String> {
+fn memory_swap(text: &str) -> Result<MemorySwap, String> {
     if text == "-1" { Ok(MemorySwap::Unlimited) } else { units::size(text).map(MemorySwap::Total) }
 }
 

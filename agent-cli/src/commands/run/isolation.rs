@@ -42,12 +42,8 @@ pub(crate) struct IsolationArgs {
     /// Limit of disk: bytes that the container may add to its root file system [default: executord's]
     #[arg(help_heading = "Limits", long, value_name = "SIZE", value_parser = units::size)]
     disk: Option<u64>,
-    /// Share of the processors when they are busy: 1 to 10000; the usual weight is 100
-    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    cpu_weight: Option<u32>,
-    /// Share of the disks likewise (cgroup v2 with the io controller)
-    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    io_weight: Option<u32>,
+    #[command(flatten)]
+    weights: WeightArgs,
 }
 
 /// User namespace of a container, as `--userns` names it.
@@ -58,6 +54,25 @@ enum UsernsArg {
     Own,
     /// Ids of the host
     Host,
+}
+
+/// Weights, which `run` and `update` have.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct WeightArgs {
+    /// Share of the processors when they are busy: 1 to 10000; the usual weight is 100
+    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    cpu_weight: Option<u32>,
+    /// Share of the disks likewise (cgroup v2 with the io controller)
+    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    io_weight: Option<u32>,
+}
+
+impl WeightArgs {
+    /// Puts them into limits.
+    pub(crate) fn apply(&self, limits: &mut Limits) {
+        limits.cpu_weight = self.cpu_weight.unwrap_or(0);
+        limits.io_weight = self.io_weight.unwrap_or(0);
+    }
 }
 
 impl IsolationArgs {
@@ -81,8 +96,7 @@ impl IsolationArgs {
         }
         let limits = request.limits.get_or_insert_with(Limits::default);
         limits.disk_bytes = self.disk.unwrap_or(0);
-        limits.cpu_weight = self.cpu_weight.unwrap_or(0);
-        limits.io_weight = self.io_weight.unwrap_or(0);
+        self.weights.apply(limits);
         Ok(())
     }
 }

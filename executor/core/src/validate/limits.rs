@@ -109,7 +109,7 @@ pub(super) fn sidecar_limits(
 ) {
     let SidecarLimits { memory_bytes, pids } = *asked;
     if index >= sidecars || (memory_bytes, pids) == (0, 0) {
-        report.add("sidecars", "has limits of a sidecar that is not there, or that are none");
+        report.add("sidecars", "has limits for a sidecar that does not exist, or limits that are all 0");
         return;
     }
     const MB: u64 = 1 << 20;
