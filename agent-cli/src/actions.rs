@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn every_fault_is_told_with_its_path() {
         let text = "serial: {actions: [{}, {run: {}}, {timeout: {timeout_ms: -3}}, {run: {path: a}, try: {}}]}";
-        let told = read_text(text).unwrap_err();
+        let reported = read_text(text).unwrap_err();
         for fault in [
             "6 faults",
             "action.serial.actions[0]: is not set",
@@ -325,7 +325,7 @@ mod tests {
             "action.serial.actions[3]: has run, try set",
             "action.serial.actions[3].try.action: is not set",
         ] {
-            assert!(told.contains(fault), "{fault}: {told}");
+            assert!(reported.contains(fault), "{fault}: {reported}");
         }
         assert!(read_text("- run").unwrap_err().contains("is not a mapping"));
     }

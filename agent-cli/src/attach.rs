@@ -10,7 +10,7 @@ use crate::feed::feed;
 use crate::logs::Printer;
 use crate::output::Stream;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::terminal::{self, DetachKeys, Keyboard, Raw};
 
 /// Options of an attachment to a process.

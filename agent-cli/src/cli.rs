@@ -40,7 +40,7 @@ pub(crate) struct Cli {
 
 /// Meaning of a command line: a command, or a program to run.
 #[derive(Debug)]
-enum Asked {
+enum ParsedLine {
     Command(Box<Cli>),
     Program(Box<Global>, Call),
 }
@@ -50,8 +50,8 @@ pub fn main() -> ExitCode {
     let line = std::env::args_os().collect::<Vec<_>>();
     match read(&line) {
         Err(error) => usage(&error),
-        Ok(Asked::Command(cli)) => report(PROGRAM, cli.global.json, cli.execute()),
-        Ok(Asked::Program(global, call)) => report(PROGRAM, global.json, call.run(&global)),
+        Ok(ParsedLine::Command(cli)) => report(PROGRAM, cli.global.json, cli.execute()),
+        Ok(ParsedLine::Program(global, call)) => report(PROGRAM, global.json, call.run(&global)),
     }
 }
 
@@ -79,9 +79,9 @@ fn command() -> clap::Command {
 }
 
 /// Reads a command line, the program's name first. The error formats itself.
-fn read(line: &[OsString]) -> Result<Asked, clap::Error> {
+fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
     let error = match Cli::read(line) {
-        Ok(cli) => return Ok(Asked::Command(Box::new(cli))),
+        Ok(cli) => return Ok(ParsedLine::Command(Box::new(cli))),
         Err(error) => error,
     };
     match error.kind() {
@@ -97,7 +97,7 @@ fn read(line: &[OsString]) -> Result<Asked, clap::Error> {
 }
 
 /// Reads a command line whose first word names a program beside agent-cli. Returns `error` where there is no such program.
-fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> {
+fn program(line: &[OsString], error: clap::Error) -> Result<ParsedLine, clap::Error> {
     let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
     let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
     // The wrong word is one of a command's own.
@@ -111,7 +111,7 @@ fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> 
         _ => (name, words),
     };
     match (Call::find(name, arguments), programs::file_name(name)) {
-        (Some(call), _) => Ok(Asked::Program(Box::new(global), call)),
+        (Some(call), _) => Ok(ParsedLine::Program(Box::new(global), call)),
         (None, Some(_)) if docker::advice(name).is_some() => {
             Err(docker_word(ErrorKind::InvalidSubcommand, name).unwrap_or(error))
         }

@@ -6,7 +6,7 @@ use executor_client::Client;
 use executor_client::v1::Container;
 
 use crate::failure::Failure;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 
 /// Waits for the end of a container.
 ///

@@ -107,7 +107,7 @@ impl Context {
         Ok(Server::Tcp(address.clone(), tls))
     }
 
-    pub(crate) fn of(server: &Server) -> Self {
+    pub(crate) fn from_server(server: &Server) -> Self {
         match server.clone() {
             Server::Socket(path) => Self { socket: Some(path), ..Self::default() },
             Server::Tcp(address, tls) => Self {
@@ -219,7 +219,7 @@ impl Contexts {
 ///
 /// # Errors
 /// There is no such context, or it is incomplete.
-pub(crate) fn of_context(name: &str) -> Result<Server, Failure> {
+pub(crate) fn for_context(name: &str) -> Result<Server, Failure> {
     let path = path().ok_or_else(|| Failure::Usage(format!("context {name}: neither HOME nor {CONTEXTS} is set")))?;
     let contexts = Contexts::read(&path)?;
     contexts.get(name, &path)?.server(|field| format!("{}: contexts.{name}.{field}", path.display()))
@@ -248,7 +248,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 
 /// The variables that name a server, for a program; `None` unsets one.
 fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
-    let Context { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = Context::of(server);
+    let Context { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = Context::from_server(server);
     let path = |path: Option<PathBuf>| path.map(PathBuf::into_os_string);
     let text = |text: Option<String>| text.as_deref().map(OsStr::new).map(OsStr::to_owned);
     vec![
@@ -293,7 +293,7 @@ mod tests {
             ..Context::default()
         };
         let server = tcp.server(said).unwrap();
-        assert_eq!(Context::of(&server), tcp);
+        assert_eq!(Context::from_server(&server), tcp);
         for (context, why) in [
             (Context::default(), "--socket or --address is missing"),
             (Context { tls_key: None, tls_ca: None, ..tcp.clone() }, "--address a:1 needs --tls-key, --tls-ca as well"),

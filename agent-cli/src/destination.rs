@@ -29,7 +29,7 @@ pub enum Source<'a> {
 
 /// Kind of the destination, as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum There {
+pub enum TargetKind {
     Nothing,
     File,
     Directory,
@@ -81,42 +81,42 @@ impl WriteError {
 }
 
 /// Returns what is at the destination of a copy.
-pub fn at(destination: &Path) -> Result<There, WriteError> {
+pub fn at(destination: &Path) -> Result<TargetKind, WriteError> {
     there(destination).map_err(|source| WriteError::Io { path: destination.to_owned(), source })
 }
 
 /// Returns the kind of what is at a path. A link to a directory counts as a directory, as for cp.
-fn there(path: &Path) -> io::Result<There> {
+fn there(path: &Path) -> io::Result<TargetKind> {
     let meta = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(There::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(TargetKind::Nothing),
         meta => meta?,
     };
     Ok(match meta.file_type() {
-        kind if kind.is_file() => There::File,
-        kind if kind.is_dir() || (kind.is_symlink() && path.is_dir()) => There::Directory,
-        _ => There::Other,
+        kind if kind.is_file() => TargetKind::File,
+        kind if kind.is_dir() || (kind.is_symlink() && path.is_dir()) => TargetKind::Directory,
+        _ => TargetKind::Other,
     })
 }
 
 /// The rules.
-pub fn place(source: Source<'_>, destination: &Path, there: There) -> Result<Place, WriteError> {
+pub fn place(source: Source<'_>, destination: &Path, there: TargetKind) -> Result<Place, WriteError> {
     let refused = |why| Err(WriteError::Refused { path: destination.to_owned(), why });
     let own_name = |path: &str| path.rsplit('/').next().map(OsString::from);
     let slash = destination.as_os_str().as_encoded_bytes().ends_with(b"/");
     match (source, there) {
-        (_, There::Other) => refused("is neither a file nor a directory; `-` is standard output"),
-        (Source::File(path) | Source::Directory(path), There::Directory) => {
+        (_, TargetKind::Other) => refused("is neither a file nor a directory; `-` is standard output"),
+        (Source::File(path) | Source::Directory(path), TargetKind::Directory) => {
             Ok(Place { directory: destination.to_owned(), make: false, name: own_name(path) })
         }
-        (Source::Everything, There::Directory) => {
+        (Source::Everything, TargetKind::Directory) => {
             Ok(Place { directory: destination.to_owned(), make: false, name: None })
         }
-        (Source::Directory(_) | Source::Everything, There::Nothing) => {
+        (Source::Directory(_) | Source::Everything, TargetKind::Nothing) => {
             Ok(Place { directory: destination.to_owned(), make: true, name: None })
         }
-        (Source::Directory(_) | Source::Everything, There::File) => refused("is a file, and not a directory"),
-        (Source::File(_), There::Nothing) if slash => refused("is not a directory"),
-        (Source::File(_), There::Nothing | There::File) => {
+        (Source::Directory(_) | Source::Everything, TargetKind::File) => refused("is a file, and not a directory"),
+        (Source::File(_), TargetKind::Nothing) if slash => refused("is not a directory"),
+        (Source::File(_), TargetKind::Nothing | TargetKind::File) => {
             let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             match destination.file_name() {
                 Some(name) => Ok(Place { directory: parent.to_owned(), make: false, name: Some(name.to_owned()) }),
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn cp_s_rules() {
-        use There::{Directory, File, Nothing, Other};
+        use TargetKind::{Directory, File, Nothing, Other};
         let at = |directory: &str, make, name: Option<&str>| {
             Some(Place { directory: directory.into(), make, name: name.map(OsString::from) })
         };
@@ -206,15 +206,15 @@ mod tests {
         symlink(home.path().join("in"), home.path().join("alias")).unwrap();
         symlink(home.path().join("in/file"), home.path().join("link")).unwrap();
         let kinds = [
-            ("in", There::Directory),
-            ("alias", There::Directory),
-            ("in/file", There::File),
-            ("link", There::Other),
-            ("none", There::Nothing),
+            ("in", TargetKind::Directory),
+            ("alias", TargetKind::Directory),
+            ("in/file", TargetKind::File),
+            ("link", TargetKind::Other),
+            ("none", TargetKind::Nothing),
         ];
         for (name, kind) in kinds {
             assert_eq!(there(&home.path().join(name)).unwrap(), kind, "{name}");
         }
-        assert_eq!(there(Path::new("/dev/null")).unwrap(), There::Other);
+        assert_eq!(there(Path::new("/dev/null")).unwrap(), TargetKind::Other);
     }
 }

@@ -158,8 +158,8 @@ mod tests {
             (r#"[{"protocol":"tcp","destination":"::1","ports":"65536"}]"#.into(), "ports \"65536\": use numbers"),
         ];
         for (text, words) in table {
-            let told = parse(text.as_bytes()).unwrap_err();
-            assert!(told.contains(words), "{text}: {told}");
+            let reported = parse(text.as_bytes()).unwrap_err();
+            assert!(reported.contains(words), "{text}: {reported}");
         }
     }
 }

@@ -55,7 +55,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Reads a completed container's result.
-    pub fn of(ending: Option<&Ending>) -> Self {
+    pub fn new(ending: Option<&Ending>) -> Self {
         let Some(ending) = ending else { return Self::Unknown };
         match (ending.exit.and_then(|exit| exit.status), &ending.failure) {
             (Some(exit_status::Status::Code(code)), _) => Self::Exited(code),
@@ -67,7 +67,7 @@ impl Outcome {
     }
 
     /// Reads how a process ended.
-    pub fn of_exit(exit: &ExitStatus) -> Self {
+    pub fn from_exit(exit: &ExitStatus) -> Self {
         match exit.status {
             Some(exit_status::Status::Code(code)) => Self::Exited(code),
             Some(exit_status::Status::Signal(signal)) => Self::Signaled(signal),
@@ -124,9 +124,9 @@ mod tests {
             (Ending::default(), 125),
         ];
         for (ending, status) in table {
-            assert_eq!(Outcome::of(Some(&ending)).status(), status, "{ending:?}");
+            assert_eq!(Outcome::new(Some(&ending)).status(), status, "{ending:?}");
         }
-        assert_eq!(Outcome::of(None).status(), 125);
+        assert_eq!(Outcome::new(None).status(), 125);
     }
 
     /// A process that was killed for its memory, or lost after it had run, keeps the exit that was recorded.
@@ -138,6 +138,6 @@ mod tests {
             failure: Some(Failure::default()),
             ..Default::default()
         };
-        assert_eq!(Outcome::of(Some(&ending)), Outcome::Signaled(9));
+        assert_eq!(Outcome::new(Some(&ending)), Outcome::Signaled(9));
     }
 }

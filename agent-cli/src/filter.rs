@@ -81,7 +81,7 @@ impl ContainerFilter {
                 .as_ref()
                 .is_some_and(|image| is_image(&image.reference, wanted) || is_digest(&image.digest, wanted)),
             Self::Exited(status) => {
-                container.result.is_some() && Outcome::of(container.result.as_ref()).status() == *status
+                container.result.is_some() && Outcome::new(container.result.as_ref()).status() == *status
             }
             Self::Health(wanted) => human::health(container).unwrap_or("none") == *wanted,
             Self::Id(beginning) => container.id.starts_with(beginning),

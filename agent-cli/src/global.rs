@@ -105,14 +105,14 @@ impl Global {
     pub fn named(&self) -> Result<Option<Server>, Failure> {
         self.check()?;
         if let Some(name) = &self.context {
-            return contexts::of_context(name).map(Some);
+            return contexts::for_context(name).map(Some);
         }
         if self.names_server() || text(ADDRESS)?.is_some() || path(SOCKET).is_some() {
             return self.given().map(Some);
         }
         match text(CONTEXT)? {
-            Some(name) => contexts::of_context(&name).map(Some),
-            None => contexts::current()?.map(|name| contexts::of_context(&name)).transpose(),
+            Some(name) => contexts::for_context(&name).map(Some),
+            None => contexts::current()?.map(|name| contexts::for_context(&name)).transpose(),
         }
     }
 

@@ -6,7 +6,7 @@
 use executor_client::{Client, Code, Match};
 
 use crate::failure::Failure;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 
 /// Most ids that are told where several fit.

@@ -9,7 +9,7 @@ use executor_client::{Pulled, Wiped};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::view::images::Bars;
 

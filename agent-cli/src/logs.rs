@@ -5,7 +5,7 @@ use executor_client::v1::{LogGap, LogStream, StreamLogsRequest, StreamLogsRespon
 use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{Output, Stream};
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::view::json;
 

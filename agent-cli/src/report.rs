@@ -22,7 +22,7 @@ pub fn report(program: &str, json: bool, result: Result<u8, Failure>) -> ExitCod
         Err(failure) => failure,
     };
     // Documents are on standard output; one that was printed says itself what failed.
-    if let (true, false, Some(document)) = (json, has_written(), json::Refusal::of(&failure)) {
+    if let (true, false, Some(document)) = (json, has_written(), json::Refusal::new(&failure)) {
         let _ = std::io::stdout().write_all(json::document(&document).as_bytes());
     }
     if !failure.is_quiet() {

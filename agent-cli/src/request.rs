@@ -20,7 +20,7 @@ pub struct Request {
 
 impl Request {
     /// Wraps a message, whose fields errors name by their flags.
-    pub fn of(request: RunRequest) -> Self {
+    pub fn from_request(request: RunRequest) -> Self {
         let named = Named { doing: format!("run {}", request.id), fields: Vec::new() };
         Self { run: request.into(), named }
     }
@@ -81,7 +81,7 @@ impl Request {
     /// The reference of its image, where that is read from this machine's disk.
     pub fn on_disk(&self) -> Option<String> {
         let wanted = self.message().pull_policy() != v1::PullPolicy::Never;
-        Some(self.message().rootfs.clone()).filter(|rootfs| wanted && OnDisk::of(rootfs).is_some())
+        Some(self.message().rootfs.clone()).filter(|rootfs| wanted && OnDisk::from_reference(rootfs).is_some())
     }
 
     /// Marks the image as taken in under its reference, so that executord does not pull it.

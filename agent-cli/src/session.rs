@@ -144,7 +144,7 @@ impl Session {
             Some(failure) if !messages.iter().any(|line| line.contains(&failure.message)) => {
                 self.output.note(plain(&failure.message));
             }
-            None if Outcome::of(Some(result)).status() == OURS && result.exit.is_none() => {
+            None if Outcome::new(Some(result)).status() == OURS && result.exit.is_none() => {
                 self.output.note(format!("executord does not know how {} ended", container.id));
             }
             _ => {}

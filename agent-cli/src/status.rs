@@ -6,14 +6,14 @@ use crate::failure::Failure;
 use crate::fields;
 
 /// A result of a call whose error names the attempted operation.
-pub trait Doing<T> {
+pub trait ErrorContext<T> {
     /// Converts the error to a failure of the operation `doing` ("stop web-1").
     ///
     /// # Errors
     /// The error of the call.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
-    /// As [`Doing::doing`], for a request whose fields the user named in other words than those of `fields::flag`.
+    /// As [`ErrorContext::doing`], for a request whose fields the user named in other words than those of `fields::flag`.
     ///
     /// # Errors
     /// The error of the call.
@@ -35,7 +35,7 @@ impl Named {
     }
 }
 
-impl<T> Doing<T> for Result<T, Error> {
+impl<T> ErrorContext<T> for Result<T, Error> {
     fn doing(self, doing: &str) -> Result<T, Failure> {
         self.map_err(|error| failure(doing, error))
     }
@@ -135,7 +135,7 @@ mod tests {
         }))
     }
 
-    fn told(error: Error) -> String {
+    fn reported(error: Error) -> String {
         failure("run web-1", error).describe()
     }
 
@@ -146,7 +146,7 @@ mod tests {
             ("limits.memory_bytes", "is 1; 2097152 to 1125899906842624 is allowed", ""),
         ];
         assert_eq!(
-            told(refusal(Code::InvalidArgument, "2 violations", &violations)),
+            reported(refusal(Code::InvalidArgument, "2 violations", &violations)),
             "run web-1: executord refused the request:\n  --file (number 1): `a/../b` contains `..`\n  \
              --memory: is 1; 2097152 to 1125899906842624 is allowed"
         );
@@ -176,12 +176,12 @@ mod tests {
             (Code::Internal, "executord answered Internal: because"),
         ];
         for (code, expected) in table {
-            let text = told(refusal(code, "because", &[]));
+            let text = reported(refusal(code, "because", &[]));
             assert!(text.contains(expected) && text.starts_with("run web-1: "), "{text}");
         }
-        assert!(told(refusal(Code::PermissionDenied, "uid 7 is not served", &[])).contains("--allow-group"));
+        assert!(reported(refusal(Code::PermissionDenied, "uid 7 is not served", &[])).contains("--allow-group"));
         assert_eq!(
-            told(refusal(Code::NotFound, "no container \u{1b}[31mx", &[])),
+            reported(refusal(Code::NotFound, "no container \u{1b}[31mx", &[])),
             "run web-1: no container \\u{1b}[31mx"
         );
     }
@@ -191,7 +191,7 @@ mod tests {
     fn a_registrys_refusal_is_not_executords() {
         let why = "registry r.example refuses the user \"bob\" of the request: access denied (403): image x";
         let error = || refusal(Code::PermissionDenied, why, &[("rootfs", why, "ACCESS_DENIED")]);
-        assert_eq!(told(error()), format!("run web-1: {why}"));
+        assert_eq!(reported(error()), format!("run web-1: {why}"));
         let advised = failure("y", error()).advise("look");
         assert_eq!(
             (advised.violations()[0].reason.as_str(), advised.code()),
@@ -199,7 +199,7 @@ mod tests {
         );
         assert!(advised.describe().ends_with("image x\nlook"), "{}", advised.describe());
         assert!(
-            told(refusal(Code::PermissionDenied, "uid 7 may not", &[])).contains("does not serve uid"),
+            reported(refusal(Code::PermissionDenied, "uid 7 may not", &[])).contains("does not serve uid"),
             "the control"
         );
     }

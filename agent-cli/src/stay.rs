@@ -20,7 +20,7 @@ use crate::interrupt::Interrupts;
 use crate::logs::{Form, Printer, follow};
 use crate::request::Request;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::terminal::DetachKeys;
 
 pub use pressed::Pressed;
@@ -188,7 +188,7 @@ fn log_ended(session: &Session, result: Result<(), Failure>) -> Result<Result<()
 
 /// Creates a container and stays with it to its end, as `run` does, and leaves it there. `started` is called once it is
 /// there.
-pub async fn attend(
+pub async fn run_foreground(
     session: &Session,
     mut request: Request,
     interrupts: &mut Interrupts,

@@ -56,12 +56,12 @@ async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
             Interruption::Ends => Interrupts::none(),
             Interruption::Heeded | Interruption::CutOff => Interrupts::install().map_err(Failure::System)?,
         };
-        let result = attended(&session(client), work, &mut interrupts).await;
+        let result = run_interruptible(&session(client), work, &mut interrupts).await;
         return settle(&output, result, &mut interrupts).await;
     }
     // With a private executord every command is interruptible, for it has to be taken down.
     let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-    let work = async |client, interrupts: &mut Interrupts| attended(&session(client), work, interrupts).await;
+    let work = async |client, interrupts: &mut Interrupts| run_interruptible(&session(client), work, interrupts).await;
     with_private_daemon(&output, &mut interrupts, work).await
 }
 
@@ -95,7 +95,7 @@ pub async fn with_private_daemon(
 }
 
 /// Carries a command out with its signals, and without a reader of its output only as long as the command wants that.
-async fn attended(session: &Session, work: impl Work, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     if work.interruption() == Interruption::Heeded {
         return work.carry_out(session, interrupts).await;
     }

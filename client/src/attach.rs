@@ -105,7 +105,7 @@ impl Attach {
                     return Ok(None);
                 }
                 Ok(Some(answer)) => {
-                    self.patience.heard();
+                    self.patience.reset();
                     match self.take(answer) {
                         Some(event) => return Ok(Some(event)),
                         None => continue,

@@ -50,7 +50,7 @@ impl Cell {
             // Sent again it would be another reservation.
             self.0.answer(self.rpc().reserve(request).await)?
         } else {
-            let answer = self.0.patiently(is_lost, |_| {
+            let answer = self.0.retry(is_lost, |_| {
                 let (mut rpc, request) = (self.rpc(), request.clone());
                 async move { rpc.reserve(request).await }
             });
@@ -65,7 +65,7 @@ impl Cell {
     /// There is no such reservation.
     pub async fn release(&self, id: &str) -> Result<(), Error> {
         let mut attempts = 0u32;
-        let answer = self.0.patiently(is_lost, |_| {
+        let answer = self.0.retry(is_lost, |_| {
             attempts += 1;
             let (mut rpc, request) = (self.rpc(), ReleaseReservationRequest { id: id.to_owned() });
             async move { rpc.release_reservation(request).await }
@@ -103,7 +103,7 @@ impl Cell {
     /// # Errors
     /// Executord is away.
     pub async fn undrain(&self) -> Result<(), Error> {
-        let answer = self.0.patiently(is_lost, |_| {
+        let answer = self.0.retry(is_lost, |_| {
             let mut rpc = self.rpc();
             async move { rpc.undrain(UndrainRequest {}).await }
         });
@@ -116,7 +116,7 @@ impl Cell {
     /// The reason is too long.
     pub async fn set_unhealthy(&self, reason: Option<&str>) -> Result<Health, Error> {
         let request = SetHealthyRequest { healthy: reason.is_none(), reason: reason.unwrap_or_default().to_owned() };
-        let answer = self.0.patiently(is_lost, |_| {
+        let answer = self.0.retry(is_lost, |_| {
             let (mut rpc, request) = (self.rpc(), request.clone());
             async move { rpc.set_healthy(request).await }
         });
@@ -134,7 +134,7 @@ impl Drain {
             let begun = Instant::now();
             let broken = match self.message().await {
                 Ok(message) => {
-                    self.patience.heard();
+                    self.patience.reset();
                     return Ok(message);
                 }
                 Err(status) => status,

@@ -112,7 +112,7 @@ impl Client {
     pub fn error(&self, status: &Status) -> Error {
         match is_lost(status) {
             true => Error::Lost { at: ServerAddress::clone(&self.address) },
-            false => Error::Refused(Box::new(Refusal::of(&self.address, status))),
+            false => Error::Refused(Box::new(Refusal::new(&self.address, status))),
         }
     }
 
@@ -127,7 +127,7 @@ impl Client {
 
     /// Repeats a call until there is an answer: over a connection that breaks, and over the time executord needs to come
     /// back. For calls that may be repeated; `away` tells whether the call is repeated after a status.
-    pub(crate) async fn patiently<T, F>(
+    pub(crate) async fn retry<T, F>(
         &self,
         away: fn(&Status) -> bool,
         mut call: impl FnMut(ExecutorClient<Channel>) -> F,

@@ -55,7 +55,7 @@ impl Client {
     /// # Errors
     /// There is no such container.
     pub async fn get(&self, id: &str) -> Result<Container, Error> {
-        let answer = self.patiently(is_away, |mut rpc| {
+        let answer = self.retry(is_away, |mut rpc| {
             let request = GetRequest { id: id.to_owned() };
             async move { rpc.get(request).await }
         });
@@ -87,7 +87,7 @@ impl Client {
     }
 
     async fn page(&self, request: &ListRequest) -> Result<executor_proto::v1::ListResponse, Error> {
-        let call = self.patiently(is_lost, |mut rpc| {
+        let call = self.retry(is_lost, |mut rpc| {
             let request = request.clone();
             async move { rpc.list(request).await }
         });
@@ -124,7 +124,7 @@ impl Client {
     /// # Errors
     /// There is no such container.
     pub async fn wait(&self, id: &str) -> Result<Container, Error> {
-        let answer = self.patiently(is_away, |mut rpc| {
+        let answer = self.retry(is_away, |mut rpc| {
             let request = WaitRequest { id: id.to_owned() };
             async move { rpc.wait(request).await }
         });
@@ -146,7 +146,7 @@ impl Client {
     /// There is no such container, or no such signal.
     pub async fn stop_with(&self, id: &str, grace: Option<Duration>, signal: u32) -> Result<Container, Error> {
         let grace_period = grace.map(duration).transpose()?;
-        let answer = self.patiently(is_lost, |mut rpc| {
+        let answer = self.retry(is_lost, |mut rpc| {
             let request = StopRequest { id: id.to_owned(), grace_period, signal };
             async move { rpc.stop(request).await }
         });
@@ -167,7 +167,7 @@ impl Client {
     /// # Errors
     /// The container does not run.
     pub async fn kill(&self, id: &str) -> Result<(), Error> {
-        let answer = self.patiently(is_lost, |mut rpc| {
+        let answer = self.retry(is_lost, |mut rpc| {
             let request = SignalRequest { id: id.to_owned(), signal: KILL, process_id: String::new() };
             async move { rpc.signal(request).await }
         });
@@ -180,7 +180,7 @@ impl Client {
     /// There is no such container, or it runs and `force` is not set.
     pub async fn delete(&self, id: &str, force: bool) -> Result<(), Error> {
         let mut attempts = 0u32;
-        let answer = self.patiently(is_lost, |mut rpc| {
+        let answer = self.retry(is_lost, |mut rpc| {
             attempts += 1;
             let request = DeleteRequest { id: id.to_owned(), force };
             async move { rpc.delete(request).await }
@@ -207,7 +207,7 @@ impl Client {
     /// # Errors
     /// The container does not run, or a rule is not valid.
     pub async fn update_egress(&self, request: UpdateEgressRequest) -> Result<Container, Error> {
-        let answer = self.patiently(is_lost, |mut rpc| {
+        let answer = self.retry(is_lost, |mut rpc| {
             let request = request.clone();
             async move { rpc.update_egress(request).await }
         });
@@ -219,7 +219,7 @@ impl Client {
     /// # Errors
     /// The container does not run, or a limit is not valid.
     pub async fn update_limits(&self, request: UpdateLimitsRequest) -> Result<Container, Error> {
-        let answer = self.patiently(is_lost, |mut rpc| {
+        let answer = self.retry(is_lost, |mut rpc| {
             let request = request.clone();
             async move { rpc.update_limits(request).await }
         });
@@ -231,7 +231,7 @@ impl Client {
     /// # Errors
     /// The container does not run.
     pub async fn pause(&self, id: &str) -> Result<Container, Error> {
-        let answer = self.patiently(is_lost, |mut rpc| {
+        let answer = self.retry(is_lost, |mut rpc| {
             let request = PauseRequest { id: id.to_owned() };
             async move { rpc.pause(request).await }
         });
@@ -243,7 +243,7 @@ impl Client {
     /// # Errors
     /// The container does not run.
     pub async fn resume(&self, id: &str) -> Result<Container, Error> {
-        let answer = self.patiently(is_lost, |mut rpc| {
+        let answer = self.retry(is_lost, |mut rpc| {
             let request = ResumeRequest { id: id.to_owned() };
             async move { rpc.resume(request).await }
         });
@@ -255,7 +255,7 @@ impl Client {
     /// # Errors
     /// Executord is away.
     pub async fn info(&self) -> Result<InfoResponse, Error> {
-        self.patiently(is_lost, |mut rpc| async move { rpc.info(InfoRequest {}).await }).await
+        self.retry(is_lost, |mut rpc| async move { rpc.info(InfoRequest {}).await }).await
     }
 
     /// Gets the secret inputs of the container that this process runs in, by the container's runtime token.

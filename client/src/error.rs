@@ -96,7 +96,7 @@ pub struct Violation {
 }
 
 impl Refusal {
-    pub(crate) fn of(at: &ServerAddress, status: &Status) -> Self {
+    pub(crate) fn new(at: &ServerAddress, status: &Status) -> Self {
         let details = status.get_error_details();
         let fields = details.bad_request().map(|bad| &*bad.field_violations).unwrap_or_default();
         let conditions = details.precondition_failure().map(|failed| &*failed.violations).unwrap_or_default();
@@ -188,7 +188,7 @@ mod tests {
             "not mounted",
         )]);
         let status = Status::with_error_details(Code::InvalidArgument, "2 violations", details);
-        let error = Error::Refused(Box::new(Refusal::of(&ServerAddress::Socket("/x.sock".into()), &status)));
+        let error = Error::Refused(Box::new(Refusal::new(&ServerAddress::Socket("/x.sock".into()), &status)));
         assert_eq!(error.code(), Some(Code::InvalidArgument));
         let fields: Vec<_> =
             error.violations().iter().map(|violation| (&*violation.field, &*violation.reason)).collect();

@@ -45,7 +45,7 @@ impl Events {
             let begun = Instant::now();
             let broken = match self.event().await {
                 Ok(Some(response)) => {
-                    self.patience.heard();
+                    self.patience.reset();
                     self.after = response.event.as_ref().map_or(self.after, |event| event.cursor.max(self.after));
                     return Ok(response);
                 }

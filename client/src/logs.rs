@@ -35,7 +35,7 @@ impl Logs {
             let begun = Instant::now();
             let broken = match self.entry().await {
                 Ok(Some(entry)) => {
-                    self.patience.heard();
+                    self.patience.reset();
                     match self.place.pass(&entry) {
                         true => return Ok(Some(entry)),
                         false => continue,

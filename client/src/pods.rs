@@ -50,7 +50,7 @@ impl Pods {
             // Sent again it would be another pod.
             self.0.answer(self.rpc().create_pod(request.clone()).await)?
         } else {
-            let answer = self.0.patiently(is_lost, |_| {
+            let answer = self.0.retry(is_lost, |_| {
                 let (mut rpc, request) = (self.rpc(), request.clone());
                 async move { rpc.create_pod(request).await }
             });
@@ -64,7 +64,7 @@ impl Pods {
     /// # Errors
     /// There is no such pod.
     pub async fn get(&self, id: &str) -> Result<Pod, Error> {
-        let answer = self.0.patiently(is_away, |_| {
+        let answer = self.0.retry(is_away, |_| {
             let (mut rpc, request) = (self.rpc(), GetPodRequest { id: id.to_owned() });
             async move { rpc.get_pod(request).await }
         });
@@ -80,7 +80,7 @@ impl Pods {
         let mut request = ListPodsRequest { page_size: PAGE, page_token: String::new(), labels, id_prefix };
         let mut pods = Vec::new();
         loop {
-            let page = self.0.patiently(is_lost, |_| {
+            let page = self.0.retry(is_lost, |_| {
                 let (mut rpc, request) = (self.rpc(), request.clone());
                 async move { rpc.list_pods(request).await }
             });
@@ -100,7 +100,7 @@ impl Pods {
     /// There is no such pod.
     pub async fn stop(&self, id: &str, grace: Option<Duration>) -> Result<Pod, Error> {
         let grace_period = grace.map(duration).transpose()?;
-        let answer = self.0.patiently(is_away, |_| {
+        let answer = self.0.retry(is_away, |_| {
             let (mut rpc, request) = (self.rpc(), StopPodRequest { id: id.to_owned(), grace_period });
             async move { rpc.stop_pod(request).await }
         });
@@ -113,7 +113,7 @@ impl Pods {
     /// There is no such pod, or a member runs and `force` is not set.
     pub async fn delete(&self, id: &str, force: bool) -> Result<(), Error> {
         let mut attempts = 0u32;
-        let answer = self.0.patiently(is_lost, |_| {
+        let answer = self.0.retry(is_lost, |_| {
             attempts += 1;
             let (mut rpc, request) = (self.rpc(), DeletePodRequest { id: id.to_owned(), force });
             async move { rpc.delete_pod(request).await }

@@ -44,14 +44,14 @@ impl Patience {
     }
 
     /// Executord answered: the clock starts anew at the next failure.
-    pub(crate) fn heard(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::new(self.longest);
     }
 
     /// An attempt that began at `begun` failed. One that lasted had a connection all the while.
     pub(crate) fn since(&mut self, begun: Instant) {
         if begun.elapsed() > PAUSE_LONGEST {
-            self.heard();
+            self.reset();
         }
     }
 
@@ -94,7 +94,7 @@ mod tests {
         let mut patience = Patience::new(LONGEST);
         for _ in 0..100 {
             assert!(patience.pause().await);
-            patience.heard();
+            patience.reset();
         }
         let begun = Instant::now();
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -236,7 +236,7 @@ impl Client {
         }
         let begun = SystemTime::now();
         let mut attempts = 0u32;
-        let answer = self.patiently(is_lost, |_| {
+        let answer = self.retry(is_lost, |_| {
             attempts += 1;
             self.send::<_, RunResponse>(message.clone(), "/executor.v1.Executor/Run")
         });
@@ -255,7 +255,7 @@ impl Client {
     /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] from an executord without `validate` among the
     /// features of [`Client::info`].
     pub async fn validate(&self, request: &Wiped<ValidateRequest>) -> Result<(), Error> {
-        let answer = self.patiently(is_lost, |_| {
+        let answer = self.retry(is_lost, |_| {
             self.send::<_, ValidateResponse>(request.clone(), "/executor.v1.Executor/Validate")
         });
         answer.await.map(drop)

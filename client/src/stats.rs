@@ -24,7 +24,7 @@ impl Client {
     pub async fn stats(&self, request: StatsRequest) -> Result<Vec<ContainerStats>, Error> {
         let (mut request, mut all) = (request, Vec::new());
         loop {
-            let page = self.patiently(is_lost, |mut rpc| {
+            let page = self.retry(is_lost, |mut rpc| {
                 let request = request.clone();
                 async move { rpc.stats(request).await }
             });
@@ -54,7 +54,7 @@ impl Stats {
             let begun = Instant::now();
             let broken = match self.reading().await {
                 Ok(reading) => {
-                    self.patience.heard();
+                    self.patience.reset();
                     return Ok(reading);
                 }
                 Err(status) => status,

@@ -43,7 +43,7 @@ fn reference(text: &str) {
 }
 
 fn defaults(configuration: &ImageConfiguration) {
-    let Ok(defaults) = ImageDefaults::of(configuration) else { return };
+    let Ok(defaults) = ImageDefaults::from_configuration(configuration) else { return };
     let mut names: Vec<&str> = defaults.env.iter().map(|(name, _)| &**name).collect();
     assert!(names.iter().all(|name| !name.is_empty() && !name.contains(['=', '\0'])));
     names.sort_unstable();

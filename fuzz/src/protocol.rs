@@ -69,7 +69,7 @@ fn forged(bytes: &[u8]) {
     match recheck(&plan, &policy) {
         Ok(()) => rules::plan(&plan, &policy),
         Err(violations) => {
-            let refused = Refused::of_fields(Reason::Invalid, &violations);
+            let refused = Refused::from_fields(Reason::Invalid, &violations);
             assert!(!violations.is_empty() && refused.encoded_len() < PACKET_MAX);
         }
     }

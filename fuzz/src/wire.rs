@@ -1,6 +1,6 @@
 //! Target: a client's bytes on a connection, and its requests in messages.
 
-use executord::wire::{check_message, shadow};
+use executord::server::wire::{check_message, shadow};
 
 /// A client's first words.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -11,10 +11,10 @@ const PIECE: usize = 16;
 /// 16 bytes of the client's; and a message is judged without a fault.
 pub fn run(data: &[u8]) {
     let said = [PREFACE, data].concat();
-    let told = shadow(&said, 1 << 20);
-    assert_eq!(told, shadow(&said, 1), "it depends on the pieces");
-    assert!(told.starts_with(PREFACE));
-    let mut rest = &told[PREFACE.len()..];
+    let reported = shadow(&said, 1 << 20);
+    assert_eq!(reported, shadow(&said, 1), "it depends on the pieces");
+    assert!(reported.starts_with(PREFACE));
+    let mut rest = &reported[PREFACE.len()..];
     while let Some((head, behind)) = rest.split_at_checked(9) {
         let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
         assert!(length <= 16_384 && matches!(head[3], 0 | 1 | 3 | 4 | 6..=9), "{head:?}");

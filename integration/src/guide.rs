@@ -164,8 +164,8 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
                 }
                 None if goes_on => return Err(format!("{number}: the command goes on here with `> `")),
                 _ => match text.strip_prefix("[exit status ").and_then(|rest| rest.strip_suffix(']')) {
-                    Some(told) => {
-                        *status = told.parse().map_err(|_| format!("{number}: not an exit status: {told}"))?;
+                    Some(reported) => {
+                        *status = reported.parse().map_err(|_| format!("{number}: not an exit status: {reported}"))?;
                     }
                     None => expected.push((*text).to_owned()),
                 },

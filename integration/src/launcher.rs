@@ -121,7 +121,7 @@ impl Launcher {
     /// The launcher's refusal.
     pub fn launch(&self, plan: &Plan, payload: &Payload<'_>) -> Result<Shim, Refused> {
         let (ours, theirs) = Seqpacket::pair().expect("socketpair");
-        self.launch_forged(plan.id.as_str(), theirs.as_fd(), &Parts::of(plan, payload).fds())?;
+        self.launch_forged(plan.id.as_str(), theirs.as_fd(), &Parts::new(plan, payload).fds())?;
         Ok(Shim(ours))
     }
 
@@ -193,7 +193,7 @@ impl Launcher {
 
 impl Parts {
     /// Encodes a plan and a payload as a daemon does.
-    pub fn of(plan: &Plan, payload: &Payload<'_>) -> Self {
+    pub fn new(plan: &Plan, payload: &Payload<'_>) -> Self {
         let main = plan.main().expect("a process");
         let count = payload.args.len().to_string();
         let process = payload::ProcessPayload::strings(

@@ -26,7 +26,7 @@ pub struct Blob {
 
 impl Blob {
     /// Makes a blob of an archive.
-    pub fn of_archive(archive: &[u8]) -> Self {
+    pub fn from_archive(archive: &[u8]) -> Self {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(archive).expect("write");
         let diff_id = format!("sha256:{}", hex::encode(Sha256::digest(archive)));
@@ -34,16 +34,16 @@ impl Blob {
     }
 
     /// Makes a blob of a directory, packed by GNU tar with extended attributes.
-    pub fn of_directory(dir: &Path) -> Self {
+    pub fn from_directory(dir: &Path) -> Self {
         let mut tar = std::process::Command::new("tar");
         tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*", "--format=posix", "-C"]).arg(dir);
         let output = tar.args(["-c", "."]).output().expect("tar");
         assert!(output.status.success(), "{output:?}");
-        Self::of_archive(&output.stdout)
+        Self::from_archive(&output.stdout)
     }
 
     /// Makes a blob of many small files, which takes a while to unpack.
-    pub fn of_many_files(count: u32, content: &str) -> Self {
+    pub fn from_many_files(count: u32, content: &str) -> Self {
         let mut builder = tar::Builder::new(Vec::new());
         for index in 0..count {
             let mut header = tar::Header::new_ustar();
@@ -53,7 +53,7 @@ impl Blob {
             header.set_cksum();
             builder.append(&header, content.as_bytes()).expect("append");
         }
-        Self::of_archive(&builder.into_inner().expect("an archive"))
+        Self::from_archive(&builder.into_inner().expect("an archive"))
     }
 
     /// The call that asks a launcher to unpack the blob.

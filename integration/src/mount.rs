@@ -36,8 +36,8 @@ impl Tmpfs {
 
     /// Used bytes.
     pub fn used(&self) -> u64 {
-        let told = rustix::fs::statvfs(&self.at).expect("statvfs");
-        (told.f_blocks - told.f_bfree) * told.f_frsize
+        let reported = rustix::fs::statvfs(&self.at).expect("statvfs");
+        (reported.f_blocks - reported.f_bfree) * reported.f_frsize
     }
 
     /// Fills it to the last byte.
@@ -115,7 +115,7 @@ pub struct OwnMount {
 
 impl OwnMount {
     /// Mounts the directory over itself. What was opened or mounted there before does not see it.
-    pub fn of(dir: &Path) -> Self {
+    pub fn from_dir(dir: &Path) -> Self {
         mount(Some(dir), dir, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("mount");
         Self { at: dir.to_owned() }
     }

@@ -123,9 +123,9 @@ impl Network {
 
     /// The bridge's link-local IPv6 address.
     pub fn bridge_link_local(&self) -> String {
-        let told = self.on_host(&["ip", "-6", "-o", "address", "show", "dev", BRIDGE, "scope", "link"]);
-        let address = told.split_whitespace().find_map(|word| word.strip_suffix("/64"));
-        address.unwrap_or_else(|| panic!("no address: {told}")).to_owned()
+        let reported = self.on_host(&["ip", "-6", "-o", "address", "show", "dev", BRIDGE, "scope", "link"]);
+        let address = reported.split_whitespace().find_map(|word| word.strip_suffix("/64"));
+        address.unwrap_or_else(|| panic!("no address: {reported}")).to_owned()
     }
 
     /// Removes a network's configuration.

@@ -101,7 +101,7 @@ impl ContainerSecrets {
     }
 
     /// Creates secrets for a container whose process is a step of a tree of actions, with another one after it.
-    pub fn of_step(id: &str) -> Self {
+    pub fn from_step(id: &str) -> Self {
         Self { is_step: true, ..Self::new(id) }
     }
 
@@ -193,7 +193,7 @@ impl ContainerSecrets {
         pids.extend(ours.into_iter().map(|pid| pid as u32).chain(also.iter().copied()));
         pids.sort_unstable();
         pids.dedup();
-        pids.into_iter().filter_map(Process::of).for_each(|process| search.process(&process));
+        pids.into_iter().filter_map(Process::from_pid).for_each(|process| search.process(&process));
         search.files(daemon.setup().home());
         search.report()
     }
@@ -201,7 +201,7 @@ impl ContainerSecrets {
     /// Searches one process.
     pub fn search_process(&self, pid: u32) -> Report {
         let mut search = Search::new(&self.needles);
-        Process::of(pid).iter().for_each(|process| search.process(process));
+        Process::from_pid(pid).iter().for_each(|process| search.process(process));
         search.report()
     }
 }
@@ -236,7 +236,7 @@ pub struct FileHolder(Child);
 impl FileHolder {
     /// Starts a process that opens every file: those that the container sees, and those that its shim keeps beside
     /// them.
-    pub fn of(daemon: &Daemon, container: &Container) -> Self {
+    pub fn new(daemon: &Daemon, container: &Container) -> Self {
         let places = [GENERATIONS_DIR, DIR].map(|place| PathBuf::from(format!("/proc/{}/root{place}", pid(container))));
         let mut paths: Vec<PathBuf> = places.iter().flat_map(|place| regular(place)).collect();
         let shim = format!("/proc/{}/fd", daemon.record(&container.id).shim.pid);

@@ -102,11 +102,11 @@ pub struct TlsDaemon {
 impl TlsDaemon {
     /// Starts a daemon with these callers besides the operator; `more` are further lines of `[listen.tcp]`.
     pub fn start(callers: &str, more: &str) -> Self {
-        Self::of(Setup::default(), callers, more)
+        Self::new(Setup::default(), callers, more)
     }
 
     /// The same of a setup.
-    pub fn of(setup: Setup, callers: &str, more: &str) -> Self {
+    pub fn new(setup: Setup, callers: &str, more: &str) -> Self {
         let authority = Authority::new("test CA");
         let dir = setup.home().join("tls");
         fs::create_dir(&dir).expect("a directory");

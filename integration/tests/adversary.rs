@@ -14,9 +14,9 @@ fn adversary(arguments: &[&str]) -> Command {
 }
 
 fn rows(output: &Output) -> Vec<Value> {
-    let told = String::from_utf8_lossy(&output.stderr);
-    eprint!("{told}");
-    let figures: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
+    let reported = String::from_utf8_lossy(&output.stderr);
+    eprint!("{reported}");
+    let figures: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {reported}"));
     figures["attacks"].as_array().unwrap().clone()
 }
 

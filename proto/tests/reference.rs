@@ -28,7 +28,7 @@ const NESTED_ENUM: i32 = 4;
 struct Comments(HashMap<Vec<i32>, String>);
 
 impl Comments {
-    fn of(file: &FileDescriptorProto) -> Self {
+    fn from_file(file: &FileDescriptorProto) -> Self {
         let locations = file.source_code_info.iter().flat_map(|info| &info.location);
         let comment = |location: &prost_types::source_code_info::Location| {
             let text = [location.leading_comments(), location.trailing_comments()].join(" ");
@@ -138,7 +138,7 @@ fn reference(set: &FileDescriptorSet) -> String {
          Sizes are bytes unless a field says otherwise. A field that\nis not set has its type's default.\n",
     );
     let ours: Vec<_> = set.file.iter().filter(|file| file.package() == "executor.v1").collect();
-    let comments: Vec<_> = ours.iter().map(|file| Comments::of(file)).collect();
+    let comments: Vec<_> = ours.iter().map(|file| Comments::from_file(file)).collect();
     for (file, comments) in ours.iter().zip(&comments) {
         services(&mut page, file, comments);
     }

@@ -129,8 +129,8 @@ fn after_its_end(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
 fn an_audit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
     screen.heading("agent-cli audit: another container with every kind of secret, and a search for them");
     let audit = daemon.agent_command().arg("audit").output().context("starting agent-cli audit")?;
-    let told = String::from_utf8_lossy(&audit.stdout).into_owned();
-    screen.quote(&told.lines().map(str::to_owned).collect::<Vec<_>>());
+    let reported = String::from_utf8_lossy(&audit.stdout).into_owned();
+    screen.quote(&reported.lines().map(str::to_owned).collect::<Vec<_>>());
     std::io::stderr().write_all(&audit.stderr)?;
     screen.claim("nothing is left of any of them one second after its end", audit.status.success());
     Ok(())

@@ -62,9 +62,9 @@ fn installed(workspace: &Workspace) -> Option<Command> {
     if succeeds(workspace.cargo(["deny"])).is_some() {
         return Some(workspace.cargo(["deny"]));
     }
-    let told = succeeds(own(workspace))?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    (told.split_whitespace().last() == Some(VERSION)).then(|| own(workspace))
+    let reported = succeeds(own(workspace))?;
+    let reported = String::from_utf8_lossy(&reported.stdout).into_owned();
+    (reported.split_whitespace().last() == Some(VERSION)).then(|| own(workspace))
 }
 
 /// Builds cargo-deny below `target/`: nothing is installed into the system.

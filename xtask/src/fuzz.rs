@@ -143,16 +143,16 @@ impl<'a> Engine<'a> {
         command.args([&self.found, &self.stored, &self.regressions]);
         command.stderr(fs::File::create(&log).with_context(|| log.display().to_string())?);
         let status = command.status().with_context(|| format!("cannot run {}", self.program.display()))?;
-        let told = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
+        let reported = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
         if !status.success() {
-            let tail: Vec<&str> = told.lines().rev().take(40).collect();
+            let tail: Vec<&str> = reported.lines().rev().take(40).collect();
             let tail: Vec<&str> = tail.into_iter().rev().collect();
             bail!("a finding in {}; its input is in {}\n{}", self.target, self.regressions.display(), tail.join("\n"));
         }
         Ok(Figures {
             target: self.target.to_owned(),
-            executions: last_number(&told, "stat::number_of_executed_units:").unwrap_or_else(|| "?".into()),
-            coverage: last_number(&told, " cov:").unwrap_or_else(|| "?".into()),
+            executions: last_number(&reported, "stat::number_of_executed_units:").unwrap_or_else(|| "?".into()),
+            coverage: last_number(&reported, " cov:").unwrap_or_else(|| "?".into()),
             corpus: fs::read_dir(&self.found)?.count(),
         })
     }
@@ -184,7 +184,7 @@ impl<'a> Engine<'a> {
 }
 
 /// Returns the number after the last occurrence of a word.
-fn last_number(told: &str, word: &str) -> Option<String> {
-    let (_, behind) = told.rsplit_once(word)?;
+fn last_number(reported: &str, word: &str) -> Option<String> {
+    let (_, behind) = reported.rsplit_once(word)?;
     behind.split_whitespace().next().map(str::to_owned)
 }

@@ -124,18 +124,18 @@ fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
     let mut build = Command::new(rustc);
     build.args(["--edition=2024", "--target", &workspace.host]).args(flags).arg(&source).arg("-o").arg(&program);
     workspace::run(&mut build)?;
-    let told = |fault: &str| -> anyhow::Result<(bool, String)> {
+    let reported = |fault: &str| -> anyhow::Result<(bool, String)> {
         let mut command = Command::new(&program);
         let output = command.arg(fault).env("ASAN_OPTIONS", RUNTIME).stdin(Stdio::null()).output()?;
         Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
     };
     for (number, name) in FAULTS.iter().enumerate() {
-        let (passed, errors) = told(&number.to_string())?;
+        let (passed, errors) = reported(&number.to_string())?;
         if passed || !errors.contains(name) {
             bail!("a {name} on purpose is not told: {errors}");
         }
     }
-    let (passed, errors) = told("none")?;
+    let (passed, errors) = reported("none")?;
     ensure!(passed, "a program without a fault fails: {errors}");
     Ok(())
 }

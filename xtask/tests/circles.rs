@@ -141,14 +141,14 @@ impl Crate {
         let mut circles = Vec::new();
         for (parent, edges) in self.edges() {
             let reach: BTreeMap<_, _> = edges.keys().map(|one| (one, reachable(&edges, one))).collect();
-            let mut told = BTreeSet::new();
+            let mut reported = BTreeSet::new();
             for (one, reached) in &reach {
-                if !reached.contains(*one) || !told.insert((*one).clone()) {
+                if !reached.contains(*one) || !reported.insert((*one).clone()) {
                     continue;
                 }
                 let others = reached.iter().filter(|other| reach.get(other).is_some_and(|back| back.contains(*one)));
                 let circle: Vec<_> = others.cloned().collect();
-                told.extend(circle.iter().cloned());
+                reported.extend(circle.iter().cloned());
                 let within = |one: &String| {
                     let needs = edges[one].iter().filter(|other| circle.contains(other));
                     format!("{one} needs {}", needs.cloned().collect::<Vec<_>>().join(", "))

@@ -108,11 +108,11 @@ fn every_link_leads_somewhere() {
 #[test]
 fn a_link_that_leads_nowhere_is_found() {
     let document = root().join("README.md");
-    let told = |text: &str| broken(&document, text).join("; ");
-    assert_eq!(told("[a](docs/operations.md) [b](https://example.org/x) `[c](d.md)`\n```\n[e](f.md)\n```\n"), "");
-    assert!(told("[a](docs/no-such.md)").contains("leads nowhere"));
-    assert!(told("[a](docs/operations.md#no-such)").contains("names a section"));
-    assert!(told("[ADR 2](docs/adr/0001-spec-is-built-by-the-shim.md)").contains("another decision"));
+    let reported = |text: &str| broken(&document, text).join("; ");
+    assert_eq!(reported("[a](docs/operations.md) [b](https://example.org/x) `[c](d.md)`\n```\n[e](f.md)\n```\n"), "");
+    assert!(reported("[a](docs/no-such.md)").contains("leads nowhere"));
+    assert!(reported("[a](docs/operations.md#no-such)").contains("names a section"));
+    assert!(reported("[ADR 2](docs/adr/0001-spec-is-built-by-the-shim.md)").contains("another decision"));
 }
 
 /// Source files that a document names are there: each by the end of its path, as `shim/update.rs`.

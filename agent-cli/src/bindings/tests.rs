@@ -126,7 +126,7 @@ fn vcap_services_is_not_set_beside_them() {
         };
         let run = RunAction { env: variables(env), secret_environment: variables(secret), ..RunAction::default() };
         let action = Some(Action { run: Some(run), ..Action::default() });
-        Request::of(RunRequest { action, ..RunRequest::default() })
+        Request::from_request(RunRequest { action, ..RunRequest::default() })
     };
     let given = Some(("VCAP_SERVICES", "{}"));
     for (request, flag) in [(request(given, None), "--env"), (request(None, given), "--secret-env")] {

@@ -9,7 +9,7 @@ use crate::exit::Outcome;
 use crate::failure::Failure;
 use crate::logs::{Form, Printer, follow};
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::terminal::{self, DetachKeys};
 
 #[derive(Clone, Debug, Args)]
@@ -52,5 +52,5 @@ pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Fa
     if printer.dropped > 0 && !lossy {
         return Err(Failure::LogLost { id });
     }
-    Ok(Outcome::of(container.result.as_ref()).status())
+    Ok(Outcome::new(container.result.as_ref()).status())
 }

@@ -21,14 +21,14 @@ use executor_residue::{Needles, Report};
 
 use self::findings::Findings;
 use self::inputs::{AGAIN, Inputs, Kind, READY, SIZES, add_token, mounts, taken};
-use self::scene::{Scene, Sight, holds};
+use self::scene::{SearchScope, SearchHits, holds};
 use self::view::{About, Json, human};
 use crate::container::{ask_to_stop, completed};
 use crate::exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::session::Session;
-use crate::status::{self, Doing as _};
+use crate::status::{self, ErrorContext as _};
 use crate::text::plain;
 use crate::units;
 
@@ -79,7 +79,7 @@ pub(super) async fn audit(session: &Session, args: AuditArgs, interrupts: &mut I
         ));
     };
     let info = session.client.info().await.doing("info")?;
-    let scene = Scene::of(socket, &info, args.journal);
+    let scene = SearchScope::new(socket, &info, args.journal);
     let inputs = Inputs::random(args.size)?;
     let about = About {
         id: inputs.id().to_owned(),
@@ -100,7 +100,7 @@ pub(super) async fn audit(session: &Session, args: AuditArgs, interrupts: &mut I
     Ok(status)
 }
 
-async fn examine(session: &Session, args: &AuditArgs, scene: Scene, inputs: Inputs) -> Result<Findings, Failure> {
+async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs: Inputs) -> Result<Findings, Failure> {
     let id = inputs.id().to_owned();
     let run = Run::from(inputs.request(args));
     let container = session.client.run(&run).await.doing(&format!("run {id}"))?.container;
@@ -138,7 +138,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: Scene, inputs: Inpu
     Ok(Findings::new(&scene, kinds, old_file, &during, after, kernel))
 }
 
-async fn look(scene: &Scene, needles: &Arc<Needles>, files: Vec<PathBuf>) -> Result<Sight, Failure> {
+async fn look(scene: &SearchScope, needles: &Arc<Needles>, files: Vec<PathBuf>) -> Result<SearchHits, Failure> {
     let (scene, needles) = (scene.clone(), Arc::clone(needles));
     let search = tokio::task::spawn_blocking(move || scene.search(&needles, &files));
     search.await.map_err(|error| Failure::System(error.into()))
@@ -146,7 +146,7 @@ async fn look(scene: &Scene, needles: &Arc<Needles>, files: Vec<PathBuf>) -> Res
 
 async fn look_at_kernel(needles: &Arc<Needles>) -> Result<Report, Failure> {
     let needles = Arc::clone(needles);
-    let search = tokio::task::spawn_blocking(move || Scene::search_kernel(&needles));
+    let search = tokio::task::spawn_blocking(move || SearchScope::search_kernel(&needles));
     search.await.map_err(|error| Failure::System(error.into()))
 }
 

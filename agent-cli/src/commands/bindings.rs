@@ -15,7 +15,7 @@ use crate::output::print;
 use crate::request::Request;
 use crate::session::Session;
 use crate::source::Flag;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::view::style::{Role, Style};
 use crate::view::table::Table;
 use crate::view::{human, json};
@@ -69,7 +69,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
         BindingsCommand::Show(ShowArgs { of, reveal }) => {
             let bindings = read("show", "a directory, --vcap-services or --bind", &from(of))?;
             let text = if as_json {
-                json::document(&json::ShownBindings::of(&bindings, reveal))
+                json::document(&json::ShownBindings::new(&bindings, reveal))
             } else {
                 table(&bindings, reveal)
             };

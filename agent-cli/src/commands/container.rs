@@ -7,7 +7,7 @@ use executor_client::v1::State;
 use crate::failure::Failure;
 use crate::filter::{self, ContainerFilter};
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::view::json;
 

@@ -114,7 +114,7 @@ pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Fail
                     "context add: needs --socket, or --address and the flags of TLS".to_owned(),
                 ));
             }
-            known.contexts.insert(name.clone(), Context::of(&global.given()?).absolute());
+            known.contexts.insert(name.clone(), Context::from_server(&global.given()?).absolute());
             if in_use {
                 known.current = Some(name);
             }

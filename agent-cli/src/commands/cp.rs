@@ -14,7 +14,7 @@ use self::live::Source;
 use crate::failure::Failure;
 use crate::ids;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::units;
 use crate::view::json;

@@ -13,7 +13,7 @@ use crate::exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::units;
 use crate::view::{human, json};

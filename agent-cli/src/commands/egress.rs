@@ -9,7 +9,7 @@ use crate::egress;
 use crate::failure::Failure;
 use crate::ids;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::view::json;
 

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::filter::{self, EventFilter};
 use crate::ids;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::units;
 use crate::view::{human, json};
 

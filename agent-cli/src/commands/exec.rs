@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::feed::feed;
 use crate::output::Stream;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::terminal::{self, DetachKeys, Keyboard, Raw};
 use crate::text::plain;
 use crate::variables::environment;
@@ -93,7 +93,7 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
         match event {
             Executed::Stdout(bytes) => session.output.bytes(Stream::Out, bytes).await,
             Executed::Stderr(bytes) => session.output.bytes(Stream::Err, bytes).await,
-            Executed::Exit(exit) => return Ok(Outcome::of_exit(&exit).status()),
+            Executed::Exit(exit) => return Ok(Outcome::from_exit(&exit).status()),
             Executed::Failed(failure) => {
                 session.output.note(plain(&failure.message));
                 return Ok(Outcome::NotExecuted(failure.errno).status());

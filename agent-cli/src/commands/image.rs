@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::images::{Pull, fetch_or_send, upload, warn};
 use crate::registry::{RegistryArgs, from_here};
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::units;
 use crate::view::images as view;

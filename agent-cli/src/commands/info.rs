@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::view::{human, json};
 
 pub(super) async fn info(session: &Session) -> Result<u8, Failure> {

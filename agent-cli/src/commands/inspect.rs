@@ -7,7 +7,7 @@ use executor_client::v1::Container;
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::view::format::Template;
 use crate::view::inspect;
 

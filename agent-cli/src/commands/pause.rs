@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::view::json;
 
 #[derive(Clone, Debug, Args)]

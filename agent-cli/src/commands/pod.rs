@@ -9,7 +9,7 @@ use executor_client::v1::{self, CreatePodRequest, EmptyVolume, ExtraHost, PodVol
 use super::run::{NetworkArgs, host, pairs, sysctl};
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::units;
 use crate::view::json;

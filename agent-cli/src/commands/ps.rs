@@ -9,7 +9,7 @@ use executor_client::v1::{Container, State};
 use crate::failure::Failure;
 use crate::filter::{self, ContainerFilter};
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::terminal;
 use crate::text::plain;
 use crate::units;

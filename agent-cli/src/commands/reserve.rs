@@ -7,7 +7,7 @@ use executor_client::v1::Resources;
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::units;
 use crate::view::{human, json};

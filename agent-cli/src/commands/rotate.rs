@@ -16,7 +16,7 @@ use crate::ids;
 use crate::session::Session;
 use crate::signals;
 use crate::source::{self, Argument, Content, Flag};
-use crate::status::{self, Doing as _};
+use crate::status::{self, ErrorContext as _};
 use crate::view::json;
 
 #[derive(Debug, Args)]

@@ -45,7 +45,7 @@ use crate::logs::{Form, Printer};
 use crate::request::Request;
 use crate::session::Session;
 use crate::source::Flag;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::stay::{Attached, GRACE_WITHOUT_READER, Pressed, Streams, create, left_behind};
 use crate::text::plain;
 use crate::view::json;
@@ -243,7 +243,7 @@ async fn end(mut attached: Attached<'_>, interrupts: &mut Interrupts, ending: At
     if ending.fetch_to.is_some() && !container.result.as_ref().is_none_or(captured) {
         return Ok(OURS);
     }
-    Ok(Outcome::of(container.result.as_ref()).status())
+    Ok(Outcome::new(container.result.as_ref()).status())
 }
 
 /// Fetches what was captured, if anything was.
@@ -281,7 +281,7 @@ async fn fetch(
 async fn detached(session: &Session, container: &Container) -> Result<u8, Failure> {
     session.print(&json::Container::from(container), || format!("{}\n", container.id)).await;
     session.explain_end(container, &[]);
-    match Outcome::of(container.result.as_ref()) {
+    match Outcome::new(container.result.as_ref()) {
         outcome @ (Outcome::NotExecuted(_) | Outcome::Failed(_)) => Ok(outcome.status()),
         _ => Ok(0),
     }

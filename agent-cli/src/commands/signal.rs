@@ -5,7 +5,7 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::session::Session;
 use crate::signals;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::view::json;
 
 #[derive(Clone, Debug, Args)]

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::ids;
 use crate::request::to_proto;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::units;
 use crate::view::format::Template;
 use crate::view::stats::Reading;

@@ -8,7 +8,7 @@ use crate::container::completed;
 use crate::failure::Failure;
 use crate::session::Session;
 use crate::signals;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::units;
 
 #[derive(Debug, Args)]

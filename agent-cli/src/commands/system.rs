@@ -5,7 +5,7 @@ use executor_client::ListFilter;
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::view::disk::DiskOverview;
 
 #[derive(Debug, Subcommand)]

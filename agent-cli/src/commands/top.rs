@@ -18,7 +18,7 @@ use crate::connect::Client;
 use crate::failure::Failure;
 use crate::request::to_proto;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::terminal::{self, Keyboard, Raw, Typed};
 use crate::units;
 use crate::view::{json, stats};
@@ -132,7 +132,7 @@ async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsReque
         let (rows, columns) = terminal::window().map_or(SIZE, |size| (size.rows as usize, size.columns as usize));
         session.output.text(screen.draw(rows, columns, session.style)).await;
         tokio::select! {
-            told = news.recv() => match told {
+            reported = news.recv() => match reported {
                 Some(News::Reading(readings, info)) => {
                     heard = Instant::now();
                     screen.say(String::new());
@@ -166,19 +166,19 @@ async fn follow(client: Client, request: WatchStatsRequest, news: mpsc::Sender<N
     loop {
         let mut watch = client.watch_stats(request.clone());
         loop {
-            let told = match watch.next().await.doing(DOING) {
+            let reported = match watch.next().await.doing(DOING) {
                 Ok(Some(readings)) => News::Reading(readings, Box::new(client.info().await.ok())),
                 Ok(None) => break,
                 Err(failure) => {
-                    let told = news.send(News::Failed(failure)).await;
+                    let reported = news.send(News::Failed(failure)).await;
                     tokio::time::sleep(PAUSE).await;
-                    if told.is_err() {
+                    if reported.is_err() {
                         return;
                     }
                     break;
                 }
             };
-            if news.send(told).await.is_err() {
+            if news.send(reported).await.is_err() {
                 return;
             }
         }

@@ -8,7 +8,7 @@ use super::run::isolation::WeightArgs;
 use crate::failure::Failure;
 use crate::limits::LimitArgs;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::view::json;
 
 #[derive(Clone, Debug, Args)]

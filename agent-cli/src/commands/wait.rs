@@ -18,7 +18,7 @@ pub(crate) struct WaitArgs {
 pub(super) async fn wait(session: &Session, args: WaitArgs) -> Result<u8, Failure> {
     let several = args.ids.len() > 1;
     let ended = session.each(args.ids, |client, id| async move { completed(&client, &id).await }).await;
-    let status = |container: &Container| Outcome::of(container.result.as_ref()).status();
+    let status = |container: &Container| Outcome::new(container.result.as_ref()).status();
     for container in ended.iter().filter_map(|(_, ended)| ended.as_ref().ok()) {
         if several && !session.json {
             session.output.text(format!("{}\n", status(container))).await;

@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 
 /// Bytes of an archive that are sent at once.
@@ -41,7 +41,7 @@ pub struct OnDisk {
 
 impl OnDisk {
     /// Reads a reference; nothing where it names no file or directory.
-    pub fn of(reference: &str) -> Option<Self> {
+    pub fn from_reference(reference: &str) -> Option<Self> {
         let (scheme, rest) = reference.split_once(':')?;
         let (form, is_layout) = match scheme {
             "oci" => (Form::OciArchive, true),
@@ -71,7 +71,7 @@ impl OnDisk {
 pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
     let unreadable = |reason: &str| matches!(reason, "ACCESS_DENIED" | "NOT_FOUND");
     let is_unreadable = failure.violations().iter().any(|violation| unreadable(&violation.reason));
-    OnDisk::of(reference).filter(|image| is_unreadable && image.is_readable())
+    OnDisk::from_reference(reference).filter(|image| is_unreadable && image.is_readable())
 }
 
 /// Sends an image of the disk, under the name `reference`.
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn references_of_a_disk_are_taken_apart() {
         let parts = |reference: &str| {
-            let OnDisk { form, is_layout, path, name } = OnDisk::of(reference)?;
+            let OnDisk { form, is_layout, path, name } = OnDisk::from_reference(reference)?;
             Some(format!("{} {is_layout} {} {name}", form.as_str_name(), path.display()))
         };
         assert_eq!(parts("oci:/a/b:1.0").as_deref(), Some("FORM_OCI_ARCHIVE true /a/b 1.0"));

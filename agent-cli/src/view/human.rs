@@ -191,7 +191,7 @@ pub(crate) fn ending(container: &Container) -> String {
         (false, true) => " (unhealthy)",
         (false, false) => "",
     };
-    match Outcome::of(Some(result)) {
+    match Outcome::new(Some(result)) {
         Outcome::Exited(code) => format!("{code}{why}"),
         Outcome::Signaled(signal) => format!("{}{why}", signals::name(signal)),
         Outcome::NotExecuted(2) => "not found".into(),
@@ -276,11 +276,11 @@ fn containers_table(containers: &[Container], now: SystemTime, with_short_ids: b
     let or_nothing = |text: String| if text.is_empty() { NOTHING.to_owned() } else { text };
     for container in containers {
         let spec = container.spec.clone().unwrap_or_default();
-        let exit_role = container.result.as_ref().map_or(Role::Faint, |r| Role::of_outcome(Outcome::of(Some(r))));
+        let exit_role = container.result.as_ref().map_or(Role::Faint, |r| Role::from_outcome(Outcome::new(Some(r))));
         let pod = in_pods.then(|| (or_nothing(spec.pod.clone()), Role::Plain));
         let cells = [
             (id(&container.id), Role::Plain),
-            (state_with_health(container, now), Role::of_state(container.state())),
+            (state_with_health(container, now), Role::from_state(container.state())),
             (spec.rootfs, Role::Plain),
             (spec.path, Role::Plain),
             (age(container.created_at.as_ref(), now), Role::Plain),
@@ -431,11 +431,11 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
         line.push_str(&format!("  {}", plain(&restart.last_reason)));
     }
     if let Some(result) = &event.result {
-        let how = match Outcome::of(Some(result)) {
+        let how = match Outcome::new(Some(result)) {
             Outcome::Exited(_) => format!("  exit {}", ending(&ended)),
             _ => format!("  {}", ending(&ended)),
         };
-        style.paint_onto(&mut line, Role::of_outcome(Outcome::of(Some(result))), &how);
+        style.paint_onto(&mut line, Role::from_outcome(Outcome::new(Some(result))), &how);
         if let Some(failure) = &result.failure {
             line.push_str(&format!("  {}", plain(&failure.message)));
         }

@@ -31,7 +31,7 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
     let spec = container.spec.clone().unwrap_or_default();
     let mut text = style.paint(Role::Heading, &plain(&container.id));
     text.push_str("  ");
-    style.paint_onto(&mut text, Role::of_state(container.state()), &human::state_with_health(container, now));
+    style.paint_onto(&mut text, Role::from_state(container.state()), &human::state_with_health(container, now));
     text.push('\n');
     text.push_str(&program(container, &spec, now).render(style));
     section(&mut text, style, "LIMITS", &limits(&spec).render(style));
@@ -300,14 +300,14 @@ fn files(files: &[SecretFile]) -> Table {
 }
 
 fn result_of(container: &Container, result: &Ending) -> Table {
-    let outcome = Outcome::of(Some(result));
+    let outcome = Outcome::new(Some(result));
     let mut table = Table::bare(2);
     let how = match outcome {
         Outcome::Exited(code) => format!("exited with {code}"),
         Outcome::Signaled(signal) => format!("ended by {} ({signal})", signals::name(signal)),
         _ => ending(container),
     };
-    table.row([("ended".into(), Role::Faint), (how, Role::of_outcome(outcome))]);
+    table.row([("ended".into(), Role::Faint), (how, Role::from_outcome(outcome))]);
     if result.oom_killed {
         table.row([
             ("memory".into(), Role::Faint),

@@ -44,7 +44,7 @@ pub(crate) fn table(now: &[ContainerStats], before: &[ContainerStats], style: St
     let mut table = Table::with_heading(0, &COLUMNS.map(|(heading, _)| heading));
     for reading in readings(now, before) {
         let role = |field| match field {
-            "State" => Role::of_state(State::try_from(reading.now.state).unwrap_or_default()),
+            "State" => Role::from_state(State::try_from(reading.now.state).unwrap_or_default()),
             _ => Role::Plain,
         };
         table.row(COLUMNS.map(|(_, field)| (reading.field(field, SystemTime::UNIX_EPOCH), role(field))));

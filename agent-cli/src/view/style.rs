@@ -22,7 +22,7 @@ pub enum Role {
 }
 
 impl Role {
-    pub fn of_state(state: State) -> Self {
+    pub fn from_state(state: State) -> Self {
         match state {
             State::Running => Self::Good,
             State::Completed => Self::Faint,
@@ -31,7 +31,7 @@ impl Role {
         }
     }
 
-    pub fn of_outcome(outcome: Outcome) -> Self {
+    pub fn from_outcome(outcome: Outcome) -> Self {
         if outcome == Outcome::Exited(0) { Self::Good } else { Self::Bad }
     }
 }

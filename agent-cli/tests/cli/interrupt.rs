@@ -62,7 +62,7 @@ fn twice_kills_and_output_keeps_flowing_meanwhile() {
     let fake = Fake::start();
     fake.shared.state().ignores_term = true;
     let mut child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
-    let mut lines = Lines::of(&mut child);
+    let mut lines = Lines::from_child(&mut child);
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::INT);
     fake.called("Stop", 1, is_stop);

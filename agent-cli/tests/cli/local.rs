@@ -104,7 +104,7 @@ fn ctrl_c_ends_events_and_clears_up() {
     fake.called("WatchEvents", 1, |call| matches!(call, Call::Watch(_)));
     fake.add("web-1", executor_proto::v1::State::Running);
     fake.shared.complete("web-1", exited(0));
-    let mut lines = Lines::of(&mut child);
+    let mut lines = Lines::from_child(&mut child);
     assert!(lines.next().contains("web-1"));
     send(&child, Signal::INT);
     let program = finish(child);

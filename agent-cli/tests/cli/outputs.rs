@@ -79,8 +79,8 @@ fn a_directory_comes_as_it_lies_and_what_is_missing_is_told() {
     let at = |name: &str| home.path().join(name).display().to_string();
     let program = run(&fake, &["cp", "web:/out/", &at("new")]);
     assert_eq!(program.status, Some(125), "not all of it is there");
-    let told = "agent-cli: not captured: /out/l\\u{1b}: a symbolic link\nagent-cli: 1 not captured, 2 copied\n";
-    assert_eq!(program.err(), told);
+    let reported = "agent-cli: not captured: /out/l\\u{1b}: a symbolic link\nagent-cli: 1 not captured, 2 copied\n";
+    assert_eq!(program.err(), reported);
     run(&fake, &["cp", "web:/out", &at("new")]);
     assert_eq!(listing(home.path()), ["new/a", "new/d/b", "new/out/a", "new/out/d/b"]);
     let json = run(&fake, &["cp", "--json", "web:/out", &at("json")]).json();
@@ -189,8 +189,8 @@ fn run_fetches_before_it_deletes() {
     let program = of("one", &to);
     assert_eq!(program.status, Some(3), "the process's own: {}", program.err());
     assert_eq!(program.out(), "");
-    let told = "agent-cli: not captured: /srv/c: not there\nagent-cli: outputs: 2 files, 2 bytes; 1 not captured\n";
-    assert_eq!(program.err(), told);
+    let reported = "agent-cli: not captured: /srv/c: not there\nagent-cli: outputs: 2 files, 2 bytes; 1 not captured\n";
+    assert_eq!(program.err(), reported);
     assert_eq!(listing(Path::new(&to)), ["a", "b"]);
     assert!(!fake.is_there("one"), "deleted");
     let request = fake.wait_for("Run", |state| {

@@ -102,7 +102,7 @@ pub(crate) fn send(child: &Child, signal: Signal) {
 pub(crate) struct Lines(BufReader<ChildStdout>);
 
 impl Lines {
-    pub(crate) fn of(child: &mut Child) -> Self {
+    pub(crate) fn from_child(child: &mut Child) -> Self {
         Self(BufReader::new(child.stdout.take().unwrap()))
     }
 

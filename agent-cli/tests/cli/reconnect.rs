@@ -11,7 +11,7 @@ use crate::program::{Lines, agent_cli, finish};
 fn run_goes_on_over_a_restart_without_losing_or_repeating_a_line() {
     let mut fake = Fake::start();
     let mut child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
-    let mut lines = Lines::of(&mut child);
+    let mut lines = Lines::from_child(&mut child);
     fake.started();
     fake.shared.log_at("web-1", 1, LogStream::Stdout, b"one\n");
     fake.shared.log_at("web-1", 2, LogStream::Stdout, b"two\n");
@@ -76,7 +76,7 @@ fn wait_logs_and_events_go_on() {
     let waiting = agent_cli(&fake, &["wait", "web-1"]).spawn().unwrap();
     let following = agent_cli(&fake, &["logs", "-f", "web-1"]).spawn().unwrap();
     let mut watching = agent_cli(&fake, &["events", "--after", "0", "--json"]).spawn().unwrap();
-    let mut events = Lines::of(&mut watching);
+    let mut events = Lines::from_child(&mut watching);
     assert!(events.next().contains("\"kind\":\"running\""));
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     fake.called("StreamLogs", 1, |call| matches!(call, Call::Logs(_)));

@@ -93,8 +93,8 @@ fn output_that_may_be_missing_is_told_once() {
         });
         let program = run(&fake, &["run", "--", "x"]);
         assert_eq!(program.status, Some(3));
-        let told = if is_in_log { NOTICE } else { "the last output may be missing" };
-        assert_eq!(program.err(), format!("agent-cli: {told}\n"));
+        let reported = if is_in_log { NOTICE } else { "the last output may be missing" };
+        assert_eq!(program.err(), format!("agent-cli: {reported}\n"));
     }
 }
 
@@ -252,7 +252,7 @@ fn a_reader_that_goes_away_stops_the_container_quietly() {
     let mut child = agent_cli(&fake, &["run", "--", "yes"]).spawn().unwrap();
     let id = fake.started();
     fake.shared.log(&id, LogStream::Stdout, b"y\n");
-    let mut lines = Lines::of(&mut child);
+    let mut lines = Lines::from_child(&mut child);
     assert_eq!(lines.next(), "y\n");
     drop(lines);
     // More than once: a child that another test starts just now holds the pipe open for a moment.

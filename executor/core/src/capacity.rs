@@ -88,7 +88,7 @@ impl Amount {
     }
 
     /// Returns the amount that a container with these limits and volumes reserves.
-    pub fn of(limits: &Limits, volumes: &[Volume]) -> Self {
+    pub fn new(limits: &Limits, volumes: &[Volume]) -> Self {
         let volumes = volumes.iter().filter_map(Volume::empty).map(EmptyVolume::disk_bytes);
         let disk_bytes = volumes.fold(limits.disk_bytes, u64::saturating_add);
         Self { memory_bytes: limits.memory_bytes, pids: limits.pids, containers: 1, disk_bytes }

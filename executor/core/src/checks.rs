@@ -130,7 +130,7 @@ struct LastRound {
 
 impl Health {
     /// Returns the results of a purpose's checks.
-    pub fn of(&self, purpose: Purpose) -> &[CheckState] {
+    pub fn states(&self, purpose: Purpose) -> &[CheckState] {
         match purpose {
             Purpose::Startup => &self.startup,
             Purpose::Liveness => &self.liveness,
@@ -138,7 +138,7 @@ impl Health {
         }
     }
 
-    fn of_mut(&mut self, purpose: Purpose) -> &mut Vec<CheckState> {
+    fn states_mut(&mut self, purpose: Purpose) -> &mut Vec<CheckState> {
         match purpose {
             Purpose::Startup => &mut self.startup,
             Purpose::Liveness => &mut self.liveness,
@@ -164,7 +164,7 @@ impl<'a> Monitor<'a> {
         let mut due = [const { Vec::new() }; 3];
         for purpose in PURPOSES {
             let all = list(checks, purpose);
-            health.of_mut(purpose).resize_with(all.len(), CheckState::default);
+            health.states_mut(purpose).resize_with(all.len(), CheckState::default);
             // One that passed before has time; at a daemon's start there are many.
             let first = |check: &Check| {
                 let wait = if health.started { check.interval_after(true) } else { Duration::ZERO };
@@ -228,7 +228,7 @@ impl<'a> Monitor<'a> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return None;
         }
-        let states = self.health.of(self.starting()).iter().zip(&self.failed);
+        let states = self.health.states(self.starting()).iter().zip(&self.failed);
         let failures = states.filter(|(_, failed)| **failed).filter_map(|(state, _)| state.last_failure.as_ref());
         let reasons = failures.map(|failure| &*failure.reason).collect::<Vec<_>>().join("; ");
         let reason = shorten(&reasons);
@@ -251,7 +251,7 @@ impl<'a> Monitor<'a> {
         let Some(check) = self.check(id).filter(|_| !self.ended) else { return (None, false) };
         let starts = !self.health.started && id.purpose == self.starting();
         let before = self.health.clone();
-        let state = &mut self.health.of_mut(id.purpose)[id.index];
+        let state = &mut self.health.states_mut(id.purpose)[id.index];
         match outcome {
             Outcome::Passed => {
                 state.successes = state.successes.saturating_add(1);
@@ -274,7 +274,7 @@ impl<'a> Monitor<'a> {
         self.due[id.purpose as usize][id.index] = now + interval - interval / SPREAD_SHARE * spread.min(999) / 1000;
         if starts {
             self.failed[id.index] = matches!(outcome, Outcome::Failed(_));
-            if self.health.of(id.purpose).iter().all(|state| state.passing) {
+            if self.health.states(id.purpose).iter().all(|state| state.passing) {
                 self.start(now);
             }
         }
@@ -299,7 +299,7 @@ impl<'a> Monitor<'a> {
             _ => None,
         });
         let differs = |purpose| {
-            let pairs = before.of(purpose).iter().zip(self.health.of(purpose));
+            let pairs = before.states(purpose).iter().zip(self.health.states(purpose));
             pairs.into_iter().any(|(old, new)| (old.passing, old.failures) != (new.passing, new.failures))
         };
         let keep = change.is_some() || before.started != self.health.started || PURPOSES.into_iter().any(differs);

@@ -51,7 +51,7 @@ impl Version {
     }
 
     /// The version of a name; none for one that is not spoken here.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.name() == name)
     }
 }

@@ -36,7 +36,7 @@ pub struct ManifestFile {
 
 impl Manifest {
     /// Describes the current inputs of a container. The runtime token is not an input and is left out.
-    pub fn of(plan: &Plan) -> Self {
+    pub fn from_plan(plan: &Plan) -> Self {
         let main = plan.main();
         let file = |file: &crate::plan::PlannedFile| ManifestFile { path: file.path.clone(), public: file.public };
         Self {

@@ -22,7 +22,7 @@ impl IdMap {
     pub const HOST: Self = Self(None);
 
     /// The range that begins at `start`, or the host's ids where there is none.
-    pub fn of(start: Option<u32>) -> Self {
+    pub fn from_start(start: Option<u32>) -> Self {
         Self(start)
     }
 
@@ -53,7 +53,7 @@ pub struct Block(pub u32, pub u32);
 
 impl Block {
     /// The ids of one range.
-    pub fn of_range(start: u32) -> Self {
+    pub fn from_range(start: u32) -> Self {
         Self(start, start.saturating_add(RANGE))
     }
 
@@ -82,13 +82,13 @@ impl Pool {
     /// # Errors
     /// The pool begins among the host's own ids or ends beyond the last one. The message names keys and numbers.
     pub fn new(start: u32, ranges: u32) -> Result<Self, String> {
-        let told = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
+        let reported = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
         if start < RANGE {
-            return Err(format!("{told}: the pool must not begin below {RANGE}"));
+            return Err(format!("{reported}: the pool must not begin below {RANGE}"));
         }
         let end = u64::from(start) + u64::from(ranges) * u64::from(RANGE);
         if end > u64::from(crate::limits::ID_MAX) {
-            return Err(format!("{told}: the pool must end before id {}, not at {end}", crate::limits::ID_MAX));
+            return Err(format!("{reported}: the pool must end before id {}, not at {end}", crate::limits::ID_MAX));
         }
         Ok(Self { start, ranges, next: 0 })
     }
@@ -120,7 +120,7 @@ impl Pool {
         let overlaps = |start: u32| {
             taken.range(start.saturating_sub(RANGE - 1)..=start.saturating_add(RANGE - 1)).next().is_some()
         };
-        let claimed = |start: u32| blocks.iter().any(|block| block.contains(&Block::of_range(start)));
+        let claimed = |start: u32| blocks.iter().any(|block| block.contains(&Block::from_range(start)));
         let is_free = |start: u32| claimed(start) && !overlaps(start);
         let range = candidates.into_iter().find(|range| is_free(self.start + range * RANGE))?;
         self.next = (range + 1) % self.ranges;
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn an_id_that_a_container_does_not_have_is_nobodys() {
-        let map = IdMap::of(Some(200_000));
+        let map = IdMap::from_start(Some(200_000));
         assert_eq!([0, 1000, 65_535, 70_000].map(|id| map.host(id)), [200_000, 201_000, 265_535, 265_535]);
         assert_eq!(IdMap::HOST.host(70_000), 70_000);
     }

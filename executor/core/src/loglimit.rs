@@ -177,8 +177,8 @@ mod tests {
         ];
         for (name, bytes, lines, entries, expected) in table {
             let mut limiter = limiter(bytes, lines);
-            let told = entries.iter().map(|(at, bytes)| decide(&mut limiter, *at, Stream::Stdout, *bytes, true));
-            assert_eq!(told.collect::<String>(), expected, "{name}");
+            let reported = entries.iter().map(|(at, bytes)| decide(&mut limiter, *at, Stream::Stdout, *bytes, true));
+            assert_eq!(reported.collect::<String>(), expected, "{name}");
         }
         assert!(LogLimiter::new(LogLimits::default()).is_none());
     }
@@ -221,7 +221,7 @@ mod tests {
             entries in proptest::collection::vec((0u64..700, 1usize..120, proptest::bool::ANY), 1..200),
         ) {
             let mut limiter = limiter(Some(bytes), Some(lines));
-            let (mut now, mut kept, mut last_drop, mut told) = (0, Vec::new(), None, 0);
+            let (mut now, mut kept, mut last_drop, mut reported) = (0, Vec::new(), None, 0);
             for (pause, length, complete) in entries {
                 now += pause;
                 match decide(&mut limiter, now, Stream::Stdout, length, complete) {
@@ -229,8 +229,8 @@ mod tests {
                     mark => {
                         let calm = last_drop.is_none_or(|at| now - at >= SECOND);
                         proptest::prop_assert!(mark == 'x' || calm, "told again within a second");
-                        proptest::prop_assert!(mark == '!' || told > 0, "dropped and never told");
-                        told += u64::from(mark == '!');
+                        proptest::prop_assert!(mark == '!' || reported > 0, "dropped and never told");
+                        reported += u64::from(mark == '!');
                         last_drop = Some(now);
                     }
                 }

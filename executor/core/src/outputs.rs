@@ -164,11 +164,11 @@ mod tests {
         for _ in 0..2 * SKIPPED_MAX {
             list.skip(path.clone(), "a symbolic link");
         }
-        let told = serde_json::to_vec(&list).unwrap();
-        assert!((told.len() as u64) < LIST_BYTES_MAX, "{}", told.len());
+        let reported = serde_json::to_vec(&list).unwrap();
+        assert!((reported.len() as u64) < LIST_BYTES_MAX, "{}", reported.len());
         let summary = list.summary();
         assert_eq!((summary.bytes, summary.skipped as usize), (u64::MAX, 2 * SKIPPED_MAX));
-        let read: OutputsList = serde_json::from_slice(&told).unwrap();
+        let read: OutputsList = serde_json::from_slice(&reported).unwrap();
         assert_eq!((read.files, read.skipped, read.skipped_more), (list.files, list.skipped, list.skipped_more));
 
         let mut many = OutputsList::default();

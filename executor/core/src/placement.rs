@@ -196,7 +196,7 @@ pub struct PlacementRequest<'a> {
 
 impl PlacementRequest<'_> {
     /// Programs expect to write in a directory, or in one below it. That of a dotted name they can, where files are writable.
-    fn is_lived_in(&self, directory: &Path) -> bool {
+    fn must_stay_writable(&self, directory: &Path) -> bool {
         let parent = directory.parent().unwrap_or(directory);
         let dotted = self.layout == Layout::Generations
             && directory.iter().any(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -215,7 +215,7 @@ pub fn place<V: RootfsView>(
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
     let PlacementRequest { files, directories, files_root, shared, home: _, layout } = asked;
     let fresh = &[fresh, shared].concat();
-    let look = Look { fresh, view };
+    let look = ConflictSearch { fresh, view };
     let mut violations = Vec::new();
     // Directories that may become mount points. Of those that lie in one another the outermost is taken.
     let mut own: BTreeSet<PathBuf> = BTreeSet::new();
@@ -241,7 +241,7 @@ pub fn place<V: RootfsView>(
         match roots.find(|root| parent.starts_with(root)) {
             // It is missing, or what is missing lies below it.
             Some(root) => drop(own.insert(if root.starts_with(missing) { root } else { missing }.to_owned())),
-            None if asked.is_lived_in(parent) || is_in(shared, parent) => {}
+            None if asked.must_stay_writable(parent) || is_in(shared, parent) => {}
             None => drop(own.insert(parent.to_owned())),
         }
     }
@@ -294,7 +294,7 @@ pub fn place_file<V: RootfsView>(
     view: &V,
 ) -> Result<Result<MountPoint, String>, (PathBuf, V::Error)> {
     let in_dev = path.starts_with("/dev"); // fresh in every container
-    let way = if in_dev { Ok(Ok(None)) } else { Look { fresh, view }.way(path) };
+    let way = if in_dev { Ok(Ok(None)) } else { ConflictSearch { fresh, view }.way(path) };
     match way {
         Ok(Err(why)) => Ok(Err(why)),
         Ok(Ok(_)) => {
@@ -309,12 +309,12 @@ pub fn place_file<V: RootfsView>(
 }
 
 /// Looks at what a container is going to have.
-struct Look<'a, V> {
+struct ConflictSearch<'a, V> {
     fresh: &'a [PathBuf],
     view: &'a V,
 }
 
-impl<V: RootfsView> Look<'_, V> {
+impl<V: RootfsView> ConflictSearch<'_, V> {
     fn entry(&self, at: &Path) -> Result<Entry, PlacementError<V::Error>> {
         self.view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error))
     }

@@ -115,7 +115,7 @@ pub struct Limits {
 
 impl Limits {
     /// Returns the limits on processor time, and no other.
-    pub fn of_processors(&self) -> Self {
+    pub fn processors(&self) -> Self {
         Self {
             memory_bytes: 0,
             pids: 0,

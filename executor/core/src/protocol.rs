@@ -638,7 +638,7 @@ impl Refused {
     }
 
     /// A refusal of fields. Cut so that it fits a packet; the message tells how many there were.
-    pub fn of_fields(reason: Reason, violations: &[Violation]) -> Self {
+    pub fn from_fields(reason: Reason, violations: &[Violation]) -> Self {
         const MOST: usize = 48 << 10;
         let mut size = 0;
         let fit = violations.iter().take_while(|violation| {
@@ -672,15 +672,15 @@ mod tests {
     #[test]
     fn a_refusal_always_fits_a_packet() {
         let many: Vec<_> = (0..10_000).map(|i| Violation::new(format!("f[{i}]"), "x".repeat(300))).collect();
-        let refused = Refused::of_fields(Reason::Invalid, &many);
+        let refused = Refused::from_fields(Reason::Invalid, &many);
         let report = ShimReport { sequence: u64::MAX, news: Some(ShimNews::Refused(refused)) };
         assert!(report.encoded_len() < PACKET_MAX);
         // What says no reason of its own has the one of the refusal; another stays.
         let one = [Violation::new("f", "x"), Violation::new("g", ViolationReason::NotFound.because("y"))];
-        let told = Refused::of_fields(Reason::Precondition, &one).violations;
-        assert_eq!((&*told[0].reason, &*told[1].reason), ("UNSUITABLE", "NOT_FOUND"));
+        let reported = Refused::from_fields(Reason::Precondition, &one).violations;
+        assert_eq!((&*reported[0].reason, &*reported[1].reason), ("UNSUITABLE", "NOT_FOUND"));
         let huge = [Violation::new("f", "x".repeat(1 << 20))];
-        assert!(Refused::of_fields(Reason::Invalid, &huge).encoded_len() < PACKET_MAX);
+        assert!(Refused::from_fields(Reason::Invalid, &huge).encoded_len() < PACKET_MAX);
     }
 
     #[test]

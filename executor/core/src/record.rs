@@ -216,7 +216,7 @@ impl ContainerRecord {
 
     /// Returns the mapping of its ids to the host's.
     pub fn id_map(&self) -> IdMap {
-        IdMap::of(self.pod_range_start.or(self.id_range_start))
+        IdMap::from_start(self.pod_range_start.or(self.id_range_start))
     }
 
     /// Returns the mount point of the file with this index.

@@ -325,8 +325,8 @@ mod tests {
             assert_eq!(of(text).unwrap(), bytes, "{text}");
         }
         for bad in ["-1", "1.5", "true", "\"\"", "\"M\"", "\"1 M\"", "\"-1\"", "\"5X\"", "\"16777216T\"", "\"1.\""] {
-            let told = of(bad).unwrap_err().to_string();
-            assert!(told.contains("256M"), "{bad}: {told}");
+            let reported = of(bad).unwrap_err().to_string();
+            assert!(reported.contains("256M"), "{bad}: {reported}");
         }
     }
 }

@@ -9,7 +9,7 @@ const OWN_DESCRIPTORS: i32 = 24;
 /// And for a host that has as many open files as it may have (ENFILE).
 const HOSTS_DESCRIPTORS: i32 = 23;
 
-/// Text of an error of [`of_fork`], by which [`named`] recognizes it.
+/// Text of an error of [`from_fork`], by which [`named`] recognizes it.
 const NO_PROCESS: &str = "no further process can be made";
 
 /// Something that ran out.
@@ -43,32 +43,32 @@ impl fmt::Display for Shortage {
 
 impl Shortage {
     /// An error in other words that stays one of a shortage.
-    pub fn told(self, words: String) -> impl Error + Send + Sync + 'static {
-        Told { shortage: self, words }
+    pub fn with_message(self, words: String) -> impl Error + Send + Sync + 'static {
+        ShortageError { shortage: self, words }
     }
 }
 
 /// An error of the system in other words.
 #[derive(Debug)]
-struct Told {
+struct ShortageError {
     shortage: Shortage,
     words: String,
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for ShortageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words)
     }
 }
 
-impl Error for Told {}
+impl Error for ShortageError {}
 
 /// Returns the shortage that an error or one of its causes reports.
-pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
+pub fn find(error: &(dyn Error + 'static)) -> Option<Shortage> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(told) = error.downcast_ref::<Told>() {
-            return Some(told.shortage);
+        if let Some(reported) = error.downcast_ref::<ShortageError>() {
+            return Some(reported.shortage);
         }
         if let Some(system) = error.downcast_ref::<io::Error>() {
             match (system.raw_os_error(), system.kind()) {
@@ -79,7 +79,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
                 _ => {}
             }
             // What an error of this kind wraps is itself no source of it.
-            if let Some(found) = system.get_ref().and_then(|inner| of(inner)) {
+            if let Some(found) = system.get_ref().and_then(|inner| find(inner)) {
                 return Some(found);
             }
         }
@@ -89,10 +89,10 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
 }
 
 /// Converts EAGAIN of fork(2) or clone(2) into a shortage of processes and returns every other error unchanged. Other system
-/// calls return EAGAIN with another meaning, so [`of`] cannot recognize the shortage by its number.
-pub fn of_fork(error: io::Error) -> io::Error {
+/// calls return EAGAIN with another meaning, so [`find`] cannot recognize the shortage by its number.
+pub fn from_fork(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::WouldBlock => io::Error::other(Shortage::Processes.told(NO_PROCESS.to_owned())),
+        io::ErrorKind::WouldBlock => io::Error::other(Shortage::Processes.with_message(NO_PROCESS.to_owned())),
         _ => error,
     }
 }
@@ -126,23 +126,23 @@ mod tests {
             (11, None),
             (2, None),
         ] {
-            assert_eq!(of(&system(number)), shortage, "{number}");
-            assert_eq!(of(&io::Error::other(system(number))), shortage, "{number}");
+            assert_eq!(find(&system(number)), shortage, "{number}");
+            assert_eq!(find(&io::Error::other(system(number))), shortage, "{number}");
             if number != 122 {
                 assert_eq!(named(&format!("create: {}", system(number))), shortage, "{number}");
             }
             if let Some(shortage) = shortage {
-                let told = io::Error::other(shortage.told("a/b: no".into()));
-                assert_eq!((of(&told), told.to_string()), (Some(shortage), "a/b: no".to_owned()));
+                let reported = io::Error::other(shortage.with_message("a/b: no".into()));
+                assert_eq!((find(&reported), reported.to_string()), (Some(shortage), "a/b: no".to_owned()));
             }
         }
     }
 
     #[test]
     fn of_fork_marks_only_eagain() {
-        let forked = of_fork(io::Error::from_raw_os_error(11));
-        assert_eq!((of(&forked), named(&forked.to_string())), (Some(Shortage::Processes), Some(Shortage::Processes)));
-        assert_eq!(of(&of_fork(io::Error::from_raw_os_error(12))), Some(Shortage::Memory));
-        assert_eq!(of(&of_fork(io::Error::from_raw_os_error(1))), None);
+        let forked = from_fork(io::Error::from_raw_os_error(11));
+        assert_eq!((find(&forked), named(&forked.to_string())), (Some(Shortage::Processes), Some(Shortage::Processes)));
+        assert_eq!(find(&from_fork(io::Error::from_raw_os_error(12))), Some(Shortage::Memory));
+        assert_eq!(find(&from_fork(io::Error::from_raw_os_error(1))), None);
     }
 }

@@ -237,7 +237,7 @@ impl Steps {
     pub fn cancel(&mut self, now: Timestamp) -> Vec<Order> {
         if self.steps[ROOT].record.state == StepState::Pending {
             self.steps[ROOT].cancelled = true;
-            self.finish(ROOT, Some(StepError::of(Why::Cancelled)), now);
+            self.finish(ROOT, Some(StepError::from_why(Why::Cancelled)), now);
         } else {
             self.cancel_step(ROOT, now);
         }
@@ -354,7 +354,7 @@ impl Steps {
             Role::Timeout { after, .. } => {
                 self.orders.push(Order::Expire(Timer { step: index, run: step.run }, *after));
             }
-            Role::Progress(messages) => say(&mut self.orders, messages, false, &messages.start),
+            Role::Progress(messages) => push_message(&mut self.orders, messages, false, &messages.start),
             Role::Serial | Role::Parallel | Role::Codependent { .. } | Role::Try | Role::Restart(_) => {}
         }
         let at_once = matches!(step.role, Role::Parallel | Role::Codependent { .. });
@@ -394,7 +394,7 @@ impl Steps {
         record.pid = 0;
         let (exit, out_of_memory, killed) = match end {
             RunEnd::NotStarted(why) => {
-                return Some(StepError::of(if *cancelled { Why::Cancelled } else { Why::Plain(why) }));
+                return Some(StepError::from_why(if *cancelled { Why::Cancelled } else { Why::Plain(why) }));
             }
             RunEnd::Exited { exit, out_of_memory, killed } => (exit, out_of_memory, killed),
         };
@@ -417,13 +417,13 @@ impl Steps {
         };
         let named = |words: &str| if artifact.is_empty() { words.to_owned() } else { format!("{words} {artifact}") };
         let (failed, text, error) = match end {
-            _ if *cancelled => return Some(StepError::of(Why::Cancelled)),
-            TransferEnd::Cancelled => return Some(StepError::of(Why::Cancelled)),
+            _ if *cancelled => return Some(StepError::from_why(Why::Cancelled)),
+            TransferEnd::Cancelled => return Some(StepError::from_why(Why::Cancelled)),
             TransferEnd::Done(_) if artifact.is_empty() => return None,
             TransferEnd::Done(bytes) => (false, format!("{done} {artifact} ({})", short_size(bytes)), None),
             TransferEnd::Failed(why) => {
-                let told = format!("{}: {why}", named(&format!("Failed to {verb}")));
-                (true, format!("{} failed: {why}", named(doing)), Some(StepError::of(Why::Message(told))))
+                let reported = format!("{}: {why}", named(&format!("Failed to {verb}")));
+                (true, format!("{} failed: {why}", named(doing)), Some(StepError::from_why(Why::Message(reported))))
             }
         };
         self.orders.push(Order::Say { log_source: record.log_source.clone(), failed, text });
@@ -466,7 +466,7 @@ impl Steps {
                 }
             }
             Role::Codependent { fails_on_exit } => {
-                let exited = || StepError::of(Why::Plain("Codependent step exited".to_owned()));
+                let exited = || StepError::from_why(Why::Plain("Codependent step exited".to_owned()));
                 let error = error.or_else(|| fails_on_exit.then(exited));
                 self.steps[index].errors.extend(error);
                 // The first end cancels the others; what is cancelled already is passed over.
@@ -478,7 +478,7 @@ impl Steps {
             }
             Role::Try => self.finish(index, None, now),
             Role::Timeout { after, expired: true } => {
-                let also = error.as_ref().and_then(StepError::told).map(|told| format!("; {told}"));
+                let also = error.as_ref().and_then(StepError::reported).map(|reported| format!("; {reported}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
                 let exit = error.and_then(|error| error.exit);
                 self.finish(index, Some(StepError { why: Why::Message(text), exit }), now);
@@ -489,11 +489,11 @@ impl Steps {
                     None => messages.success.clone(),
                     Some(_) if messages.failure_prefix.is_empty() => String::new(),
                     Some(error) => {
-                        let told = error.told().map(|told| format!(": {told}"));
-                        format!("{}{}", messages.failure_prefix, told.unwrap_or_default())
+                        let reported = error.reported().map(|reported| format!(": {reported}"));
+                        format!("{}{}", messages.failure_prefix, reported.unwrap_or_default())
                     }
                 };
-                say(&mut self.orders, messages, error.is_some(), &text);
+                push_message(&mut self.orders, messages, error.is_some(), &text);
                 self.finish(index, error, now);
             }
             Role::Restart(_) => self.run_ended(index, error, now),
@@ -505,7 +505,7 @@ impl Steps {
     }
 }
 
-fn say(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text: &str) {
+fn push_message(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text: &str) {
     if !text.is_empty() {
         let (log_source, text) = (messages.log_source.clone(), text.to_owned());
         orders.push(Order::Say { log_source, failed, text });

@@ -161,7 +161,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 impl CpuUsage {
     /// Reads cgroup v2's cpu.stat.
-    pub fn of_v2(stat: &str) -> Self {
+    pub fn from_v2(stat: &str) -> Self {
         const MICROSECOND: u64 = 1000;
         let number = |name: &str| field(stat, name).unwrap_or(0);
         let time = |name: &str| number(name).saturating_mul(MICROSECOND);
@@ -189,7 +189,7 @@ impl CpuUsage {
 
 impl MemoryUsage {
     /// Reads a memory.stat of cgroup v2 for a cgroup that uses this many bytes.
-    pub fn of_v2(usage: u64, stat: &str) -> Self {
+    pub fn from_v2(usage: u64, stat: &str) -> Self {
         let number = |name: &str| field(stat, name);
         Self {
             usage,
@@ -202,7 +202,7 @@ impl MemoryUsage {
     }
 
     /// Reads a memory.stat of cgroup v1 likewise.
-    pub fn of_v1(usage: u64, stat: &str) -> Self {
+    pub fn from_v1(usage: u64, stat: &str) -> Self {
         let number = |name: &str| field(stat, name);
         Self {
             usage,
@@ -217,7 +217,7 @@ impl MemoryUsage {
 
 impl IoUsage {
     /// Reads cgroup v2's io.stat: the sum over all devices.
-    pub fn of_v2(stat: &str) -> Self {
+    pub fn from_v2(stat: &str) -> Self {
         let sum = |name: &str| {
             let values = stat.split_whitespace().filter_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
             values.filter_map(|number| number.parse::<u64>().ok()).fold(0, u64::saturating_add)
@@ -228,7 +228,7 @@ impl IoUsage {
 
 impl NetworkUsage {
     /// Reads a /proc/PID/net/dev: the sum over all interfaces but loopback.
-    pub fn of_devices(table: &str) -> Self {
+    pub fn from_devices(table: &str) -> Self {
         let mut all = Self::default();
         for (name, counters) in table.lines().filter_map(|line| line.split_once(':')) {
             if name.trim() == "lo" {
@@ -269,9 +269,9 @@ mod tests {
             throttled_periods: 4,
             throttled: 7000,
         };
-        assert_eq!(CpuUsage::of_v2(v2), expected);
-        assert_eq!(CpuUsage::of_v2("usage_usec x\n"), CpuUsage::default());
-        assert_eq!(CpuUsage::of_v2("usage_usec 18446744073709551615\n").total, u64::MAX);
+        assert_eq!(CpuUsage::from_v2(v2), expected);
+        assert_eq!(CpuUsage::from_v2("usage_usec x\n"), CpuUsage::default());
+        assert_eq!(CpuUsage::from_v2("usage_usec 18446744073709551615\n").total, u64::MAX);
         let v1 = CpuUsage { total: 5, ..CpuUsage::default() };
         let v1 = v1.with_limit_of_v1("nr_periods 9\nnr_throttled 4\nthrottled_time 7000\n");
         assert_eq!(v1, CpuUsage { total: 5, periods: 9, throttled_periods: 4, throttled: 7000, ..CpuUsage::default() });
@@ -279,20 +279,20 @@ mod tests {
 
     #[test]
     fn memory_of_both_versions() {
-        let v2 = MemoryUsage::of_v2(100, "anon 40\nfile 50\nkernel 10\ninactive_file 30\nfile_mapped 5\n");
+        let v2 = MemoryUsage::from_v2(100, "anon 40\nfile 50\nkernel 10\ninactive_file 30\nfile_mapped 5\n");
         let expected =
             MemoryUsage { usage: 100, rss: 40, cache: 50, kernel: Some(10), working_set: 70, ..MemoryUsage::default() };
         assert_eq!(v2, expected);
         let v1 = "cache 1\nrss 2\ntotal_cache 50\ntotal_rss 40\ntotal_swap 3\ntotal_inactive_file 300\n";
         let expected =
             MemoryUsage { usage: 100, rss: 40, cache: 50, swap: Some(3), working_set: 0, ..MemoryUsage::default() };
-        assert_eq!(MemoryUsage::of_v1(100, v1), expected);
+        assert_eq!(MemoryUsage::from_v1(100, v1), expected);
     }
 
     #[test]
     fn disks_and_networks_are_summed() {
         let io = "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=9 dios=9\n8:16 rbytes=10 wbytes=20 rios=30 wios=40\nx\n";
-        assert_eq!(IoUsage::of_v2(io), IoUsage { read_bytes: 11, written_bytes: 22, reads: 33, writes: 44 });
+        assert_eq!(IoUsage::from_v2(io), IoUsage { read_bytes: 11, written_bytes: 22, reads: 33, writes: 44 });
         let table = "Inter-|   Receive                                                |  Transmit\n \
              face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
              lo:  900      9    0    0    0     0          0         0      900       9    0    0    0     0       0          0\n  \
@@ -300,7 +300,7 @@ mod tests {
              eth1:1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  bad: 1 2\n";
         let traffic = |bytes, packets, errors, dropped| Traffic { bytes, packets, errors, dropped };
         let expected = NetworkUsage { received: traffic(101, 3, 1, 3), sent: traffic(201, 5, 5, 6) };
-        assert_eq!(NetworkUsage::of_devices(table), expected);
+        assert_eq!(NetworkUsage::from_devices(table), expected);
     }
 
     #[test]

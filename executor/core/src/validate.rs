@@ -138,7 +138,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             (main_user, main.collect())
         }
     };
-    volumes::of_steps(&volumes, &processes, &mut report);
+    volumes::for_steps(&volumes, &processes, &mut report);
     let transfers = transfers::check(draft, policy, &mut report);
     let logging = logging::check(&draft.logging, policy, &mut report);
     let checks = draft.checks.as_ref().and_then(|asked| checks::check(asked, policy, &mut report));

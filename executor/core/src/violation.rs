@@ -150,7 +150,7 @@ impl ViolationReason {
     }
 
     /// The reason of a name; of one that is not known, the general one.
-    pub fn of_name(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         Self::ALL.iter().copied().find(|reason| reason.name() == name).unwrap_or_default()
     }
 
@@ -176,10 +176,10 @@ mod tests {
                 "{name}"
             );
             assert_eq!(page.matches(&format!("| `{name}` |")).count(), 1, "{name} in docs/errors.md");
-            assert_eq!(ViolationReason::of_name(name), *reason);
+            assert_eq!(ViolationReason::from_name(name), *reason);
         }
         let rows = page.lines().filter(|line| line.starts_with("| `")).count();
         assert_eq!(rows, ViolationReason::ALL.len(), "docs/errors.md has rows of no reason");
-        assert_eq!(ViolationReason::of_name("OF_A_NEWER_PEER"), ViolationReason::InvalidValue);
+        assert_eq!(ViolationReason::from_name("OF_A_NEWER_PEER"), ViolationReason::InvalidValue);
     }
 }

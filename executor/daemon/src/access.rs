@@ -11,7 +11,7 @@ use std::fmt;
 
 use executor_sys::peer::Peer;
 
-use crate::problem::{Kind, Problem};
+use crate::api_error::{Kind, ApiError};
 
 /// The method that answers secrets.
 pub(crate) const GET_SECRETS: &str = "/executor.v1.Executor/GetSecrets";
@@ -150,7 +150,7 @@ impl Client {
     ///
     /// # Errors
     /// The client is not permitted.
-    pub(crate) fn check(&self, method: &str) -> Result<(), Problem> {
+    pub(crate) fn check(&self, method: &str) -> Result<(), ApiError> {
         match self {
             Self::Local(socket, peer) => socket.check(method, peer),
             Self::Remote(caller) => caller.check(method),
@@ -181,10 +181,10 @@ impl fmt::Display for Client {
 }
 
 /// Makes the problem of a method that is not served. The method is not repeated: a client can put any bytes there.
-fn unknown_method(caller: impl fmt::Display) -> Problem {
+fn unknown_method(caller: impl fmt::Display) -> ApiError {
     let version = executor_secrets::VERSION;
     let why = format!("{caller} called a method that executord {version} does not serve: see `features` of Info");
-    Problem::new(Kind::Unimplemented, why)
+    ApiError::new(Kind::Unimplemented, why)
 }
 
 /// True for a method that is served.
@@ -205,13 +205,13 @@ impl Socket {
     ///
     /// # Errors
     /// The peer is not permitted.
-    pub(crate) fn check(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
+    pub(crate) fn check(&self, method: &str, peer: &Peer) -> Result<(), ApiError> {
         match self {
             Self::Main(access) => access.check(method, peer),
             Self::Runtime if TABLE.contains(&(method, Callers::TokenHolders)) => Ok(()),
             Self::Runtime => {
                 let kind = if is_served(method) { Kind::Denied } else { Kind::Unimplemented };
-                Err(Problem::new(kind, "this socket serves executor.v1.Executor/GetSecrets only"))
+                Err(ApiError::new(kind, "this socket serves executor.v1.Executor/GetSecrets only"))
             }
         }
     }
@@ -222,8 +222,8 @@ impl Access {
     ///
     /// # Errors
     /// The peer is not permitted.
-    pub fn check(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
-        let denied = |why: String| Err(Problem::new(Kind::Denied, why));
+    pub fn check(&self, method: &str, peer: &Peer) -> Result<(), ApiError> {
+        let denied = |why: String| Err(ApiError::new(Kind::Denied, why));
         match TABLE.iter().find(|(name, _)| *name == method) {
             Some((_, Callers::TokenHolders)) => Ok(()),
             Some((_, Callers::Operators)) if self.is_operator(peer) => Ok(()),

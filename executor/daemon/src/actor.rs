@@ -11,8 +11,12 @@
 //! exit record completes a container, unless no process is left that could write one.
 
 mod changes;
+pub(crate) mod checks;
 mod deadline;
+pub(crate) mod following;
+pub(crate) mod forwarding;
 mod payload;
+pub(crate) mod transfers;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -29,21 +33,21 @@ use tokio::time::Instant;
 
 use self::deadline::Deadline;
 pub(crate) use self::payload::LaunchPayload;
-use crate::certify::Renewing;
-use crate::checks::Checking;
-use crate::container::link::ShimLink;
-use crate::container::{Handle, Presence, records};
-use crate::deletion::forget;
-use crate::events::EventKind;
-use crate::facts::Facts;
-use crate::following::Following;
+use crate::operations::certify::Renewing;
+use crate::actor::checks::Checking;
+use crate::model::container::link::ShimLink;
+use crate::model::container::{Handle, Presence, records};
+use crate::operations::delete::forget;
+use crate::model::events::EventKind;
+use crate::model::status::ContainerStatus;
+use crate::actor::following::Following;
 use crate::launcher::{CallError, Session};
-use crate::members;
+use crate::operations::members;
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
-use crate::quarantine::{Phase, Quarantine};
-use crate::sources::SourceNews;
-use crate::transfers::Transferring;
+use crate::api_error::{Kind, ApiError};
+use crate::model::quarantine::{Phase, Quarantine};
+use crate::model::sources::SourceNews;
+use crate::actor::transfers::Transferring;
 
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
@@ -55,7 +59,7 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 struct Actor {
     node: Arc<Node>,
     handle: Arc<Handle>,
-    facts: Facts,
+    facts: ContainerStatus,
     /// Secrets that no shim has confirmed to have taken over. Overwritten when the container runs, is completed or
     /// refused.
     unconfirmed: Vec<MemFile>,
@@ -97,7 +101,7 @@ async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceNews>>
 pub(crate) fn launch(
     node: Arc<Node>,
     handle: Arc<Handle>,
-    facts: Facts,
+    facts: ContainerStatus,
     session: Arc<Session>,
     payload: LaunchPayload,
 ) -> impl Future<Output = ()> + Send {
@@ -108,7 +112,7 @@ pub(crate) fn launch(
 pub(crate) fn resume(
     node: Arc<Node>,
     handle: Arc<Handle>,
-    facts: Facts,
+    facts: ContainerStatus,
     link: Option<Arc<ShimLink>>,
 ) -> impl Future<Output = ()> + Send {
     Actor::new(node, handle, facts).resume(link)
@@ -116,7 +120,7 @@ pub(crate) fn resume(
 
 /// Methods that end with the container take a `Box`: an async function keeps room for its arguments as long as its task lives.
 impl Actor {
-    fn new(node: Arc<Node>, handle: Arc<Handle>, facts: Facts) -> Box<Self> {
+    fn new(node: Arc<Node>, handle: Arc<Handle>, facts: ContainerStatus) -> Box<Self> {
         let source_news = handle.take_source_news();
         Box::new(Self {
             node,
@@ -153,7 +157,7 @@ impl Actor {
     }
 
     /// Hands the container over to the launcher.
-    async fn hand_over(&mut self, session: &Session, payload: LaunchPayload) -> Result<Arc<ShimLink>, Problem> {
+    async fn hand_over(&mut self, session: &Session, payload: LaunchPayload) -> Result<Arc<ShimLink>, ApiError> {
         let launch = LauncherCall::Launch(protocol::Launch {
             container_id: self.handle.id().to_string(),
             request_tag: self.facts.request_tag.clone(),
@@ -171,8 +175,8 @@ impl Actor {
                 return Ok(payload.ours);
             }
             Ok(LauncherAnswer::Refused(refused)) => Some(refused.into()),
-            Ok(_) => Some(Problem::new(Kind::Internal, "the launcher gave an unexpected answer")),
-            Err(lost @ CallError::NotSent) => Some(Problem::new(
+            Ok(_) => Some(ApiError::new(Kind::Internal, "the launcher gave an unexpected answer")),
+            Err(lost @ CallError::NotSent) => Some(ApiError::new(
                 Kind::Unavailable,
                 format!("no launcher serves {}: {lost}", self.node.launcher.socket().display()),
             )),
@@ -302,7 +306,7 @@ impl Actor {
     /// Returns the limit of the part of its life that the container is in; none where there is none, or it is in quarantine for it
     /// already.
     fn deadline(&mut self, link: Option<&Arc<ShimLink>>) -> Option<Deadline> {
-        let phase = Phase::of(self.facts.state);
+        let phase = Phase::from_state(self.facts.state);
         if self.phase.map(|(phase, _)| phase) != phase {
             self.phase = phase.map(|phase| (phase, Instant::now()));
         }
@@ -310,7 +314,7 @@ impl Actor {
         if self.facts.quarantine.is_some_and(|quarantine| quarantine.phase == phase) {
             return None;
         }
-        let limit = self.node.config.phase_limits.of(phase);
+        let limit = self.node.config.phase_limits.limit(phase);
         Some(Deadline { phase, since, limit, grace: self.facts.plan.grace, link: link.cloned() })
     }
 
@@ -346,13 +350,13 @@ impl Actor {
 
     /// Takes it out of quarantine where this state is behind the part of its life that did not end.
     fn goes_on_to(&mut self, state: State) {
-        if self.facts.quarantine.is_some_and(|quarantine| Phase::of(state) != Some(quarantine.phase)) {
+        if self.facts.quarantine.is_some_and(|quarantine| Phase::from_state(state) != Some(quarantine.phase)) {
             self.leave_quarantine();
         }
     }
 
     /// Follows one connection.
-    async fn follow(&mut self, link: &Arc<ShimLink>) -> Result<FollowEnd, Problem> {
+    async fn follow(&mut self, link: &Arc<ShimLink>) -> Result<FollowEnd, ApiError> {
         loop {
             let deadline = self.deadline(Some(link));
             let news = tokio::select! {
@@ -416,11 +420,11 @@ impl Actor {
                 true
             }
             Err(error) => {
-                let told = crate::chain(&error);
-                tracing::error!(container = %self.handle.id(), error = told, "cannot use the container's exit record");
+                let reported = crate::chain(&error);
+                tracing::error!(container = %self.handle.id(), error = reported, "cannot use the container's exit record");
                 self.conclude_without_record(
                     FailureKind::SupervisorLost,
-                    format!("the end of the process is unknown: {told}"),
+                    format!("the end of the process is unknown: {reported}"),
                 );
                 true
             }
@@ -441,7 +445,7 @@ impl Actor {
             return self.vanish();
         }
         if self.facts.state <= State::Initializing && self.facts.prepared.is_none() {
-            return self.refuse(Problem::new(
+            return self.refuse(ApiError::new(
                 Kind::Unavailable,
                 "the launcher or the shim was lost while the container was being made; nothing of the container is left",
             ));
@@ -526,11 +530,11 @@ impl Actor {
         self.wipe_unconfirmed();
         let id = self.handle.id();
         tracing::info!(container = %id, "the container was deleted before the restart");
-        forget(&self.node, &self.handle, Presence::Refused(Problem::no_container(id.as_str())));
+        forget(&self.node, &self.handle, Presence::Refused(ApiError::no_container(id.as_str())));
     }
 
     /// Forgets a container that could not be made as requested, and gives its callers the reason.
-    fn refuse(mut self: Box<Self>, problem: Problem) {
+    fn refuse(mut self: Box<Self>, problem: ApiError) {
         self.wipe_unconfirmed();
         let id = self.handle.id();
         tracing::warn!(container = %id, "refused: {problem}");

@@ -26,11 +26,16 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::Client;
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
+use crate::api_error::{Kind, ApiError};
 use crate::server::RUNTIME_MESSAGE_MAX;
-use crate::traces::TraceParent;
-use crate::wire::conversation::{Answers, Conversation, Requests};
-use crate::{admit, deletion, egress, limits, pause, rotate};
+use crate::telemetry::traces::TraceParent;
+use crate::server::wire::conversation::{Answers, Conversation, Requests};
+use crate::run::admit;
+use crate::operations::delete;
+use crate::operations::egress;
+use crate::operations::limits;
+use crate::operations::pause;
+use crate::operations::rotate;
 
 /// Time limit for the first message of a call with a stream of requests, which names the container.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
@@ -40,12 +45,12 @@ enum StreamError {
     /// The client does not read any longer.
     ClientGone,
     /// The client gets this problem.
-    Problem(Problem),
+    ApiError(ApiError),
 }
 
-impl From<Problem> for StreamError {
-    fn from(problem: Problem) -> Self {
-        Self::Problem(problem)
+impl From<ApiError> for StreamError {
+    fn from(problem: ApiError) -> Self {
+        Self::ApiError(problem)
     }
 }
 
@@ -53,7 +58,7 @@ impl From<Problem> for StreamError {
 async fn first_message<T: prost::Message + Default>(requests: &mut Requests<T>) -> Result<Option<T>, Status> {
     let late = |_| {
         let why = format!("no message came within {} s: the first one names the container", FIRST_MESSAGE.as_secs());
-        Problem::new(Kind::Invalid, why)
+        ApiError::new(Kind::Invalid, why)
     };
     tokio::time::timeout(FIRST_MESSAGE, requests.next()).await.map_err(late)?
 }
@@ -100,7 +105,7 @@ pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
 impl Executor for Service {
     async fn run(&self, request: Request<v1::RunRequest>) -> Result<Response<v1::RunResponse>, Status> {
         let client = request.extensions().get::<Client>().cloned();
-        let parent = TraceParent::of(request.metadata());
+        let parent = TraceParent::from_metadata(request.metadata());
         let (facts, created) = admit::run(&self.node, request.into_inner(), client.as_ref(), &parent).await?;
         Ok(Response::new(v1::RunResponse { container: Some(convert::container(&facts)), created }))
     }
@@ -131,7 +136,7 @@ impl Executor for Service {
         &self,
         request: Request<v1::StreamLogsRequest>,
     ) -> Result<Response<Self::StreamLogsStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         Ok(Response::new(logs::stream(&self.node, request.get_ref(), &conversation)?))
     }
 
@@ -147,7 +152,7 @@ impl Executor for Service {
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {
         let v1::DeleteRequest { id, force } = request.into_inner();
-        deletion::delete(&self.node, self.node.find(&id)?, force).await?;
+        delete::delete(&self.node, self.node.find(&id)?, force).await?;
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
@@ -157,7 +162,7 @@ impl Executor for Service {
         &self,
         request: Request<v1::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         Ok(Response::new(events::watch(&self.node, request.get_ref(), &conversation)?))
     }
 
@@ -211,7 +216,7 @@ impl Executor for Service {
         &self,
         request: Request<v1::WatchStatsRequest>,
     ) -> Result<Response<Self::WatchStatsStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         Ok(Response::new(stats::watch(&self.node, request.into_inner(), &conversation)?))
     }
 
@@ -231,14 +236,14 @@ impl Executor for Service {
         &self,
         request: Request<v1::GetOutputsRequest>,
     ) -> Result<Response<Self::GetOutputsStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         Ok(Response::new(outputs::stream(&self.node, request.into_inner(), &conversation).await?))
     }
 
     type ExecStream = Answers<v1::ExecResponse>;
 
     async fn exec(&self, request: Request<Streaming<v1::ExecRequest>>) -> Result<Response<Self::ExecStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         Ok(Response::new(exec::exec(&self.node, request.into_inner(), &conversation).await?))
     }
 
@@ -248,7 +253,7 @@ impl Executor for Service {
         &self,
         request: Request<v1::GetArchiveRequest>,
     ) -> Result<Response<Self::GetArchiveStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         Ok(Response::new(archive::get(&self.node, request.into_inner(), &conversation).await?))
     }
 
@@ -256,7 +261,7 @@ impl Executor for Service {
         &self,
         request: Request<Streaming<v1::PutArchiveRequest>>,
     ) -> Result<Response<v1::PutArchiveResponse>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         Ok(Response::new(archive::put(&self.node, request.into_inner(), &conversation).await?))
     }
 
@@ -266,7 +271,7 @@ impl Executor for Service {
         &self,
         request: Request<Streaming<v1::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         Ok(Response::new(attach::attach(&self.node, request.into_inner(), &conversation).await?))
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Every value is checked here, once; an error names the file, the key and the value.
 
+pub mod cli;
 mod faults;
 mod identity;
 mod images;
@@ -33,9 +34,9 @@ use serde::Deserialize;
 
 use self::faults::Faults;
 use crate::access::rules::RuleSet;
-use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
+use crate::config::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
-use crate::quarantine::PhaseLimits;
+use crate::model::quarantine::PhaseLimits;
 pub use self_test::SelfTestSettings;
 
 pub use listen::{TcpSettings, TlsFiles};
@@ -199,7 +200,7 @@ pub struct Config {
     /// Settings of images.
     pub images: executor_images::Settings,
     /// Settings of downloads and uploads.
-    pub transfers: crate::artifacts::Settings,
+    pub transfers: crate::store::artifacts::Settings,
     /// Settings of metrics.
     pub metrics: MetricsSettings,
     /// Settings of traces, where they are exported.
@@ -241,7 +242,7 @@ impl Config {
     pub fn load(args: &Args) -> Result<Self, ConfigError> {
         let path = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
         match read(&path) {
-            Ok(text) => Self::of_text(args, &path, &text),
+            Ok(text) => Self::from_text(args, &path, &text),
             Err(ConfigError::Read(_, error))
                 if error.kind() == std::io::ErrorKind::NotFound && args.config.is_none() =>
             {
@@ -251,7 +252,7 @@ impl Config {
         }
     }
 
-    fn of_text(args: &Args, path: &Path, text: &str) -> Result<Self, ConfigError> {
+    fn from_text(args: &Args, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let located = |error: ConfigError| error.located(text);
         let file = parse(path, text).map_err(located)?;
         resolve(args, file, Some(path.to_owned()), text.to_owned()).map_err(located)
@@ -292,7 +293,7 @@ impl Config {
     /// # Errors
     /// See [`ConfigError`].
     pub(crate) fn with_text(&self, text: &str) -> Result<Self, ConfigError> {
-        Self::of_text(&self.args, self.watched_file(), text)
+        Self::from_text(&self.args, self.watched_file(), text)
     }
 
     /// Returns the rules of the file: callers, and the grants of each provider of secrets.

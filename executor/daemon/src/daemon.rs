@@ -11,13 +11,21 @@ use tokio::time::timeout;
 use crate::access::Access;
 use crate::access::rules::Rules;
 use crate::config::Config;
-use crate::facts::Facts;
+use crate::model::status::ContainerStatus;
 use crate::node::{Node, NodeError};
 use crate::scrape::Scraper;
 use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
-use crate::{
-    admit, api, authority, drain, forwarding, recover, reload, renewal, reserve, retention, scrape, self_test,
-};
+use crate::run::admit;
+use crate::background::authority;
+use crate::background::drain;
+use crate::actor::forwarding;
+use crate::run::recover;
+use crate::background::reload;
+use crate::background::renewal;
+use crate::operations::reserve;
+use crate::background::retention;
+use crate::background::self_test;
+use crate::{api, scrape};
 
 /// Time limit for calls that are under way when the daemon is told to stop.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -49,7 +57,7 @@ pub enum ServeError {
 }
 
 /// Serves until `stop` resolves. `connection` is a connection to the launcher, where one was made at the start;
-/// `obituary` says why a lost launcher will not come back; `ready` is called when clients are served.
+/// `exit_reason` says why a lost launcher will not come back; `ready` is called when clients are served.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -58,7 +66,7 @@ pub async fn serve(
     access: Access,
     listeners: Listeners,
     connection: Option<Seqpacket>,
-    obituary: impl FnMut() -> Option<String> + Send + 'static,
+    exit_reason: impl FnMut() -> Option<String> + Send + 'static,
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
@@ -76,19 +84,19 @@ pub async fn serve(
         move |id: &ContainerId, created_at: Timestamp| {
             tracing::warn!(container = %id, "the container's shim was lost; the launcher has finished the container");
             // The id may have been taken again since, by a container made after the lost one was refused.
-            let meant = |facts: &Facts| created_at == Timestamp(0) || facts.created_at == created_at;
+            let meant = |facts: &ContainerStatus| created_at == Timestamp(0) || facts.created_at == created_at;
             let handle = node.registry.get(id).filter(|handle| handle.facts().is_some_and(|facts| meant(&facts)));
             if let Some(handle) = handle {
                 handle.shim_lost.notify_one();
             }
         }
     };
-    tokio::spawn(Arc::clone(&node.launcher).keep(connection, finished, obituary));
+    tokio::spawn(Arc::clone(&node.launcher).keep(connection, finished, exit_reason));
     tokio::spawn(retention::run_retention(Arc::clone(&node)));
-    tokio::spawn(reserve::keep(Arc::clone(&node)));
+    tokio::spawn(reserve::run_expiry(Arc::clone(&node)));
     tokio::spawn(drain::resume(Arc::clone(&node)));
-    tokio::spawn(forwarding::keep(Arc::clone(&node)));
-    tokio::spawn(self_test::keep(Arc::clone(&node)));
+    tokio::spawn(forwarding::run_log_sinks(Arc::clone(&node)));
+    tokio::spawn(self_test::run_self_test(Arc::clone(&node)));
     tokio::spawn({
         let providers = Arc::clone(&node.providers);
         async move { providers.keep().await }
@@ -105,11 +113,11 @@ pub async fn serve(
         let (door, metrics) = (Arc::clone(&certificates), Arc::clone(&node.metrics));
         let served = server::serve_tcp(listener, tcp, door, routes, config.bounds, metrics, stopping.clone());
         remote = Some(tokio::spawn(served.map_err(ServeError::Listen)?));
-        tokio::spawn(renewal::keep(Arc::clone(&node), certificates, hangup));
+        tokio::spawn(renewal::run_certificate_reload(Arc::clone(&node), certificates, hangup));
     }
     if config.identity.is_on() {
         let hangup = renewal::hangup().map_err(ServeError::Hangup)?;
-        tokio::spawn(authority::keep(Arc::clone(&node), hangup));
+        tokio::spawn(authority::run_authority_reload(Arc::clone(&node), hangup));
     }
     if let Some(runtime) = listeners.runtime {
         let runtime = tokio::net::UnixListener::from_std(runtime).map_err(ServeError::Listen)?;

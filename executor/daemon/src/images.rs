@@ -21,7 +21,7 @@ use executor_proto::v1;
 use zeroize::Zeroizing;
 
 use crate::node::Node;
-use crate::problem::Problem;
+use crate::api_error::ApiError;
 
 /// Time that the removal of an image waits for completed containers to let go of theirs.
 const LEAVING: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub(crate) fn reference(request: &v1::RunRequest) -> (Option<ImageReference>, Ve
     }
     match request.rootfs.parse::<ImageReference>() {
         Ok(reference) => (Some(reference), Vec::new()),
-        Err(bad) => (None, bad.0.iter().map(|fault| Violation::new("rootfs", fault.told())).collect()),
+        Err(bad) => (None, bad.0.iter().map(|fault| Violation::new("rootfs", fault.reported())).collect()),
     }
 }
 
@@ -66,14 +66,14 @@ pub(crate) async fn resolve_volumes(
     node: &Arc<Node>,
     plan: &Plan,
     policy: Policy,
-) -> Result<Vec<(VolumeImage, Resolved)>, Problem> {
+) -> Result<Vec<(VolumeImage, Resolved)>, ApiError> {
     let mut ready = Vec::new();
     for (index, volume) in plan.volumes.iter().enumerate() {
         let Some(VolumeImage { reference, .. }) = volume.image() else { continue };
         let field = format!("volumes[{index}].image.reference");
         let parsed = reference.parse::<ImageReference>();
         let parsed = parsed.map_err(|bad| {
-            Problem::invalid(bad.0.iter().map(|fault| Violation::new(&*field, fault.told())).collect())
+            ApiError::invalid(bad.0.iter().map(|fault| Violation::new(&*field, fault.reported())).collect())
         })?;
         let resolved = resolve(node, &parsed, policy, None, &field).await?;
         let record = &resolved.record;
@@ -91,14 +91,14 @@ pub(crate) async fn resolve_volumes(
 ///
 /// # Errors
 /// The number is unknown.
-pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, Problem> {
+pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
     match v1::PullPolicy::try_from(request.pull_policy) {
         Ok(v1::PullPolicy::IfMissing) => Ok(Policy::IfMissing),
         Ok(v1::PullPolicy::Always) => Ok(Policy::Always),
         Ok(v1::PullPolicy::Never) => Ok(Policy::Never),
         Err(_) => {
             let why = format!("is {}; 0 (if missing), 1 (always) and 2 (never) are allowed", request.pull_policy);
-            Err(Problem::invalid_field("pull_policy", ViolationReason::UnknownValue.because(why)))
+            Err(ApiError::invalid_field("pull_policy", ViolationReason::UnknownValue.because(why)))
         }
     }
 }
@@ -107,7 +107,7 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, Problem> {
 ///
 /// # Errors
 /// They are malformed.
-pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -> Result<Option<Credentials>, Problem> {
+pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -> Result<Option<Credentials>, ApiError> {
     let Some(v1::RegistryCredentials { username, password, identity_token }) = given else { return Ok(None) };
     let (password, token) = (Zeroizing::new(password), Zeroizing::new(identity_token));
     match (username.is_empty() && password.is_empty(), token.is_empty()) {
@@ -115,10 +115,10 @@ pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -
         (true, false) => Ok(Some(Credentials::IdentityToken(token))),
         (false, false) => {
             let why = "has a user name or password and an identity token; exactly one kind of credentials may be set";
-            Err(Problem::invalid_field(field, ViolationReason::Conflict.because(why)))
+            Err(ApiError::invalid_field(field, ViolationReason::Conflict.because(why)))
         }
         (false, true) => Credentials::basic(username, password).map(Some).map_err(|why| {
-            Problem::invalid_field(format!("{field}.username"), ViolationReason::InvalidFormat.because(why))
+            ApiError::invalid_field(format!("{field}.username"), ViolationReason::InvalidFormat.because(why))
         }),
     }
 }
@@ -133,14 +133,14 @@ pub(crate) async fn resolve(
     policy: Policy,
     credentials: Option<Credentials>,
     field: &str,
-) -> Result<Resolved, Problem> {
+) -> Result<Resolved, ApiError> {
     // Without a launcher nothing could be unpacked, nor run.
     node.launcher.session()?;
     tokio::select! {
         resolved = node.images.resolve(reference, policy, credentials) => {
             resolved.map_err(|error| of_image_of_run(&error, field))
         }
-        () = node.until_stopping() => Err(Problem::stopping()),
+        () = node.until_stopping() => Err(ApiError::stopping()),
     }
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
     let mut user = None;
     node.registry.visit(None, |handle| {
-        let has = |facts: &crate::facts::Facts| facts.plan.images().any(|(one, _)| one == digest);
+        let has = |facts: &crate::model::status::ContainerStatus| facts.plan.images().any(|(one, _)| one == digest);
         if (!handle.is_over() || handle.is_leaving()) && handle.facts().is_some_and(|facts| has(&facts)) {
             user = Some(handle.id().to_string());
         }
@@ -191,13 +191,13 @@ pub(crate) fn keep_to_budget(node: &Arc<Node>) {
 ///
 /// # Errors
 /// It is empty or too long.
-pub(crate) fn image_name(text: &str) -> Result<&str, Problem> {
+pub(crate) fn image_name(text: &str) -> Result<&str, ApiError> {
     match text.len() {
         1..=4700 => Ok(text),
         length => {
             let reason = if length == 0 { ViolationReason::Required } else { ViolationReason::TooLong };
             let why = format!("has {length} bytes; 1 to 4700 are allowed");
-            Err(Problem::invalid_field("image", reason.because(why)))
+            Err(ApiError::invalid_field("image", reason.because(why)))
         }
     }
 }

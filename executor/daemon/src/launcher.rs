@@ -18,7 +18,7 @@ use executor_secrets::TagKey;
 use tokio::sync::watch;
 
 use crate::locked;
-use crate::problem::{Kind, Problem};
+use crate::api_error::{Kind, ApiError};
 pub use layers::LauncherLayers;
 pub(crate) use session::{CallError, Session};
 pub use signer::Signer;
@@ -87,7 +87,7 @@ impl Launcher {
     ///
     /// # Errors
     /// No launcher is connected.
-    pub fn session(&self) -> Result<Arc<Session>, Problem> {
+    pub fn session(&self) -> Result<Arc<Session>, ApiError> {
         match &*self.connection.borrow() {
             Connection::Up(session) => Ok(Arc::clone(session)),
             Connection::First => Err(self.absent("not connected yet")),
@@ -103,18 +103,18 @@ impl Launcher {
         let _ = tokio::time::timeout(FIRST_GREETING, heard).await; // who asks for the session is told what is wrong
     }
 
-    fn absent(&self, why: &str) -> Problem {
-        Problem::new(Kind::Unavailable, format!("no launcher serves {}: {why}", self.socket.display()))
+    fn absent(&self, why: &str) -> ApiError {
+        ApiError::new(Kind::Unavailable, format!("no launcher serves {}: {why}", self.socket.display()))
     }
 
     /// Removes the files of a completed container. Missing files are no error.
     ///
     /// # Errors
     /// No launcher is connected, or the launcher refuses.
-    pub async fn remove(&self, id: &executor_core::ident::ContainerId) -> Result<(), Problem> {
+    pub async fn remove(&self, id: &executor_core::ident::ContainerId) -> Result<(), ApiError> {
         let call = LauncherCall::Remove(Remove { container_id: id.to_string() });
         match self.session()?.call(call, &[]).await {
-            Ok(LauncherAnswer::Refused(refused)) => match Problem::from(refused) {
+            Ok(LauncherAnswer::Refused(refused)) => match ApiError::from(refused) {
                 problem if problem.kind == Kind::NotFound => Ok(()),
                 problem => Err(problem),
             },
@@ -124,7 +124,7 @@ impl Launcher {
     }
 
     /// Adds to a refusal that the launcher's configuration differs, if it does: the cause may be there.
-    pub(crate) fn explain(&self, problem: Problem) -> Problem {
+    pub(crate) fn explain(&self, problem: ApiError) -> ApiError {
         let is_refusal = matches!(problem.kind, Kind::Invalid | Kind::Precondition | Kind::Denied);
         let session = self.session().ok().filter(|_| is_refusal);
         match session.as_ref().and_then(|session| session.difference()) {

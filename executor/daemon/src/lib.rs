@@ -28,65 +28,26 @@
 
 pub mod access;
 mod actor;
-pub mod admit;
 pub mod api;
-pub mod artifacts;
-mod authority;
+pub mod api_error;
+pub mod background;
 pub mod boot;
-pub mod cell;
-mod certify;
-mod checks;
-pub mod cli;
 pub mod config;
-pub mod container;
-mod copying;
 pub mod daemon;
-pub mod deletion;
-mod draft;
-mod drain;
-mod egress;
-pub mod event_log;
-pub mod events;
-mod exec;
-pub mod facts;
-mod following;
-mod forwarding;
-pub mod identity;
 pub mod images;
+pub(crate) mod ipc;
 pub mod launcher;
-pub mod ledger;
-mod limits;
 pub mod logs;
-mod members;
-mod memfiles;
-mod metrics;
+pub mod model;
 pub mod node;
-pub mod outputs;
-mod packets;
+pub mod operations;
 pub mod paths;
-mod pause;
-mod pods;
-pub mod problem;
-pub mod quarantine;
-pub mod recover;
-mod references;
-pub mod registry;
-mod reload;
-mod renewal;
-pub mod reservation;
-mod reserve;
-pub mod retention;
-pub mod rotate;
+pub mod requests;
+pub mod run;
 pub mod scrape;
-mod self_test;
 pub mod server;
-pub mod sources;
-mod stats;
-pub mod tag;
+pub mod store;
 pub mod telemetry;
-mod traces;
-mod transfers;
-pub mod wire;
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -116,21 +77,21 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Formats an error and its causes in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut told = plain(error);
+    let mut reported = plain(error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        told.push_str(": ");
-        told.push_str(&plain(error));
+        reported.push_str(": ");
+        reported.push_str(&plain(error));
         cause = error.source();
     }
-    told
+    reported
 }
 
 /// Formats an error without its causes, and without the number that Rust appends to the system's errors.
 pub(crate) fn plain(error: &dyn std::error::Error) -> String {
-    let mut told = error.to_string();
-    if let Some(at) = told.rfind(" (os error ").filter(|_| told.ends_with(')')) {
-        told.truncate(at);
+    let mut reported = error.to_string();
+    if let Some(at) = reported.rfind(" (os error ").filter(|_| reported.ends_with(')')) {
+        reported.truncate(at);
     }
-    told
+    reported
 }

@@ -1,6 +1,6 @@
 //! Containers' logs, which shims write and rotate, and their way outward.
 
-pub(crate) mod outward;
 pub mod reader;
+pub(crate) mod sinks;
 pub mod tail;
 pub mod watch;

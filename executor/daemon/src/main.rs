@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use executord::boot::{self, Booted, StartedLauncher};
-use executord::cli::Args;
+use executord::config::cli::Args;
 use executord::config::Config;
-use executord::{chain, daemon, locked, telemetry};
+use executord::telemetry::log;
+use executord::{chain, daemon, locked};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(2, &chain(&error)),
     };
-    telemetry::start(config.log_format, config.log_level);
+    log::start(config.log_format, config.log_level);
     if executor_secrets::CONTROL {
         tracing::error!("this build wipes no secrets: it is the control of a test and must not run anywhere else");
     }
@@ -116,15 +117,15 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
         }
         notify(NotifyState::Stopping);
     };
-    let obituary = {
+    let exit_reason = {
         let started = Arc::clone(&started);
-        move || locked(&started).as_mut().and_then(StartedLauncher::obituary)
+        move || locked(&started).as_mut().and_then(StartedLauncher::exit_reason)
     };
     let ready = || {
         notify(NotifyState::Ready);
         tokio::spawn(feed_watchdog());
     };
-    let served = daemon::serve(Arc::clone(&config), access, listeners, launcher, obituary, ready, stop).await;
+    let served = daemon::serve(Arc::clone(&config), access, listeners, launcher, exit_reason, ready, stop).await;
     let launcher_ended = || locked(&started).as_mut().is_none_or(|launcher| launcher.ended_within(LAUNCHER_END));
     if config.ephemeral && !launcher_ended() {
         tracing::error!("the launcher did not end within {} s", LAUNCHER_END.as_secs());

@@ -14,21 +14,21 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::access::rules::Rules;
-use crate::artifacts::Artifacts;
-use crate::cell::{Cell, CellState};
+use crate::store::artifacts::Artifacts;
+use crate::model::cell::{Cell, CellState};
 use crate::config::Config;
-use crate::container::Handle;
-use crate::event_log::EventLog;
-use crate::facts::Facts;
+use crate::model::container::Handle;
+use crate::store::event_log::EventLog;
+use crate::model::status::ContainerStatus;
 use crate::launcher::{Launcher, LauncherLayers, Signer};
-use crate::ledger::{Ledger, LedgerError};
-use crate::logs::outward::Outward;
+use crate::store::ledger::{Ledger, LedgerError};
+use crate::logs::sinks::LogSinks;
 use crate::logs::watch::DirectoryWatch;
-use crate::metrics::Metrics;
-use crate::problem::{Kind, Problem};
-use crate::registry::Registry;
-use crate::reservation::Reservation;
-use crate::traces::Traces;
+use crate::telemetry::metrics::Metrics;
+use crate::api_error::{Kind, ApiError};
+use crate::store::registry::Registry;
+use crate::model::reservation::Reservation;
+use crate::telemetry::traces::Traces;
 
 /// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of
 /// its log must find room.
@@ -63,7 +63,7 @@ pub enum NodeError {
 #[derive(Debug, Default)]
 pub struct Remembered {
     /// Containers.
-    pub containers: Vec<Facts>,
+    pub containers: Vec<ContainerStatus>,
     /// Reservations.
     pub reservations: Vec<Reservation>,
 }
@@ -94,7 +94,7 @@ pub struct Node {
     /// Watch over the directories of followed logs.
     pub log_watch: DirectoryWatch,
     /// Where output is sent.
-    pub outward: Outward,
+    pub outward: LogSinks,
     /// Number of tasks that send output.
     pub forwarding: watch::Sender<usize>,
     /// Id of this boot.
@@ -150,7 +150,7 @@ impl Node {
                 Arc::clone(&ledger),
                 config.retention.events,
             ),
-            outward: Outward::open(&config.logs, &config.paths.ledger(), &metrics),
+            outward: LogSinks::open(&config.logs, &config.paths.ledger(), &metrics),
             forwarding: watch::Sender::new(0),
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
             booted: loaded.boot_id.is_some_and(|last| last != boot_id),
@@ -180,17 +180,17 @@ impl Node {
     ///
     /// # Errors
     /// The id is malformed, or no container has it.
-    pub fn find(&self, id: &str) -> Result<Arc<Handle>, Problem> {
+    pub fn find(&self, id: &str) -> Result<Arc<Handle>, ApiError> {
         let found = self.look_up(id)?;
         match found {
             Some(handle) if handle.is_pod() => {
-                Err(Problem::not_found("id", format!("{id:?} is a pod, not a container")))
+                Err(ApiError::not_found("id", format!("{id:?} is a pod, not a container")))
             }
             None if self.find_reservation(id).is_some() => {
                 let why = format!("{id:?} is a reservation, not a container: ReleaseReservation ends it");
-                Err(Problem::new(Kind::Precondition, why))
+                Err(ApiError::new(Kind::Precondition, why))
             }
-            found => found.ok_or_else(|| Problem::no_container(id)),
+            found => found.ok_or_else(|| ApiError::no_container(id)),
         }
     }
 
@@ -198,20 +198,20 @@ impl Node {
     ///
     /// # Errors
     /// The id is malformed, or no pod has it.
-    pub fn find_pod(&self, id: &str) -> Result<Arc<Handle>, Problem> {
-        self.look_up(id)?.filter(|handle| handle.is_pod()).ok_or_else(|| Problem::no_pod(id))
+    pub fn find_pod(&self, id: &str) -> Result<Arc<Handle>, ApiError> {
+        self.look_up(id)?.filter(|handle| handle.is_pod()).ok_or_else(|| ApiError::no_pod(id))
     }
 
     /// Checks that a caller may use an id for something new.
     ///
     /// # Errors
     /// The id belongs to the self-test.
-    pub(crate) fn check_id(id: &ContainerId) -> Result<(), Problem> {
+    pub(crate) fn check_id(id: &ContainerId) -> Result<(), ApiError> {
         if !id.is_self_test() {
             return Ok(());
         }
         let why = ViolationReason::NotAllowed.because("belongs to the daemon's test of itself");
-        Err(Problem::invalid_field("id", why))
+        Err(ApiError::invalid_field("id", why))
     }
 
     /// Finds the reservation of an id as a caller wrote it.
@@ -219,10 +219,10 @@ impl Node {
         self.registry.reservation(&id.parse().ok()?)
     }
 
-    fn look_up(&self, id: &str) -> Result<Option<Arc<Handle>>, Problem> {
+    fn look_up(&self, id: &str) -> Result<Option<Arc<Handle>>, ApiError> {
         let id: ContainerId = id
             .parse()
-            .map_err(|bad| Problem::invalid_field("id", ViolationReason::InvalidFormat.because(format!("{bad}"))))?;
+            .map_err(|bad| ApiError::invalid_field("id", ViolationReason::InvalidFormat.because(format!("{bad}"))))?;
         Ok(self.registry.get(&id).filter(|handle| !handle.is_self_test()))
     }
 
@@ -230,20 +230,20 @@ impl Node {
     ///
     /// # Errors
     /// It is, with the reason.
-    pub(crate) fn check_open(&self) -> Result<(), Problem> {
+    pub(crate) fn check_open(&self) -> Result<(), ApiError> {
         if *self.stopping.borrow() {
-            return Err(Problem::stopping());
+            return Err(ApiError::stopping());
         }
         let Some(drain) = self.cell.state().drain else { return Ok(()) };
         let why = format!("this executord takes no new containers: it is {}; Undrain ends that", drain.describe());
-        Err(Problem::new(Kind::Unavailable, why))
+        Err(ApiError::new(Kind::Unavailable, why))
     }
 
     /// Checks that a new container can be taken at the moment.
     ///
     /// # Errors
     /// The daemon is stopping or drained, or the ledger or the state directory has no room.
-    pub fn check_room(&self) -> Result<(), Problem> {
+    pub fn check_room(&self) -> Result<(), ApiError> {
         self.check_open()?;
         self.check_disk()
     }
@@ -252,13 +252,13 @@ impl Node {
     ///
     /// # Errors
     /// The ledger cannot be written, or the state directory is full or cannot be read.
-    pub fn check_disk(&self) -> Result<(), Problem> {
+    pub fn check_disk(&self) -> Result<(), ApiError> {
         if let Some(trouble) = self.ledger.trouble() {
-            return Err(Problem::new(Kind::Exhausted, trouble));
+            return Err(ApiError::new(Kind::Exhausted, trouble));
         }
         let state_dir = &self.config.paths.state_dir;
         match rustix::fs::statvfs(state_dir) {
-            Ok(space) if is_full(&space) => Err(Problem::new(
+            Ok(space) if is_full(&space) => Err(ApiError::new(
                 Kind::Exhausted,
                 format!(
                     "state directory {}: No space left on device ({} bytes and {} files free)",
@@ -268,7 +268,7 @@ impl Node {
                 ),
             )),
             Ok(_) => Ok(()),
-            Err(error) => Err(Problem::new(
+            Err(error) => Err(ApiError::new(
                 Kind::Unavailable,
                 format!("state directory {}: {}", state_dir.display(), std::io::Error::from(error)),
             )),
@@ -300,11 +300,11 @@ impl Node {
     /// Those of the work; the daemon stops.
     pub(crate) async fn run_detached<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, Problem>> + Send + 'static,
-    ) -> Result<T, Problem> {
+        work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+    ) -> Result<T, ApiError> {
         tokio::select! {
             done = tokio::spawn(work) => done?,
-            () = self.until_stopping() => Err(Problem::stopping()),
+            () = self.until_stopping() => Err(ApiError::stopping()),
         }
     }
 

@@ -22,12 +22,12 @@ use prometheus_client::encoding::text::encode_registry;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::cell::CellState;
+use crate::model::cell::CellState;
 use crate::locked;
 use crate::node::Node;
-use crate::quarantine::Phase;
-use crate::registry::CapacityUse;
-use crate::sources::any_stale;
+use crate::model::quarantine::Phase;
+use crate::store::registry::CapacityUse;
+use crate::model::sources::any_stale;
 use families::{Families, Kind};
 pub(crate) use form::Form;
 
@@ -60,7 +60,7 @@ impl Scraper {
             }
         };
         drop(last);
-        form.of(open)
+        form.render(open)
     }
 }
 

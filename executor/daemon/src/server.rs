@@ -13,6 +13,7 @@ mod linger;
 mod rates;
 mod slots;
 mod tls;
+pub mod wire;
 
 use std::convert::Infallible;
 use std::net::TcpListener as StdTcpListener;
@@ -37,17 +38,17 @@ use tonic::service::Routes;
 
 use crate::access::{self, Access, Client, GET_SECRETS, Socket};
 use crate::config::{Bounds, TcpSettings};
-use crate::metrics::Metrics;
-use crate::problem::Problem;
+use crate::telemetry::metrics::Metrics;
+use crate::api_error::ApiError;
 use crate::scrape::http::Listener;
-use crate::wire::body::{Call, ResponseBody};
-use crate::wire::budget::{AnswerBudget, ConnectionBudget, Shares};
-use crate::wire::{Calls, FIELDS_MAX, Wire};
+use crate::server::wire::body::{Call, ResponseBody};
+use crate::server::wire::budget::{AnswerBudget, ConnectionBudget, Shares};
+use crate::server::wire::{Calls, FIELDS_MAX, Wire};
 use client::ClientSocket;
 use linger::LingeringSocket;
 use rates::{Rate, Rates};
 use slots::{Limits, Owner, Slot, Slots};
-use tls::{Admission, Guest, TlsStream};
+use tls::{Admission, AcceptedStream, TlsStream};
 
 pub use tls::{CertificateError, Certificates};
 
@@ -86,7 +87,7 @@ const RUNTIME_BOUNDS: Bounds = Bounds { connections: 128, streams: 4, message_by
 const RUNTIME_EACH: usize = 32;
 /// Pace of connections on the containers' socket: clients that connect as fast as they can take no more than a part of
 /// one processor from the control plane.
-const RUNTIME_PACE: Pace = Pace { pause: Duration::from_millis(1), refused: 32 };
+const RUNTIME_PACE: AcceptPace = AcceptPace { pause: Duration::from_millis(1), refused: 32 };
 /// Rate of one container's connections there: it connects once, or again after a rotation.
 const RUNTIME_RATE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
 /// Lifetime of a connection there.
@@ -107,7 +108,7 @@ pub struct Listeners {
 
 /// Pace at which connections are taken from the queue.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct AcceptPace {
     /// Pause after a connection that is served.
     pause: Duration,
     /// Number of refused connections after which the pause is made: they cost little, and hold up those behind them.
@@ -125,7 +126,7 @@ pub(crate) struct Endpoint {
     /// Host ids of the containers' user namespaces.
     pool: Option<Pool>,
     lifetime: Option<Duration>,
-    pace: Option<Pace>,
+    pace: Option<AcceptPace>,
     metrics: Arc<Metrics>,
 }
 
@@ -159,7 +160,7 @@ impl Endpoint {
     }
 
     fn owner(&self, peer: &Peer) -> Owner {
-        Owner::of(peer.uid, self.pool.as_ref())
+        Owner::new(peer.uid, self.pool.as_ref())
     }
 }
 
@@ -186,7 +187,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
         if spares.is_empty() {
             spares = spare(&endpoint.listener);
         }
-        if let Some(Pace { pause, refused }) = endpoint.pace
+        if let Some(AcceptPace { pause, refused }) = endpoint.pace
             && unpaced == 0
         {
             sleep(pause).await;
@@ -203,7 +204,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             Err(error) => {
                 tracing::error!(%error, "cannot accept a connection");
                 spares.clear();
-                shortage = Some(Problem::of_system("cannot accept a connection", &error));
+                shortage = Some(ApiError::from_system("cannot accept a connection", &error));
                 match timeout(ACCEPT_PAUSE, endpoint.listener.accept()).await {
                     Ok(Ok((stream, _))) => stream,
                     _ => {
@@ -213,7 +214,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
                 }
             }
         };
-        let peer = match peer::of(&stream) {
+        let peer = match peer::credentials(&stream) {
             Ok(peer) => peer,
             Err(error) => {
                 tracing::warn!(%error, "cannot read a client's credentials");
@@ -245,7 +246,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             _alive: alive.clone(),
         };
         let serving = async {
-            match stream.into_std().and_then(|stream| Ok((LingeringSocket::of(&stream)?, ClientSocket::new(stream)?))) {
+            match stream.into_std().and_then(|stream| Ok((LingeringSocket::from_stream(&stream)?, ClientSocket::new(stream)?))) {
                 Ok((lingering, stream)) => connection.serve(lingering, stream).await,
                 Err(error) => tracing::error!(%error, "cannot serve a connection"),
             }
@@ -281,7 +282,7 @@ pub(crate) fn serve_tcp(
         let (slots, budget) = (Slots::new(limits), AnswerBudget::new(Shares::REMOTE));
         let (alive, mut ended) = mpsc::channel::<Infallible>(1);
         let mut refusals = Refusals::default();
-        while let Some(Guest { caller, stream, session, admission, place }) = guests.recv().await {
+        while let Some(AcceptedStream { caller, stream, session, admission, place }) = guests.recv().await {
             let calls = Calls::new(bounds.streams);
             let owner = Owner::Caller(caller.number);
             let Some(slot) = slots.take(owner, &calls) else {
@@ -304,7 +305,7 @@ pub(crate) fn serve_tcp(
                 _alive: alive.clone(),
             };
             tokio::spawn(async move {
-                match LingeringSocket::of(&stream).and_then(|lingering| Ok((lingering, ClientSocket::new(stream)?))) {
+                match LingeringSocket::from_stream(&stream).and_then(|lingering| Ok((lingering, ClientSocket::new(stream)?))) {
                     Ok((lingering, socket)) => connection.serve(lingering, TlsStream::new(socket, session)).await,
                     Err(error) => tracing::error!(%error, "cannot serve a connection"),
                 }
@@ -324,17 +325,17 @@ fn spare(listener: &UnixListener) -> Vec<OwnedFd> {
 /// Count of refused connections, logged at intervals.
 #[derive(Default)]
 struct Refusals {
-    told: Option<Instant>,
+    reported: Option<Instant>,
     since: usize,
 }
 
 impl Refusals {
     fn log(&mut self, owner: Owner, limits: Limits) {
         self.since += 1;
-        if self.told.is_none_or(|told| told.elapsed() >= REFUSAL_LOG_INTERVAL) {
+        if self.reported.is_none_or(|reported| reported.elapsed() >= REFUSAL_LOG_INTERVAL) {
             let Limits { all, each, .. } = limits;
             tracing::warn!(?owner, refused = self.since, all, each, "refused connections: no slot is left");
-            *self = Self { told: Some(Instant::now()), since: 0 };
+            *self = Self { reported: Some(Instant::now()), since: 0 };
         }
     }
 }
@@ -349,7 +350,7 @@ struct Connection {
     slot: Slot,
     lifetime: Option<Duration>,
     /// Answer to every call, where none can be carried out.
-    shortage: Option<Problem>,
+    shortage: Option<ApiError>,
     /// What a caller over TCP was admitted with.
     admission: Option<Admission>,
     stopping: watch::Receiver<bool>,
@@ -469,7 +470,7 @@ fn log_end(over: hyper::Result<()>) {
 }
 
 /// Tells whether a method may be called.
-type CallCheck<'a> = dyn Fn(&str) -> Result<(), Problem> + 'a;
+type CallCheck<'a> = dyn Fn(&str) -> Result<(), ApiError> + 'a;
 
 /// Checks a call and passes it on to its service.
 fn call(
@@ -479,7 +480,7 @@ fn call(
     (calls, budget, metrics): (&Calls, &ConnectionBudget, &Arc<Metrics>),
     shadow: http::Request<Incoming>,
 ) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + use<> {
-    let call = Call::of(calls, shadow);
+    let call = Call::new(calls, shadow);
     let checked = call.as_ref().map(|call| check(&call.request.path));
     let timer = call.as_ref().map(|call| metrics.call(&call.request.path));
     let (budget, client) = (budget.clone(), client.clone());

@@ -23,14 +23,14 @@ pub enum RequestBody {
 pub struct Pieces {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     size: Option<u64>,
-    taken: Taken,
+    taken: BytesSent,
 }
 
 /// Bytes of a body that were taken by the connection.
 #[derive(Clone, Debug, Default)]
-pub struct Taken(Arc<AtomicU64>);
+pub struct BytesSent(Arc<AtomicU64>);
 
-impl Taken {
+impl BytesSent {
     /// Returns their number.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -44,8 +44,8 @@ impl RequestBody {
     }
 
     /// Makes a body of pieces. An error among them breaks the request off. Counts what is taken.
-    pub fn stream(pieces: mpsc::Receiver<io::Result<Bytes>>, size: Option<u64>) -> (Self, Taken) {
-        let taken = Taken::default();
+    pub fn stream(pieces: mpsc::Receiver<io::Result<Bytes>>, size: Option<u64>) -> (Self, BytesSent) {
+        let taken = BytesSent::default();
         (Self::Stream(Pieces { pieces, size, taken: taken.clone() }), taken)
     }
 }

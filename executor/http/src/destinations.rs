@@ -33,8 +33,8 @@ impl Destinations<'_> {
     pub(crate) fn admit(self, address: IpAddr) -> Result<(), &'static str> {
         match self {
             Self::Any => Ok(()),
-            Self::NamedBy(by) => Reach::of(address).may_be_named_by(by),
-            Self::AnsweredAt(before) => match Reach::of(address) {
+            Self::NamedBy(by) => Reach::from_address(address).may_be_named_by(by),
+            Self::AnsweredAt(before) => match Reach::from_address(address) {
                 Reach::Public => Ok(()),
                 same if same == before => Ok(()),
                 _ => {

@@ -31,7 +31,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-pub use body::{RequestBody, Taken};
+pub use body::{RequestBody, BytesSent};
 pub use destinations::{AddressLists, Destinations};
 pub use proxy::Proxy;
 pub use reach::Reach;
@@ -57,7 +57,7 @@ pub struct Origin {
 
 impl Origin {
     /// Parses `host[:port]` or `[address][:port]`.
-    pub fn of(registry: &str, secure: bool) -> Self {
+    pub fn new(registry: &str, secure: bool) -> Self {
         let default = if secure { 443 } else { 80 };
         let colon = registry.rfind(':').filter(|at| !registry[*at..].contains(']'));
         let (host, port) = match colon {
@@ -86,7 +86,7 @@ impl Origin {
         if authority.as_str().contains('@') {
             return None;
         }
-        Some((Self::of(authority.as_str(), secure), if path.is_empty() { "/".to_owned() } else { path }))
+        Some((Self::new(authority.as_str(), secure), if path.is_empty() { "/".to_owned() } else { path }))
     }
 
     /// Returns true if the host is a name of this machine's loopback (RFC 6761, section 6.3).
@@ -99,7 +99,7 @@ impl Origin {
     /// # Errors
     /// The reason why not.
     fn admit(&self, address: IpAddr, destinations: Destinations<'_>) -> Result<(), &'static str> {
-        if self.is_localhost() && Reach::of(address) != Reach::Loopback {
+        if self.is_localhost() && Reach::from_address(address) != Reach::Loopback {
             return Err("its name is this machine's own, and its address is not");
         }
         destinations.admit(address)
@@ -244,7 +244,7 @@ impl Client {
     async fn connect_and_ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
         let mut link = self.connect(&ask).await?;
         let request = request(ask, link.forwarded.take())?;
-        let response = link.sender.send_request(request).await.map_err(|error| HttpError::Broken(told(&error)))?;
+        let response = link.sender.send_request(request).await.map_err(|error| HttpError::Broken(reported(&error)))?;
         Ok(self.answer(response, link.connection, link.reach))
     }
 
@@ -253,7 +253,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`HttpError`].
-    pub async fn send(&self, ask: HttpRequest<'_>, taken: &Taken) -> Result<Answer, HttpError> {
+    pub async fn send(&self, ask: HttpRequest<'_>, taken: &BytesSent) -> Result<Answer, HttpError> {
         let slow = |_| HttpError::Slow { bytes: 0, within: self.patience };
         let mut link = timeout(self.patience, self.connect(&ask)).await.map_err(slow)??;
         let sent = link.sender.send_request(request(ask, link.forwarded.take())?);
@@ -261,7 +261,7 @@ impl Client {
         let response = loop {
             let before = taken.bytes();
             match timeout(self.patience, &mut sent).await {
-                Ok(response) => break response.map_err(|error| HttpError::Broken(told(&error)))?,
+                Ok(response) => break response.map_err(|error| HttpError::Broken(reported(&error)))?,
                 Err(_) if taken.bytes() > before => {}
                 Err(_) => return Err(HttpError::Slow { bytes: 0, within: self.patience }),
             }
@@ -318,7 +318,7 @@ async fn connect(origin: &Origin, destinations: Destinations<'_>) -> Result<(Tcp
         addresses.await.map_err(|error| HttpError::Broken(format!("cannot resolve the host name: {error}")))?;
     let mut last = HttpError::Broken("the host name resolves to no address".to_owned());
     for address in addresses {
-        let reach = Reach::of(address.ip());
+        let reach = Reach::from_address(address.ip());
         if let Err(why) = origin.admit(address.ip(), destinations) {
             last = HttpError::Forbidden(why);
             continue;
@@ -328,7 +328,7 @@ async fn connect(origin: &Origin, destinations: Destinations<'_>) -> Result<(Tcp
                 let _ = stream.set_nodelay(true);
                 return Ok((stream, reach));
             }
-            Err(error) if shortage::of(&error).is_some() => return Err(HttpError::Exhausted(error)),
+            Err(error) if shortage::find(&error).is_some() => return Err(HttpError::Exhausted(error)),
             Err(error) => last = HttpError::Broken(format!("cannot connect: {error}")),
         }
     }
@@ -342,14 +342,14 @@ where
     let mut builder = http1::Builder::new();
     builder.max_buf_size(BUFFER_MAX).max_headers(HEADERS_MAX);
     let (sender, connection) =
-        builder.handshake(TokioIo::new(stream)).await.map_err(|error| HttpError::Broken(told(&error)))?;
+        builder.handshake(TokioIo::new(stream)).await.map_err(|error| HttpError::Broken(reported(&error)))?;
     // How it ends is told by what is read of it.
     let connection = tokio::spawn(async move { drop(connection.await) });
     Ok((Connection(connection), sender))
 }
 
 /// An error of hyper's with its causes, which its own words leave out.
-fn told(error: &hyper::Error) -> String {
+fn reported(error: &hyper::Error) -> String {
     use std::error::Error as _;
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
@@ -432,14 +432,14 @@ mod tests {
             ("notlocalhost", "192.0.2.7", true),
         ];
         for (host, address, admitted) in table {
-            let judged = Origin::of(host, false).admit(address.parse().unwrap(), Destinations::Any);
+            let judged = Origin::new(host, false).admit(address.parse().unwrap(), Destinations::Any);
             assert_eq!(judged.is_ok(), admitted, "{host} at {address}");
         }
     }
 
     #[test]
     fn addresses_are_taken_apart() {
-        let base = Origin::of("r.example:5000", true);
+        let base = Origin::new("r.example:5000", true);
         let parse = |address: &str| Origin::parse(address, &base).map(|(origin, path)| format!("{origin} {path}"));
         let table = [
             ("https://cdn.example/a?b=c", Some("https://cdn.example /a?b=c")),

@@ -121,7 +121,7 @@ impl Proxy {
         let mut cause = error.source();
         while let Some(error) = cause {
             if let Some(io) = error.downcast_ref::<std::io::Error>()
-                && shortage::of(io).is_some()
+                && shortage::find(io).is_some()
             {
                 let errno = io.raw_os_error().map_or_else(|| io.kind().into(), std::io::Error::from_raw_os_error);
                 return HttpError::Exhausted(errno);
@@ -147,8 +147,8 @@ mod tests {
         {
             assert!(made(bad).is_err(), "{bad}");
         }
-        let told = made("http://user:canary-9d@p.example").unwrap_err();
-        assert!(told.contains("proxy_credentials_file") && !told.contains("canary"), "{told}");
+        let reported = made("http://user:canary-9d@p.example").unwrap_err();
+        assert!(reported.contains("proxy_credentials_file") && !reported.contains("canary"), "{reported}");
     }
 
     #[test]
@@ -168,11 +168,11 @@ mod tests {
             ("http://127.0.0.9", false),
             ("http://[::1]:5000", false),
         ];
-        let base = Origin::of("x", true);
+        let base = Origin::new("x", true);
         for (address, proxied) in table {
             let (origin, _) = Origin::parse(address, &base).unwrap();
             assert_eq!(proxy.is_for(&origin), proxied, "{address}");
         }
-        assert!(!Proxy::new("http://p", None, &["*".into()]).unwrap().is_for(&Origin::of("a.example", true)));
+        assert!(!Proxy::new("http://p", None, &["*".into()]).unwrap().is_for(&Origin::new("a.example", true)));
     }
 }

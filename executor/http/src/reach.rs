@@ -19,7 +19,7 @@ pub enum Reach {
 
 impl Reach {
     /// Returns the reach of an address: the nearest one of the address and of the IPv4 addresses that it stands for.
-    pub fn of(address: IpAddr) -> Self {
+    pub fn from_address(address: IpAddr) -> Self {
         let reach = |one| match one {
             IpAddr::V4(address) => of_v4(address),
             IpAddr::V6(address) => of_v6(address),
@@ -94,7 +94,7 @@ mod tests {
             ("ff02::1", Reach::LinkLocal),
         ];
         for (address, reach) in table {
-            assert_eq!(Reach::of(address.parse().unwrap()), reach, "{address}");
+            assert_eq!(Reach::from_address(address.parse().unwrap()), reach, "{address}");
         }
     }
 
@@ -110,7 +110,7 @@ mod tests {
             for form in forms::forms(address.parse().unwrap()) {
                 // The prefix itself is the site's.
                 let reach = if form.starts_with("64:ff9b:1:") { reach.max(Reach::Private) } else { reach };
-                assert_eq!(Reach::of(form.parse().unwrap()), reach, "{address} as {form}");
+                assert_eq!(Reach::from_address(form.parse().unwrap()), reach, "{address} as {form}");
             }
         }
     }

@@ -186,16 +186,16 @@ fn seconds_of(time: SystemTime) -> u64 {
 
 fn check_time(not_before: u64, not_after: u64, now: SystemTime) -> Result<(), String> {
     let now = seconds_of(now);
-    let told = |seconds: u64| {
+    let reported = |seconds: u64| {
         executor_core::time::Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds))
             .rfc3339()
             .replace(".000000000", "")
     };
     if now >= not_after {
-        return Err(format!("the CA's certificate expired at {}", told(not_after)));
+        return Err(format!("the CA's certificate expired at {}", reported(not_after)));
     }
     if now < not_before {
-        return Err(format!("the CA's certificate is not valid before {}", told(not_before)));
+        return Err(format!("the CA's certificate is not valid before {}", reported(not_before)));
     }
     Ok(())
 }
@@ -261,7 +261,7 @@ impl SigningKey {
             let Pem { label, contents } = block.map_err(|_| unsuitable("is not PEM"))?;
             let der = Zeroizing::new(contents);
             match &*label {
-                "PRIVATE KEY" => found = Some(Self::of_pkcs8(&der)),
+                "PRIVATE KEY" => found = Some(Self::from_pkcs8(&der)),
                 "RSA PRIVATE KEY" => found = Some(RsaKeyPair::from_der(&der).ok().map(Self::Rsa)),
                 "EC PRIVATE KEY" => {
                     return Err(unsuitable(
@@ -280,7 +280,7 @@ impl SigningKey {
         }
     }
 
-    fn of_pkcs8(der: &[u8]) -> Option<Self> {
+    fn from_pkcs8(der: &[u8]) -> Option<Self> {
         let random = SystemRandom::new();
         let p256 = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, der, &random).map(Self::P256);
         let p384 = || EcdsaKeyPair::from_pkcs8(&ECDSA_P384_SHA384_ASN1_SIGNING, der, &random).map(Self::P384);

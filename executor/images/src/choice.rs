@@ -151,7 +151,7 @@ fn best<'a>(entries: impl Iterator<Item = &'a Descriptor>, host: &Host) -> Optio
 
 /// Platforms of entries. Signatures and attestations have `unknown/unknown`, and are left out.
 fn platforms<'a>(entries: impl Iterator<Item = &'a Descriptor>) -> impl Iterator<Item = String> {
-    entries.filter_map(platform_of).map(platform::of_index).filter(|platform| !platform.contains("unknown"))
+    entries.filter_map(platform_of).map(platform::from_index).filter(|platform| !platform.contains("unknown"))
 }
 
 /// The platform of an entry; `None` if it names none, or an empty one.

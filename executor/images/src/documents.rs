@@ -23,7 +23,7 @@ pub(crate) struct Documents {
 
 impl Documents {
     /// Judges a manifest with its configuration.
-    pub(crate) fn of(
+    pub(crate) fn new(
         (digest, manifest): (Digest, Vec<u8>),
         index_digest: Option<Digest>,
         (config_digest, configuration): (Digest, Vec<u8>),
@@ -36,7 +36,7 @@ impl Documents {
         };
         let config = manifest::configuration(&configuration, &Host::here(), what)?;
         // Reported now rather than at the first run.
-        ImageDefaults::of(&config)?;
+        ImageDefaults::from_configuration(&config)?;
         let layers = manifest::layers(&parsed, &config, image_bytes_max, what)?;
         let size = layers.iter().map(|layer| layer.size).sum::<u64>() + configuration.len() as u64;
         let platform = platform::shown(config.os(), config.architecture(), config.variant().as_deref());

@@ -31,7 +31,7 @@ impl Hasher {
             Self::Sha256(hasher) => (Algorithm::Sha256, hasher.finalize().to_vec()),
             Self::Sha512(hasher) => (Algorithm::Sha512, hasher.finalize().to_vec()),
         };
-        Digest::of_hash(algorithm, &hash).unwrap_or_else(|| unreachable!("a hash has its algorithm's length"))
+        Digest::from_hash(algorithm, &hash).unwrap_or_else(|| unreachable!("a hash has its algorithm's length"))
     }
 }
 

@@ -187,7 +187,7 @@ impl<L: LayerStore> Images<L> {
         let ImageReference::Registry(repository, selector) = reference else { return true };
         let signatures = &self.intake.settings.signatures;
         let imported = record.imported && policy.may_import().is_ok();
-        if (policy.is_open() || imported) && signatures.of(repository).is_empty() {
+        if (policy.is_open() || imported) && signatures.rules_for(repository).is_empty() {
             return true;
         }
         let same = |name: &String| match selector.digest() {
@@ -209,7 +209,7 @@ impl<L: LayerStore> Images<L> {
             what: format!("the configuration of image {}", record.digest),
             why: error.to_string(),
         })?;
-        Ok(Resolved { defaults: ImageDefaults::of(&parsed)?, record, _held: held })
+        Ok(Resolved { defaults: ImageDefaults::from_configuration(&parsed)?, record, _held: held })
     }
 
     /// Signatures that images must have.

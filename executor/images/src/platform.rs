@@ -12,10 +12,10 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn here() -> Self {
-        Self::of(std::env::consts::ARCH)
+        Self::from_arch(std::env::consts::ARCH)
     }
 
-    fn of(arch: &str) -> Self {
+    fn from_arch(arch: &str) -> Self {
         match arch {
             "x86_64" => Self { arch: Arch::Amd64, variants: &["v1"] },
             "aarch64" => Self { arch: Arch::ARM64, variants: &["v8"] },
@@ -51,7 +51,7 @@ pub(crate) fn shown(os: &Os, arch: &Arch, variant: Option<&str>) -> String {
 }
 
 /// A platform of an index in one word.
-pub(crate) fn of_index(platform: &Platform) -> String {
+pub(crate) fn from_index(platform: &Platform) -> String {
     shown(platform.os(), platform.architecture(), platform.variant().as_deref())
 }
 
@@ -61,11 +61,11 @@ mod tests {
 
     #[test]
     fn the_best_variant_that_runs_is_taken() {
-        let arm = Host::of("arm");
+        let arm = Host::from_arch("arm");
         let rank = |variant| arm.rank(&Os::Linux, &Arch::ARM, variant);
         assert!(rank(Some("v7")) < rank(Some("v6")) && rank(Some("v6")) < rank(None));
         assert_eq!(rank(Some("v8")), None);
-        let here = Host::of("x86_64");
+        let here = Host::from_arch("x86_64");
         assert_eq!(here.rank(&Os::Linux, &Arch::Amd64, None), Some(1));
         assert_eq!(here.rank(&Os::Linux, &Arch::Amd64, Some("v3")), None);
         assert_eq!(here.rank(&Os::Linux, &Arch::ARM64, None), None);

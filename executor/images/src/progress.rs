@@ -100,8 +100,8 @@ impl Reporter {
     pub(crate) fn bytes(&self, index: usize, done: u64) {
         let now = Instant::now();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = last.is_none_or(|last| now - last >= EVERY);
-        if told {
+        let reported = last.is_none_or(|last| now - last >= EVERY);
+        if reported {
             *last = Some(now);
         }
         drop(last);
@@ -109,7 +109,7 @@ impl Reporter {
             if let Some(layer) = state.progress.layers.get_mut(index) {
                 layer.done = done;
             }
-            told
+            reported
         });
     }
 }

@@ -86,7 +86,7 @@ async fn pull_from<L: LayerStore>(
     let policy = intake.settings.policy.clone();
     let registry = Arc::new(Registry::new(Arc::clone(&intake.client), source, insecure, identity, policy));
     let (documents, chain) = documents(&registry, selector, intake.settings.image_bytes_max, &what).await?;
-    let signatures = match &intake.settings.signatures.of(repository)[..] {
+    let signatures = match &intake.settings.signatures.rules_for(repository)[..] {
         [] => Evidence::new(),
         rules => signatures::verify(&registry, repository, &chain, rules, &what).await?,
     };
@@ -133,7 +133,7 @@ pub(crate) async fn documents(
                     index_digest.get_or_insert(digest);
                 }
                 let manifest = (known, document.bytes);
-                match Documents::of(manifest, index_digest, (config_digest, config), image_bytes_max, what) {
+                match Documents::new(manifest, index_digest, (config_digest, config), image_bytes_max, what) {
                     Ok(documents) => return Ok((documents, chain)),
                     Err(error) => search.pass_over(error)?,
                 }

@@ -108,7 +108,7 @@ impl Registry {
             client,
             name: name.to_owned(),
             repository: repository.path().to_owned(),
-            origin: Origin::of(host, !insecure),
+            origin: Origin::new(host, !insecure),
             identity,
             authorization: Mutex::new(authorization),
             reach: OnceLock::new(),
@@ -297,8 +297,8 @@ impl Registry {
             None => *to == self.origin,
         };
         let refused = "the configuration does not allow the repository that it leads to (images.allow)";
-        let told = || ImageError::Redirect { what: what.to_owned(), to: to.to_string(), why: refused };
-        if allowed { Ok(()) } else { Err(told()) }
+        let reported = || ImageError::Redirect { what: what.to_owned(), to: to.to_string(), why: refused };
+        if allowed { Ok(()) } else { Err(reported()) }
     }
 
     /// The repository whose manifest a path is, in a registry of this origin.

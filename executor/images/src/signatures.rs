@@ -45,14 +45,14 @@ pub struct SignatureRule {
 
 impl SignaturePolicy {
     /// The rules for a repository.
-    pub(crate) fn of(&self, repository: &Repository) -> Vec<&SignatureRule> {
+    pub(crate) fn rules_for(&self, repository: &Repository) -> Vec<&SignatureRule> {
         let has = |rule: &&SignatureRule| rule.images.iter().any(|pattern| pattern.matches(repository));
         self.0.iter().filter(has).collect()
     }
 
     /// The signatures that were found when an image came satisfy every rule as it is now.
     pub(crate) fn is_satisfied(&self, repository: &Repository, evidence: &Evidence) -> bool {
-        self.of(repository).iter().all(|rule| rule.is_satisfied(evidence))
+        self.rules_for(repository).iter().all(|rule| rule.is_satisfied(evidence))
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn edits(host: &Host, plan: &Plan, ids: IdMap) -> Result<DeviceEdits,
         for violation in violations.iter_mut().filter(|violation| violation.reason == NotFound && shown.is_some()) {
             violation.description += &format!(" ({})", shown.as_deref().unwrap_or_default());
         }
-        Refused::of_fields(Reason::Precondition, &violations)
+        Refused::from_fields(Reason::Precondition, &violations)
     };
     let Edits { environment, nodes, mounts, groups } = resolve(plan, &sources, ids.highest()).map_err(refused)?;
     let mut violations = Vec::new();
@@ -79,7 +79,7 @@ pub(crate) fn edits(host: &Host, plan: &Plan, ids: IdMap) -> Result<DeviceEdits,
         }
     }
     if !violations.is_empty() {
-        return Err(Refused::of_fields(Reason::Precondition, &violations));
+        return Err(Refused::from_fields(Reason::Precondition, &violations));
     }
     Ok(DeviceEdits { nodes: found, mounts, environment, groups, warnings: shown.into_iter().collect() })
 }

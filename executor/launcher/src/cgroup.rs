@@ -105,7 +105,7 @@ impl Hierarchies {
     /// Hierarchies of version 1 in directories that are named after their controllers; the first one accounts memory.
     #[cfg(test)]
     fn at(mounts: &[PathBuf]) -> Self {
-        let all = mounts.iter().cloned().map(Hierarchy::of).collect();
+        let all = mounts.iter().cloned().map(Hierarchy::from_mount).collect();
         Self::V1 { hybrid: false, all, memory: mounts[0].clone(), cpuset: None }
     }
 

@@ -63,7 +63,7 @@ pub(crate) struct Dirs {
 
 impl Dirs {
     /// Those of a container; nothing is made.
-    pub(crate) fn of(host: &Host, id: &ContainerId) -> Self {
+    pub(crate) fn new(host: &Host, id: &ContainerId) -> Self {
         let state = host.containers_state().join(id.as_str());
         Self {
             run: host.containers_run().join(id.as_str()),
@@ -75,7 +75,7 @@ impl Dirs {
     }
 
     /// Returns the directories that a shell makes, below the shell's own names.
-    pub(crate) fn of_shell(host: &Host, run: PathBuf, state: PathBuf) -> Self {
+    pub(crate) fn from_shell(host: &Host, run: PathBuf, state: PathBuf) -> Self {
         Self { run, layer: state.clone(), state, stage: host.stage(), gid: host.daemon_gid }
     }
 
@@ -357,7 +357,7 @@ impl Dirs {
 
     /// Returns how a file that the daemon may read is replaced.
     pub(crate) fn replacement<'a>(&self, path: &'a Path) -> Replacement<'a> {
-        Replacement::of(path).shared(0o640, self.gid)
+        Replacement::from_path(path).shared(0o640, self.gid)
     }
 
     /// Removes what a container needs only while it lives.

@@ -142,7 +142,7 @@ fn hold(
                 ),
             );
             match policy.unenforceable_limits {
-                Unenforceable::Refuse => Err(Refused::of_fields(Reason::Precondition, &[violation])),
+                Unenforceable::Refuse => Err(Refused::from_fields(Reason::Precondition, &[violation])),
                 Unenforceable::Report => Ok(Some(violation.to_string())),
             }
         }
@@ -193,7 +193,7 @@ fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
     let file = File::from(file.map_err(|error| words("file")(error.into()))?);
     file.set_len(bytes).map_err(words("file"))?;
-    let device = LoopDevice::of(file.as_fd()).map_err(words("loop device"))?;
+    let device = LoopDevice::from_file(file.as_fd()).map_err(words("loop device"))?;
     let maker = MAKERS.iter().find(|path| Path::new(path).exists()).ok_or("mkfs.ext4 is not installed (e2fsprogs)")?;
     let mut command = Command::new(maker);
     command.args(MAKER_OPTIONS).arg(device.path()).env_clear().stdin(Stdio::null()).stdout(Stdio::null());

@@ -18,10 +18,10 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 /// An error with the path that it is about.
 pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
-    let told = format!("{}: {}", path.display(), plain(error));
-    match shortage::of(error) {
-        Some(shortage) => io::Error::new(error.kind(), shortage.told(told)),
-        None => io::Error::new(error.kind(), told),
+    let reported = format!("{}: {}", path.display(), plain(error));
+    match shortage::find(error) {
+        Some(shortage) => io::Error::new(error.kind(), shortage.with_message(reported)),
+        None => io::Error::new(error.kind(), reported),
     }
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn plain(error: &io::Error) -> String {
 /// A refusal for an error of the system, told with what it was about.
 pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
     let words = format!("{about}: {}", plain(error));
-    match shortage::of(error) {
+    match shortage::find(error) {
         Some(what) => exhausted(what, words),
         None if error.kind() == io::ErrorKind::AlreadyExists => Refused::new(Reason::Exists, words),
         None => Refused::new(Reason::Internal, words),

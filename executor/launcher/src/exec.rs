@@ -76,7 +76,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
         Ok(signals) => signals,
         Err(error) => {
             log::line(Level::Error, order.id.as_str(), format_args!("a process cannot be executed: {error}"));
-            let _ = tell(&order.session, ExecNews::Refused(failed("supervisor", &error)), &[]); // nobody is there
+            let _ = send(&order.session, ExecNews::Refused(failed("supervisor", &error)), &[]); // nobody is there
             return 1;
         }
     };
@@ -89,12 +89,12 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
     match begun {
         Ok((process, ends)) => {
             let fds: Vec<BorrowedFd<'_>> = ends.iter().map(AsFd::as_fd).collect();
-            let told = tell(&session, ExecNews::Started(Started { pid: process.pid }), &fds);
+            let reported = send(&session, ExecNews::Started(Started { pid: process.pid }), &fds);
             drop(ends);
-            process.attend(&id, &session, &signals, told.is_err());
+            process.supervise(&id, &session, &signals, reported.is_err());
         }
         Err(news) => {
-            let _ = tell(&session, news, &[]); // nobody is there
+            let _ = send(&session, news, &[]); // nobody is there
         }
     }
     0
@@ -108,7 +108,7 @@ fn settle() -> io::Result<SignalEvents> {
     SignalEvents::take(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])
 }
 
-fn tell(session: &Seqpacket, news: ExecNews, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send(session: &Seqpacket, news: ExecNews, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     session.send(&ExecReport { news: Some(news) }.encode_to_vec(), fds)
 }
 
@@ -145,7 +145,7 @@ fn try_to_begin(
     let user = target.user(host, &exec.user)?;
     let isolation = &target.record.plan.isolation;
     let held = spec::held(isolation, user.uid);
-    let (filter, _) = Filter::of(filter, isolation, &held)?; // the container's warnings have told
+    let (filter, _) = Filter::from_request(filter, isolation, &held)?; // the container's warnings have told
     let credentials = Target::credentials(&user, &held).map_err(|error| failed("capabilities", &error))?;
     let owner = target.on_host(&user)?;
     let terminal = exec.terminal.then(|| window(exec));
@@ -193,7 +193,7 @@ fn try_to_begin(
 /// Refuses the environment of a container that does not keep it.
 pub(crate) fn no_environment(id: &ContainerId) -> Refused {
     let why = format!("container {id} does not keep its environment: it was run without keep_environment");
-    Refused::of_fields(Reason::Precondition, &[Violation::new("start.container_environment", why)])
+    Refused::from_fields(Reason::Precondition, &[Violation::new("start.container_environment", why)])
 }
 
 /// The processes that make a process in a container, and what is said to and by them.
@@ -213,16 +213,16 @@ impl Helper<'_> {
     fn process(&self, target: &Target) -> Result<Process, NotBegun> {
         let Self { first, id, .. } = *self;
         let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
-        let made = hear(&self.socket, self.session, self.deadline);
+        let made = recv(&self.socket, self.session, self.deadline);
         if made.is_err() {
             process::kill(first);
         }
         let ended = process::wait_for(first).map_err(internal("helper"))?;
         Ok(match made.map_err(|unheard| unheard.refused(id))? {
-            Some((told, _)) if let Some(pid) = made_pid(&told) => {
+            Some((reported, _)) if let Some(pid) = made_pid(&reported) => {
                 Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
             }
-            Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
+            Some((reported, _)) => return Err(not_entered(id, &StartFailure::decode(&reported)).into()),
             None if is_readable(&target.init) => return Err(not_running(id, "is ending").into()),
             None if ended == Ended::Signal(libc::SIGKILL) => {
                 let why = format!("container {id} has no memory left for another process");
@@ -245,18 +245,18 @@ impl Helper<'_> {
     ) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
         let _ = self.socket.send(GO, &[]); // its end is heard
         loop {
-            match hear(&self.socket, self.session, self.deadline) {
+            match recv(&self.socket, self.session, self.deadline) {
                 // Its end was closed by a successful execve, or by its death: the wait tells.
                 Ok(None) => return Ok((process, ends)),
-                Ok(Some((told, fds))) if told == TERMINAL => ends = fds,
-                Ok(Some((ref told, _))) if let Some(dir) = workdir::requested(told) => {
+                Ok(Some((reported, fds))) if reported == TERMINAL => ends = fds,
+                Ok(Some((ref reported, _))) if let Some(dir) = workdir::requested(reported) => {
                     let is_mapped = target.namespaces.has_user();
                     let within = workdir::Within { init: target.init.as_fd(), is_mapped, stage: None };
                     within.create_and_reply(dir, &self.socket);
                 }
-                Ok(Some((told, _))) => {
+                Ok(Some((reported, _))) => {
                     let _ = process::wait_for(process.pid);
-                    let (errno, message) = StartFailure::decode(&told);
+                    let (errno, message) = StartFailure::decode(&reported);
                     return Err(NotBegun(ExecNews::NotExecuted(NotExecuted { errno, message })));
                 }
                 Err(unheard) => {
@@ -322,7 +322,7 @@ fn null() -> io::Result<OwnedFd> {
 }
 
 /// Why nothing was heard.
-enum Unheard {
+enum RecvError {
     /// Whoever asked is gone.
     Nobody,
     /// Not in time.
@@ -330,7 +330,7 @@ enum Unheard {
     Broken(io::Error),
 }
 
-impl Unheard {
+impl RecvError {
     fn refused(self, id: &ContainerId) -> Refused {
         match self {
             Self::Nobody => Refused::new(Reason::Internal, "the caller has gone"),
@@ -344,11 +344,11 @@ impl Unheard {
 }
 
 /// A packet, and what comes with it.
-type Said = (Vec<u8>, Vec<OwnedFd>);
+type ReceivedMessage = (Vec<u8>, Vec<OwnedFd>);
 
 /// Events while a process is made.
 #[derive(Clone, Copy)]
-enum Heard {
+enum StartEvent {
     /// A message of one of the two processes, or the end of their messages.
     Word,
     /// The daemon is gone.
@@ -356,23 +356,23 @@ enum Heard {
 }
 
 /// Returns the next message of one of the two processes; `None` at their end.
-fn hear(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<Said>, Unheard> {
+fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<ReceivedMessage>, RecvError> {
     loop {
         let mut events = Events::default();
-        events.read(socket.as_fd(), Heard::Word);
-        events.hangup(session.as_fd(), Heard::HangUp);
+        events.read(socket.as_fd(), StartEvent::Word);
+        events.hangup(session.as_fd(), StartEvent::HangUp);
         events.due([deadline]);
-        match events.wait().map_err(Unheard::Broken)?.first() {
-            Some(Heard::Word) => {
+        match events.wait().map_err(RecvError::Broken)?.first() {
+            Some(StartEvent::Word) => {
                 let mut buffer = vec![0; FAILURE_MAX];
-                let received = socket.recv(&mut buffer).map_err(Unheard::Broken)?;
+                let received = socket.recv(&mut buffer).map_err(RecvError::Broken)?;
                 return Ok(received.map(|(length, fds)| {
                     buffer.truncate(length);
                     (buffer, fds)
                 }));
             }
-            Some(Heard::HangUp) => return Err(Unheard::Nobody),
-            None if Instant::now() >= deadline => return Err(Unheard::Late),
+            Some(StartEvent::HangUp) => return Err(RecvError::Nobody),
+            None if Instant::now() >= deadline => return Err(RecvError::Late),
             None => {} // a signal
         }
     }
@@ -386,7 +386,7 @@ struct Process {
 
 impl Process {
     /// Stays until it has ended, and tells how.
-    fn attend(self, id: &ContainerId, session: &Seqpacket, signals: &SignalEvents, abandoned: bool) {
+    fn supervise(self, id: &ContainerId, session: &Seqpacket, signals: &SignalEvents, abandoned: bool) {
         let mut kill_at = None;
         if abandoned {
             self.hang_up(&mut kill_at);
@@ -417,7 +417,7 @@ impl Process {
                 ExecNews::Signal(libc::SIGKILL)
             }
         };
-        let _ = tell(session, news, &[]); // it may be gone
+        let _ = send(session, news, &[]); // it may be gone
     }
 
     fn wait(&self, session: &Seqpacket, signals: &SignalEvents, kill_at: Option<Instant>) {

@@ -145,8 +145,8 @@ impl Remains {
         let ended_at = outcome.ended_at.unwrap_or_else(now);
         // Before the cgroup goes.
         let usage = container.started_at.and_then(|_| host.hierarchies.usage(&self.cgroup));
-        let told = usage.as_ref().map(|usage| usage.memory.oom_kills);
-        let oom_kills = told.unwrap_or_else(|| host.hierarchies.oom_kills(&self.cgroup));
+        let reported = usage.as_ref().map(|usage| usage.memory.oom_kills);
+        let oom_kills = reported.unwrap_or_else(|| host.hierarchies.oom_kills(&self.cgroup));
         let oom_killed = oom_kills > self.rotated.helpers_killed;
         let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, log: outcome.log, ..usage });
         // Files that nobody could reach any more went with their last holder: there is no receipt for that.

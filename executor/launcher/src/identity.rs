@@ -66,10 +66,10 @@ pub(crate) fn run(settings: &IdentitySettings, connection: &Seqpacket, parent: u
         Ok(authority) => authority,
         Err(refused) => {
             log::line(Level::Error, "", format_args!("identity: {}", refused.message));
-            return tell(connection, SignerAnswer::Refused(refused));
+            return send(connection, SignerAnswer::Refused(refused));
         }
     };
-    tell(connection, SignerAnswer::Ready(authority.ready()))?;
+    send(connection, SignerAnswer::Ready(authority.ready()))?;
     let mut buffer = vec![0; PACKET_MAX];
     while let Some((length, fds)) = connection.recv(&mut buffer)? {
         drop(fds);
@@ -77,18 +77,18 @@ pub(crate) fn run(settings: &IdentitySettings, connection: &Seqpacket, parent: u
             Err(_) => Err(Refused::new(Reason::Invalid, "not a request to sign")),
             Ok(request) => authority.sign(request, SystemTime::now()).map_err(|error| refused(&error)),
         };
-        tell(connection, answer.map_or_else(SignerAnswer::Refused, SignerAnswer::Signed))?;
+        send(connection, answer.map_or_else(SignerAnswer::Refused, SignerAnswer::Signed))?;
     }
     Ok(())
 }
 
-fn tell(connection: &Seqpacket, answer: SignerAnswer) -> io::Result<()> {
+fn send(connection: &Seqpacket, answer: SignerAnswer) -> io::Result<()> {
     connection.send(&SignerReply { answer: Some(answer) }.encode_to_vec(), &[])
 }
 
 fn refused(error: &SignError) -> Refused {
     match error {
-        SignError::Invalid(violations) => Refused::of_fields(Reason::Invalid, violations),
+        SignError::Invalid(violations) => Refused::from_fields(Reason::Invalid, violations),
         SignError::PublicKey => Refused::new(Reason::Invalid, error.to_string()),
         SignError::Time(_) => Refused::new(Reason::Precondition, error.to_string()),
         SignError::Failed => Refused::new(Reason::Internal, error.to_string()),
@@ -119,7 +119,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
     let kept: CapsHashSet = has_lock.then_some(Capability::CAP_IPC_LOCK).into_iter().collect();
     let confine = || -> io::Result<()> {
         keep_root_with(&kept)?;
-        Filter::of_calls(&CALLS).map_err(io::Error::other)?.install().map_err(io::Error::other)
+        Filter::from_calls(&CALLS).map_err(io::Error::other)?.install().map_err(io::Error::other)
     };
     confine().map_err(|error| Refused::new(Reason::Internal, format!("signer: {}", plain(&error))))?;
     Ok(authority)

@@ -73,7 +73,7 @@ pub(crate) struct Ids {
 
 impl Ids {
     /// Those of a pod, for one of its members; the namespace is the pod's, where it has one.
-    pub(crate) fn of_pod((map, namespace): (IdMap, Option<OwnedFd>)) -> Self {
+    pub(crate) fn from_pod((map, namespace): (IdMap, Option<OwnedFd>)) -> Self {
         Self { map, namespace }
     }
 
@@ -81,7 +81,7 @@ impl Ids {
     ///
     /// # Errors
     /// No range is left; the kernel makes no user namespace.
-    pub(crate) fn of(plan: &Plan, range: Option<u32>, policy: &Policy) -> Result<Self, Refused> {
+    pub(crate) fn new(plan: &Plan, range: Option<u32>, policy: &Policy) -> Result<Self, Refused> {
         if plan.isolation.user_namespace == UserNamespace::Host {
             return Ok(Self { map: IdMap::HOST, namespace: None });
         }
@@ -91,21 +91,21 @@ impl Ids {
                 "all {ranges} ranges of ids are in use, here or by other launchers of this host \
                  (policy.userns_pool_ranges, policy.userns_pool_start)"
             );
-            return Err(Refused::of_fields(Reason::Exhausted, &[Violation::new("user_namespace", why)]));
+            return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("user_namespace", why)]));
         };
-        Self::of_range(start)
+        Self::from_range(start)
     }
 
     /// Returns the ids of this range, with a user namespace of their own.
     ///
     /// # Errors
     /// The kernel makes no user namespace.
-    pub(crate) fn of_range(start: u32) -> Result<Self, Refused> {
+    pub(crate) fn from_range(start: u32) -> Result<Self, Refused> {
         match userns::create(start, RANGE) {
-            Ok(namespace) => Ok(Self { map: IdMap::of(Some(start)), namespace: Some(namespace) }),
+            Ok(namespace) => Ok(Self { map: IdMap::from_start(Some(start)), namespace: Some(namespace) }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSPC | libc::EPERM)) => {
                 let why = format!("this kernel cannot make one (see /proc/sys/user/max_user_namespaces): {error}");
-                Err(Refused::of_fields(Reason::Precondition, &[Violation::new("user_namespace", why)]))
+                Err(Refused::from_fields(Reason::Precondition, &[Violation::new("user_namespace", why)]))
             }
             Err(error) => Err(failed("user namespace", &error)),
         }
@@ -151,7 +151,7 @@ impl Ids {
                     "`{about}`: its file system cannot show its files to a user namespace (id-mapped mounts): put it on \
                      ext4, xfs or btrfs, or ask for user_namespace `host` where that is allowed"
                 );
-                Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)])
+                Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)])
             }
             _ => failed(&format!("`{about}`: id-mapped mount"), &error),
         })

@@ -80,7 +80,7 @@ struct Running {
     client: Option<Client>,
     pid: i32,
     pidfd: OwnedFd,
-    told: Seqpacket,
+    reported: Seqpacket,
 }
 
 /// Requests that wait, and processes at work.
@@ -260,20 +260,20 @@ impl Layers {
             Work::Unpack { parents, .. } => parents.clone(),
             Work::Clear(_) => Vec::new(),
         };
-        let (told, theirs) = Seqpacket::pair()?;
-        told.set_nonblocking(true);
+        let (reported, theirs) = Seqpacket::pair()?;
+        reported.set_nonblocking(true);
         let parent = std::process::id();
-        let room = process::room_for_one(told.as_fd())?;
+        let room = process::room_for_one(reported.as_fd())?;
         let pid = match process::fork()? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
-                drop((told, room));
+                drop((reported, room));
                 let (store, devices) = (server.layers().store.clone(), server.abandon_all());
                 process::exit_now(worker::run(&store, work, parent, devices, &theirs))
             }
         };
         drop(room);
-        Ok(Running { layer, parents, client: None, pid, pidfd: process::pidfd(pid)?, told })
+        Ok(Running { layer, parents, client: None, pid, pidfd: process::pidfd(pid)?, reported })
     }
 
     /// Ends what is at work, for a launcher that ends. What it leaves is cleared by the next one.
@@ -314,7 +314,7 @@ impl Running {
     fn take(&self) -> Result<(), (Refused, bool)> {
         let ended = process::wait_for(self.pid);
         let mut buffer = vec![0; ANSWER_MAX];
-        if let Ok(Some((length, _))) = self.told.recv(&mut buffer)
+        if let Ok(Some((length, _))) = self.reported.recv(&mut buffer)
             && let Ok(refused) = Refused::decode(&buffer[..length])
         {
             return Err((refused, true));
@@ -336,7 +336,7 @@ fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
     let has = |plan: &Plan| plan.images().any(|(_, layers)| layers.iter().any(|one| one == layer));
     let user = sweep::ids(&host.containers_run())?
         .into_iter()
-        .find(|id| Dirs::of(host, id).read_record().is_some_and(|record| has(&record.plan)));
+        .find(|id| Dirs::new(host, id).read_record().is_some_and(|record| has(&record.plan)));
     Ok(user.map(|id| id.to_string()))
 }
 

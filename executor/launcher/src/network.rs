@@ -114,7 +114,7 @@ enum Trouble {
 impl Trouble {
     fn refused(&self, network: &str) -> Refused {
         if let Self::Port(..) | Self::HostPort(..) = self {
-            return Refused::of_fields(Reason::Precondition, &[Violation::new("ports", self.to_string())]);
+            return Refused::from_fields(Reason::Precondition, &[Violation::new("ports", self.to_string())]);
         }
         if let Self::System(what, error) = self {
             return failed(&format!("network `{network}`: {what}"), error);
@@ -136,10 +136,10 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     if plan.network != plan::Network::Cni || !plan.makes_network() {
         return Ok(None);
     }
-    let violation = |field: &str, why: String| Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]);
+    let violation = |field: &str, why: String| Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]);
     let wanted = &plan.connectivity.network_name;
     let network = config::find(&host.policy.cni_conf_dir, wanted).map_err(|why| violation("network_name", why))?;
-    let asked = Capabilities::of(&plan.connectivity);
+    let asked = Capabilities::from_asked(&plan.connectivity);
     if asked.nobody_publishes(&network) {
         let why = format!("network `{}` has no plugin with the capability `portMappings`", network.name);
         return Err(violation("ports", why));
@@ -235,7 +235,7 @@ fn add_all(
     };
     let lock = store::look_at_ports(host, &attachment).map_err(system("state directory"))?;
     let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
-    let reserved = Reserved::of(&record.plan.connectivity.ports)?;
+    let reserved = Reserved::from_ports(&record.plan.connectivity.ports)?;
     store::write_first(host, &attachment).map_err(system("state directory"))?;
     drop(lock);
     netns::pin(host, id, init).map_err(system("network namespace"))?;

@@ -58,11 +58,11 @@ impl Pod {
         let Some(id) = plan.member_of() else { return Ok(None) };
         let not_there = || {
             let why = NotFound.because(format!("the pod {id} does not exist or is not running"));
-            Refused::of_fields(Reason::Precondition, &[Violation::new("pod", why)])
+            Refused::from_fields(Reason::Precondition, &[Violation::new("pod", why)])
         };
-        let record = Dirs::of(host, id).read_record().filter(|record| record.state == State::Running);
+        let record = Dirs::new(host, id).read_record().filter(|record| record.state == State::Running);
         let record = record.ok_or_else(not_there)?;
-        check_member(plan, &record.plan).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+        check_member(plan, &record.plan).map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
         let init = record.prepared.as_ref().map(|prepared| prepared.init.clone()).ok_or_else(not_there)?;
         if record.id_range_start.is_some() && record.id_range_start != range {
             return Err(not_there()); // another pod of this id by now
@@ -194,7 +194,7 @@ pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Resu
     let path = &plan.connectivity.network_namespace;
     let refused = |why: FieldFault| {
         let violation = Violation::new("network_namespace", why);
-        Refused::of_fields(Reason::Precondition, &[violation])
+        Refused::from_fields(Reason::Precondition, &[violation])
     };
     let found;
     let namespace = match pod {

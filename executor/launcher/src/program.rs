@@ -53,8 +53,8 @@ impl StartFailure {
     }
 
     /// The error number and the words of what came over the socket.
-    pub(crate) fn decode(told: &[u8]) -> (i32, String) {
-        let (errno, words) = told.split_first_chunk::<4>().unwrap_or((&[0; 4], b"start failed"));
+    pub(crate) fn decode(reported: &[u8]) -> (i32, String) {
+        let (errno, words) = reported.split_first_chunk::<4>().unwrap_or((&[0; 4], b"start failed"));
         (i32::from_le_bytes(*errno), String::from_utf8_lossy(words).into_owned())
     }
 }
@@ -95,12 +95,12 @@ impl Program {
         payload
             .read(|bytes| {
                 let of_devices = of_devices.iter().map(String::as_bytes);
-                Self::of(bytes, &environment, &of_devices.collect::<Vec<_>>(), home)
+                Self::new(bytes, &environment, &of_devices.collect::<Vec<_>>(), home)
             })
             .map_err(|error| StartFailure::new("map what to run", error))?
     }
 
-    fn of(bytes: &[u8], kept: &[&[u8]], of_devices: &[&[u8]], home: &Path) -> Result<Self, StartFailure> {
+    fn new(bytes: &[u8], kept: &[&[u8]], of_devices: &[&[u8]], home: &Path) -> Result<Self, StartFailure> {
         let malformed = |error: String| StartFailure::new("read what to run", io::Error::other(error));
         let payload = ProcessPayload::decode(bytes).map_err(|error| malformed(error.to_string()))?;
         let string = |bytes: &[u8]| CString::new(bytes).map_err(|error| malformed(error.to_string()));

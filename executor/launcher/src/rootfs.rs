@@ -140,7 +140,7 @@ impl Tree {
                 self.real.push(dir.map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error))?);
             }
         }
-        if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+        if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 
     /// Makes the directories that the plan's file systems in memory are mounted on, but for those that lie in another fresh
@@ -164,7 +164,7 @@ impl Tree {
             let dir = open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks);
             self.real.push(dir.map_err(|error| failed(&format!("rootfs: {}", path.display()), &error))?);
         }
-        if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+        if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 
     /// Makes a directory and those above it where they are missing and may be made; else what is in the way.
@@ -221,7 +221,7 @@ impl Tree {
         let read = |path: &str| {
             read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
         };
-        let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]);
+        let violation = |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]);
         let asked = user;
         let user = users::resolve(asked, &read("/etc/passwd")?, &read(GROUP_FILE)?)
             .map_err(|unknown| violation(unknown.to_string()))?;
@@ -243,7 +243,7 @@ impl Tree {
         let file = read_small(self.root.as_fd(), Path::new(GROUP_FILE))
             .map_err(|error| failed(&format!("rootfs: {GROUP_FILE}"), &error))?;
         let violation = |index: usize, why: String| {
-            Refused::of_fields(Reason::Precondition, &[Violation::new(format!("extra_groups[{index}]"), why)])
+            Refused::from_fields(Reason::Precondition, &[Violation::new(format!("extra_groups[{index}]"), why)])
         };
         let groups = users::resolve_groups(&plan.extra_groups, &file)
             .map_err(|(index, unknown)| violation(index, unknown.to_string()))?;
@@ -302,7 +302,7 @@ impl Tree {
                     for_step(&plan.files, mounts, beside).map_err(|hidden| {
                         let why = format!("would hide `{}`; choose another directory", hidden.display());
                         let field = format!("{field}.volume_mounted_files");
-                        Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)])
+                        Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)])
                     })?
                 };
                 Ok(PreparedStep { user, nofile: process.nofile.unwrap_or(plan.limits.nofile).min(nofile_max), mounts })
@@ -330,7 +330,7 @@ impl Tree {
             layout: plan.layout(),
         };
         place(asked, &spec::fresh_mounts(plan), self).map_err(|error| match error {
-            PlacementError::Violations(violations) => Refused::of_fields(Reason::Precondition, &violations),
+            PlacementError::Violations(violations) => Refused::from_fields(Reason::Precondition, &violations),
             PlacementError::View(path, error) => failed(&format!("rootfs: {}", path.display()), &error),
         })
     }
@@ -348,7 +348,7 @@ impl Tree {
     ) -> Result<Option<MountPoint>, Refused> {
         let Some(message) = &plan.termination_message else { return Ok(None) };
         let violation =
-            |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("termination_message.path", why)]);
+            |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new("termination_message.path", why)]);
         let about = |path: &Path| format!("rootfs: {}", path.display());
         let holds = |mount: &&MountPoint| {
             matches!(mount.content, Content::Directory(_)) && message.path.starts_with(&mount.target)
@@ -398,7 +398,7 @@ impl Tree {
                 }
             }
         }
-        if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+        if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 }
 
@@ -470,7 +470,7 @@ fn assemble_dir(
     dirs: &Dirs,
     ids: &Ids,
 ) -> Result<Overlay, Refused> {
-    let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
+    let violation = |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
     // Where links lead is what the operator allowed, or not. From here on the directory is what was opened: whoever
     // exchanges it for a link, or a directory above it, is too late.
@@ -514,7 +514,7 @@ pub(crate) fn file_groups<'a>(
             Err(unknown) => violations.push(Violation::new(format!("{}.group", file.field), unknown.to_string())),
         }
     }
-    if violations.is_empty() { Ok(known) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+    if violations.is_empty() { Ok(known) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
 }
 
 /// Mount points of volumes of the pod.

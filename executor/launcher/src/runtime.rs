@@ -69,7 +69,7 @@ impl Tree {
         for path in [parent, Path::new(RUNTIME_DIR)] {
             if let Some(what) = self.require_dir(path)? {
                 let why = format!("{} is {what} in the rootfs; the runtime socket goes there", path.display());
-                return Err(Refused::of_fields(Reason::Precondition, &[Violation::new("runtime_token_path", why)]));
+                return Err(Refused::from_fields(Reason::Precondition, &[Violation::new("runtime_token_path", why)]));
             }
         }
         Ok(())

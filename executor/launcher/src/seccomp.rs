@@ -66,7 +66,7 @@ impl Filter {
     }
 
     /// Compiles a filter that allows these calls and no other, for one of the executor's own processes.
-    pub(crate) fn of_calls(calls: &[i64]) -> Result<Self, FilterError> {
+    pub(crate) fn from_calls(calls: &[i64]) -> Result<Self, FilterError> {
         let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
         let denying = SeccompAction::Errno(libc::EPERM as u32);
         Ok(Self { programs: vec![program(rules, denying, SeccompAction::Allow)?], ours: true })
@@ -76,7 +76,7 @@ impl Filter {
     ///
     /// # Errors
     /// A profile that is none: a violation of `seccomp_profile`.
-    pub(crate) fn of(
+    pub(crate) fn from_request(
         default: &Arc<Self>,
         isolation: &Isolation,
         held: &Held,
@@ -88,7 +88,7 @@ impl Filter {
         if !isolation.seccomp_profile.is_empty() {
             let compiled = profile::compile(&isolation.seccomp_profile, held);
             let (filter, warnings) = compiled.map_err(|why| {
-                Refused::of_fields(Reason::Invalid, &[Violation::new("seccomp_profile", why.to_string())])
+                Refused::from_fields(Reason::Invalid, &[Violation::new("seccomp_profile", why.to_string())])
             })?;
             return Ok((Arc::new(filter), warnings));
         }

@@ -46,7 +46,7 @@ use crate::log::{self, Level};
 use crate::memfd_exec;
 use crate::seccomp::Filter;
 use crate::sweep::{self, Swept, Unwiped};
-use crate::watched::Shim;
+use crate::watched::ShimHandle;
 use idle::Idle;
 
 /// Daemons at a time: one, and one that takes over.
@@ -84,7 +84,7 @@ struct Server {
     lock: Option<File>,
     signals: Option<SignalEvents>,
     daemons: Vec<Rc<Seqpacket>>,
-    shims: HashMap<ContainerId, Shim>,
+    shims: HashMap<ContainerId, ShimHandle>,
     layers: Layers,
     /// Ranges of ids for user namespaces.
     pool: Pool,
@@ -155,7 +155,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
     }
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
     crate::shells::sweep(&host, || {
-        shims.iter().filter_map(|shim| Some(Dirs::of(&host, &shim.id).read_record()?.cgroup)).collect()
+        shims.iter().filter_map(|shim| Some(Dirs::new(&host, &shim.id).read_record()?.cgroup)).collect()
     })?;
     let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
     let ranges_left = sweep::ranges_left(&host, &shims)?;
@@ -242,7 +242,7 @@ impl Server {
             if events.contains(&Event::Signal) && self.asked_to_end() {
                 return Ok(()); // the shims live on, and the next launcher finds them
             }
-            self.attend(&events);
+            self.handle_events(&events);
             self.give_up_silent_shells();
             if self.watch_period().is_some_and(|period| watched_at.elapsed() >= period) {
                 watched_at = Instant::now();
@@ -263,14 +263,14 @@ impl Server {
     }
 
     /// Takes connections and reports, and what has ended.
-    fn attend(&mut self, events: &[Event]) {
+    fn handle_events(&mut self, events: &[Event]) {
         let has = |event: Event| events.contains(&event);
         if has(Event::Connection) {
             self.accept();
         }
         let kind = self.volume_kind();
         for shim in self.shims.values_mut().filter(|shim| has(Event::Report(shim.pid))) {
-            shim.hear(kind);
+            shim.recv(kind);
         }
         if has(Event::Exec) {
             self.look_after_execs();
@@ -331,7 +331,7 @@ impl Server {
             let connection = match self.listener.as_ref().map(SeqpacketListener::accept) {
                 Some(Ok(connection)) => connection,
                 // A connection that cannot be taken would be told again and again: it is taken with the spare, and ended.
-                Some(Err(error)) if shortage::of(&error).is_some() && self.spare.take().is_some() => {
+                Some(Err(error)) if shortage::find(&error).is_some() && self.spare.take().is_some() => {
                     let ended = self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok());
                     self.spare = spare();
                     log::line(Level::Error, "", format_args!("a connection was not taken: {}", plain(&error)));

@@ -43,7 +43,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Returns the place of the shell of this name.
-    pub(crate) fn of(host: &Host, name: &str) -> Self {
+    pub(crate) fn from_object(host: &Host, name: &str) -> Self {
         Self {
             cgroup: host.cgroup_parent.join(format!("{PREFIX}{name}")),
             dir: host.shells().join(name),
@@ -108,7 +108,7 @@ pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io
     let left: BTreeSet<_> = names(&host.shells())?.into_iter().chain(names(&host.shells_state())?).collect();
     let used = if left.is_empty() { BTreeSet::new() } else { used() };
     for name in left {
-        let place = Place::of(host, &name);
+        let place = Place::from_object(host, &name);
         if used.contains(&place.cgroup) {
             place.remove_dirs()?;
         } else {

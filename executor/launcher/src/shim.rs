@@ -65,7 +65,7 @@ use executor_secrets::TokenDigest;
 use executor_sys::heap;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, SignalEvents};
-use executor_sys::pulse::Pulse;
+use executor_sys::pulse::Heartbeat;
 use executor_sys::seqpacket::Seqpacket;
 use nix::sys::signal::Signal;
 
@@ -77,7 +77,7 @@ use crate::network;
 use crate::seccomp::Filter;
 use control::Control;
 use create::NotStarted;
-use pace::Pace;
+use pace::HeartbeatWriter;
 
 pub(crate) use shell::{BEGUN as SHELL_BEGUN, Order as ShellOrder, READY as SHELL_READY, run as run_shell};
 
@@ -111,7 +111,7 @@ pub(crate) struct Launch {
     /// To the daemon.
     pub connection: Seqpacket,
     /// Signs of life.
-    pub pulse: Pulse,
+    pub pulse: Heartbeat,
     /// The plan, as JSON.
     pub plan: MemFile,
     /// Arguments and environment.
@@ -128,7 +128,7 @@ struct Ready {
     /// Keeps the container's ports of the host while the shim is there.
     ports: Option<network::Reserved>,
     log: stdio::Log,
-    watch: watch::Watch,
+    watch: watch::MaskedValues,
     /// Of the runtime token, where the container has one. The token itself is in the volume alone.
     token: Option<TokenDigest>,
     /// Steps of a tree of actions, where it runs one.
@@ -148,7 +148,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
         Ok(signals) => live_through(host, filter, launch, lifeline, (None, signals)),
         Err(error) => {
             log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
-            let pace = Pace::new(launch.pulse, host.watchdog);
+            let pace = HeartbeatWriter::new(launch.pulse, host.watchdog);
             Control::new(launch.connection, lifeline, host.daemon_uid, pace).refuse(failed("shim", &error));
             1
         }
@@ -165,7 +165,7 @@ fn live_through(
 ) -> i32 {
     let begun = now();
     host.show_role(&["shim", launch.id.as_str()]);
-    let pace = Pace::new(launch.pulse, host.watchdog);
+    let pace = HeartbeatWriter::new(launch.pulse, host.watchdog);
     pace.begin(PREPARE + network::longest(host));
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);
     let inputs = vec![launch.process, launch.files];
@@ -213,7 +213,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
     // While init lives: what it had mounted is looked at when it has ended.
-    let outputs = outputs::Source::of(&ready.record.plan, ready.container.pid());
+    let outputs = outputs::Source::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
     let program = ready.steps.is_none().then(|| &ready.remains.inputs[0]);
@@ -293,7 +293,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             message
         };
     }
-    let mut last = last::Last::new(&mut clients, record.plan.grace, stop_at);
+    let mut last = last::OutputDrain::new(&mut clients, record.plan.grace, stop_at);
     outcome.outputs = outputs
         .filter(|_| ran)
         .map(|source| outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
@@ -301,15 +301,15 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // before who is told of the end asks for them
-    let told = matches!(recorded, Recorded::Yes);
+    let reported = matches!(recorded, Recorded::Yes);
     // Without room for the record it is not over: whoever waits learns that.
-    control.reached(if told { State::Completed } else { State::Wiping });
+    control.reached(if reported { State::Completed } else { State::Wiping });
     // Nobody waits for this but a deletion, and a container that needs the room.
     control.pace().begin(REMOVAL);
     drop(mounts);
     prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);
-    if !told && matches!(recorded, Recorded::Yes) {
+    if !reported && matches!(recorded, Recorded::Yes) {
         control.reached(State::Completed);
     }
 }
@@ -341,7 +341,7 @@ fn longest_wipe(record: &ContainerRecord) -> Duration {
 }
 
 /// A shim waits for as long as its container lives: what it used to make the container is given back.
-fn shrink(watch: &watch::Watch, id: &str) {
+fn shrink(watch: &watch::MaskedValues, id: &str) {
     if !watch.is_empty()
         && let Err(error) = executor_sys::privileges::allow_swap()
     {
@@ -355,7 +355,7 @@ fn shrink(watch: &watch::Watch, id: &str) {
 }
 
 /// Keeps the values that are to be masked out of swap, where there are any.
-fn keep_out_of_swap(watch: &watch::Watch, id: &str) {
+fn keep_out_of_swap(watch: &watch::MaskedValues, id: &str) {
     if watch.is_empty() {
         return;
     }

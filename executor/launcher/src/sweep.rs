@@ -31,7 +31,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::orphans;
 use crate::shim;
-use crate::watched::Shim;
+use crate::watched::ShimHandle;
 
 /// Time that the kernel is given to end processes that were killed, all together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ impl Unwiped {
 #[derive(Default)]
 pub(crate) struct Swept {
     /// Shims that live.
-    pub(crate) shims: Vec<Shim>,
+    pub(crate) shims: Vec<ShimHandle>,
     /// Secret files that are to be wiped again.
     pub(crate) unwiped: Vec<Unwiped>,
 }
@@ -96,7 +96,7 @@ pub(crate) fn finish(
 }
 
 fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<MemFile>) -> Remains {
-    let dirs = Dirs::of(host, id);
+    let dirs = Dirs::new(host, id);
     // One that was a shell keeps the shell's.
     let cgroup =
         dirs.read_record().map(|record| record.cgroup).filter(|cgroup| cgroup.starts_with(&host.cgroup_parent));
@@ -123,7 +123,7 @@ enum Found {
 }
 
 impl Found {
-    fn of(dirs: &Dirs) -> Self {
+    fn from_dirs(dirs: &Dirs) -> Self {
         let record = dirs.read_record();
         match dirs.read_exit() {
             Ok(Some(_)) => return Self::Ended,
@@ -148,7 +148,7 @@ fn finish_remains(
     killed: Option<String>,
     living: &BTreeSet<i32>,
 ) {
-    let record = match Found::of(&remains.dirs) {
+    let record = match Found::from_dirs(&remains.dirs) {
         Found::Ended => {
             orphans::end(&host.run_dir, living);
             let _ = remains.wipe(id.as_str()); // logged
@@ -301,7 +301,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     let Swept { mut shims, mut unwiped } = Swept::default();
     let (mut asked, mut lost) = (Vec::new(), Vec::new());
     for id in ids(&host.containers_run())? {
-        match Dirs::of(host, &id).read_record().filter(|record| identity::alive(&record.shim)) {
+        match Dirs::new(host, &id).read_record().filter(|record| identity::alive(&record.shim)) {
             Some(record) => match adopt(host, &id, &record) {
                 Ok(shim) => asked.push(shim),
                 Err(error) => lost.push(not_adopted(id, &error)),
@@ -321,7 +321,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     // to the secret files.
     living.extend(
         lost.iter()
-            .filter_map(|id| Some(Dirs::of(host, id).read_record()?.prepared?.init))
+            .filter_map(|id| Some(Dirs::new(host, id).read_record()?.prepared?.init))
             .filter_map(|init| identity::alive(&init).then_some(init.pid)),
     );
     orphans::end(&host.run_dir, &living);
@@ -330,7 +330,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     }
     let alive = |id: &ContainerId| shims.iter().any(|shim| shim.id == *id);
     for id in ids(&host.containers_state())?.into_iter().filter(|id| !alive(id)) {
-        if !Dirs::of(host, &id).has_exit() && !host.containers_run().join(id.as_str()).exists() {
+        if !Dirs::new(host, &id).has_exit() && !host.containers_run().join(id.as_str()).exists() {
             unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));
         }
     }
@@ -343,7 +343,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
 fn await_records(host: &Host) -> io::Result<()> {
     let deadline = Instant::now() + LISTEN_PATIENCE;
     loop {
-        let records = ids(&host.containers_run())?.into_iter().filter_map(|id| Dirs::of(host, &id).read_record());
+        let records = ids(&host.containers_run())?.into_iter().filter_map(|id| Dirs::new(host, &id).read_record());
         let known = records.map(|record| record.shim.pid).collect();
         if !orphans::has_unknown(shim::NAME, &host.run_dir, &known) || Instant::now() >= deadline {
             return Ok(());
@@ -362,9 +362,9 @@ fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
 ///
 /// # Errors
 /// The directory cannot be read.
-pub(crate) fn ranges_left(host: &Host, shims: &[Shim]) -> io::Result<BTreeSet<u32>> {
+pub(crate) fn ranges_left(host: &Host, shims: &[ShimHandle]) -> io::Result<BTreeSet<u32>> {
     let left = ids(&host.containers_run())?.into_iter().filter(|id| !shims.iter().any(|shim| shim.id == *id));
-    let records = left.filter_map(|id| Dirs::of(host, &id).read_record());
+    let records = left.filter_map(|id| Dirs::new(host, &id).read_record());
     Ok(records.flat_map(|record| [record.id_range_start, record.pod_range_start]).flatten().collect())
 }
 
@@ -392,16 +392,16 @@ fn connect(socket: &Path, pidfd: &OwnedFd) -> io::Result<Seqpacket> {
 }
 
 /// Connects to a shim that an earlier launcher forked, and asks for its handles.
-fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<Shim> {
+fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<ShimHandle> {
     let pidfd = pidfd(record.shim.pid)?;
     if !identity::alive(&record.shim) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let lifeline = connect(&Dirs::of(host, id).run.join("shim.sock"), &pidfd)?;
+    let lifeline = connect(&Dirs::new(host, id).run.join("shim.sock"), &pidfd)?;
     lifeline.set_nonblocking(true);
     let ask = ShimRequest { sequence: SHARE, call: Some(ShimCall::Share(Share {})) };
     lifeline.send(&ask.encode_to_vec(), &[])?;
-    Ok(Shim {
+    Ok(ShimHandle {
         id: id.clone(),
         created_at: record.created_at,
         pid: record.shim.pid,
@@ -423,7 +423,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
 
 /// Takes a shim's handles. One that listens and says nothing is watched all the same: its container is finished when it
 /// ends.
-fn take_handles(host: &Host, shim: &mut Shim, deadline: Instant) -> io::Result<()> {
+fn take_handles(host: &Host, shim: &mut ShimHandle, deadline: Instant) -> io::Result<()> {
     let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
     let mut buffer = [0; 4096];
     while let Some(lifeline) = &shim.lifeline {
@@ -502,8 +502,8 @@ mod tests {
             (None, false, hung(), Some((FailureKind::HostStopped, stopped))),
         ];
         for (exit, this_boot, killed, expected) in cases {
-            let told = failure(exit, this_boot, killed).map(|failure| (failure.kind, failure.message));
-            assert_eq!(told, expected.map(|(kind, message)| (kind, message.to_owned())), "{exit:?} {this_boot}");
+            let reported = failure(exit, this_boot, killed).map(|failure| (failure.kind, failure.message));
+            assert_eq!(reported, expected.map(|(kind, message)| (kind, message.to_owned())), "{exit:?} {this_boot}");
         }
     }
 
@@ -528,7 +528,7 @@ mod tests {
     fn a_container_without_a_shim_is_known_by_its_files() {
         let home = tempfile::tempdir().expect("a directory");
         let dirs = Dirs::in_home(home.path());
-        let found = || match Found::of(&dirs) {
+        let found = || match Found::from_dirs(&dirs) {
             Found::Ended => "ended",
             Found::NeverWas => "never was",
             Found::Lost(_) => "lost",

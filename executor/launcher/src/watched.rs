@@ -14,7 +14,7 @@ use executor_core::record::VolumeKind;
 use executor_core::time::Timestamp;
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
-use executor_sys::pulse::Pulse;
+use executor_sys::pulse::Heartbeat;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
@@ -22,7 +22,7 @@ use crate::shells::Place;
 use crate::shim::SHELL_BEGUN;
 
 /// A shim that is watched.
-pub(crate) struct Shim {
+pub(crate) struct ShimHandle {
     /// Container.
     pub id: ContainerId,
     /// Time when the container was admitted.
@@ -48,7 +48,7 @@ pub(crate) struct Shim {
     /// Set when it has told the end of its container: it removes what is left, and ends.
     pub(crate) done: bool,
     /// Signs of life; none of a shim of an older version.
-    pub(crate) watch: Option<Watch>,
+    pub(crate) watch: Option<HeartbeatMonitor>,
     /// Set when it was killed because it gave none.
     pub(crate) killed: Option<Killed>,
     /// Place of the shell that it was.
@@ -57,7 +57,7 @@ pub(crate) struct Shim {
     pub(crate) offer: Option<Offer>,
 }
 
-/// A launch without its payloads, which are [`Shim::inputs`]: enough to launch the container in another way.
+/// A launch without its payloads, which are [`ShimHandle::inputs`]: enough to launch the container in another way.
 pub(crate) struct Offer {
     pub(crate) launch: Launch,
     /// To the daemon.
@@ -67,13 +67,13 @@ pub(crate) struct Offer {
     pub(crate) until: Instant,
 }
 
-impl Shim {
+impl ShimHandle {
     /// Begins to watch a child of this launcher: by its pid, its descriptor and the connection to it.
     pub(crate) fn begun(
         id: ContainerId,
         created_at: Timestamp,
         (pid, pidfd, lifeline): (i32, OwnedFd, Seqpacket),
-        pulse: Pulse,
+        pulse: Heartbeat,
     ) -> Self {
         Self {
             id,
@@ -88,7 +88,7 @@ impl Shim {
             pod_range: None,
             listening: false,
             done: false,
-            watch: Some(Watch::of(pulse)),
+            watch: Some(HeartbeatMonitor::from_pulse(pulse)),
             killed: None,
             shell: None,
             offer: None,
@@ -96,7 +96,7 @@ impl Shim {
     }
 
     /// Takes what it has told. Its volume is of this kind.
-    pub(crate) fn hear(&mut self, kind: VolumeKind) {
+    pub(crate) fn recv(&mut self, kind: VolumeKind) {
         let mut buffer = [0; 4096];
         while let Some(lifeline) = &self.lifeline {
             match lifeline.recv(&mut buffer) {
@@ -132,8 +132,8 @@ impl Shim {
             }
             _ => {}
         }
-        if let Some(pulse) = fds.next().and_then(|fd| Pulse::from_fd(fd).ok()) {
-            self.watch = Some(Watch::of(pulse));
+        if let Some(pulse) = fds.next().and_then(|fd| Heartbeat::from_fd(fd).ok()) {
+            self.watch = Some(HeartbeatMonitor::from_pulse(pulse));
         }
     }
 }
@@ -148,8 +148,8 @@ pub(crate) struct Killed {
 const ASK_AFTER: u32 = 3;
 
 /// A shim's signs of life, and what was seen of them.
-pub(crate) struct Watch {
-    pulse: Pulse,
+pub(crate) struct HeartbeatMonitor {
+    pulse: Heartbeat,
     turns: u64,
     /// Time when its last turn was seen.
     seen: Instant,
@@ -157,8 +157,8 @@ pub(crate) struct Watch {
     asked: Option<Instant>,
 }
 
-impl Watch {
-    pub(crate) fn of(pulse: Pulse) -> Self {
+impl HeartbeatMonitor {
+    pub(crate) fn from_pulse(pulse: Heartbeat) -> Self {
         Self { turns: pulse.turns(), pulse, seen: Instant::now(), asked: None }
     }
 

@@ -234,7 +234,7 @@ impl<S: Source> Reader<S> {
                 self.pieces = if records.sparse.in_content {
                     self.pieces_in_content(&path)?
                 } else {
-                    sparse::of_pairs(&records.sparse.map, &path, &self.limits)?
+                    sparse::from_pairs(&records.sparse.map, &path, &self.limits)?
                 };
             }
             sparse::check(&self.pieces, self.left, size, &path)?;

@@ -133,7 +133,7 @@ impl Archive {
             };
             match read {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read.map_err(|error| UnpackError::archive(b"", told(&error)))?,
+                read => break read.map_err(|error| UnpackError::archive(b"", reported(&error)))?,
             }
         };
         self.hasher.update(&buffer[..read]);
@@ -160,7 +160,7 @@ impl Archive {
 }
 
 /// The words of an error and of what caused it.
-fn told(error: &io::Error) -> String {
+fn reported(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof { "it ends too early".into() } else { error.to_string() }
 }
 
@@ -251,10 +251,10 @@ mod tests {
             // A skippable frame, which is passed over, in front of a hole.
             let file = sparse(1 << 40);
             file.write_all_at(&[0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff], 0).unwrap();
-            let told = Archive::open(file, compression, &limits).err().unwrap().to_string();
-            assert!(told.contains("holes"), "{told}");
-            let told = Archive::open(sparse(1 << 40), compression, &Limits::default()).err().unwrap().to_string();
-            assert!(told.contains("bytes of the"), "{told}");
+            let reported = Archive::open(file, compression, &limits).err().unwrap().to_string();
+            assert!(reported.contains("holes"), "{reported}");
+            let reported = Archive::open(sparse(1 << 40), compression, &Limits::default()).err().unwrap().to_string();
+            assert!(reported.contains("bytes of the"), "{reported}");
             assert!(Archive::open(sparse(limits.free), compression, &limits).is_ok());
         }
     }

@@ -301,7 +301,7 @@ impl ProviderConfig {
     /// Returns the server of `vault`. In plain text only on this machine.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let address = self.address.as_deref()?;
-        let (origin, path) = Origin::parse(address, &Origin::of("", true)).filter(|_| address.contains("://"))?;
+        let (origin, path) = Origin::parse(address, &Origin::new("", true)).filter(|_| address.contains("://"))?;
         let is_local = ["127.0.0.1", "::1", "localhost"].contains(&&*origin.host);
         (path == "/" && !origin.host.is_empty() && (origin.secure || is_local)).then_some(origin)
     }

@@ -82,7 +82,7 @@ impl Vault {
         let mount = if auth == Auth::AppRole { "approle" } else { "cert" };
         let pair = config.certificate_file.clone().zip(config.key_file.clone());
         Self {
-            origin: config.origin().unwrap_or_else(|| Origin::of("", true)),
+            origin: config.origin().unwrap_or_else(|| Origin::new("", true)),
             namespace: config.namespace.clone(),
             kv_mounts: config.kv_mounts(),
             ca_file: config.ca_file.clone(),
@@ -197,7 +197,7 @@ impl Vault {
             body: RequestBody::Full(Bytes::copy_from_slice(&question.body)),
             destinations: Destinations::Any,
         };
-        let answer = client.ask(request).await.map_err(|error| self.told(error))?;
+        let answer = client.ask(request).await.map_err(|error| self.reported(error))?;
         let status = answer.status;
         match status {
             status if status.is_success() => document(&self.body(answer).await?),
@@ -238,7 +238,7 @@ impl Vault {
         }
     }
 
-    fn told(&self, error: HttpError) -> FetchError {
+    fn reported(&self, error: HttpError) -> FetchError {
         let origin = &self.origin;
         FetchError::unavailable(match error {
             HttpError::Forbidden(why) => format!("{origin} may not be reached: {why}"),

@@ -146,8 +146,8 @@ mod tests {
             ("yes canary", "more than"),
         ];
         for (text, expected) in table {
-            let told = asked(text).unwrap_err();
-            assert!(told.contains(expected) && !told.contains("canary"), "{text}: {told}");
+            let reported = asked(text).unwrap_err();
+            assert!(reported.contains(expected) && !reported.contains("canary"), "{text}: {reported}");
         }
         let missing = credentials("is-in-no-directory", "r.example").unwrap_err();
         assert!(missing.contains("PATH"), "{missing}");
@@ -162,14 +162,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pids = dir.path().join("pids");
         let path = script(&dir, &format!("sleep 1000 & echo $! $$ >{}; wait", pids.display()));
-        let told = loop {
-            let told = ask(path.as_os_str(), "r.example", Duration::from_secs(1)).unwrap_err();
+        let reported = loop {
+            let reported = ask(path.as_os_str(), "r.example", Duration::from_secs(1)).unwrap_err();
             // On a busy machine it may be killed before it has begun.
             if pids.exists() {
-                break told;
+                break reported;
             }
         };
-        assert!(told.contains("within 1 s"), "{told}");
+        assert!(reported.contains("within 1 s"), "{reported}");
         let alive =
             |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
         for pid in std::fs::read_to_string(&pids).unwrap().split_whitespace() {

@@ -279,16 +279,16 @@ mod tests {
         for (registry, helper) in [("helped.example", "pass"), ("stored.example", "desktop")] {
             assert_eq!(find_in_file(registry, "x"), Ok(Found::Helper(helper.into())), "{registry}");
         }
-        let told = from_docker_config(FILE.as_bytes(), "helped.example", "x").unwrap_err().to_string();
-        assert!(told.contains("docker-credential-pass") && told.contains("PATH"), "{told}");
+        let reported = from_docker_config(FILE.as_bytes(), "helped.example", "x").unwrap_err().to_string();
+        assert!(reported.contains("docker-credential-pass") && reported.contains("PATH"), "{reported}");
         assert_eq!(find(br#"{"auths": {"r.example": {}}}"#, "r.example", "x"), Ok(Found::None));
     }
 
     #[test]
     fn nothing_repeats_a_value() {
         const CANARY: &str = "canary-77c1";
-        let told = format!("{:?} {:?}", basic("u", CANARY), Credentials::RegistryToken(CANARY.to_owned().into()));
-        assert!(told.contains("[REDACTED]") && !told.contains(CANARY), "{told}");
+        let reported = format!("{:?} {:?}", basic("u", CANARY), Credentials::RegistryToken(CANARY.to_owned().into()));
+        assert!(reported.contains("[REDACTED]") && !reported.contains(CANARY), "{reported}");
         let files = [
             format!(r#"{{"auths": {{"r": {{"password": 1{CANARY}}}}}}}"#),
             format!(r#"{{"auths": {{"r": {{"auth": "{CANARY}"}}}}}}"#),
@@ -296,8 +296,8 @@ mod tests {
         ];
         for file in files {
             let error = from_docker_config(file.as_bytes(), "r", "x").unwrap_err();
-            let told = format!("{error} {error:?}");
-            assert!(!told.contains(CANARY), "{told}");
+            let reported = format!("{error} {error:?}");
+            assert!(!reported.contains(CANARY), "{reported}");
         }
         assert!(matches!(find_in_file("bad.example", "x"), Err(AuthFileError::Encoding(_))));
         let huge = vec![b' '; FILE_MAX + 1];

@@ -181,7 +181,7 @@ mod tests {
         let namespace = std::fs::File::open("/proc/self/ns/uts").unwrap();
         assert!(namespace.metadata().unwrap().is_file(), "the control: it looks like a file");
         let mut search = Search::new(&needles);
-        search.descriptors(&crate::process::Process::of(std::process::id()).unwrap());
+        search.descriptors(&crate::process::Process::from_pid(std::process::id()).unwrap());
         let report = search.report();
         assert!(report.unsearched.is_empty(), "{report:?}");
         assert_eq!(report.hits.len(), 1, "the control: {report}");

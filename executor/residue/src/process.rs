@@ -21,7 +21,7 @@ pub struct Process {
 
 impl Process {
     /// Looks at a process; none where it is gone, or is only an entry in its parent's table.
-    pub fn of(pid: u32) -> Option<Self> {
+    pub fn from_pid(pid: u32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         // The name stands in parentheses and may hold any character.
@@ -46,7 +46,7 @@ impl Process {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         pids.sort_unstable();
-        pids.into_iter().filter_map(Self::of).collect()
+        pids.into_iter().filter_map(Self::from_pid).collect()
     }
 
     /// Those of `all` that descend from `ancestor`, itself not included.
@@ -95,7 +95,7 @@ impl Search<'_> {
                 drop(zeroize::Zeroizing::new(bytes));
             }
             // Reading the mount table of a zombie fails with EINVAL.
-            Err(error) if gone(&error) || Process::of(process.pid).is_none() => {}
+            Err(error) if gone(&error) || Process::from_pid(process.pid).is_none() => {}
             Err(error) => self.report.unsearched(format!("{file} of {process}"), error.to_string()),
         }
     }
@@ -137,10 +137,10 @@ mod tests {
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", canaries[3].1.as_str()).unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
-        let process = Process::of(child.id()).unwrap();
+        let process = Process::from_pid(child.id()).unwrap();
         let mut search = Search::new(&needles);
         search.process(&process);
-        search.process(&Process::of(std::process::id()).unwrap());
+        search.process(&Process::from_pid(std::process::id()).unwrap());
         let report = search.report();
         let place = |label: &str| -> Vec<&Place> {
             report.hits.iter().filter(|hit| hit.label == label).map(|hit| &hit.place).collect()

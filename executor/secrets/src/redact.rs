@@ -107,7 +107,7 @@ impl Redactor {
         let Forms { mut bytes, pieces, .. } = forms;
         let matcher = Matcher::new(&bytes, pieces);
         bytes.shrink_to_fit();
-        Self { bytes, matcher, markers, warnings: warnings.told(shortest(mode)) }
+        Self { bytes, matcher, markers, warnings: warnings.reported(shortest(mode)) }
     }
 
     /// Warnings about values that are not masked, or not in every form, by name.
@@ -163,7 +163,7 @@ impl std::fmt::Debug for Redactor {
 /// Returns the warnings about values that do not depend on how many there are, without making a search for them: those of
 /// [`Redactor::warnings`] but for what finds no room.
 pub fn warnings<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Vec<String> {
-    judge(mode, values).1.told(shortest(mode))
+    judge(mode, values).1.reported(shortest(mode))
 }
 
 /// Returns the values that are long enough, and what is to be said of others.
@@ -247,7 +247,7 @@ struct Warnings<'a> {
 }
 
 impl Warnings<'_> {
-    fn told(self, shortest: usize) -> Vec<String> {
+    fn reported(self, shortest: usize) -> Vec<String> {
         const MIB: usize = 1 << 20;
         let kinds = [
             (self.short, format!("not masked in the output, because shorter than {shortest} bytes")),
@@ -264,9 +264,9 @@ impl Warnings<'_> {
 fn warning(mut names: Vec<&str>, what: &str) -> Option<String> {
     names.sort_unstable();
     names.dedup();
-    let mut told: Vec<_> = names.iter().take(NAMES_MAX).map(|name| shown(name)).collect();
+    let mut reported: Vec<_> = names.iter().take(NAMES_MAX).map(|name| shown(name)).collect();
     if names.len() > NAMES_MAX {
-        told.push(format!("and {} more", names.len() - NAMES_MAX));
+        reported.push(format!("and {} more", names.len() - NAMES_MAX));
     }
-    (!told.is_empty()).then(|| format!("{what}: {}", told.join(", ")))
+    (!reported.is_empty()).then(|| format!("{what}: {}", reported.join(", ")))
 }

@@ -46,7 +46,7 @@ pub struct TokenDigest(CtOutput<Sha256>);
 
 impl TokenDigest {
     /// Computes the digest of a presented token.
-    pub fn of(token: &[u8]) -> Self {
+    pub fn from_token(token: &[u8]) -> Self {
         Self(CtOutput::new(Sha256::digest(token)))
     }
 
@@ -78,9 +78,9 @@ mod tests {
         let (token, other) = (Token::random(&id).unwrap(), Token::random(&id).unwrap());
         let text = std::str::from_utf8(token.as_bytes()).unwrap();
         assert_eq!(executor_core::token::container(text), Some(id));
-        let digest = TokenDigest::of(token.as_bytes());
+        let digest = TokenDigest::from_token(token.as_bytes());
         assert_eq!(TokenDigest::from_bytes(&digest.to_bytes()).unwrap(), digest);
-        assert_ne!(TokenDigest::of(other.as_bytes()), digest);
+        assert_ne!(TokenDigest::from_token(other.as_bytes()), digest);
         assert!(TokenDigest::from_bytes(b"short").is_none() && TokenDigest::from_bytes(&[0; 33]).is_none());
         assert_eq!(format!("{token:?} {digest:?}"), "[REDACTED] [REDACTED]");
     }

@@ -37,7 +37,7 @@ mod tests {
     fn age_of_new_process_is_short() {
         let before = uptime();
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let age = age_of(crate::identity::of(child.id() as i32).unwrap().start_time);
+        let age = age_of(crate::identity::read(child.id() as i32).unwrap().start_time);
         let passed = uptime() - before;
         child.kill().unwrap();
         child.wait().unwrap();

@@ -24,7 +24,7 @@ pub fn boot_id() -> io::Result<String> {
 ///
 /// # Errors
 /// No such process; /proc cannot be read.
-pub fn of(pid: i32) -> io::Result<ProcessIdentity> {
+pub fn read(pid: i32) -> io::Result<ProcessIdentity> {
     let stat = kernel_file::read(format!("/proc/{pid}/stat"))?;
     let start_time = start_time(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     Ok(ProcessIdentity { pid, start_time, boot_id: boot_id()? })
@@ -32,7 +32,7 @@ pub fn of(pid: i32) -> io::Result<ProcessIdentity> {
 
 /// The process exists still and is not a zombie.
 pub fn alive(identity: &ProcessIdentity) -> bool {
-    let same = of(identity.pid).is_ok_and(|now| now == *identity);
+    let same = read(identity.pid).is_ok_and(|now| now == *identity);
     same && kernel_file::read(format!("/proc/{}/stat", identity.pid))
         .is_ok_and(|stat| after_name(&stat).first() != Some(&b'Z'))
 }
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_process_is_itself_and_no_other() {
-        let me = of(std::process::id() as i32).unwrap();
+        let me = read(std::process::id() as i32).unwrap();
         assert!(alive(&me));
         assert!(!alive(&ProcessIdentity { start_time: me.start_time + 1, ..me.clone() }));
         assert!(!alive(&ProcessIdentity { boot_id: "another".into(), ..me }));

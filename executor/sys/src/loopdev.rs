@@ -52,7 +52,7 @@ impl LoopDevice {
     ///
     /// # Errors
     /// The host has no loop devices, or none is free; the kernel is older than 5.8.
-    pub fn of(file: BorrowedFd<'_>) -> io::Result<Self> {
+    pub fn from_file(file: BorrowedFd<'_>) -> io::Result<Self> {
         let control = File::options().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..TRIES_MAX {
             // SAFETY: the call takes no argument and returns a number.
@@ -121,7 +121,7 @@ mod tests {
         }
         let mut file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
-        let device = LoopDevice::of(file.as_fd()).unwrap();
+        let device = LoopDevice::from_file(file.as_fd()).unwrap();
         let mut open = File::options().write(true).open(device.path()).unwrap();
         open.seek(SeekFrom::Start(4096)).unwrap();
         open.write_all(b"through the device").unwrap();

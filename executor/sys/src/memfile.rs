@@ -50,7 +50,7 @@ impl MemFile {
     ///
     /// # Errors
     /// Out of descriptors or memory.
-    pub fn of(name: &str, pieces: &[&[u8]]) -> io::Result<Self> {
+    pub fn new(name: &str, pieces: &[&[u8]]) -> io::Result<Self> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let mut slices: Vec<IoSlice<'_>> =
             pieces.iter().filter(|piece| !piece.is_empty()).map(|piece| IoSlice::new(piece)).collect();
@@ -275,13 +275,13 @@ mod tests {
         let mut pieces: Vec<&[u8]> = bytes.chunks(30).collect();
         pieces.insert(7, b"");
         assert!(pieces.len() > 3 * PIECES_MAX);
-        let file = MemFile::of("test", &pieces).unwrap();
+        let file = MemFile::new("test", &pieces).unwrap();
         assert_eq!(file.len(), bytes.len());
         let passed = MemFile::from_fd_to_wipe(file.as_fd().try_clone_to_owned().unwrap(), 100_000).unwrap();
         assert!(passed.read(|read| read == bytes).unwrap());
         passed.wipe().unwrap();
         assert!(file.read(|read| read.iter().all(|byte| *byte == 0)).unwrap());
-        assert!(MemFile::of("test", &[]).unwrap().is_empty());
+        assert!(MemFile::new("test", &[]).unwrap().is_empty());
     }
 
     /// What is read does not change under the reader's hands, whoever writes into the file meanwhile.

@@ -31,7 +31,7 @@ impl Peer {
 ///
 /// # Errors
 /// Not a unix socket, or not connected.
-pub fn of(socket: impl AsFd) -> io::Result<Peer> {
+pub fn credentials(socket: impl AsFd) -> io::Result<Peer> {
     let credentials = rustix::net::sockopt::socket_peercred(socket.as_fd())?;
     let groups = groups(socket)?;
     Ok(Peer { uid: credentials.uid.as_raw(), gid: credentials.gid.as_raw(), groups })
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn the_peer_of_a_pair_is_this_process() {
         let (a, _b) = UnixStream::pair().unwrap();
-        let peer = of(&a).unwrap();
+        let peer = credentials(&a).unwrap();
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert_eq!(peer.gid, rustix::process::getegid().as_raw());
         let mut mine: Vec<u32> = rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
@@ -89,6 +89,6 @@ mod tests {
 
     #[test]
     fn what_is_no_socket_has_no_peer() {
-        assert!(of(tempfile::tempfile().unwrap()).is_err());
+        assert!(credentials(tempfile::tempfile().unwrap()).is_err());
     }
 }

@@ -33,7 +33,7 @@ pub fn fork() -> io::Result<Fork> {
     OneThread::check()?;
     // SAFETY: there is one thread (checked above), so that every lock and every invariant of the copy is as the
     // one thread that goes on left it.
-    Ok(match unsafe { nix::unistd::fork() }.map_err(|errno| shortage::of_fork(errno.into()))? {
+    Ok(match unsafe { nix::unistd::fork() }.map_err(|errno| shortage::from_fork(errno.into()))? {
         ForkResult::Child => Fork::Child,
         ForkResult::Parent { child } => Fork::Parent(child.as_raw()),
     })
@@ -66,7 +66,7 @@ pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
     // after a fork; there is one thread (see `OneThread`), so that every lock and every invariant of the copy is as
     // it left it. What glibc's own fork does beyond that concerns its handlers and its threads, of which there are none.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
-        -1 => Err(shortage::of_fork(io::Error::last_os_error())),
+        -1 => Err(shortage::from_fork(io::Error::last_os_error())),
         0 => Ok(Fork::Child),
         pid => Ok(Fork::Parent(i32::try_from(pid).map_err(io::Error::other)?)),
     }

@@ -29,12 +29,12 @@ const LENGTH: NonZeroUsize = NonZeroUsize::MIN.saturating_add(size_of::<Signs>()
 
 /// Signs of life.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct Heartbeat {
     file: OwnedFd,
     signs: NonNull<Signs>,
 }
 
-impl Pulse {
+impl Heartbeat {
     /// Of a process that is about to be forked: both sides have it then.
     ///
     /// # Errors
@@ -97,13 +97,13 @@ impl Pulse {
     }
 }
 
-impl AsFd for Pulse {
+impl AsFd for Heartbeat {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Drop for Pulse {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no reference into it outlives `self`.
         let _ = unsafe { munmap(self.signs.cast(), LENGTH.get()) };
@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn a_watcher_sees_turns_and_lateness() {
-        let pulse = Pulse::create().unwrap();
-        let watcher = Pulse::from_fd(pulse.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let pulse = Heartbeat::create().unwrap();
+        let watcher = Heartbeat::from_fd(pulse.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (0, false, None));
         pulse.turn(Duration::from_secs(3600));
         assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (1, true, None));
@@ -140,6 +140,6 @@ mod tests {
     #[test]
     fn what_is_too_small_is_not_taken() {
         let small = MemFile::create("x", 8).unwrap();
-        assert_eq!(Pulse::from_fd(small.into()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(Heartbeat::from_fd(small.into()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

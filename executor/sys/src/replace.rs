@@ -24,7 +24,7 @@ pub struct Replacement<'a> {
 
 impl<'a> Replacement<'a> {
     /// Replaces the file at `path`, or makes it: readable and writable by the caller's user alone, and not synced.
-    pub fn of(path: &'a Path) -> Self {
+    pub fn from_path(path: &'a Path) -> Self {
         Self { path, mode: 0o600, group: None, durable: false }
     }
 
@@ -106,14 +106,14 @@ mod tests {
                 "link" => symlink(&victim, &partial).unwrap(),
                 _ => {}
             }
-            Replacement::of(&path).durable().write(before.as_bytes()).unwrap();
+            Replacement::from_path(&path).durable().write(before.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), before);
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
             assert!(!partial.exists());
         }
         assert_eq!(fs::read_to_string(victim).unwrap(), "kept");
         let group = rustix::process::getegid().as_raw();
-        Replacement::of(&path).shared(0o666, group).write(b"for all").unwrap();
+        Replacement::from_path(&path).shared(0o666, group).write(b"for all").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o666, "the umask does not count");
     }
 
@@ -122,7 +122,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("occupied");
         fs::create_dir_all(path.join("below")).unwrap();
-        assert!(Replacement::of(&path).write(b"x").is_err());
+        assert!(Replacement::from_path(&path).write(b"x").is_err());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(path.join("below").exists());
     }

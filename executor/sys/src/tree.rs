@@ -58,7 +58,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(dir: &OwnedFd) -> io::Result<Self> {
+    fn from_certificate(dir: &OwnedFd) -> io::Result<Self> {
         let found = statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
         let knows = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
         Ok(Self {
@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
     /// Begins a walk; `None` where the name is not a directory any more.
     fn begin(top: BorrowedFd<'a>, name: &CStr) -> io::Result<Option<Self>> {
         let Some(current) = open_below(top, name)? else { return Ok(None) };
-        Ok(Some(Self { top, way: vec![(Identity::of(&current)?, name.to_owned())], current }))
+        Ok(Some(Self { top, way: vec![(Identity::from_certificate(&current)?, name.to_owned())], current }))
     }
 
     /// Empties the current directory, and goes down into the first directory that has something in it, or up where none
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
     fn step(&mut self) -> io::Result<Step> {
         if let Some(full) = empty(&self.current)? {
             let Some(next) = open_below(self.current.as_fd(), &full)? else { return Ok(Step::Moved) };
-            self.way.push((Identity::of(&next)?, full));
+            self.way.push((Identity::from_certificate(&next)?, full));
             self.current = next;
             return Ok(Step::On);
         }
@@ -109,7 +109,7 @@ impl<'a> Walk<'a> {
             return removed(unlinkat(self.top, &name, AtFlags::REMOVEDIR), Step::Done);
         };
         let above = open(self.current.as_fd(), c"..")?;
-        if Identity::of(&above)? != *expected {
+        if Identity::from_certificate(&above)? != *expected {
             return Ok(Step::Moved);
         }
         let step = removed(unlinkat(&above, &name, AtFlags::REMOVEDIR), Step::On);

@@ -12,7 +12,7 @@ use hyper::{Method, StatusCode};
 use zeroize::Zeroizing;
 
 use crate::job::{Failure, Fetch, Report, Rules, Validators};
-use crate::remote::{self, Url, client, lists, plain, refused, told};
+use crate::remote::{self, Url, client, lists, plain, refused, reported};
 
 /// Fetches a URL.
 pub(crate) fn fetch(fetch: &Fetch, url: &Url, file: File) -> Result<Report, Failure> {
@@ -62,7 +62,7 @@ async fn follow(
             body: RequestBody::empty(),
             destinations: Destinations::Listed(&lists),
         };
-        let answer = client.ask(request).await.map_err(|error| told(&origin, error))?;
+        let answer = client.ask(request).await.map_err(|error| reported(&origin, error))?;
         if !answer.status.is_redirection() || answer.status == StatusCode::NOT_MODIFIED {
             return Ok((origin, answer));
         }

@@ -106,10 +106,10 @@ fn is_tar(block: &[u8]) -> bool {
     }
     let field = block[148..156].iter().copied().skip_while(|byte| *byte == b' ');
     let digits: Vec<u8> = field.take_while(|byte| (b'0'..=b'7').contains(byte)).collect();
-    let told = std::str::from_utf8(&digits).ok().and_then(|digits| u32::from_str_radix(digits, 8).ok());
+    let reported = std::str::from_utf8(&digits).ok().and_then(|digits| u32::from_str_radix(digits, 8).ok());
     let sum: u32 =
         block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum();
-    told == Some(sum)
+    reported == Some(sum)
 }
 
 /// A source that ends with an error beyond a number of bytes.

@@ -39,7 +39,7 @@ impl Url {
         let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
         let slash = if path.starts_with('/') { "" } else { "/" };
         let bare = Zeroizing::new(format!("{}://{host}{slash}{path}", scheme.to_ascii_lowercase()));
-        let (origin, path) = Origin::parse(&bare, &Origin::of(host, false)).ok_or_else(bad)?;
+        let (origin, path) = Origin::parse(&bare, &Origin::new(host, false)).ok_or_else(bad)?;
         let authorization = user.map(basic).transpose()?;
         Ok(Self { origin, path: Zeroizing::new(path), authorization })
     }
@@ -101,7 +101,7 @@ pub(crate) fn run<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T,
 }
 
 /// Tells why a request failed.
-pub(crate) fn told(origin: &Origin, error: HttpError) -> Failure {
+pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
     match error {
         HttpError::Forbidden(why) => Failure::last(format!("{origin} may not be reached: {why}")),
         HttpError::Slow { within, .. } => {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::job::{Failure, FailureKind, Report, Send};
 use crate::pass::{Passing, Pieces};
-use crate::remote::{self, Url, client, lists, plain, refused, told};
+use crate::remote::{self, Url, client, lists, plain, refused, reported};
 
 /// Longest status of a path, in bytes.
 const STAT_MAX: usize = 16 << 10;
@@ -64,7 +64,7 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
             body,
             destinations: Destinations::Listed(&lists),
         };
-        let answer = client(&send.rules).send(request, &taken).await.map_err(|error| told(&url.origin, error))?;
+        let answer = client(&send.rules).send(request, &taken).await.map_err(|error| reported(&url.origin, error))?;
         if answer.status.is_success() { Ok(()) } else { Err(refused(&url.origin, answer.status)) }
     });
     // The body was dropped with the request, so that the thread does not wait for it.
@@ -89,9 +89,9 @@ fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
     let ended = |error: io::Error| Failure { why: plain(&error.to_string()).to_owned(), kind: FailureKind::Pipe };
     let mut head = [0; 4];
     pipe.read_exact(&mut head).map_err(ended)?;
-    let mut told = vec![0; (u32::from_le_bytes(head) as usize).min(STAT_MAX)];
-    pipe.read_exact(&mut told).map_err(ended)?;
-    ArchiveStat::decode(&*told).map_err(|_| Failure::last("the status of the path is malformed"))
+    let mut reported = vec![0; (u32::from_le_bytes(head) as usize).min(STAT_MAX)];
+    pipe.read_exact(&mut reported).map_err(ended)?;
+    ArchiveStat::decode(&*reported).map_err(|_| Failure::last("the status of the path is malformed"))
 }
 
 /// Sends the content of the one file of an archive.

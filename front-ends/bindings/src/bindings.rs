@@ -96,7 +96,7 @@ impl Bindings {
     ///
     /// # Errors
     /// The file is too large.
-    pub(crate) fn of_one_file(content: Zeroizing<Vec<u8>>) -> Result<Self, Refused> {
+    pub(crate) fn from_one_file(content: Zeroizing<Vec<u8>>) -> Result<Self, Refused> {
         let file = BindingFile { path: ONE_FILE.to_owned(), content, public: false };
         let size = file.weight();
         if size > BYTES_MAX {

@@ -24,7 +24,7 @@ impl Bindings {
             .and_then(Document::read)
             .and_then(|(document, whole)| services(document, whole).and_then(|_| document.compact(whole)))
             .map_err(|violation| Refused(vec![violation]))?;
-        Self::of_one_file(content)
+        Self::from_one_file(content)
     }
 }
 

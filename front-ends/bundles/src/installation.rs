@@ -299,7 +299,7 @@ impl Installation {
         }
         self.phase = phase;
         let last = self.revisions.last().map_or(0, |last| last.number);
-        let (told, revision) = match phase {
+        let (reported, revision) = match phase {
             Phase::Settled => (("False", "Settled", "nothing is being done".to_owned()), last),
             Phase::Installing { revision } => {
                 (("True", "Installing", format!("pods of revision {revision} are made")), revision)
@@ -307,7 +307,7 @@ impl Installation {
             Phase::Pivoting { from } => (("True", "Pivoting", format!("revision {from} is taken down")), from),
             Phase::Uninstalling => (("True", "Uninstalling", "all is taken down".to_owned()), last),
         };
-        self.tell(EventKind::Progressing, (told.0, told.1, &told.2), revision);
+        self.tell(EventKind::Progressing, (reported.0, reported.1, &reported.2), revision);
     }
 
     /// All of it is to go.
@@ -492,7 +492,7 @@ mod tests {
     fn i5_each_change_is_an_event_and_old_ones_are_forgotten() {
         let mut it = begun();
         it.pivot(1);
-        let told = |it: &Installation| -> Vec<String> {
+        let reported = |it: &Installation| -> Vec<String> {
             it.events.iter().map(|it| format!("{} {} {} {}", it.sequence, it.kind, it.status, it.reason)).collect()
         };
         let first = [
@@ -502,10 +502,10 @@ mod tests {
             "4 Healthy True Healthy",
             "5 Progressing False Settled",
         ];
-        assert_eq!(told(&it), first);
+        assert_eq!(reported(&it), first);
         it.settle();
         it.condition(ConditionKind::Healthy, true, "Healthy", "its pods are ready", 1);
-        assert_eq!(told(&it), first, "what is so already is not told again");
+        assert_eq!(reported(&it), first, "what is so already is not told again");
         for _ in 0..200 {
             let number = again(&mut it);
             it.fail(number, "InstallFailed", "x");

@@ -110,9 +110,9 @@ impl Source {
         }
         if path.is_file() {
             match archive::look(&path)? {
-                archive::Look::Plain => {}
-                archive::Look::Files => return Ok(Self::Archive { path }),
-                archive::Look::Image => return Ok(Self::Layout { path, name: None }),
+                archive::ArchiveVisitor::Plain => {}
+                archive::ArchiveVisitor::Files => return Ok(Self::Archive { path }),
+                archive::ArchiveVisitor::Image => return Ok(Self::Layout { path, name: None }),
             }
         }
         Ok(Self::Directory { path })

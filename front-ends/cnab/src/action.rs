@@ -45,7 +45,7 @@ impl Action {
     ///
     /// # Errors
     /// The action is unknown; the violation lists the known ones.
-    pub fn of(declared: &BTreeMap<String, Custom>, name: &str) -> Result<Self, Violations> {
+    pub fn new(declared: &BTreeMap<String, Custom>, name: &str) -> Result<Self, Violations> {
         let action = |modifies, stateless| Self { name: name.to_owned(), modifies, stateless };
         match declared.get(name) {
             _ if BUILT_IN.contains(&name) => Ok(action(true, false)),

@@ -80,7 +80,7 @@ impl Bundle {
     ///
     /// # Errors
     /// Every violation.
-    pub fn of_claim(value: &Value) -> Result<Self, Violations> {
+    pub fn from_claim(value: &Value) -> Result<Self, Violations> {
         Self::from_value(value.clone(), value.to_string().into_bytes())
     }
 

@@ -117,19 +117,19 @@ impl Definition {
         for error in self.validator.iter_errors(value) {
             // The names in an object are a part of its value.
             let inner = if self.write_only { String::new() } else { error.instance_path().to_string() };
-            wrong.add(format!("{path}{inner}"), rule, self.told(&error));
+            wrong.add(format!("{path}{inner}"), rule, self.reported(&error));
         }
         wrong.or(())
     }
 
     /// Returns the fault of a value, without the value.
-    fn told(&self, error: &ValidationError<'_>) -> String {
+    fn reported(&self, error: &ValidationError<'_>) -> String {
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } if self.write_only => {
                 format!("the value has properties that are not allowed: {}", unexpected.len())
             }
             ValidationErrorKind::PropertyNames { error } => {
-                format!("the name of a property: {}", self.told(error).replacen("the value", "it", 1))
+                format!("the name of a property: {}", self.reported(error).replacen("the value", "it", 1))
             }
             ValidationErrorKind::ContentEncoding { content_encoding } => {
                 format!("the value is not encoded as {content_encoding}, the definition's contentEncoding")

@@ -63,7 +63,7 @@ impl Dependencies {
     ///
     /// # Errors
     /// The extension has another form, or breaks its own rules.
-    pub fn of(custom: &Map<String, Value>) -> Result<Self, Unusable> {
+    pub fn from_custom(custom: &Map<String, Value>) -> Result<Self, Unusable> {
         let Some(value) = custom.get(EXTENSION).filter(|value| !value.is_null()) else { return Ok(Self::default()) };
         if value.is_array() {
             return Err(Unusable::Draft);

@@ -27,7 +27,7 @@ impl Docker {
     ///
     /// # Errors
     /// The extension has another form.
-    pub fn of(custom: &Map<String, Value>, required: &[String]) -> Result<Option<Self>, Violations> {
+    pub fn new(custom: &Map<String, Value>, required: &[String]) -> Result<Option<Self>, Violations> {
         match custom.get(EXTENSION) {
             None if !required.iter().any(|name| name == EXTENSION) => Ok(None),
             None | Some(Value::Null) => Ok(Some(Self::default())),

@@ -28,7 +28,7 @@ pub fn check(custom: &Map<String, Value>, required: &[String], allowed: Allowed)
         let path = format!("/requiredExtensions/{index}");
         match name.as_str() {
             dependencies::EXTENSION => {
-                if let Err(dependencies::Unusable::Draft) = Dependencies::of(custom) {
+                if let Err(dependencies::Unusable::Draft) = Dependencies::from_custom(custom) {
                     let message =
                         format!("the bundle requires {name:?} in the form of an old draft, which is not supported");
                     wrong.add(path, 36, message);

@@ -120,7 +120,7 @@ pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
 fn base(what: &Lowering<'_>, image: &Image) -> Invocation {
     let Lowering { bundle, action, claim, values, relocation, .. } = what;
     let mut invocation = Invocation {
-        image: relocation.map_or(&*image.image, |relocation| relocation.of(&image.image)).to_owned(),
+        image: relocation.map_or(&*image.image, |relocation| relocation.relocated(&image.image)).to_owned(),
         content_digest: image.content_digest.clone(),
         program: RUN,
         env: environment(claim, bundle),

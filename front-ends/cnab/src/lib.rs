@@ -4,7 +4,7 @@
 //! [`claim::ClaimResult`]. What a container is, who runs it and how, is not known here. Only [`store`] touches files.
 //!
 //! ```text
-//! bundle (archive) -> extension::check -> Action::of -> parameters::resolve -> credentials::check
+//! bundle (archive) -> extension::check -> Action::new -> parameters::resolve -> credentials::check
 //!        -> Claim::new -> invocation::lower -> (a container) -> outputs::settle -> ClaimResult -> store
 //! ```
 //!

@@ -63,7 +63,7 @@ impl ParameterSources {
     ///
     /// # Errors
     /// The extension has another form.
-    pub fn of(custom: &Map<String, Value>) -> Result<Self, Violations> {
+    pub fn from_custom(custom: &Map<String, Value>) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
         let mut sources = BTreeMap::new();
         let entries = match custom.get(EXTENSION) {
@@ -86,7 +86,7 @@ impl ParameterSources {
     }
 
     /// Sources of one parameter.
-    pub fn of_parameter(&self, name: &str) -> &[Source] {
+    pub fn for_parameter(&self, name: &str) -> &[Source] {
         self.sources.get(name).map_or(&[], Vec::as_slice)
     }
 }

@@ -64,7 +64,7 @@ impl Relocation {
     }
 
     /// Returns the present reference of an image.
-    pub fn of<'a>(&'a self, reference: &'a str) -> &'a str {
+    pub fn relocated<'a>(&'a self, reference: &'a str) -> &'a str {
         self.map.get(reference).map_or(reference, String::as_str)
     }
 

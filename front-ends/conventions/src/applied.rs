@@ -16,7 +16,7 @@ pub(crate) struct Applied(Vec<String>);
 
 impl Applied {
     /// Takes the lines that a template has before the first convention.
-    pub(crate) fn of(template: &Value) -> Self {
+    pub(crate) fn from_template(template: &Value) -> Self {
         let text = template.pointer("/metadata/annotations").and_then(|all| all.get(APPLIED_CONVENTIONS)?.as_str());
         Self(text.unwrap_or_default().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
     }

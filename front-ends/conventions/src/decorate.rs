@@ -87,7 +87,7 @@ pub async fn decorate(
     }
     intent.secrets.hide(&mut template)?;
     let mut work =
-        Work { intent, images, transport, applied: Applied::of(&template), steps: Vec::new(), pinned: Vec::new() };
+        Work { intent, images, transport, applied: Applied::from_template(&template), steps: Vec::new(), pinned: Vec::new() };
     for round in 1..=ROUNDS_MAX {
         let labels = labels(&template, intent.secrets);
         let selected: Vec<&Registration> = registrations.select(&labels, intent.labels).collect();

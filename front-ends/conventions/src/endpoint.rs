@@ -30,7 +30,7 @@ pub(crate) struct Service {
 
 impl Endpoint {
     /// Parses a URL as Kubernetes judges those of webhooks: https, a host, and neither user, query nor fragment.
-    pub(crate) fn of_url(url: &str) -> Result<Self, String> {
+    pub(crate) fn from_url(url: &str) -> Result<Self, String> {
         let Some(rest) = url.strip_prefix("https://") else {
             return Err(format!("{} is not an https:// URL", shown(url)));
         };
@@ -42,7 +42,7 @@ impl Endpoint {
         if rest.split('/').next().is_some_and(|authority| authority.contains('@')) {
             return Err("has a user name, which is not permitted".to_owned()); // it may be a password
         }
-        let base = Origin::of("", true);
+        let base = Origin::new("", true);
         let (origin, path) = Origin::parse(url, &base).ok_or_else(|| format!("{} is not a URL", shown(url)))?;
         if origin.host.is_empty() || origin.port == 0 {
             return Err(format!("{} has no host", shown(url)));
@@ -57,7 +57,7 @@ impl Endpoint {
     }
 
     /// Judges a service, with every fault and its field.
-    pub(crate) fn of_service(service: &Service) -> Result<Self, Vec<(&'static str, String)>> {
+    pub(crate) fn from_service(service: &Service) -> Result<Self, Vec<(&'static str, String)>> {
         let mut faults = Vec::new();
         for (field, name) in [("name", &service.name), ("namespace", &service.namespace)] {
             if !is_subdomain(name) {

@@ -51,14 +51,14 @@ impl Registries {
     }
 
     async fn read(&self, reference: &ImageReference) -> Result<ImageConfig, String> {
-        let told = |error: executor_images::ImageError| error.to_string();
-        let found = self.reader.read(reference).await.map_err(told)?;
+        let reported = |error: executor_images::ImageError| error.to_string();
+        let found = self.reader.read(reference).await.map_err(reported)?;
         let config: Value = serde_json::from_slice(found.configuration())
             .map_err(|error| format!("its configuration is not JSON: {error}"))?;
         let boms = match sbom::layer(&config)? {
             None => Vec::new(),
             Some(diff_id) => {
-                let layer = self.reader.layer(&found, &diff_id, sbom::LAYER_MAX).await.map_err(told)?;
+                let layer = self.reader.layer(&found, &diff_id, sbom::LAYER_MAX).await.map_err(reported)?;
                 let layer =
                     layer.ok_or_else(|| format!("it has no layer {diff_id}, which its label names for SBOMs"))?;
                 sbom::read(&layer)?

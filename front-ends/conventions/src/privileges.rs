@@ -69,7 +69,7 @@ impl Holder<'_> {
 }
 
 impl Privileges {
-    fn of(template: &Value) -> Self {
+    fn from_template(template: &Value) -> Self {
         let mut all = Self::default();
         let (pod, none) = (&template["spec"], Vec::new());
         let annotations = &template["metadata"]["annotations"];
@@ -113,7 +113,7 @@ impl Privileges {
 
 /// Judges what a convention added against its grants.
 pub(crate) fn judge(registration: &Registration, before: &Value, after: &Value) -> Violations {
-    let (before, after) = (Privileges::of(before), Privileges::of(after));
+    let (before, after) = (Privileges::from_template(before), Privileges::from_template(after));
     let mut violations = Violations::default();
     let mut refuse = |grant: Grant, field: String, message: String| {
         if !registration.grants.contains(&grant) {

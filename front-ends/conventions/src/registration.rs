@@ -176,8 +176,8 @@ fn judge(written: Written, field: &str, base: &Path, violations: &mut Violations
     let endpoint = match (&written.url, &written.service) {
         (Some(_), Some(_)) => Err(vec![(String::new(), "has both url and service; exactly one is required".into())]),
         (None, None) => Err(vec![(String::new(), "has neither url nor service; exactly one is required".into())]),
-        (Some(url), None) => Endpoint::of_url(url).map_err(|why| vec![("url".to_owned(), why)]),
-        (None, Some(service)) => Endpoint::of_service(service)
+        (Some(url), None) => Endpoint::from_url(url).map_err(|why| vec![("url".to_owned(), why)]),
+        (None, Some(service)) => Endpoint::from_service(service)
             .map_err(|faults| faults.into_iter().map(|(field, why)| (format!("service.{field}"), why)).collect()),
     };
     let endpoint = endpoint.map_err(|wrong| faults.extend(wrong.into_iter().map(|(at, why)| (at, 1, why)))).ok();

@@ -26,7 +26,7 @@ pub enum Place {
 
 impl Place {
     /// Returns the place by the object's kind; none for a kind without a template.
-    pub fn of(object: &Value) -> Option<Self> {
+    pub fn from_object(object: &Value) -> Option<Self> {
         Some(match object["kind"].as_str()? {
             "Pod" => Self::Itself,
             "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "ReplicationController" => {

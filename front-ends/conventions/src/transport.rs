@@ -82,7 +82,7 @@ async fn exchange(client: &Client, registration: &Registration, request: Vec<u8>
         body: RequestBody::Full(request.into()),
         destinations: Destinations::Any,
     };
-    let answer = client.ask(ask).await.map_err(|error| told(error, registration))?;
+    let answer = client.ask(ask).await.map_err(|error| reported(error, registration))?;
     let content_type =
         answer.headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let status = answer.status.as_u16();
@@ -106,7 +106,7 @@ async fn read(mut body: Body, most: usize) -> Result<Vec<u8>, String> {
     }
 }
 
-fn told(error: HttpError, registration: &Registration) -> String {
+fn reported(error: HttpError, registration: &Registration) -> String {
     match error {
         HttpError::Forbidden(why) => why.to_owned(),
         HttpError::Slow { .. } => format!("did not answer within {} s", registration.timeout.as_secs()),

@@ -78,11 +78,11 @@ pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mu
         report.refuse(&one.origin.clone(), "", "P5", format!("is beyond {OBJECTS_MAX} objects"));
         return Objects::default();
     }
-    of(&located, report)
+    group(&located, report)
 }
 
 /// Takes objects that were located.
-pub fn of(located: &[Located], report: &mut Report) -> Objects {
+pub fn group(located: &[Located], report: &mut Report) -> Objects {
     let (mut objects, mut names) = (Objects::default(), Names::new());
     for object in located {
         take(object, &mut objects, &mut names, report);
@@ -121,7 +121,7 @@ fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut
             }
             all.insert(key, config);
         }
-        kind => match workload::Kind::of(kind) {
+        kind => match workload::Kind::from_name(kind) {
             Some(kind) => {
                 if !version(kind.api_version(), report) {
                     return;

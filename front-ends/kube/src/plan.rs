@@ -87,7 +87,7 @@ impl Hook {
     }
 
     /// The hook of a container's labels.
-    pub fn of_labels<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
+    pub fn from_labels<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let mut text = String::new();
         for piece in 0..PIECES_MAX {
             let Some(more) = label(&format!("{PRE_STOP}.{piece}")) else { break };

@@ -63,7 +63,7 @@ impl Quantity {
     }
 
     /// A number of whole units.
-    pub fn of(units: u64) -> Self {
+    pub fn from_units(units: u64) -> Self {
         Self { millis: i128::from(units) * 1000 }
     }
 
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!((Quantity::parse("100m").unwrap().millis(), Quantity::parse("0.1m").unwrap().millis()), (100, 1));
         assert!(Quantity::parse("-1").unwrap().is_negative());
         let mebibytes = Quantity::parse("129Mi").unwrap().divided_by(Quantity::parse("2Mi").unwrap());
-        assert_eq!((mebibytes, Quantity::of(1).divided_by(Quantity::of(0))), (Some(65), None));
+        assert_eq!((mebibytes, Quantity::from_units(1).divided_by(Quantity::from_units(0))), (Some(65), None));
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub struct Report {
     violations: Vec<Violation>,
     warnings: Vec<Violation>,
     /// Violations that were told, by their hashes: those of a workload's second pod are those of its first.
-    told: HashSet<u64>,
+    reported: HashSet<u64>,
     beyond: usize,
     strictness: Strictness,
 }
@@ -121,7 +121,7 @@ impl Report {
         let (path, message) = (path.into(), message.into());
         let mut hash = DefaultHasher::new();
         (&origin.file, origin.document, &origin.base, &path, &message).hash(&mut hash);
-        if !self.told.insert(hash.finish()) {
+        if !self.reported.insert(hash.finish()) {
             return;
         }
         match self.violations.len() < KEPT_MAX {

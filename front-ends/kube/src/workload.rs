@@ -42,7 +42,7 @@ pub enum Kind {
 
 impl Kind {
     /// The kind of a name.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "Pod" => Self::Pod,
             "Deployment" => Self::Deployment,

@@ -41,7 +41,7 @@ pub fn decode<T: DeserializeOwned>(root: &Node) -> Decoded<T> {
                 return Decoded { value: Some(value), faults };
             }
             Err(error) => {
-                let (path, place, node) = error.at.unwrap_or_else(|| (String::new(), root.place, Id::of(root)));
+                let (path, place, node) = error.at.unwrap_or_else(|| (String::new(), root.place, Id::from_node(root)));
                 let is_new = holes.insert(node) && faults.len() < FAULTS_MAX;
                 faults.push(Fault { kind: FaultKind::Value, path, place, message: error.message });
                 if !is_new {
@@ -57,7 +57,7 @@ pub fn decode<T: DeserializeOwned>(root: &Node) -> Decoded<T> {
 struct Id(usize);
 
 impl Id {
-    fn of(node: &Node) -> Self {
+    fn from_node(node: &Node) -> Self {
         Self(std::ptr::from_ref(node).addr())
     }
 }
@@ -118,7 +118,7 @@ fn needed(expected: &dyn de::Expected) -> String {
 
 impl<'a> Reader<'a> {
     fn is_hole(&self) -> bool {
-        self.state.holes.contains(&Id::of(self.node))
+        self.state.holes.contains(&Id::from_node(self.node))
     }
 
     fn wrong(&self, expected: &str) -> Error {
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
     }
 
     fn here(&self) -> (String, Place, Id) {
-        (self.path.clone(), self.node.place, Id::of(self.node))
+        (self.path.clone(), self.node.place, Id::from_node(self.node))
     }
 
     /// Adds the place to an error that has none.
@@ -198,7 +198,7 @@ impl<'a> de::MapAccess<'a> for Entries<'a, '_> {
     fn next_value_seed<V: DeserializeSeed<'a>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let Some((key, node)) = self.value.take() else { return Err(de::Error::custom("has a value without a key")) };
         let reader = Reader { node, path: below(self.path, &key.name), state: self.state };
-        let here = (reader.path.clone(), key.place, Id::of(node));
+        let here = (reader.path.clone(), key.place, Id::from_node(node));
         Reader::locate(seed.deserialize(reader), here)
     }
 }

@@ -67,8 +67,8 @@ fn p1_json_is_taken() {
 #[test]
 fn p4_duplicate_keys_are_told_and_the_last_counts() {
     let parsed = parse("a:\n  b: 1\n  'b': 2\nc: 3\n", 10, &Limits::OBJECT).unwrap();
-    let told: Vec<_> = parsed.duplicates.iter().map(|one| (&*one.path, one.place.line, one.kind)).collect();
-    assert_eq!(told, [("a.b", 12, FaultKind::Duplicate)]);
+    let reported: Vec<_> = parsed.duplicates.iter().map(|one| (&*one.path, one.place.line, one.kind)).collect();
+    assert_eq!(reported, [("a.b", 12, FaultKind::Duplicate)]);
     assert!(parsed.duplicates[0].message.contains("first in line 11"));
     assert!(matches!(parsed.root.get("a").unwrap().get("b").unwrap().value, Value::Int(2)));
 }
@@ -111,10 +111,10 @@ fn p3_faults_of_values_and_unknown_fields() {
     let text = "name: 8080\nsize: '12'\nrun: maybe-hunter2\nlist:\n- name: yes\n  nam: hunter2\n- hunter2\n- {size: 3000000000}\n\
                 map:\n  a.b: 1\n  c: fine\nmode: 0400\n";
     let decoded = decode::<Thing>(&tree(text));
-    let told: Vec<_> =
+    let reported: Vec<_> =
         decoded.faults.iter().map(|one| format!("{}:{}: {}", one.place.line, one.path, one.message)).collect();
     assert_eq!(
-        told,
+        reported,
         [
             "1:name: is a number; it must be text: quote it",
             "2:size: is text; it must be a whole number: write it without quotes",

@@ -98,7 +98,7 @@ impl HandmadeLayout {
     }
 
     /// Creates a layout with one image for this machine.
-    pub fn of_image(config: &Value, layers: &[HandmadeLayer]) -> Self {
+    pub fn from_image(config: &Value, layers: &[HandmadeLayer]) -> Self {
         let layout = Self::new();
         let manifest = layout.manifest(arch(), config, layers);
         layout.set_index(&[manifest]);

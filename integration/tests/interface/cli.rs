@@ -360,7 +360,7 @@ struct Private {
 
 impl Private {
     /// Finds the private daemon of an agent-cli whose container has printed its first line.
-    fn of(child: &mut Child) -> Self {
+    fn from_child(child: &mut Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "up\n");
@@ -396,7 +396,7 @@ const LONG: &str = "trap 'exit 6' TERM; echo up; while :; do sleep 0.05; done";
 fn local_leaves_nothing() {
     let arguments = ["run", "--user", "vcap", "--file", "a=@env:SECRET", "--", "sh", "-c", LONG];
     let mut child = command(None, &arguments).env("SECRET", "canary").spawn().unwrap();
-    let private = Private::of(&mut child);
+    let private = Private::from_child(&mut child);
     interrupt(child.id());
     assert_eq!(finish(child).status, 6);
     assert_eq!(private.left(), "", "nothing is left when agent-cli is back");
@@ -415,7 +415,7 @@ fn local_leaves_nothing_when_it_is_killed() {
     let stubborn = "trap '' TERM; echo up; while :; do sleep 0.05; done";
     let arguments = ["run", "--grace", "1h", "--file", "a=@env:HOME", "--", "sh", "-c", stubborn];
     let mut child = command(None, &arguments).spawn().unwrap();
-    let private = Private::of(&mut child);
+    let private = Private::from_child(&mut child);
     child.kill().unwrap();
     child.wait().unwrap();
     wait::until_ok("nothing of the private daemon is left", || match private.left() {
@@ -456,7 +456,7 @@ fn output_that_was_dropped_is_told() {
     let socket = daemon.socket();
     assert_eq!(run(&socket, &[&["run", "-d", "--id", "c"][..], &words].concat()).status, 0);
     assert_eq!(run(&socket, &["wait", "c"]).status, 0);
-    let told = |ran: &CliOutput, read: u64| {
+    let reported = |ran: &CliOutput, read: u64| {
         let line = ran
             .stderr
             .lines()
@@ -467,10 +467,10 @@ fn output_that_was_dropped_is_told() {
     };
     let logs = run(&socket, &["logs", "-f", "c"]);
     assert_eq!(logs.status, 0);
-    told(&logs, logs.stdout.len() as u64);
+    reported(&logs, logs.stdout.len() as u64);
     let again = run(&socket, &[&["run", "--id", "c"][..], &words].concat());
     assert_eq!(again.status, 125, "{}", again.stderr);
-    told(&again, again.stdout.len() as u64);
+    reported(&again, again.stdout.len() as u64);
     let json = run(&socket, &[&["run", "--json", "--id", "c"][..], &words].concat());
     assert!(json.json()["output_dropped_bytes"].as_u64().is_some_and(|bytes| bytes > 19 << 20), "{}", json.stdout);
     let entries = run(&socket, &["logs", "--json", "c"]).json_lines();
@@ -486,9 +486,9 @@ fn output_that_was_dropped_is_told() {
 fn errors_name_what_was_typed() {
     let daemon = Daemon::start();
     let refused = |arguments: &[&str]| {
-        let told = run(&daemon.socket(), arguments);
-        assert_eq!(told.status, 125, "{told:?}");
-        told.stderr
+        let reported = run(&daemon.socket(), arguments);
+        assert_eq!(reported.status, 125, "{reported:?}");
+        reported.stderr
     };
     let named = refused(&["run", "--name", "a b", "-m", "1", "UPPER/case"]);
     for words in ["run --name a b: ", "\n  --name: ", "\n  IMAGE: ", "\n  --memory: "] {

@@ -24,11 +24,11 @@ fn a_python_client_runs_a_run_action_with_secret_files() {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/client.py");
     let output = Command::new(interpreter()).arg(client).arg(daemon.socket()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["created"], true);
-    assert_eq!(told["log"]["LOG_STREAM_STDOUT"], "vcap\nfrom python\nand one more\n");
-    assert_eq!(told["log"]["LOG_STREAM_STDERR"], "to stderr\n");
-    let container = &told["container"];
+    let reported: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(reported["created"], true);
+    assert_eq!(reported["log"]["LOG_STREAM_STDOUT"], "vcap\nfrom python\nand one more\n");
+    assert_eq!(reported["log"]["LOG_STREAM_STDERR"], "to stderr\n");
+    let container = &reported["container"];
     assert_eq!((&container["state"], &container["result"]["exit"]["code"]), (&"STATE_COMPLETED".into(), &7.into()));
     let wipe = &container["result"]["wipe"];
     assert_eq!((&wipe["files"], &wipe["bytes"], &wipe["verified"]), (&2.into(), &"25".into(), &true.into()));
@@ -36,7 +36,7 @@ fn a_python_client_runs_a_run_action_with_secret_files() {
         container["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/etc/cf-service-bindings/db/password", "/run/one"]);
     assert!(!container.to_string().contains("from python"), "no value comes back: {container}");
-    let refused = &told["refused"];
+    let refused = &reported["refused"];
     assert_eq!(refused["code"], "INVALID_ARGUMENT");
     assert!(refused["message"].as_str().unwrap().contains("action.run.path"), "{refused}");
     daemon.wait_until_back_at(&before);
@@ -55,14 +55,14 @@ fn a_python_client_reads_its_secrets() {
     command.arg(client).arg(daemon.socket()).arg(socket(&daemon)).arg(token).env("PYTHONDONTWRITEBYTECODE", "1");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let reported: Value = serde_json::from_slice(&output.stdout).unwrap();
     let expected = serde_json::json!({
         "environment": [{"name": "PW", "value": "variable"}],
         "arguments": [{"index": 2, "value": "argument"}],
         "files": [{"path": "/etc/cf-service-bindings/f", "content": "Y29udGVudAo="}],
     });
-    assert_eq!(told["answers"], Value::from(vec![expected; 10]));
-    assert_eq!(told["refused"], "UNAUTHENTICATED");
+    assert_eq!(reported["answers"], Value::from(vec![expected; 10]));
+    assert_eq!(reported["refused"], "UNAUTHENTICATED");
 }
 
 /// The commands of docs/guides/python.md work as it says, with the configuration of the package.

@@ -164,7 +164,7 @@ fn failures_are_told_without_the_url() {
     for (id, from, to, (algorithm, value), words) in table {
         let asked = DownloadAction { checksum_algorithm: algorithm, checksum_value: value, ..download(from, to) };
         let request = tree(id, vec![of(asked), sh("echo never")]);
-        let told = match daemon.api.run(request) {
+        let reported = match daemon.api.run(request) {
             Ok(_) => {
                 let container = daemon.api.wait(id).unwrap();
                 let failure = ending(&container).failure.clone().unwrap();
@@ -181,8 +181,8 @@ fn failures_are_told_without_the_url() {
                 status.message().to_owned()
             }
         };
-        assert!(told.contains(words), "{id}: {told}");
-        assert!(!told.contains("canary") && !told.contains("secret-body"), "{id}: {told}");
+        assert!(reported.contains(words), "{id}: {reported}");
+        assert!(!reported.contains("canary") && !reported.contains("secret-body"), "{id}: {reported}");
     }
     assert!(!daemon.setup().logged().contains("canary"));
     let kept = daemon.setup().state_dir().join("transfers");
@@ -450,7 +450,7 @@ fn search(daemon: &Daemon, needles: &Needles) -> Report {
     let mut search = Search::new(needles);
     let processes = footprint::processes(&daemon.setup().run_dir(), daemon.launcher());
     for pid in processes.into_iter().chain([daemon.pid()]) {
-        Process::of(pid.cast_unsigned()).iter().for_each(|process| search.process(process));
+        Process::from_pid(pid.cast_unsigned()).iter().for_each(|process| search.process(process));
     }
     search.files(daemon.setup().home());
     search.report()
@@ -476,7 +476,7 @@ fn nothing_is_left_of_a_url() {
     wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
     for pid in [daemon.record("held").shim.pid, worker] {
         let mut control = Search::new(&needles);
-        Process::of(pid.cast_unsigned()).iter().for_each(|process| control.process(process));
+        Process::from_pid(pid.cast_unsigned()).iter().for_each(|process| control.process(process));
         assert!(control.report().found(), "the control: it is in process {pid} while the download waits");
     }
     daemon.api.stop("held", Some(0)).unwrap();

@@ -43,8 +43,8 @@ fn namespaces_are_its_own() {
     assert_ne!(namespace(hosts, "pid"), namespace(host, "pid"));
 
     let own = "echo $$; hostname; tail -n +3 /proc/net/dev | cut -d: -f1; cut -d: -f3 /proc/1/cgroup | sort -u";
-    let told = script_output(&daemon, sh(own).id("own"));
-    assert_eq!(told.split_whitespace().collect::<Vec<_>>(), ["1", "own", "lo", "/"], "{told}");
+    let reported = script_output(&daemon, sh(own).id("own"));
+    assert_eq!(reported.split_whitespace().collect::<Vec<_>>(), ["1", "own", "lo", "/"], "{reported}");
 }
 
 /// Root has the short list of capabilities in its container, other users have none, and no process gains any.
@@ -226,7 +226,7 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
         grep executor-secrets /proc/self/mountinfo; \
         (echo x >db/password) 2>&1; (echo x >new) 2>&1; rm db/password 2>&1; true";
     let request = sh(script).rootfs(&rootfs.reference()).user("app:web");
-    let told = script_output(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
+    let reported = script_output(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
     let kind = integration::mount::secrets_fs_type();
     for line in [
         "600 1234:80 6 db/password",
@@ -235,11 +235,11 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
         &format!("/etc/app.key ro,nosuid,nodev,noexec,relatime - {kind} executor-secrets"),
         if kind == "tmpfs" { "noswap" } else { "ramfs" },
     ] {
-        assert!(told.contains(line), "{line:?} is not in:\n{told}");
+        assert!(reported.contains(line), "{line:?} is not in:\n{reported}");
     }
-    let modes: Vec<&str> = told.lines().take(2).map(|line| &line[..12]).collect();
-    assert_eq!(modes, ["700 1234:80 "; 2], "directories: {told}");
-    assert_eq!(told.matches("Read-only file system").count(), 3, "{told}");
+    let modes: Vec<&str> = reported.lines().take(2).map(|line| &line[..12]).collect();
+    assert_eq!(modes, ["700 1234:80 "; 2], "directories: {reported}");
+    assert_eq!(reported.matches("Read-only file system").count(), 3, "{reported}");
     let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounted.contains("executor-secrets"), "secrets have no path on the host");
     let other = sh("ls -l /etc/cf-service-bindings /etc/app.key 2>&1").rootfs(&rootfs.reference());

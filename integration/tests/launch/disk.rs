@@ -42,13 +42,13 @@ fn the_limit_holds_and_the_host_is_left_alone() {
         let request = sh(script).id("c").rootfs(&rootfs.reference()).by(attacker);
         daemon.api.started(limited(request, disk_bytes));
         let so_far = || Some(daemon.api.logs_so_far("c")).filter(|text| text.contains(" bytes\n"));
-        let told = wait::until("dd has ended", so_far);
-        let size = told.lines().find_map(|line| line.strip_suffix(" bytes")?.parse::<u64>().ok()).unwrap();
+        let reported = wait::until("dd has ended", so_far);
+        let size = reported.lines().find_map(|line| line.strip_suffix(" bytes")?.parse::<u64>().ok()).unwrap();
         if disk_bytes == 0 {
-            assert_eq!(size, 40 << 20, "the control: {attacker:?}: {told}");
+            assert_eq!(size, 40 << 20, "the control: {attacker:?}: {reported}");
         } else {
-            assert!(told.contains("No space left on device"), "{attacker:?}: {told}");
-            assert!(size < LIMIT && size > LIMIT / 2, "{attacker:?}: {told}");
+            assert!(reported.contains("No space left on device"), "{attacker:?}: {reported}");
+            assert!(size < LIMIT && size > LIMIT / 2, "{attacker:?}: {reported}");
         }
         daemon.api.stop("c", Some(0)).unwrap();
         daemon.api.wait("c").unwrap();
@@ -83,22 +83,22 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         let request = RunRequest { user_namespace: ids.into(), ..sh(script).id(id).rootfs("dir:/").memory(256 << 20) };
         let container = daemon.api.started(limited(request, disk_bytes));
         let so_far = || Some(daemon.api.logs_so_far(id)).filter(|text| text.contains(" files\n"));
-        let told = wait::until("the container has written as much as it can", so_far);
-        let number = |unit: &str| told.lines().find_map(|line| line.strip_suffix(unit)?.parse::<u64>().ok()).unwrap();
+        let reported = wait::until("the container has written as much as it can", so_far);
+        let number = |unit: &str| reported.lines().find_map(|line| line.strip_suffix(unit)?.parse::<u64>().ok()).unwrap();
         let (bytes, files, of_it) = (number(" bytes"), number(" files"), || project(&at, container.id_range_start));
         println!("{id}: {bytes} bytes, {files} files, {:?}", of_it());
         if id == "limited" {
             // ext4 and XFS have different messages.
-            assert!(told.contains("Disk quota exceeded") || told.contains("No space left on device"), "{told}");
-            assert!(bytes <= LIMIT && bytes > LIMIT - (1 << 20), "{told}");
-            assert!(told.contains("stays in its project"), "{told}");
+            assert!(reported.contains("Disk quota exceeded") || reported.contains("No space left on device"), "{reported}");
+            assert!(bytes <= LIMIT && bytes > LIMIT - (1 << 20), "{reported}");
+            assert!(reported.contains("stays in its project"), "{reported}");
             let used = of_it();
-            assert_eq!((used.blocks_max, used.inodes_max, used.inodes), (LIMIT >> 10, 4096, 4096), "{told}");
-            assert!(files < 4096 && files > 4000, "{told}");
+            assert_eq!((used.blocks_max, used.inodes_max, used.inodes), (LIMIT >> 10, 4096, 4096), "{reported}");
+            assert!(files < 4096 && files > 4000, "{reported}");
         } else if id == "control" {
-            assert_eq!((bytes, files, of_it()), (40 << 20, 6000, Project::default()), "{told}");
+            assert_eq!((bytes, files, of_it()), (40 << 20, 6000, Project::default()), "{reported}");
         } else {
-            assert!(bytes < LIMIT && told.contains("No space left on device"), "{told}");
+            assert!(bytes < LIMIT && reported.contains("No space left on device"), "{reported}");
         }
         let images = loop_devices::below(daemon.setup().home()).len() + loop_devices::below(&at.join("")).len();
         assert_eq!(images, usize::from(id == "host"), "file systems of their own");

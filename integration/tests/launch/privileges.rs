@@ -95,9 +95,9 @@ fn surroundings_are_as_asked() {
         redaction: 2,
         ..request
     };
-    let told = printed(&daemon, request.clone());
+    let reported = printed(&daemon, request.clone());
     let expected = ["1", "7", "9", "711 0", "12345678", "4096", "1024", "full", "executed", "fd00::1 extra"];
-    assert_eq!(told.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(reported.lines().collect::<Vec<_>>(), expected);
     assert_eq!(std::fs::read_to_string("/proc/sys/kernel/shmmni").unwrap(), hosts_own);
     // The control of the size: the file system uses the container's memory.
     let limits = Some(Limits { memory_bytes: 24 << 20, ..Limits::default() });
@@ -200,15 +200,15 @@ fn weights_arrive_or_are_refused() {
         let status = daemon.api.run(weighed("io", 0, 300)).unwrap_err();
         assert_eq!(violations(&status), ["limits.io_weight"]);
         let lenient = Setup::default().config("[policy]\nunenforceable_limits = \"report\"\n").start();
-        let told = lenient.api.started(weighed("io", 0, 300)).spec.unwrap().warnings;
-        assert!(told[0].contains("limits.io_weight"), "{told:?}");
+        let reported = lenient.api.started(weighed("io", 0, 300)).spec.unwrap().warnings;
+        assert!(reported[0].contains("limits.io_weight"), "{reported:?}");
     } else {
-        let told = |file: &str, directory: &std::path::Path| std::fs::read_to_string(directory.join(file)).unwrap();
-        assert_eq!(told("cpu.weight", &unified), "200\n");
+        let reported = |file: &str, directory: &std::path::Path| std::fs::read_to_string(directory.join(file)).unwrap();
+        assert_eq!(reported("cpu.weight", &unified), "200\n");
         if unified.join("io.weight").exists() {
             daemon.api.started(weighed("io", 0, 300));
             let of_io = std::path::Path::new("/sys/fs/cgroup").join(&daemon.record("io").cgroup);
-            assert_eq!(told("io.weight", &of_io), "default 300\n");
+            assert_eq!(reported("io.weight", &of_io), "default 300\n");
         } else {
             assert_eq!(violations(&daemon.api.run(weighed("io", 0, 300)).unwrap_err()), ["limits.io_weight"]);
         }

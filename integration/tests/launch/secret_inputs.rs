@@ -108,8 +108,8 @@ fn values_are_in_no_answer_and_in_no_file() {
         assert!(answers.contains("PLAIN_NAME") && answers.contains(TOKEN), "the control: {answers}");
     };
     nowhere("while it runs");
-    let told = format!("{request:?}");
-    assert!(!told.contains(variable.as_str()) && told.contains("PLAIN_NAME"), "Debug of the request");
+    let reported = format!("{request:?}");
+    assert!(!reported.contains(variable.as_str()) && reported.contains("PLAIN_NAME"), "Debug of the request");
     let status = daemon.api.run(request.clone().user("x y")).unwrap_err();
     assert!(!format!("{status:?}").contains(argument.as_str()));
     let status = daemon.api.run(request.secret_env("OTHER", variable.as_str())).unwrap_err();

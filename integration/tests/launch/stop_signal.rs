@@ -66,17 +66,17 @@ fn an_init_passes_signals_on_and_takes_orphans() {
         for (1..$ENV{TURNS}) { last if !-e \"/proc/$pid\"; select undef, undef, undef, 0.01 }
         print -e \"/proc/$pid\" ? \"zombie\" : \"taken\"; exit 3'";
     // A zombie would be taken within milliseconds if it were.
-    for (id, init, turns, told) in [("orphan", true, "3000", "taken"), ("zombie", false, "20", "zombie")] {
+    for (id, init, turns, reported) in [("orphan", true, "3000", "taken"), ("zombie", false, "20", "zombie")] {
         let request = sh(orphan).id(id).user("vcap").env("TURNS", turns);
         let ended = daemon.api.run_to_end(with_init(request, init));
-        assert_eq!((exit(&ended), daemon.api.output(id).text().as_str()), (Ok(3), told), "{id}");
+        assert_eq!((exit(&ended), daemon.api.output(id).text().as_str()), (Ok(3), reported), "{id}");
     }
     // The init is a copy of the process that made the container; root of the container can read only its name.
     let look = "cat /proc/1/comm; cat /proc/1/environ /proc/1/maps 2>/dev/null; readlink /proc/1/exe /proc/1/cwd; ls /proc/1/fd 2>/dev/null";
     for (id, init, name) in [("looked-at", true, "init\n"), ("seen", false, "sh\n")] {
         daemon.api.run_to_end(with_init(sh(&format!("{look}; true")).id(id), init));
-        let told = daemon.api.output(id).text();
-        assert!(told.starts_with(name) && (told == name) == init, "{id}: {told:?}");
+        let reported = daemon.api.output(id).text();
+        assert!(reported.starts_with(name) && (reported == name) == init, "{id}: {reported:?}");
     }
     let missing = daemon.api.run_to_end(with_init(integration::request::program("/nope", &[]).id("missing"), true));
     assert!(missing.result.unwrap().failure.unwrap().message.contains("/nope"));

@@ -86,7 +86,7 @@ fn no_process_inherits_the_secrets_of_another_container() {
     };
     let found = |pid: i32, place: fn(&Place) -> bool| {
         let mut search = Search::new(&needles);
-        search.process(&Process::of(pid.cast_unsigned()).unwrap());
+        search.process(&Process::from_pid(pid.cast_unsigned()).unwrap());
         let hits = search.report().hits.into_iter().filter(|hit| place(&hit.place));
         hits.map(|hit| hit.label).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
     };
@@ -138,7 +138,7 @@ fn the_end_of_a_container_ends_no_other() {
 fn without_the_filter_nothing_runs() {
     let rootfs = Rootfs::busybox();
     let reference = rootfs.reference();
-    for (errno, told) in [(13, "Permission denied"), (0, "the kernel does not enforce it")] {
+    for (errno, reported) in [(13, "Permission denied"), (0, "the kernel does not enforce it")] {
         let preparation = format!("set -- /usr/bin/python3 -c \"{REFUSE_FILTERS}\" {errno} \"$@\";");
         let launcher = Launcher::start_by(&preparation);
         let shim = launcher.launch(&plan("bare", &reference, "/bin/sh"), &script("echo it ran")).unwrap();
@@ -147,7 +147,7 @@ fn without_the_filter_nothing_runs() {
         let failure = exit.failure.unwrap_or_else(|| panic!("the container ran: {log}"));
         assert_eq!((exit.exit, failure.kind), (None, FailureKind::Exec));
         assert!(
-            failure.message.contains("install the seccomp filter") && failure.message.contains(told),
+            failure.message.contains("install the seccomp filter") && failure.message.contains(reported),
             "{failure:?}"
         );
         assert!(!log.contains("it ran"), "{log}");

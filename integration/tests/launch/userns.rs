@@ -58,8 +58,8 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     assert_eq!(status(pid(&root), "Groups").unwrap(), "", "and in no group of the host");
     let spaces = [&root, &app].map(|container| namespace(&pid(container).to_string()));
     assert!(spaces[0] != spaces[1] && !spaces.contains(&namespace("self")), "{spaces:?}");
-    let told = app.spec.unwrap();
-    assert_eq!((told.uid, told.gid), (Some(1000), Some(1000)), "told as the container has them");
+    let reported = app.spec.unwrap();
+    assert_eq!((reported.uid, reported.gid), (Some(1000), Some(1000)), "told as the container has them");
 
     let map = daemon.api.run_to_end(sh("cat /proc/self/uid_map /proc/self/gid_map").id("map"));
     let expected = format!("0 {} {RANGE}", map.id_range_start);
@@ -87,9 +87,9 @@ fn a_user_namespace_does_not_belong_to_root_of_the_host() {
     let daemon = Daemon::start();
     let container = daemon.api.started(sleeper("c"));
     let refused = entered(pid(&container));
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success(), "{told}");
-    assert!(told.contains("Permission denied") || told.contains("Operation not permitted"), "{told}");
+    let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{reported}");
+    assert!(reported.contains("Permission denied") || reported.contains("Operation not permitted"), "{reported}");
 
     let mut roots = Command::new("unshare").args(["--user", "sleep", "100000"]).spawn().unwrap();
     let its_pid = roots.id() as i32;
@@ -160,12 +160,12 @@ fn a_secret_is_for_the_mapped_user_alone() {
         let pid = pid(container);
         format!("cat /proc/{pid}/root/etc/app/key; echo; tr '\\0' '\\n' </proc/{pid}/environ")
     };
-    let reached = |told: &str| told.contains("for-me") || told.contains("HOME=");
+    let reached = |reported: &str| reported.contains("for-me") || reported.contains("HOME=");
     let same_number = as_host_user(1234, &ways(&mapped));
     let other_root = as_host_user(other.id_range_start, &ways(&mapped));
     let own_root = as_host_user(mapped.id_range_start, &ways(&mapped));
-    for told in [&same_number, &other_root, &own_root] {
-        assert!(!reached(told) && told.matches("Permission denied").count() >= 2, "{told}");
+    for reported in [&same_number, &other_root, &own_root] {
+        assert!(!reached(reported) && reported.matches("Permission denied").count() >= 2, "{reported}");
     }
     assert!(reached(&as_host_user(1234, &ways(&control))), "the control: nothing else stands in the way");
     let on_host = mapped.id_range_start + 1234;
@@ -184,8 +184,8 @@ fn a_pool_that_is_used_up_is_told() {
     let before = daemon.footprint();
     let refused = daemon.api.run(sleeper("second")).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
-    let told = refused.get_details_bad_request().unwrap().field_violations;
-    assert!(told[0].field == "user_namespace" && told[0].description.contains("all 1 ranges"), "{told:?}");
+    let reported = refused.get_details_bad_request().unwrap().field_violations;
+    assert!(reported[0].field == "user_namespace" && reported[0].description.contains("all 1 ranges"), "{reported:?}");
     daemon.wait_until_back_at(&before);
     daemon.api.run_to_end(with_hosts_ids(sh("true").id("hosts")));
     daemon.api.stop("first", Some(0)).unwrap();
@@ -268,8 +268,8 @@ fn a_file_system_without_id_mapped_mounts_is_refused() {
     let before = daemon.footprint();
     let refused = daemon.api.run(sh("true").rootfs(&reference)).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
-    let told = refused.get_details_bad_request().unwrap().field_violations;
-    assert!(told[0].field == "rootfs" && told[0].description.contains("id-mapped mounts"), "{told:?}");
+    let reported = refused.get_details_bad_request().unwrap().field_violations;
+    assert!(reported[0].field == "rootfs" && reported[0].description.contains("id-mapped mounts"), "{reported:?}");
     daemon.wait_until_back_at(&before);
     let control = daemon.api.run_to_end(with_hosts_ids(sh("true").id("control").rootfs(&reference)));
     assert_eq!(exit(&control), Ok(0), "the control");
@@ -293,8 +293,8 @@ fn an_id_beyond_the_range_is_refused() {
     {
         let refused = daemon.api.run(sh("true").rootfs(&rootfs.reference()).user(user)).unwrap_err();
         assert_eq!(refused.code(), code, "{refused:?}");
-        let told = refused.get_details_bad_request().unwrap().field_violations;
-        assert!(told[0].field == "action.run.user" && told[0].description.contains("65535"), "{told:?}");
+        let reported = refused.get_details_bad_request().unwrap().field_violations;
+        assert!(reported[0].field == "action.run.user" && reported[0].description.contains("65535"), "{reported:?}");
     }
     let last = daemon.api.started(sleeper("last").rootfs(&rootfs.reference()).user("last"));
     assert_eq!(host_ids(&last, "Uid"), [last.id_range_start + 65_535; 4]);

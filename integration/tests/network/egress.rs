@@ -152,9 +152,9 @@ fn assert_reached(daemon: &Daemon, id: &str, probes: &[Probe], expected: &[bool]
     let all = format!("exec 2>/dev/null\n{}\nwait", commands.join("\n"));
     let mut reached = vec![false; probes.len()];
     wait::until(&format!("{context}: {id} reaches {expected:?} of {probes:?}"), || {
-        let told = executed(&daemon.api, script(id, &all)).unwrap().text();
+        let reported = executed(&daemon.api, script(id, &all)).unwrap().text();
         for (at, (probe, expected)) in probes.iter().zip(expected).enumerate() {
-            reached[at] |= told.lines().any(|line| line == format!("{at}=yes"));
+            reached[at] |= reported.lines().any(|line| line == format!("{at}=yes"));
             assert!(*expected || !reached[at], "{context}: {id} reaches {probe:?}");
         }
         (reached == expected).then_some(())
@@ -287,8 +287,8 @@ fn rules_are_about_what_is_not_a_peer() {
         ..waiting("c")
     });
     let says = |ip: &str, port: u16, words: &str| {
-        let told = executed(&daemon.api, script("c", &format!("busybox nc -w 2 {ip} {port} </dev/null"))).unwrap();
-        told.text().contains(words)
+        let reported = executed(&daemon.api, script("c", &format!("busybox nc -w 2 {ip} {port} </dev/null"))).unwrap();
+        reported.text().contains(words)
     };
     wait::until("a peer is reached", || says(&address(&peer), 8080, "from-web").then_some(()));
     assert!(!says(GATEWAY, 7000, "yes"), "the host is not a peer");
@@ -385,8 +385,8 @@ fn rules_outlive_executord_and_its_launcher() {
     let cursor = daemon.api.info().cursor;
     let rules = [rule(Protocol::Tcp, "192.0.2.3/32", &[(7001, 7001)])];
     set(&daemon, "c", true, &rules).unwrap();
-    let told = daemon.api.events_after(cursor).until(|answer| answer.event.is_some());
-    let event = told[0].event.clone().unwrap();
+    let reported = daemon.api.events_after(cursor).until(|answer| answer.event.is_some());
+    let event = reported[0].event.clone().unwrap();
     assert_eq!((event.kind(), event.egress_generation), (v1::event::Kind::EgressUpdated, 1));
     let both = [Tcp("192.0.2.3", 7001), Tcp("192.0.2.4", 7001)];
     assert_reached(&daemon, "c", &both, &[true, false], "");
@@ -424,7 +424,7 @@ fn rules_that_cannot_be_are_refused() {
         "egress_rules[1].icmp_type",
         "egress_rules[1].ports[0]",
     ];
-    let told = |status: &Status| {
+    let reported = |status: &Status| {
         let details = tonic_types::StatusExt::get_details_bad_request(status).unwrap();
         let mut fields: Vec<String> = details.field_violations.into_iter().map(|violation| violation.field).collect();
         fields.sort();
@@ -433,14 +433,14 @@ fn rules_that_cannot_be_are_refused() {
     };
     let run = RunRequest { egress: true, egress_rules: bad.to_vec(), ..waiting("bad") };
     let refused = daemon.api.run(run).unwrap_err();
-    assert!(fields.iter().all(|field| told(&refused).contains(&(*field).to_owned())), "{:?}", told(&refused));
+    assert!(fields.iter().all(|field| reported(&refused).contains(&(*field).to_owned())), "{:?}", reported(&refused));
     let refused = set(&daemon, "open", true, &bad).unwrap_err();
-    assert!(fields.iter().all(|field| told(&refused).contains(&(*field).to_owned())), "{:?}", told(&refused));
+    assert!(fields.iter().all(|field| reported(&refused).contains(&(*field).to_owned())), "{:?}", reported(&refused));
     let good = rule(Protocol::Tcp, "192.0.2.1", &[]);
     let many = set(&daemon, "open", true, &vec![good.clone(); 1001]).unwrap_err();
     assert!(many.message().contains("at most 1000"), "{many:?}");
-    assert_eq!(told(&set(&daemon, "open", false, std::slice::from_ref(&good)).unwrap_err()), ["egress_rules"]);
-    assert_eq!(told(&set(&daemon, "alone", true, std::slice::from_ref(&good)).unwrap_err()), ["egress"]);
+    assert_eq!(reported(&set(&daemon, "open", false, std::slice::from_ref(&good)).unwrap_err()), ["egress_rules"]);
+    assert_eq!(reported(&set(&daemon, "alone", true, std::slice::from_ref(&good)).unwrap_err()), ["egress"]);
     assert_eq!(set(&daemon, "nobody", true, &[]).unwrap_err().code(), Code::NotFound);
     assert_eq!(daemon.api.get("open").unwrap().egress_generation, 0);
     // As many as there may be: the kernel takes them.
@@ -457,7 +457,7 @@ fn rules_that_cannot_be_are_refused() {
     let refused = daemon.api.run(asked(vec![good.clone()])).unwrap_err();
     assert!(refused.message().contains("CAP_NET_RAW could bypass the rules of egress"), "{refused:?}");
     daemon.api.run(asked(Vec::new())).unwrap();
-    assert_eq!(told(&set(&daemon, "raw", true, &[good]).unwrap_err()), ["capabilities.add"]);
+    assert_eq!(reported(&set(&daemon, "raw", true, &[good]).unwrap_err()), ["capabilities.add"]);
 }
 
 /// The command line takes the JSON of security groups, and shows and replaces rules.

@@ -72,8 +72,8 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
     for host in ["127.0.0.1", "192.0.2.1"] {
         // From loopback only where the plugin routes it, which this plugin does by default.
         wait::until_ok(host, || match network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]) {
-            told if told.contains("from-web") => Ok(()),
-            told => Err(told),
+            reported if reported.contains("from-web") => Ok(()),
+            reported => Err(reported),
         });
     }
     let unpublished = network.on_host(&["busybox", "nc", "-w", "2", "192.0.2.1", "18081"]);
@@ -120,8 +120,8 @@ fn egress_is_closed_for_both_families() {
     let of =
         |start: &str| addresses.iter().find_map(|one| one.starts_with(start).then(|| one.split('/').next().unwrap()));
     for peer in [of("10.123.0.").unwrap(), of("fd00:123::").unwrap()] {
-        let told = || connect_from_container(&daemon, &rootfs, peer, 8080, false);
-        wait::until("a peer is answered", || told().contains("from-web").then_some(()));
+        let reported = || connect_from_container(&daemon, &rootfs, peer, 8080, false);
+        wait::until("a peer is answered", || reported().contains("from-web").then_some(()));
     }
     let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
     let link_local = format!("{}%eth0", network.bridge_link_local());
@@ -152,10 +152,10 @@ fn root_of_the_container_does_not_open_it() {
          busybox ping -c 1 -W 1 {BEYOND}; busybox unshare -n true; busybox nc -w 2 {BEYOND} {BEYOND_PORT} </dev/null; \
          busybox ip route"
     );
-    let told = script_output(&daemon, on_cni(sh(&script).rootfs(&rootfs.reference())));
-    assert!(!told.contains(BEYOND_SAYS), "{told}");
-    assert!(told.contains("default via 10.123.0.1") && !told.contains("198.51.100.0"), "{told}");
-    assert!(told.matches("Operation not permitted").count() >= 3, "{told}");
+    let reported = script_output(&daemon, on_cni(sh(&script).rootfs(&rootfs.reference())));
+    assert!(!reported.contains(BEYOND_SAYS), "{reported}");
+    assert!(reported.contains("default via 10.123.0.1") && !reported.contains("198.51.100.0"), "{reported}");
+    assert!(reported.matches("Operation not permitted").count() >= 3, "{reported}");
     let raw = v1::Capabilities { add: vec!["NET_RAW".into()], ..v1::Capabilities::default() };
     let asked = |egress| RunRequest { capabilities: Some(raw.clone()), egress, ..sleeping("raw", &rootfs) };
     let refused = daemon.api.run(asked(false)).unwrap_err();

@@ -40,10 +40,10 @@ impl Service {
                 let (mut accepted, _) = wait::until_ok("the program has the connection", || listener.accept());
                 accepted.write_all(b"from-host").unwrap();
                 drop(accepted);
-                let mut told = String::new();
+                let mut reported = String::new();
                 // The stream may end with a reset, since the server did not read the client's data.
-                let _ = client.read_to_string(&mut told);
-                assert_eq!(told, "from-host", "{address}");
+                let _ = client.read_to_string(&mut reported);
+                assert_eq!(reported, "from-host", "{address}");
             }
             Self::Udp(socket) => {
                 socket.set_read_timeout(patience).unwrap();
@@ -116,8 +116,8 @@ fn a_program_of_the_host_keeps_its_port() {
     // the host can bind the container's port.
     let ports = vec![port("", 18_080, tcp)];
     daemon.api.started(on_cni(RunRequest { ports, ..server("web", &rootfs) }));
-    let told = || network.on_host(&["busybox", "nc", "-w", "2", HOST, "18080"]);
-    wait::until("the container answers", || told().contains("from-web").then_some(()));
+    let reported = || network.on_host(&["busybox", "nc", "-w", "2", HOST, "18080"]);
+    wait::until("the container answers", || reported().contains("from-web").then_some(()));
     for address in ["0.0.0.0:18080", "127.0.0.1:18080", "[::]:18080"] {
         assert!(network.enter(|| TcpListener::bind(address)).is_err(), "{address}");
     }

@@ -27,9 +27,9 @@ fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
         command.args(["--offset", &offset]);
     }
     let output = command.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    eprint!("{told}");
-    assert!(output.status.success(), "again with {OFFSET} as told:\n{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    eprint!("{reported}");
+    assert!(output.status.success(), "again with {OFFSET} as told:\n{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for target in figures["targets"].as_array().unwrap() {
         // As a control, the requested number of processes was killed, and every container had an outcome.
@@ -44,9 +44,9 @@ fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
 fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
     let sample = ["--references", "--target", "executord", "--sample", FETCHES, "--json"];
     let output = executor_crash().args(sample).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    eprint!("{told}");
-    assert!(output.status.success(), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    eprint!("{reported}");
+    assert!(output.status.success(), "{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let of = |name: &str| figures["targets"][0][name].as_u64().unwrap();
     assert!(of("kills") > 0, "{figures}");
@@ -57,8 +57,8 @@ fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
 #[test]
 fn a_pair_is_whole_and_no_key_stays_wherever_a_renewal_is_cut() {
     let output = executor_crash().args(["--renewals", "--sample", RENEWALS, "--json"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let targets = figures["targets"].as_array().unwrap();
     let of = |target: &serde_json::Value, name: &str| target[name].as_u64().unwrap();
@@ -76,8 +76,8 @@ fn an_installation_is_repaired_wherever_its_command_is_killed() {
         command.args(["--offset", &offset]);
     }
     let output = command.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "again with {OFFSET} as told:\n{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "again with {OFFSET} as told:\n{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let kills: Vec<u64> = figures["targets"].as_array().unwrap().iter().filter_map(|it| it["kills"].as_u64()).collect();
     assert!(kills.len() == 4 && kills.iter().all(|kills| *kills > 0), "{figures}");
@@ -89,7 +89,7 @@ fn a_secret_that_stays_is_found() {
     let mut command = executor_crash();
     command.env("EXECUTOR_DIST", dist::control()).args(["--target", "executord", "--at", "20"]);
     let output = command.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("the secret is left: ") && told.contains("in memory of executord"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("the secret is left: ") && reported.contains("in memory of executord"), "{reported}");
 }

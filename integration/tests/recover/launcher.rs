@@ -205,7 +205,7 @@ fn a_plan_of_another_container_is_refused() {
     let plan = plan("real", draft);
     for _ in 0..3 {
         let (ours, theirs) = Seqpacket::pair().unwrap();
-        launcher.launch_forged("forged", theirs.as_fd(), &Parts::of(&plan, &payload).fds()).unwrap();
+        launcher.launch_forged("forged", theirs.as_fd(), &Parts::new(&plan, &payload).fds()).unwrap();
         let refused = Shim(ours).reach(State::Running).unwrap_err();
         assert_eq!(refused.reason(), Reason::Invalid, "{refused:?}");
         assert_eq!(refused.message, "the plan is of container real, the launch of container forged");
@@ -228,7 +228,7 @@ fn descriptors_that_are_not_what_they_must_be_are_refused() {
     let launcher = Launcher::start(&[]);
     let (draft, payload) = sh("true");
     let plan = plan("forged", draft);
-    let parts = Parts::of(&plan, &payload);
+    let parts = Parts::new(&plan, &payload);
     let [plan_fd, process, files] = parts.fds();
     let (_ours, theirs) = Seqpacket::pair().unwrap();
     let sealed = memfd_create("sealed", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -260,13 +260,13 @@ fn a_connection_that_was_passed_is_not_of_root() {
     let path = launcher.run_dir().join("bound-by-root");
     let listener = SeqpacketListener::bind(&path).unwrap();
     let passed = Seqpacket::connect(&path).unwrap();
-    assert_eq!(peer::of(&passed).unwrap().uid, 0);
+    assert_eq!(peer::credentials(&passed).unwrap().uid, 0);
     let ours = Shim(listener.accept().unwrap());
     std::fs::remove_file(&path).unwrap();
     let files = vec![("f".to_owned(), "a", 3).into()];
     let draft = Draft { path: "/bin/sleep", files, ..Draft::default() };
     let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
-    launcher.launch_forged("shared", passed.as_fd(), &Parts::of(&plan("shared", draft), &payload).fds()).unwrap();
+    launcher.launch_forged("shared", passed.as_fd(), &Parts::new(&plan("shared", draft), &payload).fds()).unwrap();
     ours.reach(State::Running).unwrap();
     ours.ask(ShimCall::Share(Share {}));
     assert_eq!(ours.answer().unwrap_err().reason(), Reason::Precondition);
@@ -282,7 +282,7 @@ fn sockets_that_a_daemon_passed_do_not_stop_a_shim() {
     let (draft, payload) = sh("sleep 1000");
     let plan = plan("awake", draft);
     let (ours, theirs) = Seqpacket::pair().unwrap();
-    launcher.launch_forged("awake", theirs.as_fd(), &Parts::of(&plan, &payload).fds()).unwrap();
+    launcher.launch_forged("awake", theirs.as_fd(), &Parts::new(&plan, &payload).fds()).unwrap();
     let shim = Shim(ours);
     shim.reach(State::Running).unwrap();
     let (pipe, _end) = std::io::pipe().unwrap();

@@ -262,10 +262,10 @@ fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
     assert_eq!(launcher.exit("lost").failure.unwrap().kind, FailureKind::SupervisorLost);
     pidfd_signal(pidfd(second.id() as i32).unwrap().as_fd(), SIGCONT).unwrap();
     let ended = second.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&ended.stderr);
+    let reported = String::from_utf8_lossy(&ended.stderr);
     assert!(
-        ended.status.code().is_some() && told.contains("another executor-launcher serves"),
-        "{}: {told}",
+        ended.status.code().is_some() && reported.contains("another executor-launcher serves"),
+        "{}: {reported}",
         ended.status
     );
 }

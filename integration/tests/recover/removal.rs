@@ -115,7 +115,7 @@ fn whoever_is_killed_in_the_removal_nothing_is_left() {
     for victims in ["shim", "launcher", "daemon", "shim and launcher", "all"] {
         let mut met = 0;
         for _ in 0..TRIES {
-            let (told, shim) = run_full(&daemon, "one", &rootfs);
+            let (reported, shim) = run_full(&daemon, "one", &rootfs);
             let mut killed = Vec::new();
             let is_meant = |who: &str| victims == "all" || victims.contains(who);
             if is_meant("launcher") {
@@ -136,7 +136,7 @@ fn whoever_is_killed_in_the_removal_nothing_is_left() {
             if is_meant("launcher") || is_meant("daemon") {
                 daemon.start_again();
             }
-            assert_eq!(ending(&daemon.api.wait("one").unwrap()), ending(&told), "{victims}");
+            assert_eq!(ending(&daemon.api.wait("one").unwrap()), ending(&reported), "{victims}");
             daemon.api.delete("one", false).unwrap();
             let left = daemon.footprint();
             assert_eq!((&left.files, &left.cgroups), (&before.files, &before.cgroups), "{victims}");

@@ -171,11 +171,11 @@ fn cursors_never_go_back() {
         let id = format!("e{round}");
         daemon.api.run_to_end(sh("true").id(&id));
         let completed = |kind: Kind| kind == Kind::Completed;
-        let told = daemon.api.events_after(newest).until(|response| {
+        let reported = daemon.api.events_after(newest).until(|response| {
             let event = response.event.as_ref().unwrap();
             event.container_id == id && completed(event.kind())
         });
-        let cursors: Vec<u64> = told.iter().map(|response| response.event.as_ref().unwrap().cursor).collect();
+        let cursors: Vec<u64> = reported.iter().map(|response| response.event.as_ref().unwrap().cursor).collect();
         assert!(cursors[0] > newest && cursors.is_sorted_by(|a, b| a < b), "{cursors:?} after {newest}");
         newest = daemon.api.info().cursor;
         if crash {

@@ -196,7 +196,7 @@ fn secrets_in_memory(daemon: &Daemon, secrets: &[(&str, &[u8])]) -> Vec<String> 
     let mut needles = Needles::new().unwrap();
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
     let mut search = Search::new(&needles);
-    search.process(&Process::of(daemon.pid() as u32).unwrap());
+    search.process(&Process::from_pid(daemon.pid() as u32).unwrap());
     let report = search.report();
     assert!(report.unsearched.is_empty(), "{report:?}");
     let mut names: Vec<String> = report.hits.iter().map(|hit| hit.label.to_string()).collect();
@@ -225,8 +225,8 @@ fn taken_in_from_layouts_and_archives() {
     let wrong = agent(&["image", "import", "--form", "oci-archive", "/bin/busybox"]);
     assert!(wrong.status == 125 && wrong.stderr.contains("not a tar archive"), "{wrong:?}");
     let other = agent(&["image", "import", "--form", "docker-archive", &oci]);
-    let told = "  --form: ";
-    assert!(other.status == 125 && other.stderr.contains(told), "{other:?}");
+    let reported = "  --form: ";
+    assert!(other.status == 125 && other.stderr.contains(reported), "{other:?}");
     assert!(other.stderr.contains("an archive of the form oci-archive, not docker-archive"), "{other:?}");
     // docker's words: the form is found, and what gzip wrote is taken.
     stdout(&agent(&["load", "--name", "team/loaded:1", "-i", &oci]));
@@ -290,21 +290,21 @@ fn devices_in_dev_are_left_out_and_told() {
     let daemon = Setup::default().config("[policy]\nallow_host_userns = true\n").start();
     let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
     let warning = "3 devices below /dev left out, where each container has its own: dev/console, dev/null, dev/sda";
-    let told = |ran: &CliOutput| stdout(ran).len() > 1 && ran.stderr.contains(warning);
+    let reported = |ran: &CliOutput| stdout(ran).len() > 1 && ran.stderr.contains(warning);
     let imported = agent(&["image", "import", &archive]);
-    assert!(told(&imported), "{imported:?}");
+    assert!(reported(&imported), "{imported:?}");
     assert!(daemon.setup().logged().contains(warning), "{}", daemon.setup().logged());
     // Every user of the image gets the warning, not only the first one; there is a /dev, and it is the container's.
     image.readable(true);
     let pulled = agent(&["image", "pull", &image.layout()]);
-    assert!(told(&pulled), "{pulled:?}");
+    assert!(reported(&pulled), "{pulled:?}");
     let json = agent(&["image", "inspect", "--json", "team/devices:1"]).json();
     assert!(json["warnings"][0].as_str().unwrap().contains(warning), "{json}");
     for users in ["own", "host"] {
         let line = ["run", "-u", "0", "--userns", users, "team/devices:1", "--"];
         let ran =
             agent(&[&line[..], &["/bin/sh", "-c", "echo x >/dev/null && [ ! -e /dev/sda ] && echo fine"]].concat());
-        assert!(told(&ran) && ran.stdout == "fine\n", "{users}: {ran:?}");
+        assert!(reported(&ran) && ran.stdout == "fine\n", "{users}: {ran:?}");
     }
     node("srv/mem", "c", "1", "1");
     image.commit();
@@ -357,8 +357,8 @@ fn what_the_policy_does_not_allow_does_not_run() {
     let closed = Setup::default().config("[images]\nallow = []\n").start();
     let refused = |daemon: &Daemon, arguments: &[&str], key: &str| {
         let ran = run(&daemon.socket(), arguments);
-        let told = ran.stderr.contains("is not allowed by this daemon's configuration") && ran.stderr.contains(key);
-        assert!(ran.status == 125 && told, "{arguments:?}: {ran:?}");
+        let reported = ran.stderr.contains("is not allowed by this daemon's configuration") && ran.stderr.contains(key);
+        assert!(ran.status == 125 && reported, "{arguments:?}: {ran:?}");
     };
     let archives = [format!("docker-archive:{docker}"), format!("oci-archive:{oci}"), image.layout()];
     for reference in [&name("team/app:1"), &name("team/app"), &by_digest] {
@@ -424,9 +424,9 @@ fn an_image_runs_when_it_is_signed() {
     let daemon = Setup::default().config(&config("own.pub")).start();
     let name = registry.name("team/app:1");
     let refused = run(&daemon.socket(), &["run", &name]);
-    let told =
+    let reported =
         refused.stderr.contains("(images.signed)") && refused.stderr.contains("its registry has no signatures for it");
-    assert!(refused.status == 125 && told, "{refused:?}");
+    assert!(refused.status == 125 && reported, "{refused:?}");
     assert_eq!(layers(&daemon.setup().state_dir()), 0);
     let signature = std::fs::read(path("signature")).unwrap();
     registry.put_signature("team/app", &digest, critical.as_bytes(), &signature);
@@ -451,15 +451,15 @@ fn volumes_can_be_written_to_where_the_rest_cannot() {
     let script = "cat /srv/changed; stat -c ' %u:%a' /srv/private; stat -c '%u:%a' /tmp/data; \
         for file in /srv/new /tmp/data/new /tmp/new /new; do \
         [ -e $file ] && echo stale; (echo x >$file) 2>/dev/null && echo wrote $file || echo could not $file; done";
-    let told = |more: &[&str]| {
+    let reported = |more: &[&str]| {
         let arguments = [&["run", "-u", "0", "--disk", "32M"], more, &["team/app:1", "--", script]].concat();
         stdout(&run(&daemon.socket(), &arguments)).to_owned()
     };
     let begin = "two 1234:600\n0:755\nwrote /srv/new\nwrote /tmp/data/new\n";
     for _ in 0..2 {
-        assert_eq!(told(&["--read-only"]), format!("{begin}could not /tmp/new\ncould not /new\n"));
+        assert_eq!(reported(&["--read-only"]), format!("{begin}could not /tmp/new\ncould not /new\n"));
     }
-    assert_eq!(told(&[]), format!("{begin}wrote /tmp/new\nwrote /new\n"), "the control");
+    assert_eq!(reported(&[]), format!("{begin}wrote /tmp/new\nwrote /new\n"), "the control");
 }
 
 /// A full disk in the middle of a pull is reported as such, and no partial layer is left.

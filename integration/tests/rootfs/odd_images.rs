@@ -11,7 +11,7 @@ fn image_with_repeated_layers_runs() {
     let (busybox, empty) = (HandmadeLayer::busybox(), HandmadeLayer::default());
     let file = HandmadeLayer::default().file("f", "x");
     let layers = [busybox, empty.clone(), file.clone(), empty.clone(), file, empty];
-    let layout = HandmadeLayout::of_image(&json!({"Cmd": ["echo", "ok"]}), &layers);
+    let layout = HandmadeLayout::from_image(&json!({"Cmd": ["echo", "ok"]}), &layers);
     let daemon = Daemon::start();
     let ran = run(&daemon.socket(), &["run", &layout.reference()]);
     assert_eq!((ran.status, &*ran.stdout), (0, "ok\n"), "{ran:?}");
@@ -30,7 +30,7 @@ fn entrypoint_of_empty_string_runs_cmd() {
         (json!({"Entrypoint": "", "Cmd": ["echo", "ok"]}), "ok\n"),
         (json!({"Entrypoint": "echo", "Cmd": "a b"}), "a b\n"),
     ] {
-        let layout = HandmadeLayout::of_image(&config, &[HandmadeLayer::busybox()]);
+        let layout = HandmadeLayout::from_image(&config, &[HandmadeLayer::busybox()]);
         let ran = run(&daemon.socket(), &["run", &layout.reference()]);
         assert_eq!((ran.status, &*ran.stdout), (0, expected), "{config}: {ran:?}");
         let pulled = run(&daemon.socket(), &["image", "pull", "-q", &layout.reference()]);
@@ -65,7 +65,7 @@ fn etc_as_link_gets_files_of_names() {
     let image = |target: &str| {
         let layer = HandmadeLayer::busybox().directory("usr").directory("usr/etc").directory("data");
         let layer = layer.directory("data/etc").symlink("etc", target);
-        HandmadeLayout::of_image(&json!({"Cmd": ["cat", "/etc/resolv.conf", "/usr/etc/hostname"]}), &[layer])
+        HandmadeLayout::from_image(&json!({"Cmd": ["cat", "/etc/resolv.conf", "/usr/etc/hostname"]}), &[layer])
     };
     let daemon = Daemon::start();
     let agent = |arguments: &[&str], reference: &str| {

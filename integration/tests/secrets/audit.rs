@@ -40,8 +40,8 @@ fn nothing_is_left_and_the_audit_says_so() {
         let document = ran.json();
         assert_eq!(document["clean"], true);
         for kind in KINDS {
-            let told = document["kinds"].as_array().unwrap().iter().find(|one| one["kind"] == kind).unwrap();
-            assert_eq!((&told["offered"], &told["proven"]), (&true.into(), &true.into()), "{kind}");
+            let reported = document["kinds"].as_array().unwrap().iter().find(|one| one["kind"] == kind).unwrap();
+            assert_eq!((&reported["offered"], &reported["proven"]), (&true.into(), &true.into()), "{kind}");
             for place in ["executord_memory", "run_directory", "state_directory", "logs", "environ", "cmdline"] {
                 assert_eq!(was_found(&document, kind, place), (false, false), "{kind} {place}");
             }

@@ -107,8 +107,8 @@ fn nobody_else_is_answered() {
     daemon.api.started(sh(FOREVER).id("plain").secret_env("A", "canary"));
     assert_ne!(one.strip_prefix("one."), two.strip_prefix("two."));
     let missing = |answer: Result<_, (Code, String)>| answer.map(|_| ()).unwrap_err().0 == Code::Unauthenticated;
-    let told = get_secrets(&main, Some("Bearer x"), "").unwrap_err();
-    assert_eq!(told.0, Code::PermissionDenied);
+    let reported = get_secrets(&main, Some("Bearer x"), "").unwrap_err();
+    assert_eq!(reported.0, Code::PermissionDenied);
     for socket in [&main, &runtime] {
         assert!(missing(get_secrets(socket, None, "one")) && missing(get_secrets(socket, Some(""), "one")));
         assert_eq!(values(&with_token(socket, &one).unwrap()), expected("one"));
@@ -133,7 +133,7 @@ fn nobody_else_is_answered() {
             ("Bearer".into(), "one"),
         ];
         for (authorization, id) in refused {
-            assert_eq!(get_secrets(socket, Some(&authorization), id).unwrap_err(), told, "{authorization} for {id:?}");
+            assert_eq!(get_secrets(socket, Some(&authorization), id).unwrap_err(), reported, "{authorization} for {id:?}");
         }
     }
     // A stopping container still has its secrets; an ended one has not, whether or not its record is still there.
@@ -141,17 +141,17 @@ fn nobody_else_is_answered() {
     assert_eq!(values(&with_token(&runtime, &two).unwrap()), expected("two"));
     daemon.api.stop("two", Some(0)).unwrap();
     daemon.api.wait("two").unwrap();
-    assert_eq!(with_token(&runtime, &two).unwrap_err(), told, "after its end");
+    assert_eq!(with_token(&runtime, &two).unwrap_err(), reported, "after its end");
     daemon.api.delete("two", false).unwrap();
-    assert_eq!(with_token(&runtime, &two).unwrap_err(), told, "after it was deleted");
+    assert_eq!(with_token(&runtime, &two).unwrap_err(), reported, "after it was deleted");
     // The same id again is another container with another token.
     let again = token(pid(&daemon.api.started(secret("two", FOREVER))));
-    assert_eq!(with_token(&runtime, &two).unwrap_err(), told);
+    assert_eq!(with_token(&runtime, &two).unwrap_err(), reported);
     assert_eq!(values(&with_token(&runtime, &again).unwrap()), expected("two"));
     // The token of a container whose shim is killed is invalid from then on.
     kill(daemon.record("two").shim.pid, 9);
     daemon.api.wait("two").unwrap();
-    assert_eq!(with_token(&runtime, &again).unwrap_err(), told);
+    assert_eq!(with_token(&runtime, &again).unwrap_err(), reported);
 }
 
 /// A token stays valid when executord or the launcher is restarted, through the same directory that the container has
@@ -195,12 +195,12 @@ fn rotated_files_are_answered() {
     };
     daemon.api.block_on(daemon.api.rpc().update_files(update)).unwrap();
     let answer = with_token(&socket(&daemon), &token).unwrap();
-    let mut told = values(&answer);
-    told.sort();
+    let mut reported = values(&answer);
+    reported.sort();
     let mut wanted = vec!["/etc/executor-test/new=added".to_owned(), format!("{SINGLE}=another")];
     wanted.extend_from_slice(&expected("one")[..2]);
     wanted.sort();
-    assert_eq!(told, wanted);
+    assert_eq!(reported, wanted);
     assert!(answer.files.iter().all(|file| file.public == (file.path == SINGLE)));
 }
 
@@ -345,7 +345,7 @@ fn the_daemon_keeps_nothing_of_an_answer() {
     }
     let found = || {
         let mut search = Search::new(&needles);
-        search.process(&Process::of(daemon.pid() as u32).unwrap());
+        search.process(&Process::from_pid(daemon.pid() as u32).unwrap());
         let report = search.report();
         assert!(report.processes == 1 && report.unsearched.is_empty(), "{report:?}");
         let mut labels: Vec<String> = report.hits.iter().map(|hit| hit.label.clone()).collect();

@@ -40,8 +40,8 @@ fn logs(daemon: &Daemon, id: &str) -> (String, String) {
     let output = daemon.api.output(id);
     let dir = daemon.setup().state_dir().join("containers").join(id);
     let on_disk = std::fs::read(dir.join("log")).unwrap();
-    let told = format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr));
-    (told, String::from_utf8_lossy(&on_disk).into_owned())
+    let reported = format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr));
+    (reported, String::from_utf8_lossy(&on_disk).into_owned())
 }
 
 #[test]
@@ -49,21 +49,21 @@ fn a_printed_secret_reaches_no_log() {
     let daemon = Daemon::start();
     let ended = daemon.api.run_to_end(printing("masked", Redaction::Auto));
     assert_eq!(ended.spec.unwrap().redaction(), Redaction::Auto);
-    let (told, on_disk) = logs(&daemon, "masked");
-    for text in [&told, &on_disk] {
+    let (reported, on_disk) = logs(&daemon, "masked");
+    for text in [&reported, &on_disk] {
         for secret in [FILE, VARIABLE, ARGUMENT, "canary", "ZmlsZS1jYW5hcnkt"] {
             assert!(!text.contains(secret), "{secret} is in {text}");
         }
     }
     let expected = "file=[REDACTED:db/password] variable=[REDACTED:SECRET] argument=[REDACTED:args[3]]\n";
-    assert!(told.starts_with(expected), "{told}");
-    assert!(told.contains("\n[REDACTED:db/password]\nplain\n"), "split over two writes: {told}");
-    assert!(told.ends_with("[REDACTED:db/password]\n"), "standard error: {told}");
+    assert!(reported.starts_with(expected), "{reported}");
+    assert!(reported.contains("\n[REDACTED:db/password]\nplain\n"), "split over two writes: {reported}");
+    assert!(reported.ends_with("[REDACTED:db/password]\n"), "standard error: {reported}");
 
     daemon.api.run_to_end(printing("control", Redaction::None));
-    let (told, on_disk) = logs(&daemon, "control");
+    let (reported, on_disk) = logs(&daemon, "control");
     for secret in [FILE, VARIABLE, ARGUMENT, "ZmlsZS1jYW5hcnkt"] {
-        assert!(told.contains(secret) && on_disk.contains(secret), "the control does not show {secret}: {told}");
+        assert!(reported.contains(secret) && on_disk.contains(secret), "the control does not show {secret}: {reported}");
     }
 }
 

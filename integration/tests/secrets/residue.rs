@@ -39,20 +39,20 @@ impl Running {
 
     fn start_with(daemon: &Daemon, batch: ContainerSecrets) -> Self {
         let request = batch.request();
-        Self::of_request(daemon, batch, request)
+        Self::from_request(daemon, batch, request)
     }
 
-    fn of_request(daemon: &Daemon, mut batch: ContainerSecrets, request: RunRequest) -> Self {
+    fn from_request(daemon: &Daemon, mut batch: ContainerSecrets, request: RunRequest) -> Self {
         daemon.api.started(request);
         let container = batch.wait_until_up(daemon);
-        let keepers = vec![FileHolder::of(daemon, &container)];
+        let keepers = vec![FileHolder::new(daemon, &container)];
         Self { batch, container, keepers }
     }
 
     /// Replaces all files, and opens the new ones as well.
     fn rotate(&mut self, daemon: &Daemon) {
         self.batch.rotate(daemon);
-        self.keepers.push(FileHolder::of(daemon, &self.container));
+        self.keepers.push(FileHolder::new(daemon, &self.container));
         is_found(&self.batch.search_process(self.keepers[1].pid()), &["new file", "variable", "argument"]);
     }
 
@@ -105,7 +105,7 @@ fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&m
         let id = format!("{name}-{kind}");
         let batch = match kind {
             "written" => ContainerSecrets::writing(&id),
-            "step" => ContainerSecrets::of_step(&id),
+            "step" => ContainerSecrets::from_step(&id),
             "restart" => ContainerSecrets::restarted(&id),
             _ => ContainerSecrets::new(&id),
         };
@@ -144,7 +144,7 @@ fn nothing_left_for_unread_output() {
     let batch = ContainerSecrets::new("unread");
     // More than all queues on the way to the reader hold: the process waits for it.
     let request = batch.request().action(|run| run.args[1] = run.args[1].replace("'exit 0'", "'seq 4000000; exit 0'"));
-    let running = Running::of_request(&daemon, batch, request);
+    let running = Running::from_request(&daemon, batch, request);
     running.is_found();
     let mut reader = RawClient::with_window(&daemon.socket(), 0).unwrap();
     let attach = AttachStart { id: "unread".into(), lossless: true, ..AttachStart::default() };

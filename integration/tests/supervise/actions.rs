@@ -193,8 +193,8 @@ fn failures_are_told_as_diego_does() {
         }
         assert!(!daemon.api.output(id).text().contains("never"));
     }
-    let told = daemon.api.run_to_end(tree("told", attempt(progress(sh("exit 9")))));
-    assert_eq!((exit(&told), ending(&told).failure.is_none()), (Ok(0), true));
+    let reported = daemon.api.run_to_end(tree("told", attempt(progress(sh("exit 9")))));
+    assert_eq!((exit(&reported), ending(&reported).failure.is_none()), (Ok(0), true));
     assert_eq!(lines(&daemon, "told"), ["STG out begins", "STG err has failed: Exited with status 9"]);
     daemon.api.run_to_end(tree("well", progress(sh("echo working"))));
     assert_eq!(lines(&daemon, "well"), ["STG out begins", " out working", "STG out is done"]);
@@ -462,7 +462,7 @@ fn what_is_wrong_is_refused_with_its_path() {
         tree("all", serial(vec![serial(vec![]), timeout(0, sh("true")), timeout(-1, of(RunAction::default()))]));
     request.terminal = true;
     request.setup = Some(Action::default());
-    let told = format!("{:?}", refused(request));
+    let reported = format!("{:?}", refused(request));
     for field in [
         "setup",
         "action.serial.actions[0].serial.actions",
@@ -471,7 +471,7 @@ fn what_is_wrong_is_refused_with_its_path() {
         "action.serial.actions[2].timeout.action.run.path",
         "terminal",
     ] {
-        assert!(told.contains(field), "{field}: {told}");
+        assert!(reported.contains(field), "{field}: {reported}");
     }
     let same = |path: &str| RunAction {
         volume_mounted_files: vec![File { path: path.into(), content: SECRET.into(), ..File::default() }],
@@ -479,8 +479,8 @@ fn what_is_wrong_is_refused_with_its_path() {
     };
     let mut request = tree("twice", serial(vec![of(same("x")), of(same("x")), of(same("x/y"))]));
     request.volume_mounted_files = vec![File { path: "x".into(), ..File::default() }];
-    let told = format!("{:?}", refused(request));
-    assert!(told.contains("action.serial.actions[2].run.volume_mounted_files[0].path"), "{told}");
+    let reported = format!("{:?}", refused(request));
+    assert!(reported.contains("action.serial.actions[2].run.volume_mounted_files[0].path"), "{reported}");
     assert_eq!(daemon.api.ids(), Vec::<String>::new(), "nothing is left of what was refused");
     // Steps that are not there together may have files of the same path.
     let container = daemon.api.run_to_end(tree("same", serial(vec![of(same("x")), of(same("x"))])));
@@ -513,7 +513,7 @@ fn the_command_line_runs_checks_and_shows_trees() {
     let json = cli::run(&daemon.socket(), &["--json", "inspect", "cli"]).json();
     assert_eq!(json["steps"][5]["state"], "failed", "{json}");
     let bad = file("bad.json", r#"{"serial": {"actions": [{"timeout": {}}, {"run": {}}]}}"#);
-    let told = cli::local(&["action", "check", &bad]);
-    assert_eq!(told.status, 125, "{told:?}");
-    assert!(told.stderr.contains("3 faults") && told.stderr.contains("action.serial.actions[1].run.path"), "{told:?}");
+    let reported = cli::local(&["action", "check", &bad]);
+    assert_eq!(reported.status, 125, "{reported:?}");
+    assert!(reported.stderr.contains("3 faults") && reported.stderr.contains("action.serial.actions[1].run.path"), "{reported:?}");
 }

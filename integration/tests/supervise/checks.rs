@@ -154,10 +154,10 @@ fn a_container_that_does_not_start_in_time_is_ended() {
     let why = "Instance never healthy after 1.5s: Failed to make TCP connection to port 8080: connection refused";
     assert_eq!(failed_as_unhealthy(&ended), why);
     let asked = Checks { liveness: vec![tcp(0)], start_timeout: millis(3_600_001), ..Checks::default() };
-    let told = daemon.api.run(with(asked, sleeper("bad"))).unwrap_err();
-    assert_eq!(told.code(), Code::InvalidArgument, "{told:?}");
+    let reported = daemon.api.run(with(asked, sleeper("bad"))).unwrap_err();
+    assert_eq!(reported.code(), Code::InvalidArgument, "{reported:?}");
     for field in ["checks.start_timeout", "checks.liveness[0].tcp.port"] {
-        assert!(told.message().contains(field), "{told:?}");
+        assert!(reported.message().contains(field), "{reported:?}");
     }
     // A container without checks is ready while it runs.
     let plain = daemon.api.started(sleeper("plain"));
@@ -241,16 +241,16 @@ fn a_program_in_the_container_is_a_check() {
         let checks = Checks { readiness: vec![check], ..Checks::default() };
         daemon.api.started(with(checks, sleeper(id)));
         let failed = until(&daemon, id, "the check fails", |container| has_failed(container, 1));
-        let told = &failed.check_statuses[0].last_failure;
-        assert!(told.contains(why) && failed.state() == State::Running, "{id}: {told}");
+        let reported = &failed.check_statuses[0].last_failure;
+        assert!(reported.contains(why) && failed.state() == State::Running, "{id}: {reported}");
         daemon.api.delete(id, true).unwrap();
     }
     daemon.wait_until_back_at(&before);
 
     let daemon = Setup::default().config("[policy]\nallow_exec = false\n").start();
     let checks = Checks { readiness: vec![exec("true")], ..Checks::default() };
-    let told = daemon.api.run(with(checks, sleeper("no"))).unwrap_err();
-    assert!(told.message().contains("checks.readiness[0].exec"), "{told:?}");
+    let reported = daemon.api.run(with(checks, sleeper("no"))).unwrap_err();
+    assert!(reported.message().contains("checks.readiness[0].exec"), "{reported:?}");
 }
 
 #[test]

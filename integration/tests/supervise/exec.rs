@@ -53,10 +53,10 @@ fn what_cannot_be_is_refused_field_by_field() {
     let refused = |start: ExecStart| executed(&daemon.api, start).err().unwrap();
     assert_eq!(refused(script("nobody", "true")).code(), Code::NotFound);
     let bad = ExecStart { user: "no/body".into(), dir: "x".into(), ..start("c", "", &[]) };
-    let told = refused(bad);
-    assert_eq!(told.code(), Code::InvalidArgument);
+    let reported = refused(bad);
+    assert_eq!(reported.code(), Code::InvalidArgument);
     for field in ["start.path", "start.user", "start.dir"] {
-        assert!(told.message().contains(field), "{told}");
+        assert!(reported.message().contains(field), "{reported}");
     }
     let unknown = refused(ExecStart { user: "nosuchuser".into(), ..script("c", "true") });
     assert_eq!(unknown.code(), Code::FailedPrecondition);
@@ -70,8 +70,8 @@ fn what_cannot_be_is_refused_field_by_field() {
 fn the_operator_can_forbid_it() {
     let daemon = Setup::default().config("[policy]\nallow_exec = false\n").start();
     daemon.api.started(sleeper("c"));
-    let told = executed(&daemon.api, script("c", "true")).err().unwrap();
-    assert!(told.code() == Code::InvalidArgument && told.message().contains("allow_exec"), "{told}");
+    let reported = executed(&daemon.api, script("c", "true")).err().unwrap();
+    assert!(reported.code() == Code::InvalidArgument && reported.message().contains("allow_exec"), "{reported}");
 }
 
 /// An executed process has PATH, HOME and the requested variables, and none of the container's own process, which may
@@ -83,11 +83,11 @@ fn its_environment_is_its_own() {
     daemon.api.started(main.env("OPEN", "seen").secret_env("SECRET", "canary-0123456789"));
     wait::until("the container prints", || daemon.api.logs_so_far("c").contains("main=").then_some(()));
     let own = EnvironmentVariable { name: "OWN".into(), value: "1".into(), ..EnvironmentVariable::default() };
-    let told =
+    let reported =
         executed(&daemon.api, ExecStart { env: vec![own], ..start("c", "/bin/busybox", &["env"]) }).unwrap().text();
-    let mut names: Vec<&str> = told.lines().filter_map(|line| line.split('=').next()).collect();
+    let mut names: Vec<&str> = reported.lines().filter_map(|line| line.split('=').next()).collect();
     names.sort_unstable();
-    assert_eq!(names, ["HOME", "OWN", "PATH"], "{told}");
+    assert_eq!(names, ["HOME", "OWN", "PATH"], "{reported}");
     let dir = |start: ExecStart| executed(&daemon.api, start).unwrap().text();
     assert_eq!(dir(script("c", "pwd")), "/\n");
     assert_eq!(dir(ExecStart { dir: "/tmp".into(), ..script("c", "pwd") }), "/tmp\n");
@@ -146,8 +146,8 @@ fn sixty_four_at_a_time_and_no_more() {
     let daemon = sleeping("c");
     let sleep = || Executed::begin(&daemon.api, start("c", "/bin/sleep", &["1000"]));
     let all: Vec<Executed> = (0..64).map(|_| sleep().unwrap()).collect();
-    let told = sleep().err().unwrap();
-    assert!(told.code() == Code::ResourceExhausted && told.message().contains("64"), "{told}");
+    let reported = sleep().err().unwrap();
+    assert!(reported.code() == Code::ResourceExhausted && reported.message().contains("64"), "{reported}");
     drop(all);
     wait::until("the processes have ended", || sleep().ok());
 }
@@ -159,6 +159,6 @@ fn the_containers_limits_hold() {
     let mut request = sleeper("c");
     request.limits.get_or_insert_default().pids = 2;
     daemon.api.started(request);
-    let told = executed(&daemon.api, script("c", "true")).err().unwrap();
-    assert!(told.code() == Code::ResourceExhausted && told.message().contains("limit of processes"), "{told}");
+    let reported = executed(&daemon.api, script("c", "true")).err().unwrap();
+    assert!(reported.code() == Code::ResourceExhausted && reported.message().contains("limit of processes"), "{reported}");
 }

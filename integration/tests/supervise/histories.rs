@@ -254,12 +254,12 @@ fn any_history_keeps_what_was_promised() {
 
     // This run's events come last in the event log.
     history.node.api.run_to_end(History::request("last", true));
-    let is_last = |told: &executor_proto::v1::WatchEventsResponse| {
-        told.event.as_ref().is_some_and(|event| event.container_id == "last" && event.kind() == Kind::Completed)
+    let is_last = |reported: &executor_proto::v1::WatchEventsResponse| {
+        reported.event.as_ref().is_some_and(|event| event.container_id == "last" && event.kind() == Kind::Completed)
     };
     let events = history.node.api.events_after(0).until(is_last);
     let mut completed: BTreeMap<String, usize> = BTreeMap::new();
-    for event in events.into_iter().filter_map(|told| told.event).filter(|event| event.kind() == Kind::Completed) {
+    for event in events.into_iter().filter_map(|reported| reported.event).filter(|event| event.kind() == Kind::Completed) {
         *completed.entry(event.container_id).or_default() += 1;
     }
     assert!(completed.values().all(|times| *times == 1), "{completed:?}");

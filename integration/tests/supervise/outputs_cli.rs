@@ -23,9 +23,9 @@ fn outputs_come_before_the_container_goes() {
         let mut command = command((!private).then_some(socket.as_path()), &arguments);
         let ran = finish(command.env("KEY", CANARY).spawn().unwrap());
         assert_eq!((ran.status, &*ran.stdout), (3, ""), "{ran:?}");
-        let told = "agent-cli: not captured: /srv/key: a secret file\nagent-cli: not captured: /srv/link: a symbolic link\n\
+        let reported = "agent-cli: not captured: /srv/key: a secret file\nagent-cli: not captured: /srv/link: a symbolic link\n\
             agent-cli: outputs: 2 files, 4 bytes; 2 not captured\n";
-        assert_eq!(ran.stderr, told);
+        assert_eq!(ran.stderr, reported);
         assert_eq!(fs::read_to_string(to.join("a")).unwrap(), "1\n");
         assert_eq!(fs::read_to_string(to.join("sub/b")).unwrap(), "2\n");
         assert_eq!(fs::read_dir(&to).unwrap().count(), 2);

@@ -67,11 +67,11 @@ fn a_full_disk_costs_what_does_not_fit() {
     let container = daemon.api.wait("none").unwrap();
     assert_eq!(exit(&container), Ok(5));
     assert_wiped(&container, "shim");
-    let told = summary(&container);
-    assert!(told.files == 0 && (told.skipped == 1 || told.failure.contains("No space left")), "{told:?}");
-    if !told.failure.is_empty() {
+    let reported = summary(&container);
+    assert!(reported.files == 0 && (reported.skipped == 1 || reported.failure.contains("No space left")), "{reported:?}");
+    if !reported.failure.is_empty() {
         let status = fetch(&daemon.api, "none", "").unwrap_err();
-        assert!(status.code() == Code::FailedPrecondition && status.message().contains(&told.failure), "{status:?}");
+        assert!(status.code() == Code::FailedPrecondition && status.message().contains(&reported.failure), "{status:?}");
     }
     daemon.setup().state_disk().free();
     for id in ["some", "none"] {
@@ -98,10 +98,10 @@ fn a_shim_that_is_lost_has_captured_nothing() {
     kill(daemon.record("before").shim.pid, 9);
     daemon.api.wait("before").unwrap();
     for id in ["middle", "before"] {
-        let told = summary(&daemon.api.get(id).unwrap());
-        assert_eq!(told.failure, "the shim was lost before the outputs were captured", "{id}");
+        let reported = summary(&daemon.api.get(id).unwrap());
+        assert_eq!(reported.failure, "the shim was lost before the outputs were captured", "{id}");
         let status = fetch(&daemon.api, id, "").unwrap_err();
-        assert!(status.code() == Code::FailedPrecondition && status.message().contains(&told.failure), "{status:?}");
+        assert!(status.code() == Code::FailedPrecondition && status.message().contains(&reported.failure), "{status:?}");
         assert!(!outputs_dir(&daemon, id).exists());
         daemon.api.delete(id, false).unwrap();
     }
@@ -135,11 +135,11 @@ fn a_stop_cuts_a_capture_short() {
     let helpers = host::descendants(shim);
     daemon.api.stop("stopped", Some(0)).unwrap();
     let container = daemon.api.wait("stopped").unwrap();
-    let told = summary(&container);
-    assert!(told.files > 0 && told.files < 9990 && told.skipped >= 1, "{told:?}");
+    let reported = summary(&container);
+    assert!(reported.files > 0 && reported.files < 9990 && reported.skipped >= 1, "{reported:?}");
     let fetched = fetch(&daemon.api, "stopped", "").unwrap();
     assert_eq!(fetched.reason("/tmp/o"), "the container was stopped before it was captured");
-    assert_eq!(fetched.files.len(), told.files as usize);
+    assert_eq!(fetched.files.len(), reported.files as usize);
     assert_wiped(&container, "shim");
     assert_eq!(helpers.len(), 1, "the control: there was one");
     assert!(helpers.iter().all(|pid| integration::daemon::has_ended(*pid)));

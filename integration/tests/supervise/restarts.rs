@@ -101,8 +101,8 @@ fn a_failed_run_begins_again_with_its_secrets() {
     let all = events(&daemon, "fails");
     let of = |kind: Kind| all.iter().filter(|event| event.kind() == kind).count();
     assert_eq!((of(Kind::Restarting), of(Kind::StepStarted)), (3, 4), "{all:#?}");
-    let told = all.iter().find(|event| event.kind() == Kind::Restarting).unwrap().restart.clone().unwrap();
-    assert_eq!(told.last_reason, "Exited with status 3");
+    let reported = all.iter().find(|event| event.kind() == Kind::Restarting).unwrap().restart.clone().unwrap();
+    assert_eq!(reported.last_reason, "Exited with status 3");
     let wipe = ending(&ended).wipe.clone().unwrap();
     assert!((wipe.files, wipe.verified) == (1, true), "{wipe:?}");
     let spec = ended.spec.unwrap();
@@ -186,8 +186,8 @@ fn restarts_go_on_without_executord_and_launcher() {
     assert!(!waits(&stopped) && ending(&stopped).wipe.as_ref().unwrap().verified, "{stopped:#?}");
     // Those of an executord that was killed may be one.
     let all = events(&daemon, "alone");
-    let told = all.iter().rfind(|event| event.kind() == Kind::Restarting).unwrap().restart.clone().unwrap();
-    assert_eq!((told.count, &*told.last_reason), (1, "Exited with status 4"), "{all:#?}");
+    let reported = all.iter().rfind(|event| event.kind() == Kind::Restarting).unwrap().restart.clone().unwrap();
+    assert_eq!((reported.count, &*reported.last_reason), (1, "Exited with status 4"), "{all:#?}");
     daemon.api.delete("alone", false).unwrap();
     daemon.wait_until_back_at(&before);
 }
@@ -380,7 +380,7 @@ fn what_cannot_be_is_refused_with_every_field() {
     let mut request = sh("true").id("bad").memory(64 << 20);
     request.sidecars = vec![negative, large];
     (request.monitor, request.restart_policy, request.terminal) = (Some(monitor), Some(policy), true);
-    let told = format!("{:?}", daemon.api.run(request).unwrap_err());
+    let reported = format!("{:?}", daemon.api.run(request).unwrap_err());
     for part in [
         "sidecars[0].disk_mb",
         "limits.disk_bytes",
@@ -393,12 +393,12 @@ fn what_cannot_be_is_refused_with_every_field() {
         "restart_policy.max_delay",
         "terminal",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
-    assert!(!told.contains(SECRET), "{told}");
-    let told =
+    assert!(!reported.contains(SECRET), "{reported}");
+    let reported =
         daemon.api.run(restarted(sh("true"), Some(RestartPolicy { mode: 7, ..Default::default() }))).unwrap_err();
-    assert!(told.message().contains("restart_policy.mode"), "{told:?}");
+    assert!(reported.message().contains("restart_policy.mode"), "{reported:?}");
     assert_eq!(daemon.api.ids(), Vec::<String>::new());
 }
 

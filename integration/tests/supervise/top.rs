@@ -104,12 +104,12 @@ fn through_a_pipe_tables_are_printed() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("web-1").label("team", "blue"));
     daemon.api.started(sleeper("db"));
-    let told = cli::run(&daemon.socket(), &["top", "-n", "2", "--sort", "id"]);
-    assert_eq!(told.status, 0, "{told:?}");
+    let reported = cli::run(&daemon.socket(), &["top", "-n", "2", "--sort", "id"]);
+    assert_eq!(reported.status, 0, "{reported:?}");
     let (heads, rows): (Vec<&str>, Vec<&str>) =
-        told.stdout.lines().filter(|line| !line.is_empty()).partition(|line| line.starts_with("ID "));
-    assert_eq!((heads.len(), rows.len()), (2, 4), "{told:?}");
-    assert!(rows[0].starts_with("db ") && rows[1].starts_with("web-1 ") && !told.stdout.contains('\u{1b}'), "{told:?}");
+        reported.stdout.lines().filter(|line| !line.is_empty()).partition(|line| line.starts_with("ID "));
+    assert_eq!((heads.len(), rows.len()), (2, 4), "{reported:?}");
+    assert!(rows[0].starts_with("db ") && rows[1].starts_with("web-1 ") && !reported.stdout.contains('\u{1b}'), "{reported:?}");
     let json = cli::run(&daemon.socket(), &["--json", "top", "-b", "-n", "1", "--label", "team=blue"]).json_lines();
     assert!(json.len() == 1 && json[0]["id"] == "web-1", "{json:?}");
     let wrong = cli::run(&daemon.socket(), &["top", "-n", "0"]);
@@ -126,9 +126,9 @@ fn top_shows_containers_not_ready() {
     let run = ["run", "-d", "--name", "web", "--readiness", "exec:/bin/false", "--", "/bin/sleep", "1000"];
     assert_eq!(cli::run(&daemon.socket(), &run).status, 0);
     daemon.api.started(sleeper("plain"));
-    let told = cli::run(&daemon.socket(), &["top", "-n", "1", "--sort", "id"]);
-    let rows: Vec<&str> = told.stdout.lines().skip(1).collect();
-    assert!(rows[0].starts_with("plain   running  ") && rows[1].starts_with("web     running (not ready)"), "{told:?}");
+    let reported = cli::run(&daemon.socket(), &["top", "-n", "1", "--sort", "id"]);
+    let rows: Vec<&str> = reported.stdout.lines().skip(1).collect();
+    assert!(rows[0].starts_with("plain   running  ") && rows[1].starts_with("web     running (not ready)"), "{reported:?}");
     for id in ["web", "plain"] {
         daemon.api.delete(id, true).unwrap();
     }

@@ -20,7 +20,7 @@ struct Trace {
 }
 
 impl Trace {
-    fn of(pid: u32) -> Self {
+    fn from_facts(pid: u32) -> Self {
         let output = tempfile::NamedTempFile::new().unwrap();
         let traced = std::iter::once(pid as i32).chain(host::descendants(pid as i32));
         let count = traced.clone().count();
@@ -31,13 +31,13 @@ impl Trace {
             .stderr(Stdio::piped())
             .spawn()
             .expect("strace is installed");
-        let mut told = BufReader::new(strace.stderr.take().unwrap());
+        let mut reported = BufReader::new(strace.stderr.take().unwrap());
         for _ in 0..count {
             let mut line = String::new();
-            told.read_line(&mut line).unwrap();
+            reported.read_line(&mut line).unwrap();
             assert!(line.contains("attached"), "{line}");
         }
-        std::thread::spawn(move || std::io::copy(&mut told, &mut std::io::sink()));
+        std::thread::spawn(move || std::io::copy(&mut reported, &mut std::io::sink()));
         Self { strace, output }
     }
 
@@ -89,7 +89,7 @@ fn name_services(lines: &[String]) -> Vec<&String> {
 fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     fs::write(rootfs.path().join("etc/nsswitch.conf"), "passwd: evil\n").unwrap();
-    let trace = Trace::of(launcher.child.id());
+    let trace = Trace::from_facts(launcher.child.id());
     let reference = rootfs.reference();
     for (id, rootfs, user) in
         [("image", reference.as_str(), "app"), ("number", &reference, "4711"), ("host", "host", "vcap")]
@@ -124,7 +124,7 @@ fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     let shell = "read go; echo 0 >/proc/self/oom_score_adj; cat /etc/nsswitch.conf";
     let mut control =
         Command::new("sh").args(["-c", shell]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let trace = Trace::of(control.id());
+    let trace = Trace::from_facts(control.id());
     drop(control.stdin.take());
     control.wait().unwrap();
     let lines = trace.lines();

@@ -101,16 +101,16 @@ impl<'a> Container<'a> {
         let rest = self.output.collect::<std::io::Result<Vec<_>>>()?;
         ensure!(rest.is_empty(), "the container printed {rest:?} after it was ready");
         let exit_status = self.client.wait()?.code();
-        let told: Value = serde_json::from_str(&self.daemon.agent(&["inspect", ID, "--json"])?)?;
-        let (timings, wipe) = (&told["result"]["timings"], &told["result"]["wipe"]);
+        let reported: Value = serde_json::from_str(&self.daemon.agent(&["inspect", ID, "--json"])?)?;
+        let (timings, wipe) = (&reported["result"]["timings"], &reported["result"]["wipe"]);
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let took = |phase: &str| {
             let seconds = timings[format!("{phase}_seconds")].as_f64().unwrap_or(f64::NAN);
             format!("{phase} {:.1} ms", seconds * 1e3)
         };
         let facts = vec![
-            ("state".to_owned(), text(&told["state"])),
-            ("exit code".to_owned(), text(&told["result"]["exit"]["code"])),
+            ("state".to_owned(), text(&reported["state"])),
+            ("exit code".to_owned(), text(&reported["result"]["exit"]["code"])),
             ("time".to_owned(), ["prepare", "start", "run", "finish"].map(took).join(", ")),
             (
                 "wiped".to_owned(),

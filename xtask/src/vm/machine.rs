@@ -90,8 +90,8 @@ impl Machine {
         let deadline = Instant::now() + self.deadline;
         loop {
             match running.line(deadline) {
-                Ok(told) if told == DONE => return Ok(()),
-                Ok(told) => line(&told),
+                Ok(reported) if reported == DONE => return Ok(()),
+                Ok(reported) => line(&reported),
                 Err(RecvTimeoutError::Timeout) => {
                     bail!("the checks were not done after {} minutes", self.deadline.as_secs() / 60)
                 }

@@ -60,7 +60,7 @@ pub(super) fn files(root: &Root) -> Shown {
 
 /// Searches with the kernel as it is, and with `init_on_free=1`.
 pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut passed = true;
     for parameter in ["", "init_on_free=1"] {
         let name = if parameter.is_empty() { "the kernel as it is" } else { parameter };
@@ -78,12 +78,12 @@ pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> 
             names.iter().map(of).collect::<Vec<_>>()
         };
         let (gone, control) = (rows(&found.gone), rows(&found.kept));
-        told.push(
+        reported.push(
             json!({"parameter": parameter, "release": release, "gone": gone, "control": control, "faults": faults}),
         );
     }
     if as_json {
-        println!("{:#}", json!({"passed": passed, "kernels": told}));
+        println!("{:#}", json!({"passed": passed, "kernels": reported}));
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

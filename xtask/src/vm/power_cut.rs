@@ -157,8 +157,8 @@ impl Stream {
         for (id, (state, _)) in &found.known {
             ensure!(state == "completed", "{id} is {state} after the machine was started");
         }
-        let told = self.answered.iter().filter(|(id, _)| found.known.get(id).is_none_or(|(_, known)| known == "-"));
-        Ok(told.count())
+        let reported = self.answered.iter().filter(|(id, _)| found.known.get(id).is_none_or(|(_, known)| known == "-"));
+        Ok(reported.count())
     }
 }
 

@@ -4,7 +4,7 @@
 use executor_residue::{Hit, Place, Report, Unsearched};
 
 use super::inputs::Kind;
-use super::scene::{Role, Scene, Sight};
+use super::scene::{Role, SearchScope, SearchHits};
 
 /// Place of a canary, as a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Row {
         }
     }
 
-    fn of(hit: &Hit, scene: &Scene, sight: &Sight) -> Self {
+    fn new(hit: &Hit, scene: &SearchScope, sight: &SearchHits) -> Self {
         match &hit.place {
             Place::Memory { pid, .. }
             | Place::Descriptor { pid, .. }
@@ -144,16 +144,16 @@ pub(crate) struct Searched {
 impl Findings {
     /// `old_file` says that the file was in the container before it was rotated.
     pub(crate) fn new(
-        scene: &Scene,
+        scene: &SearchScope,
         kinds: Vec<Kind>,
         old_file: bool,
-        during: &Sight,
-        after: Sight,
+        during: &SearchHits,
+        after: SearchHits,
         kernel: Option<Report>,
     ) -> Self {
         let mut cells: Vec<(Kind, Row, Seen)> = Vec::new();
         let mut cell = |hit: &Hit, row: Row, note: &dyn Fn(&mut Seen)| {
-            let Some(kind) = Kind::of(&hit.label) else { return };
+            let Some(kind) = Kind::from_name(&hit.label) else { return };
             let at = cells.iter().position(|(one, place, _)| (*one, *place) == (kind, row)).unwrap_or_else(|| {
                 cells.push((kind, row, Seen::default()));
                 cells.len() - 1
@@ -161,11 +161,11 @@ impl Findings {
             note(&mut cells[at].2);
         };
         // What a daemon does not offer is told as such, and not what became of it there.
-        let offered = |hit: &&Hit| Kind::of(&hit.label).is_some_and(|kind| kinds.contains(&kind));
+        let offered = |hit: &&Hit| Kind::from_name(&hit.label).is_some_and(|kind| kinds.contains(&kind));
         let mut astray = Vec::new();
         for hit in during.report.hits.iter().filter(offered) {
-            let row = Row::of(hit, scene, during);
-            let fits = Kind::of(&hit.label).is_some_and(|kind| row.is_its_place(kind, &hit.place));
+            let row = Row::new(hit, scene, during);
+            let fits = Kind::from_name(&hit.label).is_some_and(|kind| row.is_its_place(kind, &hit.place));
             cell(hit, row, &|seen| {
                 seen.while_running = true;
                 seen.astray |= !fits;
@@ -178,7 +178,7 @@ impl Findings {
         let (searched_kernel, kernel) = (kernel_bytes > 0, kernel.unwrap_or_default());
         let mut left = Vec::new();
         for hit in after.report.hits.iter().chain(&kernel.hits).filter(offered) {
-            cell(hit, Row::of(hit, scene, &after), &|seen| seen.after = true);
+            cell(hit, Row::new(hit, scene, &after), &|seen| seen.after = true);
             left.push(hit.clone());
         }
         let proven = |kind: &Kind| {
@@ -229,17 +229,17 @@ mod tests {
 
     const PID: u32 = 10;
 
-    fn scene() -> Scene {
+    fn scene() -> SearchScope {
         let info = InfoResponse { run_dir: "/run/e".into(), state_dir: "/run/e/state".into(), ..Default::default() };
-        Scene::of("/run/e/executor.sock".as_ref(), &info, true)
+        SearchScope::new("/run/e/executor.sock".as_ref(), &info, true)
     }
 
-    fn sight(role: Role, hits: &[(Kind, Place)]) -> Sight {
+    fn sight(role: Role, hits: &[(Kind, Place)]) -> SearchHits {
         let mut report = Report::default();
         for (kind, place) in hits {
             report.hits.push(Hit { label: kind.name().into(), place: place.clone(), windows: 1, at: 0 });
         }
-        Sight { report, roles: [(PID, role)].into() }
+        SearchHits { report, roles: [(PID, role)].into() }
     }
 
     fn memory() -> Place {
@@ -295,7 +295,7 @@ mod tests {
         let kinds = vec![Kind::File, Kind::OldFile];
         let there = || sight(Role::Container, &[(Kind::File, memory())]);
         let nothing = || sight(Role::Container, &[]);
-        let findings = |during: Sight, after, old| Findings::new(&scene(), kinds.clone(), old, &during, after, None);
+        let findings = |during: SearchHits, after, old| Findings::new(&scene(), kinds.clone(), old, &during, after, None);
         let clean = findings(there(), nothing(), true);
         assert!(clean.is_clean());
         assert_eq!(clean.seen(Kind::Token, Row::Container), None, "not offered");

@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    pub(crate) fn of(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        assert!(Kind::ALL.into_iter().all(|kind| Kind::of(kind.name()) == Some(kind)));
-        assert_eq!(Kind::of("x"), None);
+        assert!(Kind::ALL.into_iter().all(|kind| Kind::from_name(kind.name()) == Some(kind)));
+        assert_eq!(Kind::from_name("x"), None);
     }
 }

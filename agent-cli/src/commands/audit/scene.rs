@@ -33,7 +33,7 @@ pub(crate) enum Role {
 
 /// Socket and directories of an executor.
 #[derive(Clone, Debug)]
-pub(crate) struct Scene {
+pub(crate) struct SearchScope {
     socket: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) state_dir: PathBuf,
@@ -45,15 +45,15 @@ pub(crate) struct Scene {
 
 /// Results of one search.
 #[derive(Debug)]
-pub(crate) struct Sight {
+pub(crate) struct SearchHits {
     pub(crate) report: Report,
     pub(crate) roles: HashMap<u32, Role>,
 }
 
-impl Scene {
+impl SearchScope {
     /// Returns the scene of the executord that answered `info`. If it does not report its directories, the run
     /// directory is taken to be that of the socket, and the state directory to be the default.
-    pub(crate) fn of(socket: &Path, info: &InfoResponse, journal: bool) -> Self {
+    pub(crate) fn new(socket: &Path, info: &InfoResponse, journal: bool) -> Self {
         let directory =
             |dir: &str, otherwise: &Path| if dir.is_empty() { otherwise.to_owned() } else { PathBuf::from(dir) };
         let beside = socket.parent().unwrap_or(Path::new("/run/executor"));
@@ -91,7 +91,7 @@ impl Scene {
     }
 
     /// Searches everything. It takes some time and blocks. `container` is where the host sees the container's own files.
-    pub(crate) fn search(&self, needles: &Needles, container: &[PathBuf]) -> Sight {
+    pub(crate) fn search(&self, needles: &Needles, container: &[PathBuf]) -> SearchHits {
         let cast = self.cast();
         let mut search = Search::new(needles);
         for (process, _) in &cast {
@@ -114,7 +114,7 @@ impl Scene {
                 report.unsearched.push(executor_residue::Unsearched { what: name.into(), why: why.into() });
             }
         }
-        Sight { report, roles: cast.into_iter().map(|(process, role)| (process.pid, role)).collect() }
+        SearchHits { report, roles: cast.into_iter().map(|(process, role)| (process.pid, role)).collect() }
     }
 
     /// Searches the machine's memory.
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn directories_are_told_or_guessed() {
-        let scene = |info: &InfoResponse| Scene::of(Path::new("/run/x/executor.sock"), info, false);
+        let scene = |info: &InfoResponse| SearchScope::new(Path::new("/run/x/executor.sock"), info, false);
         let old = scene(&InfoResponse::default());
         assert_eq!((old.run_dir, old.state_dir), ("/run/x".into(), "/var/lib/executor".into()));
         let info = InfoResponse { run_dir: "/a".into(), state_dir: "/b".into(), ..InfoResponse::default() };

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::ids;
 use crate::output::Stream;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::view::json;
 

@@ -14,7 +14,7 @@ use crate::destination::{Partial, Place, Source, Tree, at, below, place};
 use crate::failure::Failure;
 use crate::output::Stream;
 use crate::session::Session;
-use crate::status::{self, Doing as _};
+use crate::status::{self, ErrorContext as _};
 use crate::text::plain;
 use crate::view::human;
 

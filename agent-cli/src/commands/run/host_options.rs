@@ -9,7 +9,7 @@ use executor_client::v1::{self, DeviceMount, Limits, RunRequest};
 use crate::failure::Failure;
 use crate::request::Request;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::units;
 
@@ -242,8 +242,8 @@ mod tests {
         let mut asked = device("/dev/fuse:/dev/x:r").unwrap();
         by_name(&mut asked, &known).unwrap();
         assert_eq!((&*asked.name, &*asked.path), ("fuse", "/dev/x"));
-        let told = by_name(&mut device("/dev/mem").unwrap(), &known).unwrap_err();
-        assert!(told.contains("--device /dev/mem") && told.contains("fuse (/dev/fuse)"), "{told}");
+        let reported = by_name(&mut device("/dev/mem").unwrap(), &known).unwrap_err();
+        assert!(reported.contains("--device /dev/mem") && reported.contains("fuse (/dev/fuse)"), "{reported}");
         assert!(by_name(&mut device("/dev/mem").unwrap(), &[]).unwrap_err().contains("it has none"));
         by_name(&mut device("other").unwrap(), &known).unwrap();
     }

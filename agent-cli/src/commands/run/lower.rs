@@ -112,7 +112,7 @@ pub(super) fn lower(
     args.host_options.apply(&mut request)?;
     args.image.apply(&mut request, stdin, variable)?;
     args.streams.apply(&mut request);
-    Ok(Request::of(request).named(named))
+    Ok(Request::from_request(request).named(named))
 }
 
 /// Returns how the user named the run, its id and its root file system. An id that is made up here appears in no error.

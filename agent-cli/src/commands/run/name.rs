@@ -9,7 +9,7 @@ use executor_client::v1::{Container, State};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::view::human;
 
 /// Makes sure that no container has the name: with `replace` an earlier one is removed, also while it runs.

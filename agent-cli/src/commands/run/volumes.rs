@@ -17,7 +17,7 @@ use crate::images::{Pull, fetch_first, fetch_or_send};
 use crate::registry::{from_here, is_image, long};
 use crate::request::Request;
 use crate::session::Session;
-use crate::status::Doing as _;
+use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::units;
 
@@ -239,15 +239,15 @@ fn target(path: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn of_host(name: &str, path: &str, sub_path: &str, read_only: bool) -> VolumeMount {
+    fn for_host(name: &str, path: &str, sub_path: &str, read_only: bool) -> VolumeMount {
         let source = Some(Source::Host(NamedVolume { name: name.into() }));
         VolumeMount { path: path.into(), source, sub_path: sub_path.into(), read_only }
     }
 
     #[test]
     fn short_forms() {
-        assert_eq!(volume("cache:/var//cache/"), Ok(of_host("cache", "/var/cache", "", false)));
-        assert_eq!(volume("/srv/a:/b:ro"), Ok(of_host("/srv/a", "/b", "", true)));
+        assert_eq!(volume("cache:/var//cache/"), Ok(for_host("cache", "/var/cache", "", false)));
+        assert_eq!(volume("/srv/a:/b:ro"), Ok(for_host("/srv/a", "/b", "", true)));
         let new = VolumeMount {
             path: "/x".into(),
             source: Some(empty(empty_volume::Medium::Disk)),
@@ -262,10 +262,10 @@ mod tests {
     #[test]
     fn long_forms() {
         let of = |text| mount(text).unwrap();
-        let cache = of_host("cache", "/c", "a/b", true);
+        let cache = for_host("cache", "/c", "a/b", true);
         assert_eq!(of("type=volume,src=cache,dst=/c,ro,volume-subpath=a/b"), Mounted::Volume(cache.clone()));
         assert_eq!(of("source=cache,target=/c/,readonly=true,subpath=a/b"), Mounted::Volume(cache));
-        assert_eq!(of("type=bind,source=/srv,target=/c"), Mounted::Volume(of_host("/srv", "/c", "", false)));
+        assert_eq!(of("type=bind,source=/srv,target=/c"), Mounted::Volume(for_host("/srv", "/c", "", false)));
         let Mounted::Tmpfs(tmpfs) = of("type=tmpfs,target=/t,tmpfs-size=1m,tmpfs-mode=700") else { panic!("a tmpfs") };
         assert_eq!((&*tmpfs.path, tmpfs.size_bytes, tmpfs.mode), ("/t", 1 << 20, Some(0o700)));
         let Mounted::Volume(new) = of("type=empty,target=/e,medium=memory,size=1m,mode=750,gid=70") else {
@@ -317,19 +317,19 @@ mod tests {
             ("/srv/cached", "", "all", "cached"),
             ("cache", "x", "cache", "x"),
         ] {
-            let mut volume = of_host(path, "/c", sub_path, false);
+            let mut volume = for_host(path, "/c", sub_path, false);
             look_up(&mut volume, &info).unwrap();
-            assert_eq!(volume, of_host(name, "/c", below, false), "{path}");
+            assert_eq!(volume, for_host(name, "/c", below, false), "{path}");
         }
-        let mut file = of_host("/data/app.conf", "/c", "", true);
+        let mut file = for_host("/data/app.conf", "/c", "", true);
         look_up(&mut file, &info).unwrap();
         assert_eq!(file.source, Some(Source::HostPath(HostPath { path: "/data/app.conf".into() })));
-        let refusal = look_up(&mut of_host("/database", "/c", "", false), &info).unwrap_err();
+        let refusal = look_up(&mut for_host("/database", "/c", "", false), &info).unwrap_err();
         for words in ["--volume /database: ", "cache (/srv/cache)", "below /data", "[[volumes]]", "restarts", "nosuid"]
         {
             assert!(refusal.contains(words), "{words}: {refusal}");
         }
-        let refusal = look_up(&mut of_host("/etc", "/c", "", false), &InfoResponse::default()).unwrap_err();
+        let refusal = look_up(&mut for_host("/etc", "/c", "", false), &InfoResponse::default()).unwrap_err();
         assert!(refusal.contains("it lends nothing"), "{refusal}");
     }
 }

@@ -32,7 +32,7 @@ struct ShownFile<'a> {
 }
 
 impl<'a> ShownBindings<'a> {
-    pub(crate) fn of(bindings: &'a Bindings, reveal: bool) -> Self {
+    pub(crate) fn new(bindings: &'a Bindings, reveal: bool) -> Self {
         let file = |file: &'a BindingFile| {
             let split = file.path.split_once('/');
             let value = reveal.then(|| encoded(file.content.to_vec()));

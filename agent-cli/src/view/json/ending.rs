@@ -65,7 +65,7 @@ pub(super) struct Wipe {
 }
 
 impl Exit {
-    pub(super) fn of(exit: v1::ExitStatus) -> Option<Self> {
+    pub(super) fn from_exit(exit: v1::ExitStatus) -> Option<Self> {
         Some(match exit.status? {
             exit_status::Status::Code(code) => Self { code: Some(code), signal: None, signal_name: None },
             exit_status::Status::Signal(signal) => {
@@ -91,8 +91,8 @@ impl From<&v1::WipeReceipt> for Wipe {
 impl From<&v1::Result> for Ending {
     fn from(result: &v1::Result) -> Self {
         Self {
-            exit_status: Outcome::of(Some(result)).status(),
-            exit: result.exit.and_then(Exit::of),
+            exit_status: Outcome::new(Some(result)).status(),
+            exit: result.exit.and_then(Exit::from_exit),
             oom_killed: result.oom_killed,
             stopped: result.stopped,
             failure: result.failure.as_ref().map(Failure::from),

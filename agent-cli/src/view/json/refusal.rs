@@ -36,7 +36,7 @@ struct RefusedField {
 
 impl Refusal {
     /// The document, where it was executord that refused.
-    pub(crate) fn of(failure: &Failure) -> Option<Self> {
+    pub(crate) fn new(failure: &Failure) -> Option<Self> {
         let code = name(failure.code()?);
         let violations = failure.violations().iter().map(|violation| RefusedField {
             field: plain(&violation.field),

@@ -47,7 +47,7 @@ impl From<&v1::RestartStatus> for RestartStatus {
             count: status.count,
             started_at: time(status.started_at.as_ref()),
             next_start_at: time(status.next_start_at.as_ref()),
-            last_exit: status.last_exit.and_then(Exit::of),
+            last_exit: status.last_exit.and_then(Exit::from_exit),
             last_reason: Some(status.last_reason.clone()).filter(|reason| !reason.is_empty()),
             last_started_at: time(status.last_started_at.as_ref()),
             last_finished_at: time(status.last_finished_at.as_ref()),

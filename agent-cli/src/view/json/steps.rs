@@ -41,7 +41,7 @@ impl From<&v1::Step> for Step {
             log_source: step.log_source.clone(),
             program: some(&step.program),
             pid: Some(step.pid).filter(|pid| *pid != 0),
-            exit: step.exit.and_then(Exit::of),
+            exit: step.exit.and_then(Exit::from_exit),
             error: some(&step.error),
             started_at: time(step.started_at.as_ref()),
             finished_at: time(step.finished_at.as_ref()),

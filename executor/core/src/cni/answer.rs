@@ -80,7 +80,7 @@ impl Addresses {
     /// What is wrong with it.
     pub fn parse(result: &Value) -> Result<Self, String> {
         let root = result.as_object().ok_or("the result is not an object")?;
-        match root.get("cniVersion").map(|version| version.as_str().and_then(Version::of)) {
+        match root.get("cniVersion").map(|version| version.as_str().and_then(Version::from_name)) {
             None | Some(Some(_)) => {}
             Some(None) => return Err("`cniVersion` of the result is not a supported version".into()),
         }
@@ -165,9 +165,9 @@ pub struct PluginFailure {
 /// Reads the error of a plugin that failed: the error object on its standard output, else the end of its standard
 /// error.
 pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
-    let told = serde_json::from_slice::<Value>(stdout).ok();
-    let part = |name: &str| told.as_ref().and_then(|told| told.get(name)?.as_str()).unwrap_or_default();
-    let code = told.as_ref().and_then(|told| told.get("code")?.as_u64()).unwrap_or(0);
+    let reported = serde_json::from_slice::<Value>(stdout).ok();
+    let part = |name: &str| reported.as_ref().and_then(|reported| reported.get(name)?.as_str()).unwrap_or_default();
+    let code = reported.as_ref().and_then(|reported| reported.get("code")?.as_u64()).unwrap_or(0);
     let message = [part("msg"), part("details")].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
     let message = if message.is_empty() { String::from_utf8_lossy(stderr).into_owned() } else { message.join(": ") };
     let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ").replace(crate::text::is_harmful, "?");
@@ -181,5 +181,5 @@ pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
 /// Its answer is none.
 pub fn supported_versions(answer: &Value) -> Result<Vec<Version>, String> {
     let names = list(answer, "supportedVersions", LIST_MAX)?;
-    Ok(names.iter().filter_map(|name| Version::of(name.as_str()?)).collect())
+    Ok(names.iter().filter_map(|name| Version::from_name(name.as_str()?)).collect())
 }

@@ -102,7 +102,7 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
     };
     let single = root.get("cniVersion").map(|_| text(root, "cniVersion")).transpose()?;
     let all: Vec<&str> = listed.into_iter().chain(single).collect();
-    let mut spoken: Vec<Version> = all.iter().filter_map(|name| Version::of(name)).collect();
+    let mut spoken: Vec<Version> = all.iter().filter_map(|name| Version::from_name(name)).collect();
     spoken.sort_unstable();
     spoken.dedup();
     if spoken.is_empty() {

@@ -19,7 +19,7 @@ fn asked() -> Capabilities {
         protocol,
     };
     let ports = vec![port(None, 8080, Protocol::Tcp), port(Some("127.0.0.1"), 53, Protocol::Udp)];
-    Capabilities::of(&Connectivity { ports, dns_servers: vec!["10.0.0.1".parse().unwrap()], ..Connectivity::default() })
+    Capabilities::from_asked(&Connectivity { ports, dns_servers: vec!["10.0.0.1".parse().unwrap()], ..Connectivity::default() })
 }
 
 #[test]
@@ -163,8 +163,8 @@ fn an_address_knows_its_network() {
 
 #[test]
 fn a_failure_is_told_in_the_plugins_words() {
-    let told = br#"{"cniVersion": "1.0.0", "code": 11, "msg": "no address", "details": "range\nis full"}"#;
-    let failure = plugin_failure(told, b"ignored");
+    let reported = br#"{"cniVersion": "1.0.0", "code": 11, "msg": "no address", "details": "range\nis full"}"#;
+    let failure = plugin_failure(reported, b"ignored");
     assert_eq!((failure.code, &*failure.message), (11, "no address: range is full"));
     assert_eq!(plugin_failure(b"garbage", b"panic: x\n\tat y\x1b[1m").message, "panic: x at y?[1m");
     assert_eq!(plugin_failure(b"", b"").message, "it said nothing");
@@ -190,7 +190,7 @@ fn a_port_is_published_once() {
     let of = |host_ip: Option<&str>, host_port, protocol| {
         let host_ip = host_ip.map(|ip| ip.parse().unwrap());
         let ports = vec![PublishedPort { host_ip, host_port, container_port: 1, protocol }];
-        Capabilities::of(&Connectivity { ports, ..Connectivity::default() })
+        Capabilities::from_asked(&Connectivity { ports, ..Connectivity::default() })
     };
     let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
     let both = |one: &Capabilities, another: &Capabilities| {

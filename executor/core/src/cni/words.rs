@@ -39,7 +39,7 @@ const PORTS: &str = "portMappings";
 
 impl Capabilities {
     /// Returns the capabilities of a request: published ports and name servers.
-    pub fn of(asked: &Connectivity) -> Self {
+    pub fn from_asked(asked: &Connectivity) -> Self {
         let mut all = Map::new();
         let port = |port: &crate::plan::PublishedPort| {
             let mut mapping = json!({

@@ -69,7 +69,7 @@ impl ImageDefaults {
     ///
     /// # Errors
     /// Everything in it that cannot be.
-    pub fn of(configuration: &ImageConfiguration) -> Result<Self, ConfigError> {
+    pub fn from_configuration(configuration: &ImageConfiguration) -> Result<Self, ConfigError> {
         let Some(config) = configuration.config() else { return Ok(Self::default()) };
         let mut found = Vec::new();
         let list = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
@@ -222,11 +222,11 @@ fn is_path(path: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn of(config: &str) -> Result<ImageDefaults, ConfigError> {
+    fn from_configuration(config: &str) -> Result<ImageDefaults, ConfigError> {
         let json = format!(
             r#"{{"architecture":"amd64","os":"linux","config":{config},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#
         );
-        ImageDefaults::of(&serde_json::from_str(&json).unwrap())
+        ImageDefaults::from_configuration(&serde_json::from_str(&json).unwrap())
     }
 
     fn strings(list: &[&str]) -> Vec<String> {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_configuration_is_read() {
-        let defaults = of(r#"{"User":"1000:www","Env":["PATH=/bin","A=1","A=2","=x","B","C=x=y"],"Cmd":["sh"],
+        let defaults = from_configuration(r#"{"User":"1000:www","Env":["PATH=/bin","A=1","A=2","=x","B","C=x=y"],"Cmd":["sh"],
             "WorkingDir":"/./srv//","StopSignal":"SIGQUIT","Volumes":{"/b//c/":{},"/a":{},"/":{}},"Labels":{"k":"v"},
             "Entrypoint":null,"ExposedPorts":null,"OnBuild":null,"Healthcheck":{"Test":["CMD"]}}"#);
         let defaults = defaults.unwrap();
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(defaults.volumes, ["/a", "/b/c"]);
         let under: Vec<_> = defaults.env_under(|name| name == "A").map(|(name, _)| &**name).collect();
         assert_eq!(under, ["PATH", "B", "C"]);
-        assert_eq!(of("null").unwrap(), ImageDefaults::default());
+        assert_eq!(from_configuration("null").unwrap(), ImageDefaults::default());
     }
 
     /// Compares the result with Docker's for null, `[]`, `[""]`, `""` and a plain string in each list of a configuration.
@@ -319,17 +319,17 @@ mod tests {
     #[test]
     fn entrypoint_of_empty_string_counts_as_none() {
         for entrypoint in ["null", "[]", r#"[""]"#] {
-            let defaults = of(&format!(r#"{{"Entrypoint":{entrypoint},"Cmd":["/c","d"]}}"#)).unwrap();
+            let defaults = from_configuration(&format!(r#"{{"Entrypoint":{entrypoint},"Cmd":["/c","d"]}}"#)).unwrap();
             let command = defaults.command(String::new(), Vec::new(), |_| false).unwrap();
             assert_eq!((&*command.path, &*command.args), ("/c", &["d".to_owned()][..]), "{entrypoint}");
         }
-        let none = of(r#"{"Entrypoint":[""],"Cmd":[]}"#).unwrap();
+        let none = from_configuration(r#"{"Entrypoint":[""],"Cmd":[]}"#).unwrap();
         assert_eq!(none.command(String::new(), Vec::new(), |_| false), Err(NoCommand::Missing));
     }
 
     #[test]
     fn what_cannot_be_is_told_at_once() {
-        let bad = of(r#"{"Env":["A=\u0000"],"WorkingDir":"srv","StopSignal":"SIGNOPE","Volumes":{"/a/../b":{}}}"#);
+        let bad = from_configuration(r#"{"Env":["A=\u0000"],"WorkingDir":"srv","StopSignal":"SIGNOPE","Volumes":{"/a/../b":{}}}"#);
         let fields: Vec<_> = bad.unwrap_err().0.into_iter().map(|violation| violation.field).collect();
         assert_eq!(fields, ["Env", "WorkingDir", "StopSignal", "Volumes"]);
     }

@@ -66,7 +66,7 @@ pub enum BadDigest {
 
 impl Digest {
     /// Makes the digest of a computed hash; `None` where the hash has not the length of its algorithm.
-    pub fn of_hash(algorithm: Algorithm, hash: &[u8]) -> Option<Self> {
+    pub fn from_hash(algorithm: Algorithm, hash: &[u8]) -> Option<Self> {
         (hash.len() * 2 == algorithm.digits()).then(|| Self { algorithm, hex: hex::encode(hash) })
     }
 

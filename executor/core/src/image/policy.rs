@@ -175,7 +175,7 @@ mod tests {
         ImagePolicy::new(&ImageRules { allow, allow_import, allow_archives }, false).unwrap()
     }
 
-    fn told(policy: &ImagePolicy, reference: &str) -> String {
+    fn reported(policy: &ImagePolicy, reference: &str) -> String {
         policy.permits(&reference.parse().unwrap()).map_or_else(|refused| refused.to_string(), |()| "may run".into())
     }
 
@@ -188,22 +188,22 @@ mod tests {
         assert!(!ImagePolicy::default().is_set() && private.is_set());
         for open in [ImagePolicy::default(), private, policy(Some(&["*"]), Some(true), Some(true))] {
             assert!(open.is_open() && open.may_import().is_ok());
-            assert!([registry, layout].iter().all(|reference| told(&open, reference) == "may run"));
+            assert!([registry, layout].iter().all(|reference| reported(&open, reference) == "may run"));
         }
         let refused =
             "an image of docker.io/library/debian is not allowed by this daemon's configuration (images.allow)";
         // Any one key closes all the others.
         let closed = policy(Some(&[]), None, None);
         assert!(!closed.is_open() && closed.may_import().is_err());
-        assert_eq!(told(&closed, registry), refused);
+        assert_eq!(reported(&closed, registry), refused);
         for archive in archives {
             let expected = format!("{archive} is not allowed by this daemon's configuration (images.allow_archives)");
-            assert_eq!(told(&closed, archive), expected);
+            assert_eq!(reported(&closed, archive), expected);
         }
-        assert_eq!(told(&policy(None, Some(false), None), registry), refused);
+        assert_eq!(reported(&policy(None, Some(false), None), registry), refused);
         let archives_alone = policy(None, None, Some(true));
         assert_eq!(
-            (told(&archives_alone, registry), told(&archives_alone, layout)),
+            (reported(&archives_alone, registry), reported(&archives_alone, layout)),
             (refused.into(), "may run".into())
         );
         // The digest and the tag change nothing of whose it is.
@@ -212,12 +212,12 @@ mod tests {
         for reference in
             ["debian", "debian:12", &format!("debian@sha256:{digest}"), &format!("debian:1@sha256:{digest}")]
         {
-            assert_eq!(told(&debian, &format!("docker://{reference}")), "may run", "{reference}");
-            assert_ne!(told(&debian, &format!("docker://team/{reference}")), "may run", "{reference}");
+            assert_eq!(reported(&debian, &format!("docker://{reference}")), "may run", "{reference}");
+            assert_ne!(reported(&debian, &format!("docker://team/{reference}")), "may run", "{reference}");
         }
         // What was imported is called by the names that an archive gives.
         let imports = policy(None, Some(true), None);
-        assert_eq!(told(&imports, registry), "may run");
+        assert_eq!(reported(&imports, registry), "may run");
         let ImageReference::Registry(repository, _) = registry.parse().unwrap() else { panic!() };
         assert!(imports.may_fetch(&repository).is_err());
     }
@@ -228,8 +228,8 @@ mod tests {
         let BadRules(faults) = ImagePolicy::new(&ImageRules { allow, ..ImageRules::default() }, false).unwrap_err();
         assert!(faults.len() == 2 && faults[0].contains("debian") && faults[1].contains("r.example/a:1"), "{faults:?}");
         let many = Some(vec!["*".to_owned(); PATTERNS_MAX + 1]);
-        let told =
+        let reported =
             ImagePolicy::new(&ImageRules { allow: many, ..ImageRules::default() }, false).unwrap_err().to_string();
-        assert!(told.contains("1001") && told.contains("at most 1000"), "{told}");
+        assert!(reported.contains("1001") && reported.contains("at most 1000"), "{reported}");
     }
 }

@@ -104,7 +104,7 @@ pub enum Fault {
 
 impl Fault {
     /// The fault as that of a field.
-    pub fn told(&self) -> FieldFault {
+    pub fn reported(&self) -> FieldFault {
         let reason = match self {
             Self::Length(_) | Self::NameLength(_) => ViolationReason::TooLong,
             _ => ViolationReason::InvalidFormat,

@@ -57,7 +57,7 @@ struct World {
     secrets: bool,
     stop: bool,
     /// Contents of the ledger: the daemon's state of the container, and the states that it has reported.
-    told: Vec<State>,
+    reported: Vec<State>,
 }
 
 impl World {
@@ -74,7 +74,7 @@ impl World {
             ran: false,
             secrets: false,
             stop: false,
-            told: vec![State::Reserved],
+            reported: vec![State::Reserved],
         }
     }
 
@@ -125,22 +125,22 @@ impl World {
     }
 
     fn daemon_looks(&mut self) {
-        let now = self.told[self.told.len() - 1];
+        let now = self.reported[self.reported.len() - 1];
         let seen = if self.exit_record { State::Completed } else { self.record.min(State::Wiping) };
-        self.told.extend(advance(now, seen, self.ran));
+        self.reported.extend(advance(now, seen, self.ran));
     }
 
     /// Checks the invariants.
     fn check(&self) -> Result<(), String> {
-        let told = |state| self.told.iter().filter(|one| **one == state).count();
+        let reported = |state| self.reported.iter().filter(|one| **one == state).count();
         let rules = [
             (self.exit_record && self.secrets, "an exit record before the wipe"),
-            (told(State::Completed) > 0 && (self.secrets || self.process), "completed before the wipe"),
-            (told(State::Completed) > told(State::Wiping), "completed without wiping"),
-            (told(State::Completed) > 1, "completed twice"),
+            (reported(State::Completed) > 0 && (self.secrets || self.process), "completed before the wipe"),
+            (reported(State::Completed) > reported(State::Wiping), "completed without wiping"),
+            (reported(State::Completed) > 1, "completed twice"),
             (!self.run_dir && !self.exit_record, "forgotten"),
-            (self.ran && told(State::Wiping) > told(State::Running), "not seen to have run"),
-            (self.told.windows(2).any(|pair| pair[0] >= pair[1]), "a state twice, or late"),
+            (self.ran && reported(State::Wiping) > reported(State::Running), "not seen to have run"),
+            (self.reported.windows(2).any(|pair| pair[0] >= pair[1]), "a state twice, or late"),
         ];
         rules.iter().find(|(broken, _)| *broken).map_or(Ok(()), |(_, what)| Err(format!("{what}: {self:?}")))
     }
@@ -164,7 +164,7 @@ proptest::proptest! {
             world.step(step);
             proptest::prop_assert_eq!(world.check(), Ok(()));
         }
-        proptest::prop_assert_eq!(world.told.last(), Some(&State::Completed));
+        proptest::prop_assert_eq!(world.reported.last(), Some(&State::Completed));
         proptest::prop_assert!(!world.secrets && !world.process && !world.run_dir && !world.shim, "{:?}", world);
     }
 }

@@ -104,7 +104,7 @@ impl AddressRange {
     }
 
     /// Returns the range of a network in CIDR notation; `None` where the prefix is too long.
-    fn of_network(ip: IpAddr, prefix: u32) -> Option<Self> {
+    fn from_network(ip: IpAddr, prefix: u32) -> Option<Self> {
         let host = width(ip).checked_sub(prefix)?;
         let mask = u128::MAX.checked_shl(host).unwrap_or(0);
         let (first, last) = (number(ip) & mask, number(ip) | (!mask & (u128::MAX >> (128 - width(ip)))));
@@ -138,7 +138,7 @@ impl FromStr for AddressRange {
         if let Some((ip, prefix)) = text.split_once('/') {
             let digits = !prefix.is_empty() && prefix.bytes().all(|b| b.is_ascii_digit());
             let prefix = prefix.parse().ok().filter(|_| digits).ok_or(BadRange::Form)?;
-            return Self::of_network(address(ip)?, prefix).ok_or(BadRange::Form);
+            return Self::from_network(address(ip)?, prefix).ok_or(BadRange::Form);
         }
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let range = Self { first: address(first)?, last: address(last)? };
@@ -157,7 +157,7 @@ impl fmt::Display for AddressRange {
         if first == last {
             return first.fmt(f);
         }
-        let network = (0..width(*first)).find(|prefix| Self::of_network(*first, *prefix) == Some(*self));
+        let network = (0..width(*first)).find(|prefix| Self::from_network(*first, *prefix) == Some(*self));
         match network {
             Some(prefix) => write!(f, "{first}/{prefix}"),
             None => write!(f, "{first}-{last}"),
@@ -216,7 +216,7 @@ mod tests {
             let address = |number: u32| IpAddr::V4(number.into());
             let range = AddressRange { first: address(one.min(other)), last: address(one.max(other)) };
             proptest::prop_assert_eq!(range.to_string().parse(), Ok(range));
-            let network = AddressRange::of_network(address(one), prefix).unwrap();
+            let network = AddressRange::from_network(address(one), prefix).unwrap();
             proptest::prop_assert!(network.is_ordered() && network.first <= address(one) && address(one) <= network.last);
             proptest::prop_assert_eq!(network.to_string().parse(), Ok(network));
         }

@@ -206,7 +206,7 @@ pub enum FromShim {
 
 impl FromShim {
     /// Returns the meaning of a mark.
-    pub fn of(mark: u8) -> Option<Self> {
+    pub fn from_mark(mark: u8) -> Option<Self> {
         [Self::Stdout, Self::Stderr, Self::Ended, Self::TakenOver, Self::Position]
             .into_iter()
             .find(|it| *it as u8 == mark)
@@ -240,7 +240,7 @@ pub enum ToShim {
 
 impl ToShim {
     /// Returns the meaning of a mark.
-    pub fn of(mark: u8) -> Option<Self> {
+    pub fn from_mark(mark: u8) -> Option<Self> {
         [Self::Input, Self::EndOfInput, Self::Window, Self::Leave].into_iter().find(|it| *it as u8 == mark)
     }
 }
@@ -252,17 +252,17 @@ mod tests {
     #[test]
     fn marks_are_told_apart() {
         for mark in 0..=u8::MAX {
-            assert!(FromShim::of(mark).is_none_or(|kind| kind as u8 == mark));
-            assert!(ToShim::of(mark).is_none_or(|kind| kind as u8 == mark));
+            assert!(FromShim::from_mark(mark).is_none_or(|kind| kind as u8 == mark));
+            assert!(ToShim::from_mark(mark).is_none_or(|kind| kind as u8 == mark));
         }
-        assert_eq!(FromShim::of(b't'), Some(FromShim::TakenOver));
-        assert_eq!(ToShim::of(b't'), None);
+        assert_eq!(FromShim::from_mark(b't'), Some(FromShim::TakenOver));
+        assert_eq!(ToShim::from_mark(b't'), None);
     }
 
     #[test]
     fn positions_come_back() {
         let packet = position_packet(1 << 40, 7);
-        assert_eq!(FromShim::of(packet[0]), Some(FromShim::Position));
+        assert_eq!(FromShim::from_mark(packet[0]), Some(FromShim::Position));
         assert_eq!(position_of(&packet[1..]), Some((1 << 40, 7)));
         assert_eq!((position_of(&packet), position_of(&packet[2..])), (None, None));
     }

@@ -39,7 +39,7 @@ impl std::fmt::Display for StepError {
 
 impl StepError {
     /// An error that comes from no process.
-    pub(super) fn of(why: Why) -> Self {
+    pub(super) fn from_why(why: Why) -> Self {
         Self { why, exit: None }
     }
 
@@ -53,7 +53,7 @@ impl StepError {
     }
 
     /// Words that the actions above repeat.
-    pub(super) fn told(&self) -> Option<&str> {
+    pub(super) fn reported(&self) -> Option<&str> {
         if let Why::Message(text) = &self.why { Some(text) } else { None }
     }
 }

@@ -140,7 +140,7 @@ impl Reference<'_> {
                     return without;
                 }
                 let end = self.eval(action, start, Some(cancel.map_or(due, |cancel| cancel.min(due))));
-                let also = end.error.as_ref().and_then(StepError::told).map(|told| format!("; {told}"));
+                let also = end.error.as_ref().and_then(StepError::reported).map(|reported| format!("; {reported}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
                 let exit = end.error.as_ref().and_then(|error| error.exit);
                 End { error: Some(StepError { why: Why::Message(text), exit }), ..end }
@@ -157,7 +157,7 @@ impl Reference<'_> {
         let ends: Vec<End> = actions.iter().map(|action| self.eval(action, start, cancel)).collect();
         let mut order: Vec<&End> = ends.iter().collect();
         order.sort_by_key(|end| end.at);
-        let exited = || StepError::of(Why::Plain("Codependent step exited".into()));
+        let exited = || StepError::from_why(Why::Plain("Codependent step exited".into()));
         let errors = order.into_iter().filter_map(|end| end.error.clone().or_else(|| fails_on_exit.then(exited)));
         Self::together(&ends, errors.collect())
     }

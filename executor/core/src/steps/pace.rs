@@ -10,11 +10,11 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(5);
 
 /// Token bucket of one container's restarts, kept as the uptime at which it is full again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pace {
+pub(super) struct RestartPacer {
     full_at: Duration,
 }
 
-impl Pace {
+impl RestartPacer {
     /// Takes a token for a restart and returns the delay until the token is there.
     pub(super) fn take(&mut self, uptime: Duration) -> Duration {
         let full_at = self.full_at.max(uptime);
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn take_after_burst_delays() {
-        let mut pace = Pace::default();
+        let mut pace = RestartPacer::default();
         for _ in 0..BURST {
             assert_eq!(pace.take(at(100)), Duration::ZERO);
         }
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn take_in_a_loop_holds_bound() {
         for run in [1, 7, 900, 4_999, 5_001, 60_000] {
-            let (mut pace, mut now, mut count) = (Pace::default(), at(1), 0);
+            let (mut pace, mut now, mut count) = (RestartPacer::default(), at(1), 0);
             let end = at(1 + 3_600);
             while now < end {
                 now += Duration::from_millis(run);

@@ -5,11 +5,11 @@
 //!                    └── none ──> the step ends with the last run's error
 //! ```
 //! The first restart is at once. Ends that follow wait, twice as long each time, until a run lasts ([`RestartPolicy`]). A
-//! cancellation ends the policy, also in a pause. However short the pauses are, [`Pace`] bounds the number of restarts.
+//! cancellation ends the policy, also in a pause. However short the pauses are, [`RestartPacer`] bounds the number of restarts.
 
 use std::time::Duration;
 
-use super::pace::Pace;
+use super::pace::RestartPacer;
 use super::{Order, Role, StepError, StepState, Steps, Timer, Why, go_duration};
 use crate::backoff::Backoff;
 use crate::plan::RestartPolicy;
@@ -23,7 +23,7 @@ pub(super) struct Restarts {
     record: RestartRecord,
     /// Pauses of ends in a row, after the first one.
     pauses: Option<Backoff>,
-    pace: Pace,
+    pace: RestartPacer,
     /// Error of the last run.
     error: Option<StepError>,
     /// Reason for which the present run is being ended, to begin again.
@@ -41,7 +41,7 @@ impl Restarts {
             policy,
             record: RestartRecord::default(),
             pauses: None,
-            pace: Pace::default(),
+            pace: RestartPacer::default(),
             error: None,
             asked: None,
             over: false,

@@ -87,18 +87,18 @@ fn messages_follow_what_happens() {
         log_source: "STG".into(),
     };
     let action = Action::EmitProgress { action: Box::new(Action::Run(0)), messages };
-    let say = |failed, text: &str| Order::Say { log_source: "STG".into(), failed, text: text.into() };
+    let message = |failed, text: &str| Order::Say { log_source: "STG".into(), failed, text: text.into() };
     let mut failing = steps(action.clone(), 1);
-    assert_eq!(failing.begin(NOW), [say(false, "Staging..."), Order::Start(0)]);
-    assert_eq!(failing.ended(0, exited(1), NOW), [say(true, "Staging failed: APP: Exited with status 1")]);
+    assert_eq!(failing.begin(NOW), [message(false, "Staging..."), Order::Start(0)]);
+    assert_eq!(failing.ended(0, exited(1), NOW), [message(true, "Staging failed: APP: Exited with status 1")]);
     let mut absent = steps(action.clone(), 1);
     absent.begin(NOW);
     let not_started = RunEnd::NotStarted("exec /nope: No such file or directory".into());
-    assert_eq!(absent.ended(0, not_started, NOW), [say(true, "Staging failed")]);
+    assert_eq!(absent.ended(0, not_started, NOW), [message(true, "Staging failed")]);
     assert_eq!(absent.conclusion(), conclusion(None, Some("exec /nope: No such file or directory")));
     let mut well = steps(action, 1);
     well.begin(NOW);
-    assert_eq!(well.ended(0, exited(0), NOW), [say(false, "Staged")]);
+    assert_eq!(well.ended(0, exited(0), NOW), [message(false, "Staged")]);
     assert_eq!(well.conclusion(), conclusion(Some(0), None));
 }
 
@@ -133,23 +133,23 @@ fn transfer(artifact: &str, direction: &str) -> PlannedTransfer {
 
 #[test]
 fn a_transfer_tells_of_itself() {
-    let say = |failed, text: &str| Order::Say { log_source: "CELL".into(), failed, text: text.into() };
+    let message = |failed, text: &str| Order::Say { log_source: "CELL".into(), failed, text: text.into() };
     let steps_of = |artifact: &str, direction: &str, action: Action| {
         Steps::new(&of(None, action, Vec::new()), &[], &[transfer(artifact, direction)])
     };
     let mut well = steps_of("droplet", "download", Action::Download(0));
-    assert_eq!(well.begin(NOW), [say(false, "Downloading droplet..."), Order::Transfer(0)]);
+    assert_eq!(well.begin(NOW), [message(false, "Downloading droplet..."), Order::Transfer(0)]);
     assert!(well.transfer_began(0).is_some());
-    assert_eq!(well.transferred(0, TransferEnd::Done(1536), NOW), [say(false, "Downloaded droplet (1.5K)")]);
+    assert_eq!(well.transferred(0, TransferEnd::Done(1536), NOW), [message(false, "Downloaded droplet (1.5K)")]);
     assert_eq!(well.conclusion(), conclusion(Some(0), None));
     assert_eq!(well.transferred(0, TransferEnd::Done(1), NOW), [], "once");
     let mut failing = steps_of("droplet", "upload", Action::Upload(0));
-    assert_eq!(failing.begin(NOW), [say(false, "Uploading droplet..."), Order::Transfer(0)]);
+    assert_eq!(failing.begin(NOW), [message(false, "Uploading droplet..."), Order::Transfer(0)]);
     let end = TransferEnd::Failed("the server answered 500".into());
-    let told = "Uploading droplet failed: the server answered 500";
-    assert_eq!(failing.transferred(0, end, NOW), [say(true, told)]);
-    let told = "Failed to upload droplet: the server answered 500";
-    assert_eq!(failing.conclusion(), conclusion(None, Some(told)));
+    let reported = "Uploading droplet failed: the server answered 500";
+    assert_eq!(failing.transferred(0, end, NOW), [message(true, reported)]);
+    let reported = "Failed to upload droplet: the server answered 500";
+    assert_eq!(failing.conclusion(), conclusion(None, Some(reported)));
     assert_eq!(failing.records()[0].log_source, "CELL");
     let mut silent = steps_of("", "download", Action::Download(0));
     assert_eq!(silent.begin(NOW), [Order::Transfer(0)]);
@@ -159,7 +159,7 @@ fn a_transfer_tells_of_itself() {
     let mut unnamed = steps_of("", "download", Action::Download(0));
     unnamed.begin(NOW);
     let end = TransferEnd::Failed("too slow".into());
-    assert_eq!(unnamed.transferred(0, end, NOW), [say(true, "Downloading failed: too slow")]);
+    assert_eq!(unnamed.transferred(0, end, NOW), [message(true, "Downloading failed: too slow")]);
     assert_eq!(unnamed.conclusion(), conclusion(None, Some("Failed to download: too slow")));
 }
 

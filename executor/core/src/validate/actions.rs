@@ -35,7 +35,7 @@ pub(super) fn check(
         let user = user.map_err(|why| report.add(format!("{}.user", step.field), why)).ok();
         let limit = step.nofile.unwrap_or(policy.default_nofile);
         nofile(&step.field, limit, report);
-        let files = files::of_step(step, own, draft, policy, report);
+        let files = files::for_step(step, own, draft, policy, report);
         planned.push(PlannedProcess { user, nofile: Some(limit), files, ..process::plan(id, step, &draft.shared_env) });
     }
     planned

@@ -273,8 +273,8 @@ mod tests {
     }
 
     fn fields(checks: Checks) -> Vec<String> {
-        let told = validate(&draft(checks), &Policy::default());
-        told.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
+        let reported = validate(&draft(checks), &Policy::default());
+        reported.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
     }
 
     #[test]
@@ -390,7 +390,7 @@ mod tests {
         let exec = || with(Probe::Exec(ExecProbe { path: "/a".into(), ..ExecProbe::default() }));
         let asked = || draft(Checks { readiness: vec![exec()], ..Checks::default() });
         assert!(validate(&asked(), &Policy::default()).is_ok());
-        let told = validate(&asked(), &Policy { allow_exec: false, ..Policy::default() }).unwrap_err();
-        assert_eq!(told[0].field, "checks.readiness[0].exec");
+        let reported = validate(&asked(), &Policy { allow_exec: false, ..Policy::default() }).unwrap_err();
+        assert_eq!(reported[0].field, "checks.readiness[0].exec");
     }
 }

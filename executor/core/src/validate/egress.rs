@@ -71,7 +71,7 @@ mod tests {
         EgressRule { protocol, destinations, ports: Vec::new(), icmp: None, log: false }
     }
 
-    fn told(egress: bool, network: Network, isolation: Isolation, egress_rules: Vec<EgressRule>) -> Vec<String> {
+    fn reported(egress: bool, network: Network, isolation: Isolation, egress_rules: Vec<EgressRule>) -> Vec<String> {
         let policy =
             Policy { allow_egress: true, allow_host_network: true, allow_privileged: true, ..Policy::default() };
         let connectivity = Connectivity { egress, egress_rules, ..Connectivity::default() };
@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn of_rules(rules: Vec<EgressRule>) -> Vec<String> {
-        told(true, Network::Cni, Isolation::default(), rules)
+        reported(true, Network::Cni, Isolation::default(), rules)
     }
 
     #[test]
@@ -185,14 +185,14 @@ mod tests {
     fn rules_need_egress_a_network_and_no_way_around_them() {
         let one = || vec![rule(EgressProtocol::Tcp, "192.0.2.0/24")];
         let plain = Isolation::default;
-        assert_eq!(told(false, Network::Cni, plain(), one()), ["egress_rules"]);
-        assert_eq!(told(true, Network::Host, plain(), one()), ["egress", "egress_rules"]);
-        assert_eq!(told(false, Network::None, plain(), one()), ["egress_rules"]);
+        assert_eq!(reported(false, Network::Cni, plain(), one()), ["egress_rules"]);
+        assert_eq!(reported(true, Network::Host, plain(), one()), ["egress", "egress_rules"]);
+        assert_eq!(reported(false, Network::None, plain(), one()), ["egress_rules"]);
         let raw = || Isolation { capabilities_added: vec!["CAP_NET_RAW".into()], ..plain() };
-        assert_eq!(told(true, Network::Cni, raw(), one()), ["capabilities.add"]);
-        assert!(told(true, Network::Cni, raw(), Vec::new()).is_empty(), "the control");
+        assert_eq!(reported(true, Network::Cni, raw(), one()), ["capabilities.add"]);
+        assert!(reported(true, Network::Cni, raw(), Vec::new()).is_empty(), "the control");
         let privileged = || Isolation { privileged: true, ..plain() };
-        assert_eq!(told(true, Network::Cni, privileged(), one()), ["privileged"]);
-        assert!(told(true, Network::Cni, privileged(), Vec::new()).is_empty(), "the control");
+        assert_eq!(reported(true, Network::Cni, privileged(), one()), ["privileged"]);
+        assert!(reported(true, Network::Cni, privileged(), Vec::new()).is_empty(), "the control");
     }
 }

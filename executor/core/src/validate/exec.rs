@@ -134,8 +134,8 @@ mod tests {
             user: "a/b",
             window: (70_000, 80),
         };
-        let told = validate_exec(&bad, &Policy::default()).unwrap_err();
-        let fields: Vec<&str> = told.iter().map(|violation| &*violation.field).collect();
+        let reported = validate_exec(&bad, &Policy::default()).unwrap_err();
+        let fields: Vec<&str> = reported.iter().map(|violation| &*violation.field).collect();
         let expected = [
             "start.path",
             "start.dir",

@@ -59,7 +59,7 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
 
 /// Checks the files of a process of a tree of actions: each alone, and all together with those of the container, which are
 /// seen beside them.
-pub(super) fn of_step(
+pub(super) fn for_step(
     step: &DraftStep<'_>,
     own: &[PlannedFile],
     draft: &Draft<'_>,

@@ -101,7 +101,7 @@ mod tests {
                     assert_eq!(violations[0].field, "log_limits.bytes_per_second");
                     assert!(violations[0].description.starts_with(words), "{violations:?}");
                 }
-                (told, _) => panic!("{asked:?}: {told:?}"),
+                (reported, _) => panic!("{asked:?}: {reported:?}"),
             }
         }
     }

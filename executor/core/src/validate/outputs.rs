@@ -108,7 +108,7 @@ impl DraftTexts {
     ///
     /// # Errors
     /// A path is no text.
-    pub(super) fn of(planned: &PlannedOutputs) -> Result<Self, Vec<Violation>> {
+    pub(super) fn from_planned(planned: &PlannedOutputs) -> Result<Self, Vec<Violation>> {
         let text = |path: &PathBuf| {
             path.to_str()
                 .map(str::to_owned)

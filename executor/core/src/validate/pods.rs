@@ -149,8 +149,8 @@ mod tests {
         Draft { id: "m", path: "/bin/true", pod, ..Draft::default() }
     }
 
-    fn fields(told: Result<impl Sized, Vec<Violation>>) -> Vec<String> {
-        told.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
+    fn fields(reported: Result<impl Sized, Vec<Violation>>) -> Vec<String> {
+        reported.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
     }
 
     #[test]
@@ -183,9 +183,9 @@ mod tests {
         assert!(!plan.makes_network() && plan.member_of().is_some());
         check_member(&plan, &pod).unwrap();
         let unknown = validate(&with(vec![of_pod("other")]), &policy).unwrap();
-        let told = check_member(&unknown, &pod).unwrap_err();
-        assert_eq!(told[0].field, "volumes[0].pod.name");
-        assert!(told[0].description.contains("has data"), "{told:?}");
+        let reported = check_member(&unknown, &pod).unwrap_err();
+        assert_eq!(reported[0].field, "volumes[0].pod.name");
+        assert!(reported[0].description.contains("has data"), "{reported:?}");
         let mut other = plan.clone();
         (other.network, other.isolation.user_namespace) = (Network::Host, UserNamespace::Host);
         other.surroundings = Surroundings { sysctls: [("a".into(), "1".into())].into(), ..other.surroundings };

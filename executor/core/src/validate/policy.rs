@@ -177,7 +177,7 @@ impl Default for Policy {
             cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             allow_egress: false,
             // Those below belong to the host's own services.
-            ports_allowed: vec![PortRule::of_every_address(1024, u16::MAX)],
+            ports_allowed: vec![PortRule::from_every_address(1024, u16::MAX)],
             default_log_bytes_per_second: -1,
             default_log_lines_per_second: -1,
             log_bytes_per_second_max: -1,

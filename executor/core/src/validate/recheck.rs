@@ -28,7 +28,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
             Some(main)
         }
     };
-    let steps = plan.actions.iter().flat_map(|_| &plan.processes).map(StepTexts::of).collect::<Vec<_>>();
+    let steps = plan.actions.iter().flat_map(|_| &plan.processes).map(StepTexts::from_process).collect::<Vec<_>>();
     let user = plan.user.to_string();
     let transfer_users: Vec<String> = plan.transfers.iter().map(|transfer| transfer.user.to_string()).collect();
     // Below the root for relative paths a path counts as the relative one: never more than the daemon counted.
@@ -36,7 +36,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
     let groups: Vec<Option<String>> = plan.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect();
     let directories: Vec<String> = plan.file_directories.iter().map(|path| path.display().to_string()).collect();
-    let outputs = plan.outputs.as_ref().map(outputs::DraftTexts::of).transpose()?;
+    let outputs = plan.outputs.as_ref().map(outputs::DraftTexts::from_planned).transpose()?;
     let extra_groups: Vec<String> = plan.extra_groups.iter().map(ToString::to_string).collect();
     files::check_token_is_last(plan)?;
     let rootfs = plan.rootfs.to_string();
@@ -133,13 +133,13 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     };
     let files = plan.files.iter().map(|file| &file.path).chain(&plan.file_directories);
     let tmpfs = plan.surroundings.tmpfs.iter().map(|tmpfs| &tmpfs.path);
-    let of_steps = actions::file_paths(&plan.processes);
+    let for_steps = actions::file_paths(&plan.processes);
     let volumes = plan.volumes.iter().flat_map(|volume| [&volume.path, &volume.sub_path]);
     let devices = plan.host_options.devices.iter().map(|device| &device.path);
     let message = plan.termination_message.as_ref().map(|message| &message.path);
     let network = std::iter::once(&plan.connectivity.network_namespace);
     let placed = devices.chain(message).chain(network);
-    let mounts = outputs.iter().chain(tmpfs).chain(of_steps).chain(volumes).chain(placed);
+    let mounts = outputs.iter().chain(tmpfs).chain(for_steps).chain(volumes).chain(placed);
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }
 
@@ -152,7 +152,7 @@ struct StepTexts<'a> {
 }
 
 impl<'a> StepTexts<'a> {
-    fn of(process: &'a PlannedProcess) -> Self {
+    fn from_process(process: &'a PlannedProcess) -> Self {
         Self {
             process,
             user: process.user.as_ref().map(ToString::to_string).unwrap_or_default(),

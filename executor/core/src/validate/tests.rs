@@ -120,12 +120,12 @@ fn the_length_of_an_environment_string_is_the_kernels() {
 /// Below these an init fails half-way, with an error of the system that names no field.
 #[test]
 fn limits_that_no_container_can_be_made_with_name_the_least() {
-    let told = |nofile, pids| validate(&Draft { nofile: Some(nofile), pids, ..draft() }, &Policy::default());
-    told(64, 2).unwrap();
-    let told = told(63, 1).unwrap_err();
-    let told: Vec<String> = told.iter().map(ToString::to_string).collect();
-    assert_eq!(told[0], "limits.pids: is 1; 2 to 4194304 is allowed");
-    assert_eq!(told[1], "action.run.resource_limits.nofile: is 63; 64 to 1073741824 is allowed");
+    let reported = |nofile, pids| validate(&Draft { nofile: Some(nofile), pids, ..draft() }, &Policy::default());
+    reported(64, 2).unwrap();
+    let reported = reported(63, 1).unwrap_err();
+    let reported: Vec<String> = reported.iter().map(ToString::to_string).collect();
+    assert_eq!(reported[0], "limits.pids: is 1; 2 to 4194304 is allowed");
+    assert_eq!(reported[1], "action.run.resource_limits.nofile: is 63; 64 to 1073741824 is allowed");
 }
 
 #[test]

@@ -250,17 +250,17 @@ mod tests {
             cache_key: "a\nb",
             ..download(ID)
         };
-        let told = validate(&draft(bad), &policy).unwrap_err();
-        let fields: Vec<&str> = told.iter().filter_map(|one| one.field.strip_prefix(ID)).collect();
+        let reported = validate(&draft(bad), &policy).unwrap_err();
+        let fields: Vec<&str> = reported.iter().filter_map(|one| one.field.strip_prefix(ID)).collect();
         let names = ["from", "to", "artifact", "cache_key", "log_source", "checksum_algorithm", "user"];
         assert_eq!(fields, names.map(|name| format!(".download.{name}")));
         for (sum, field) in [(("md5", ""), "value"), (("", "00"), "algorithm"), (("sha1", "zz"), "value")] {
-            let told = validate(&draft(DraftTransfer { checksum: sum, ..download(ID) }), &policy).unwrap_err();
-            assert_eq!(told[0].field, format!("{ID}.download.checksum_{field}"));
+            let reported = validate(&draft(DraftTransfer { checksum: sum, ..download(ID) }), &policy).unwrap_err();
+            assert_eq!(reported[0].field, format!("{ID}.download.checksum_{field}"));
         }
         for closed in [Policy { allow_transfers: false, ..policy.clone() }, Policy { allow_exec: false, ..policy }] {
-            let told = validate(&draft(download(ID)), &closed).unwrap_err();
-            assert_eq!((&*told[0].field, told[0].reason), (&*format!("{ID}.download"), NotAllowed));
+            let reported = validate(&draft(download(ID)), &closed).unwrap_err();
+            assert_eq!((&*reported[0].field, reported[0].reason), (&*format!("{ID}.download"), NotAllowed));
         }
     }
 }

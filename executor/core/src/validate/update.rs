@@ -186,7 +186,7 @@ fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &m
         let field = if clash.field.starts_with(STAYS) { "files".to_owned() } else { clash.field };
         report.add(field, clash.reason.because(clash.description));
     }
-    if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::DraftTexts::of) {
+    if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::DraftTexts::from_planned) {
         outputs::check(&words.draft(), &merged.files, policy, report);
     }
     let count = merged.files.len() - usize::from(plan.token_file().is_some());
@@ -245,7 +245,7 @@ mod tests {
         draft.signal = 65;
         draft.removed.truncate(5);
         let violations = validate_update(&draft, &plan, &Policy::default()).unwrap_err();
-        let told: Vec<(&str, &str)> = violations.iter().map(|v| (&*v.field, &*v.description)).collect();
+        let reported: Vec<(&str, &str)> = violations.iter().map(|v| (&*v.field, &*v.description)).collect();
         let expected = [
             ("files[0].path", "contains `..`"),
             ("files[2].path", "is also the path of files[1]"),
@@ -257,13 +257,13 @@ mod tests {
             ("files", "needs a directory where files[5] is a file"),
             ("signal", "is 65"),
         ];
-        assert_eq!(told.len(), expected.len(), "{told:#?}");
-        for ((field, description), (expected_field, words)) in told.iter().zip(expected) {
+        assert_eq!(reported.len(), expected.len(), "{reported:#?}");
+        for ((field, description), (expected_field, words)) in reported.iter().zip(expected) {
             assert!(*field == expected_field && description.contains(words), "{field}: {description}");
         }
         // `b` goes, and so may become a directory.
-        let told = validate_update(&asked(&[("b/c", 1)], &["b"]), &plan, &Policy::default());
-        assert!(told.is_ok(), "{told:?}");
+        let reported = validate_update(&asked(&[("b/c", 1)], &["b"]), &plan, &Policy::default());
+        assert!(reported.is_ok(), "{reported:?}");
         let nothing = validate_update(&UpdateDraft::default(), &plan, &Policy::default()).unwrap_err();
         assert_eq!(nothing[0].field, "files");
     }

@@ -42,7 +42,7 @@ pub(super) struct Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    fn of_plan(plan: &'a Plan) -> Self {
+    fn from_plan(plan: &'a Plan) -> Self {
         Self {
             rootfs: Some(&plan.rootfs),
             isolation: &plan.isolation,
@@ -64,7 +64,7 @@ impl<'a> Beside<'a> {
 /// Returns the fault of a path, or the mount that the target conflicts with.
 pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Result<(), FieldFault> {
     surroundings::plain_path(host_path).map_err(|fault| fault.within("hostPath"))?;
-    let beside = Beside::of_plan(plan);
+    let beside = Beside::from_plan(plan);
     path(target, &beside)?;
     let shown = shorten(&target.display().to_string());
     if plan.volumes.iter().any(|volume| volume.path == target) {
@@ -194,7 +194,7 @@ fn takes_no_files(volume: &Volume, beside: &Beside<'_>) -> Option<&'static str> 
 }
 
 /// Checks that no secret file of a step lies in a volume that others can change.
-pub(super) fn of_steps(volumes: &[Volume], processes: &[PlannedProcess], report: &mut Report) {
+pub(super) fn for_steps(volumes: &[Volume], processes: &[PlannedProcess], report: &mut Report) {
     for file in processes.iter().flat_map(|process| &process.files) {
         let mut of_others = volumes.iter().filter(|volume| volume.empty().is_none());
         if let Some(volume) = of_others.find(|volume| file.path.starts_with(&volume.path)) {
@@ -433,11 +433,11 @@ mod tests {
         assert_eq!(sizes, [64 << 20, 0, DISK_MIN]);
         assert_eq!(plan.volumes[3..], asked[3..]);
         recheck(&plan, &policy()).unwrap();
-        let amount = crate::capacity::Amount::of(&plan.limits, &plan.volumes);
+        let amount = crate::capacity::Amount::new(&plan.limits, &plan.volumes);
         assert_eq!(amount.disk_bytes, DISK_MIN);
         // A list that another process has read otherwise.
-        let told = recheck(&plan, &Policy::default()).unwrap_err();
-        assert_eq!(told[0].field, "volumes[3].host.name");
+        let reported = recheck(&plan, &Policy::default()).unwrap_err();
+        assert_eq!(reported[0].field, "volumes[3].host.name");
         let mut wider = plan;
         wider.volumes[3].read_only = false;
         assert_eq!(recheck(&wider, &policy()).unwrap_err()[0].field, "volumes[3].read_only");
@@ -483,8 +483,8 @@ mod tests {
         assert_eq!(fields(plan(&many[1..])), [""; 0]);
         let rules = ImageRules { allow: Some(vec!["docker.io/library/*".into()]), ..ImageRules::default() };
         let images = ImagePolicy::new(&rules, false).unwrap();
-        let told = validate(&draft(&[image("docker://example.org/a:1")]), &Policy { images, ..policy() });
-        assert_eq!(fields(told), ["volumes[0].image.reference"]);
+        let reported = validate(&draft(&[image("docker://example.org/a:1")]), &Policy { images, ..policy() });
+        assert_eq!(fields(reported), ["volumes[0].image.reference"]);
     }
 
     #[test]
@@ -502,9 +502,9 @@ mod tests {
             (own("/a/b/key/c"), "/a/b/key", true),
             (shared("/a/b/other"), "/a/b/key", false),
         ] {
-            let told =
+            let reported =
                 fields(validate(&Draft { files: file(path), ..draft(std::slice::from_ref(&volume)) }, &policy()));
-            assert_eq!(told, vec!["volumes[0].path"; usize::from(refused)], "{volume:?}");
+            assert_eq!(reported, vec!["volumes[0].path"; usize::from(refused)], "{volume:?}");
         }
         // In a file system that begins empty the directory of the files is mounted after the volumes.
         for (path, refused) in [("/t/b/key", true), ("/t/key", false), ("/t/d/key", false)] {
@@ -600,8 +600,8 @@ mod tests {
             ("a", "/run/executor/x", "executor's own"),
             ("a", "/var", "executor's own"),
         ] {
-            let told = check_host_volumes(&[volume(name, path)], &own).unwrap_err();
-            assert!(told.contains(why), "{name} {path}: {told}");
+            let reported = check_host_volumes(&[volume(name, path)], &own).unwrap_err();
+            assert!(reported.contains(why), "{name} {path}: {reported}");
         }
         assert!(check_host_volumes(&[volume("a", "/a"), volume("a", "/b")], &own).unwrap_err().contains("twice"));
         let long = volume(&"a".repeat(NAME_MAX + 1), "/a");

@@ -32,7 +32,7 @@ impl Identity {
     ///
     /// # Errors
     /// The certificate is malformed.
-    pub(crate) fn of(certificate: &[u8]) -> Result<Self, String> {
+    pub(crate) fn from_certificate(certificate: &[u8]) -> Result<Self, String> {
         let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
         let mut found = Self::default();
         if let Some(names) = certificate.subject_alternative_name().map_err(|error| error.to_string())? {
@@ -155,11 +155,11 @@ mod tests {
     use super::super::rules::{Caller, RuleSet, Rules};
     use super::super::sets;
     use super::*;
-    use crate::problem::Kind;
+    use crate::api_error::Kind;
 
     fn identity(certificate: &rcgen::CertificateParams) -> Identity {
         let key = rcgen::KeyPair::generate().unwrap();
-        Identity::of(certificate.self_signed(&key).unwrap().der()).unwrap()
+        Identity::from_certificate(certificate.self_signed(&key).unwrap().der()).unwrap()
     }
 
     fn diego() -> Identity {
@@ -181,7 +181,7 @@ mod tests {
         let mut none = rcgen::CertificateParams::new(Vec::new()).unwrap();
         none.distinguished_name = rcgen::DistinguishedName::new();
         assert_eq!(identity(&none).to_string(), "no identity");
-        assert!(Identity::of(b"no certificate").is_err());
+        assert!(Identity::from_certificate(b"no certificate").is_err());
     }
 
     /// A certificate that names two workloads is rejected (X509-SVID, section 2). Other URIs have no such rule.

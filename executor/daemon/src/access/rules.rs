@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::callers::{Callers, Identity, Named};
 use super::{Client, TABLE, unknown_method};
-use crate::problem::{Kind, Problem};
+use crate::api_error::{Kind, ApiError};
 
 /// Maximum number of supplementary groups that are recorded of a requester.
 const GROUPS_MAX: usize = 64;
@@ -97,7 +97,7 @@ impl Caller {
     ///
     /// # Errors
     /// Returns a denial if no entry of the caller allows it.
-    pub(crate) fn check(&self, method: &str) -> Result<(), Problem> {
+    pub(crate) fn check(&self, method: &str) -> Result<(), ApiError> {
         if self.rules.current().callers.permits(&self.identity, method) {
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Caller {
             }
             None => format!("the caller ({self}) called a method that is not served"),
         };
-        Err(Problem::new(Kind::Denied, why))
+        Err(ApiError::new(Kind::Denied, why))
     }
 
     /// Checks that the rules in force allow all that they allowed at the time of the connection. Calls of a method that was
@@ -235,7 +235,7 @@ mod tests {
         CallerRule { named: Named { cn: Some(cn.to_owned()), ..Named::default() }, methods: methods.to_vec() }
     }
 
-    fn of_callers(entries: Vec<CallerRule>) -> RuleSet {
+    fn for_callers(entries: Vec<CallerRule>) -> RuleSet {
         RuleSet { callers: Callers(entries), ..RuleSet::default() }
     }
 
@@ -283,22 +283,22 @@ mod tests {
     #[test]
     fn caller_follows_the_rules_in_force() {
         let (get, stop) = ("/executor.v1.Executor/Get", "/executor.v1.Executor/Stop");
-        let rules = Arc::new(Rules::new(of_callers(vec![entry("rep", &[get, stop])])));
+        let rules = Arc::new(Rules::new(for_callers(vec![entry("rep", &[get, stop])])));
         let caller = Caller::new(rep(), &rules).unwrap();
         let mut changes = caller.subscribe();
-        assert!(!rules.replace(of_callers(vec![entry("rep", &[get, stop])])), "the same rules are no change");
+        assert!(!rules.replace(for_callers(vec![entry("rep", &[get, stop])])), "the same rules are no change");
         assert!(!changes.has_changed().unwrap() && caller.check(stop).is_ok());
-        assert!(rules.replace(of_callers(vec![entry("x", &[]), entry("rep", &[stop]), entry("rep", &[get])])));
+        assert!(rules.replace(for_callers(vec![entry("x", &[]), entry("rep", &[stop]), entry("rep", &[get])])));
         assert!(
             changes.has_changed().unwrap() && caller.check_permission().is_ok(),
             "the same methods in other entries"
         );
         changes.mark_unchanged();
-        rules.replace(of_callers(vec![entry("rep", &[get])]));
+        rules.replace(for_callers(vec![entry("rep", &[get])]));
         assert!(caller.check(get).is_ok() && caller.check(stop).is_err());
         assert!(caller.check_permission().unwrap_err().contains(stop));
         assert_eq!(caller.check("/executor.v1.Executor/Newer").unwrap_err().kind, Kind::Unimplemented);
-        rules.replace(of_callers(vec![entry("x", &[get])]));
+        rules.replace(for_callers(vec![entry("x", &[get])]));
         assert_eq!(caller.check("/executor.v1.Executor/Newer").unwrap_err().kind, Kind::Denied);
         assert!(caller.check(get).is_err() && changes.has_changed().unwrap());
         assert!(caller.check_permission().unwrap_err().contains("no entry of [[callers]] matches"));

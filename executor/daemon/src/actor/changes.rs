@@ -10,13 +10,13 @@ use executor_core::protocol::{CheckOutput, EndUnhealthy, NoteHealth, ShimCall};
 use executor_core::record::{RestartRecord, StepRecord};
 
 use super::{Actor, DURABLE_WITHIN};
-use crate::checks::{CheckReport, FailedOutput};
-use crate::container::link::ShimLink;
-use crate::container::{Presence, records};
-use crate::events::EventKind;
-use crate::following::Following;
-use crate::identity::IdentityRecord;
-use crate::sources::{SourceChange, SourceNews, any_stale};
+use crate::actor::checks::{CheckReport, FailedOutput};
+use crate::model::container::link::ShimLink;
+use crate::model::container::{Presence, records};
+use crate::model::events::EventKind;
+use crate::actor::following::Following;
+use crate::model::identity::IdentityRecord;
+use crate::model::sources::{SourceChange, SourceNews, any_stale};
 
 impl Actor {
     /// Takes over a report of a state before `completed`. The record may be ahead of the report; the state follows the

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::container::link::ShimLink;
-use crate::quarantine::Phase;
+use crate::model::container::link::ShimLink;
+use crate::model::quarantine::Phase;
 
 /// Time between two looks at the end of a grace period, which another stop can bring forward.
 const STOP_LOOK: Duration = Duration::from_secs(1);
@@ -30,8 +30,8 @@ impl Deadline {
             return tokio::time::sleep_until(since + limit).await;
         }
         loop {
-            let told = link.as_ref().and_then(|link| link.kill_at()).unwrap_or(since + grace);
-            let due = told.max(since) + limit;
+            let reported = link.as_ref().and_then(|link| link.kill_at()).unwrap_or(since + grace);
+            let due = reported.max(since) + limit;
             if due <= Instant::now() {
                 return;
             }

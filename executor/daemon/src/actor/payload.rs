@@ -5,7 +5,7 @@ use std::sync::Arc;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 
-use crate::container::link::ShimLink;
+use crate::model::container::link::ShimLink;
 
 /// Payload of a launch: descriptors for the launcher, with the only copies of the container's secrets in this process.
 #[derive(Debug)]

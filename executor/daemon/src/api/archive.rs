@@ -20,11 +20,11 @@ use tonic::{Status, Streaming};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::first_message;
-use crate::copying::{REPORT_MAX, all, failure, fill, succeeded};
-use crate::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio, StdioFd};
+use crate::operations::copy::{REPORT_MAX, all, failure, fill, succeeded};
+use crate::operations::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio, StdioFd};
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
-use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
+use crate::api_error::{Kind, ApiError};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Bytes of a piece of an archive.
 const CHUNK: usize = 16 << 10;
@@ -38,7 +38,7 @@ pub(super) async fn get(
     conversation: &Conversation,
 ) -> Result<Answers<v1::GetArchiveResponse>, Status> {
     let v1::GetArchiveRequest { id, path, follow_link, stat_only } = request;
-    validate_archive("path", &path, &node.config.policy).map_err(Problem::invalid)?;
+    validate_archive("path", &path, &node.config.policy).map_err(ApiError::invalid)?;
     let direction = CopyDirection::Out { follow: follow_link, stat: stat_only };
     let (session, stdio) = begin(node, &id, ("path", &path), direction).await?;
     let (sender, answers) = conversation.answers();
@@ -47,7 +47,7 @@ pub(super) async fn get(
         let sent = tokio::select! {
             sent = send(&session, stdio, &sender) => sent,
             () = sender.closed() => return, // the process ends with the session
-            () = node.until_stopping() => Err(Problem::stopping()),
+            () = node.until_stopping() => Err(ApiError::stopping()),
         };
         if let Err(problem) = sent {
             let _ = sender.send(Err(problem.into())).await;
@@ -63,27 +63,27 @@ async fn begin(
     id: &str,
     (field, path): (&str, &str),
     direction: CopyDirection,
-) -> Result<(ExecSession, Stdio), Problem> {
+) -> Result<(ExecSession, Stdio), ApiError> {
     match exec::archive(node, id, path, "", direction).await? {
         ExecOutcome::Running(session, stdio) => Ok((session, stdio)),
         ExecOutcome::Failed(v1::ExecFailure { message, errno }) => {
             let message = format!("container {id}: {message}");
             match [Errno::NOENT, Errno::NOTDIR].map(Errno::raw_os_error).contains(&errno) {
-                true => Err(Problem::not_found(field, message)),
-                false => Err(Problem::new(Kind::Precondition, message)),
+                true => Err(ApiError::not_found(field, message)),
+                false => Err(ApiError::new(Kind::Precondition, message)),
             }
         }
     }
 }
 
-async fn send(session: &ExecSession, stdio: Stdio, sender: &Sender) -> Result<(), Problem> {
+async fn send(session: &ExecSession, stdio: Stdio, sender: &Sender) -> Result<(), ApiError> {
     let Stdio { stdout, stderr, .. } = stdio;
     let failure = failure(stderr);
     let mut head = [0; 4];
     if fill(&stdout, &mut head).await {
-        let mut told = vec![0; (u32::from_le_bytes(head) as usize).min(REPORT_MAX)];
-        if fill(&stdout, &mut told).await {
-            part(sender, Out::Stat(stat(&told)?)).await?;
+        let mut reported = vec![0; (u32::from_le_bytes(head) as usize).min(REPORT_MAX)];
+        if fill(&stdout, &mut reported).await {
+            part(sender, Out::Stat(stat(&reported)?)).await?;
         }
     }
     let mut buffer = Zeroizing::new(vec![0; CHUNK]);
@@ -95,16 +95,16 @@ async fn send(session: &ExecSession, stdio: Stdio, sender: &Sender) -> Result<()
     succeeded(session.ended().await, failure).await
 }
 
-async fn part(sender: &Sender, part: Out) -> Result<(), Problem> {
+async fn part(sender: &Sender, part: Out) -> Result<(), ApiError> {
     let sent = sender.send(Ok(v1::GetArchiveResponse { part: Some(part) })).await;
-    sent.map_err(|_| Problem::new(Kind::Unavailable, "the client does not read any longer"))
+    sent.map_err(|_| ApiError::new(Kind::Unavailable, "the client does not read any longer"))
 }
 
-fn stat(told: &[u8]) -> Result<v1::PathStat, Problem> {
+fn stat(reported: &[u8]) -> Result<v1::PathStat, ApiError> {
     let malformed = |error: prost::DecodeError| {
-        Problem::new(Kind::Internal, format!("malformed status from the process that copies: {error}"))
+        ApiError::new(Kind::Internal, format!("malformed status from the process that copies: {error}"))
     };
-    let ArchiveStat { size, mode, link, mtime } = ArchiveStat::decode(told).map_err(malformed)?;
+    let ArchiveStat { size, mode, link, mtime } = ArchiveStat::decode(reported).map_err(malformed)?;
     let kind = match FileType::from_raw_mode(mode) {
         FileType::RegularFile => PathKind::File,
         FileType::Directory => PathKind::Directory,
@@ -129,14 +129,14 @@ pub(super) async fn put(
     let mut requests = conversation.requests(requests);
     let first = first_message(&mut requests).await?;
     let Some(In::Start(v1::PutArchiveStart { id, path })) = first.and_then(|first| first.part) else {
-        return Err(Problem::invalid_field("start", "is not set: it must be in the first message").into());
+        return Err(ApiError::invalid_field("start", "is not set: it must be in the first message").into());
     };
-    validate_archive("start.path", &path, &node.config.policy).map_err(Problem::invalid)?;
+    validate_archive("start.path", &path, &node.config.policy).map_err(ApiError::invalid)?;
     let (session, Stdio { input, stdout, stderr, .. }) =
         begin(node, &id, ("start.path", &path), CopyDirection::In { download: false }).await?;
     tokio::select! {
         done = unpack(&session, requests, input, stdout, failure(stderr)) => done,
-        () = node.until_stopping() => Err(Problem::stopping().into()),
+        () = node.until_stopping() => Err(ApiError::stopping().into()),
     }
 }
 
@@ -157,7 +157,7 @@ async fn unpack(
     };
     succeeded(exit, failure).await?;
     let ArchiveDone { entries, bytes } = ArchiveDone::decode(&*all(&stdout).await).map_err(|error| {
-        Problem::new(Kind::Internal, format!("malformed summary from the process that copies: {error}"))
+        ApiError::new(Kind::Internal, format!("malformed summary from the process that copies: {error}"))
     })?;
     Ok(v1::PutArchiveResponse { entries, bytes })
 }
@@ -165,7 +165,7 @@ async fn unpack(
 /// Passes the client's data on to the process, to the end or until the process reads no more.
 async fn give(requests: &mut Requests<v1::PutArchiveRequest>, input: Option<Arc<StdioFd>>) -> Result<(), Status> {
     let Some(input) = input else {
-        return Err(Problem::new(Kind::Internal, "the process's input descriptor is missing").into());
+        return Err(ApiError::new(Kind::Internal, "the process's input descriptor is missing").into());
     };
     while let Some(request) = requests.next().await? {
         match request.part {
@@ -176,13 +176,13 @@ async fn give(requests: &mut Requests<v1::PutArchiveRequest>, input: Option<Arc<
                 }
             }
             Some(In::Start(_)) => {
-                return Err(Problem::invalid_field(
+                return Err(ApiError::invalid_field(
                     "start",
                     "is set a second time; only the first message may have it",
                 )
                 .into());
             }
-            None => return Err(Problem::invalid_field("part", "is not set").into()),
+            None => return Err(ApiError::invalid_field("part", "is not set").into()),
         }
     }
     Ok(())

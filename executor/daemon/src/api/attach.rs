@@ -18,12 +18,12 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::exec::window_size;
 use super::first_message;
-use crate::container::Handle;
-use crate::container::link::shim_is_gone;
+use crate::model::container::Handle;
+use crate::model::container::link::shim_is_gone;
 use crate::node::Node;
-use crate::packets::Packets;
-use crate::problem::{Kind, Problem};
-use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
+use crate::ipc::packets::Packets;
+use crate::api_error::{Kind, ApiError};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Time limit for the shim to take the message that the client leaves.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub(super) async fn attach(
     let mut requests = conversation.requests(requests);
     let first = first_message(&mut requests).await?;
     let Some(In::Start(start)) = first.and_then(|first| first.part) else {
-        return Err(Problem::invalid_field(
+        return Err(ApiError::invalid_field(
             "start",
             ViolationReason::Required.because("is not set: it must be in the first message"),
         )
@@ -49,15 +49,15 @@ pub(super) async fn attach(
     let (packets, terminal) = connect(&handle, &start).await?;
     let (sender, answers) = conversation.answers();
     let _ = sender.send(Ok(AttachResponse { part: Some(Out::Started(v1::AttachStarted { terminal })) })).await;
-    tokio::spawn(attend(Arc::clone(node), handle, packets, requests, sender));
+    tokio::spawn(run_session(Arc::clone(node), handle, packets, requests, sender));
     Ok(answers)
 }
 
 /// Connects the client to the container's shim. The flag says that the process has a terminal.
-async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, bool), Problem> {
+async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, bool), ApiError> {
     let id = handle.id();
-    let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
-    let refused = |why: String| Err(Problem::new(Kind::Precondition, format!("container {id} {why}")));
+    let facts = handle.facts().ok_or_else(|| ApiError::no_container(id.as_str()))?;
+    let refused = |why: String| Err(ApiError::new(Kind::Precondition, format!("container {id} {why}")));
     // In `wiping` the last of the output may still be there.
     if !matches!(facts.state, State::Running | State::Stopping | State::Wiping) {
         return refused(format!("is {}: a client can attach to a running container only", facts.state.name()));
@@ -66,7 +66,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
         return refused("takes no input: run it with `stdin` to send input".into());
     }
     let exhausted = |error: std::io::Error| {
-        Problem::new(Kind::Exhausted, format!("no descriptors for a client of container {id}: {error}"))
+        ApiError::new(Kind::Exhausted, format!("no descriptors for a client of container {id}: {error}"))
     };
     let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
     let packets = Packets::new(ours).map_err(exhausted)?;
@@ -81,7 +81,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
 }
 
 /// Serves the client until the process's output has ended, or either side is gone.
-async fn attend(
+async fn run_session(
     node: Arc<Node>,
     handle: Arc<Handle>,
     packets: Packets,
@@ -92,7 +92,7 @@ async fn attend(
         last = pass_on(&handle, &packets, &sender) => (last, true),
         Err(status) = take_input(&packets, requests) => (Some(status), true),
         () = sender.closed() => (None, true),
-        () = node.until_stopping() => (Some(Problem::stopping().into()), false),
+        () = node.until_stopping() => (Some(ApiError::stopping().into()), false),
     };
     // Without this message the shim expects the client back, because the daemon went away.
     if stays {
@@ -114,7 +114,7 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<
         let Ok(Some(length @ 1..)) = packets.recv_bytes(&mut buffer).await else {
             return dropped_by_shim(handle);
         };
-        let part = match FromShim::of(buffer[0]) {
+        let part = match FromShim::from_mark(buffer[0]) {
             Some(FromShim::Stdout) => Out::Stdout(buffer[1..length].to_vec()),
             Some(FromShim::Stderr) => Out::Stderr(buffer[1..length].to_vec()),
             Some(FromShim::Ended) => {
@@ -128,7 +128,7 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<
             },
             Some(FromShim::TakenOver) => {
                 let why = format!("another client has taken over the input of container {}", handle.id());
-                return Some(Problem::new(Kind::Aborted, why).into());
+                return Some(ApiError::new(Kind::Aborted, why).into());
             }
             None => continue, // of a newer shim
         };
@@ -144,7 +144,7 @@ fn dropped_by_shim(handle: &Handle) -> Option<Status> {
     let id = handle.id();
     Some(match handle.state() {
         Some(State::Running | State::Stopping) if handle.shim().is_some() => {
-            Problem::new(Kind::Internal, format!("the shim of container {id} closed this client's connection")).into()
+            ApiError::new(Kind::Internal, format!("the shim of container {id} closed this client's connection")).into()
         }
         _ => shim_is_gone(id).into(),
     })
@@ -155,7 +155,7 @@ async fn take_input(
     packets: &Packets,
     mut requests: Requests<AttachRequest>,
 ) -> Result<std::convert::Infallible, Status> {
-    let invalid = |field: &str, fault: FieldFault| Err(Problem::invalid_field(field, fault).into());
+    let invalid = |field: &str, fault: FieldFault| Err(ApiError::invalid_field(field, fault).into());
     loop {
         let Some(request) = requests.next().await? else {
             // A client that has ended its requests may still read.

@@ -11,12 +11,13 @@ use tonic::{Request, Response, Status};
 
 use super::{convert, info};
 use crate::access::Client;
-use crate::drain::{self, DrainRequest};
+use crate::background::drain::{self, DrainRequest};
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
+use crate::api_error::{Kind, ApiError};
 use crate::server::OTHER_MESSAGE_MAX;
-use crate::wire::conversation::{Answers, Conversation, Outlet};
-use crate::{draft, reserve};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet};
+use crate::requests::draft;
+use crate::operations::reserve;
 
 /// Time of a drain where the request does not say.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);
@@ -63,10 +64,10 @@ impl Cell for CellService {
     type DrainStream = Answers<v1::DrainResponse>;
 
     async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         let asked = drain_request(request.into_inner())?;
         if *self.node.stopping.borrow() {
-            return Err(Problem::stopping().into());
+            return Err(ApiError::stopping().into());
         }
         drain::begin(&self.node, asked).await;
         let (sender, answers) = conversation.answers();
@@ -86,17 +87,17 @@ impl Cell for CellService {
         let v1::SetHealthyRequest { healthy, reason } = request.into_inner();
         if !healthy && reason.trim().is_empty() {
             let why = Required.because("must be given where the cell is not healthy");
-            return Err(Problem::invalid_field("reason", why).into());
+            return Err(ApiError::invalid_field("reason", why).into());
         }
-        checked_reason(&reason).map_err(|violation| Problem::invalid(vec![violation]))?;
-        let told = (!healthy).then_some(reason);
-        tracing::info!(healthy, reason = told, "an operator has set the health");
-        self.node.change_cell(|state| state.unhealthy = told).await;
+        checked_reason(&reason).map_err(|violation| ApiError::invalid(vec![violation]))?;
+        let reported = (!healthy).then_some(reason);
+        tracing::info!(healthy, reason = reported, "an operator has set the health");
+        self.node.change_cell(|state| state.unhealthy = reported).await;
         Ok(Response::new(v1::SetHealthyResponse { health: Some(info::health(&self.node)) }))
     }
 }
 
-fn drain_request(request: v1::DrainRequest) -> Result<DrainRequest, Problem> {
+fn drain_request(request: v1::DrainRequest) -> Result<DrainRequest, ApiError> {
     let v1::DrainRequest { deadline, parallel, reason } = request;
     let mut violations = Vec::new();
     let deadline = draft::duration("deadline", deadline.as_ref());
@@ -115,7 +116,7 @@ fn drain_request(request: v1::DrainRequest) -> Result<DrainRequest, Problem> {
     if violations.is_empty() {
         Ok(DrainRequest { deadline, parallel, reason })
     } else {
-        Err(Problem::invalid(violations))
+        Err(ApiError::invalid(violations))
     }
 }
 
@@ -141,7 +142,7 @@ async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
     loop {
         let now = progress.borrow_and_update().clone();
         let Some(drain) = state.borrow_and_update().drain.clone() else {
-            let ended = Problem::new(Kind::Aborted, "the drain was ended by Undrain");
+            let ended = ApiError::new(Kind::Aborted, "the drain was ended by Undrain");
             let _ = sender.send(Err(ended.into())).await;
             return;
         };
@@ -161,7 +162,7 @@ async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
             _ = state.changed() => {}
             () = sender.closed() => return,
             () = node.until_stopping() => {
-                let _ = sender.send(Err(Problem::stopping().into())).await;
+                let _ = sender.send(Err(ApiError::stopping().into())).await;
                 return;
             }
         }

@@ -14,14 +14,14 @@ use prost::Message as _;
 use tokio::time::timeout;
 
 use super::convert;
-use crate::container::link::shim_is_gone;
-use crate::container::{Handle, Presence};
-use crate::draft;
-use crate::facts::Facts;
-use crate::members;
+use crate::model::container::link::shim_is_gone;
+use crate::model::container::{Handle, Presence};
+use crate::requests::draft;
+use crate::model::status::ContainerStatus;
+use crate::operations::members;
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
-use crate::reservation::Reservation;
+use crate::api_error::{Kind, ApiError};
+use crate::model::reservation::Reservation;
 
 /// Time limit for the shim of a container that is to be stopped: it may only be being made, or the connection to it was lost.
 const SHIM_PATIENCE: Duration = Duration::from_secs(10);
@@ -32,21 +32,21 @@ const PAGE_MAX: usize = 1000;
 /// Bytes of a page, beyond which it ends early: clients refuse messages of more than 4 MiB.
 const PAGE_BYTES: usize = 2 << 20;
 
-pub(super) fn get(node: &Node, id: &str) -> Result<v1::Container, Problem> {
+pub(super) fn get(node: &Node, id: &str) -> Result<v1::Container, ApiError> {
     if let Some(reservation) = node.find_reservation(id) {
         return Ok(convert::reserved_container(&reservation));
     }
-    let facts = node.find(id)?.facts().ok_or_else(|| Problem::no_container(id))?;
+    let facts = node.find(id)?.facts().ok_or_else(|| ApiError::no_container(id))?;
     Ok(convert::container(&facts))
 }
 
-pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListResponse, Problem> {
-    let filter = Filter::of(request)?;
+pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListResponse, ApiError> {
+    let filter = Filter::from_request(request)?;
     let after = match &*request.page_token {
         "" => None,
         token => Some(token.parse::<ContainerId>().map_err(|_| {
             let why = "unknown page token: use the next_page_token of an earlier page";
-            Problem::invalid_field("page_token", ViolationReason::InvalidFormat.because(why))
+            ApiError::invalid_field("page_token", ViolationReason::InvalidFormat.because(why))
         })?),
     };
     let most = match request.page_size as usize {
@@ -105,12 +105,12 @@ struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    fn of(request: &'a v1::ListRequest) -> Result<Self, Problem> {
+    fn from_request(request: &'a v1::ListRequest) -> Result<Self, ApiError> {
         let known = |(index, number): (usize, &i32)| match v1::State::try_from(*number) {
             Ok(state) if state != v1::State::Unspecified => Ok(state),
             _ => {
                 let why = ViolationReason::UnknownValue.because(format!("is {number}, which is not a state"));
-                Err(Problem::invalid_field(format!("states[{index}]"), why))
+                Err(ApiError::invalid_field(format!("states[{index}]"), why))
             }
         };
         let states = request.states.iter().enumerate().map(known).collect::<Result<_, _>>()?;
@@ -124,7 +124,7 @@ impl<'a> Filter<'a> {
             && (self.states.is_empty() || self.states.contains(&v1::State::Reserved))
     }
 
-    fn takes(&self, facts: &Facts) -> bool {
+    fn takes(&self, facts: &ContainerStatus) -> bool {
         let state = self.states.is_empty() || self.states.contains(&convert::state(facts.state));
         let pod = facts.plan.member_of().map_or("", |pod| pod.as_str());
         !facts.plan.is_pod()
@@ -135,15 +135,15 @@ impl<'a> Filter<'a> {
     }
 }
 
-pub(super) async fn wait(node: &Arc<Node>, id: &str) -> Result<v1::Container, Problem> {
+pub(super) async fn wait(node: &Arc<Node>, id: &str) -> Result<v1::Container, ApiError> {
     let handle = node.find(id)?;
     tokio::select! {
         facts = handle.completed() => Ok(convert::container(&*facts?)),
-        () = node.until_stopping() => Err(Problem::stopping()),
+        () = node.until_stopping() => Err(ApiError::stopping()),
     }
 }
 
-pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v1::Container, Problem> {
+pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v1::Container, ApiError> {
     let grace = draft::duration("grace_period", request.grace_period.as_ref());
     let signal = i32::try_from(request.signal).ok().filter(|_| request.signal <= SIGNAL_MAX);
     let out_of_range = || {
@@ -152,14 +152,14 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     };
     let (grace, signal) = match (grace, signal.ok_or_else(out_of_range)) {
         (Ok(grace), Ok(signal)) => (grace, signal),
-        (grace, signal) => return Err(Problem::invalid(grace.err().into_iter().chain(signal.err()).collect())),
+        (grace, signal) => return Err(ApiError::invalid(grace.err().into_iter().chain(signal.err()).collect())),
     };
     let handle = node.find(&request.id)?;
-    let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
+    let facts = handle.facts().ok_or_else(|| ApiError::no_container(&request.id))?;
     // In `wiping` outputs may still be captured, and the last of the output be waited for, which a stop cuts short.
     if facts.state <= State::Wiping {
         timeout(SHIM_PATIENCE, handle.settled()).await.map_err(|_| not_connected(&handle))?;
-        members::tell(&handle, (grace.unwrap_or(facts.plan.grace), signal)).await?;
+        members::request_stop(&handle, (grace.unwrap_or(facts.plan.grace), signal)).await?;
         // The answer has `stopping` or a later state: the shim reports it on the same connection.
         let mut watch = handle.watch();
         let news = watch.wait_for(|presence| match presence {
@@ -172,25 +172,25 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
 }
 
 /// Makes the problem of a container that cannot be told to stop.
-fn not_connected(handle: &Handle) -> Problem {
+fn not_connected(handle: &Handle) -> ApiError {
     let state = handle.state().map_or("gone", State::name);
     let limit = SHIM_PATIENCE.as_secs();
     let why = format!("container {} is {state}, and its shim was not connected for {limit} s: ask again", handle.id());
-    Problem::new(Kind::Unavailable, why)
+    ApiError::new(Kind::Unavailable, why)
 }
 
-pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Result<(), Problem> {
+pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Result<(), ApiError> {
     let signal = i32::try_from(request.signal).ok().filter(|number| (1..=64).contains(number));
     let signal = signal.ok_or_else(|| {
         let why = format!("is {}; 1 to 64 are allowed", request.signal);
-        Problem::invalid_field("signal", ViolationReason::OutOfRange.because(why))
+        ApiError::invalid_field("signal", ViolationReason::OutOfRange.because(why))
     })?;
     let process_id = match request.process_id {
         empty if empty.is_empty() => MAIN_PROCESS.to_owned(),
         id => id,
     };
     let handle = node.find(&request.id)?;
-    let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
+    let facts = handle.facts().ok_or_else(|| ApiError::no_container(&request.id))?;
     // Of a tree of actions `main` is every process that runs.
     let is_all = facts.plan.actions.is_some() && process_id == MAIN_PROCESS;
     if !is_all && !facts.plan.processes.iter().any(|process| process.id == process_id) {
@@ -201,10 +201,10 @@ pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Resu
             count => format!("it has {count}, such as `{first}`"),
         };
         let why = format!("container {} has no process {shown:?}; {known}", handle.id());
-        return Err(Problem::new(Kind::NotFound, why));
+        return Err(ApiError::new(Kind::NotFound, why));
     }
     if !matches!(facts.state, State::Running | State::Stopping) {
-        return Err(Problem::new(
+        return Err(ApiError::new(
             Kind::Precondition,
             format!(
                 "container {} is {}: a signal can be sent to a running process only",
@@ -215,5 +215,5 @@ pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Resu
     }
     let gone = || shim_is_gone(handle.id());
     let link = handle.shim().ok_or_else(gone)?;
-    link.call(ShimCall::Signal(Signal { process_id, signal })).await.map_err(|told| told.unwrap_or_else(gone))
+    link.call(ShimCall::Signal(Signal { process_id, signal })).await.map_err(|reported| reported.unwrap_or_else(gone))
 }

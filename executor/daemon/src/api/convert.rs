@@ -28,10 +28,10 @@ use executor_core::time::Timestamp;
 use executor_core::usage::Usage;
 use executor_proto::v1;
 
-use crate::draft;
-use crate::events::{Event, EventKind};
-use crate::facts::{End, Facts};
-use crate::quarantine::Phase;
+use crate::requests::draft;
+use crate::model::events::{Event, EventKind};
+use crate::model::status::{End, ContainerStatus};
+use crate::model::quarantine::Phase;
 
 pub(super) use cell::{drain, health};
 pub(super) use host_options::host_device;
@@ -46,7 +46,7 @@ const MOUNT_OPTIONS: &str = "ro,nosuid,nodev,noexec";
 const WRITABLE_OPTIONS: &str = "rw,nosuid,nodev,noexec";
 
 /// Makes the message of a container.
-pub(crate) fn container(facts: &Facts) -> v1::Container {
+pub(crate) fn container(facts: &ContainerStatus) -> v1::Container {
     v1::Container {
         id: facts.plan.id.to_string(),
         state: state(facts.state).into(),
@@ -97,7 +97,7 @@ fn phase_message(phase: Phase) -> v1::quarantine::Phase {
 }
 
 /// Leaves out the network of a completed container, whose address another one may have.
-fn network_status(facts: &Facts) -> Option<v1::NetworkStatus> {
+fn network_status(facts: &ContainerStatus) -> Option<v1::NetworkStatus> {
     let on = facts.prepared.as_ref()?.network.as_ref().filter(|_| facts.state < State::Completed)?;
     Some(v1::NetworkStatus {
         addresses: on.addresses.iter().map(ToString::to_string).collect(),
@@ -106,7 +106,7 @@ fn network_status(facts: &Facts) -> Option<v1::NetworkStatus> {
     })
 }
 
-fn spec(facts: &Facts) -> v1::ContainerSpec {
+fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
     let plan = &facts.plan;
     let prepared = facts.prepared.as_ref();
     let main = plan.main();
@@ -162,7 +162,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         init: plan.surroundings.init,
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         writable_files: plan.writable_files.map(|WritableFiles { bytes_max }| v1::WritableFiles { bytes_max }),
-        volumes: plan.volumes.iter().map(volumes::of).collect(),
+        volumes: plan.volumes.iter().map(volumes::mount).collect(),
         log_limits: Some(log_limits(plan.logging.limits)),
         log_tags: plan.logging.tags.clone().into_iter().collect(),
         egress_rules: plan.connectivity.egress_rules.iter().map(draft::egress_message).collect(),
@@ -266,7 +266,7 @@ fn outputs(planned: &PlannedOutputs) -> v1::Outputs {
     v1::Outputs { files, directory, bytes_max: planned.bytes_max }
 }
 
-fn files(facts: &Facts) -> Vec<v1::SecretFile> {
+fn files(facts: &ContainerStatus) -> Vec<v1::SecretFile> {
     let prepared = facts.prepared.as_ref();
     // Mounts by the index of the file, computed once, because a container can have thousands of files.
     let mut mounts: Vec<Option<&MountPoint>> = vec![None; facts.plan.files.len()];
@@ -308,7 +308,7 @@ pub(crate) fn mount_kind(kind: VolumeKind) -> v1::MountKind {
     }
 }
 
-fn processes(facts: &Facts) -> Vec<v1::Process> {
+fn processes(facts: &ContainerStatus) -> Vec<v1::Process> {
     if facts.plan.actions.is_none() {
         return vec![main_process(facts)];
     }
@@ -322,7 +322,7 @@ fn processes(facts: &Facts) -> Vec<v1::Process> {
     started.map(process).collect()
 }
 
-fn main_process(facts: &Facts) -> v1::Process {
+fn main_process(facts: &ContainerStatus) -> v1::Process {
     let lives = facts.started_at.is_some() && facts.state < State::Wiping;
     let pid = facts.prepared.as_ref().filter(|_| lives).map_or(0, |prepared| prepared.init.pid);
     v1::Process {
@@ -424,7 +424,7 @@ fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
 }
 
 /// Makes the message of a container's counters.
-pub(crate) fn stats(facts: &Facts, counted: Option<&Usage>) -> v1::ContainerStats {
+pub(crate) fn stats(facts: &ContainerStatus, counted: Option<&Usage>) -> v1::ContainerStats {
     v1::ContainerStats {
         id: facts.plan.id.to_string(),
         state: state(facts.state).into(),

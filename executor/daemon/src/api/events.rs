@@ -7,10 +7,10 @@ use executor_core::validate::ViolationReason;
 use executor_proto::v1;
 
 use super::convert;
-use crate::event_log::Position;
+use crate::store::event_log::Position;
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
-use crate::wire::conversation::{Answers, Conversation, Outlet};
+use crate::api_error::{Kind, ApiError};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Maximum number of events that a stream reads from the log at a time and buffers for its client. The log does not wait for slow
 /// clients: a client that falls behind receives a gap.
@@ -22,11 +22,11 @@ pub(super) fn watch(
     node: &Arc<Node>,
     request: &v1::WatchEventsRequest,
     conversation: &Conversation,
-) -> Result<Answers<v1::WatchEventsResponse>, Problem> {
+) -> Result<Answers<v1::WatchEventsResponse>, ApiError> {
     let only = match &*request.container_id {
         "" => None,
         id => Some(id.parse::<ContainerId>().map_err(|bad| {
-            Problem::invalid_field("container_id", ViolationReason::InvalidFormat.because(bad.to_string()))
+            ApiError::invalid_field("container_id", ViolationReason::InvalidFormat.because(bad.to_string()))
         })?),
     };
     let newest = node.events.newest();
@@ -34,7 +34,7 @@ pub(super) fn watch(
         _ if request.only_new && newest == 0 => Position::behind(0),
         _ if request.only_new => Position::behind(newest),
         cursor if cursor > newest => {
-            return Err(Problem::new(
+            return Err(ApiError::new(
                 Kind::OutOfRange,
                 format!(
                     "after_cursor is {cursor}, but the newest event is {newest}: the cursor may be from another executord"
@@ -68,7 +68,7 @@ async fn follow(node: Arc<Node>, mut position: Position, only: Option<ContainerI
             _ = newest.changed() => {}
             () = sender.closed() => return,
             () = node.until_stopping() => {
-                let _ = sender.send(Err(Problem::stopping().into())).await;
+                let _ = sender.send(Err(ApiError::stopping().into())).await;
                 return;
             }
         }

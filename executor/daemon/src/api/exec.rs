@@ -16,10 +16,10 @@ use tonic::{Status, Streaming};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::first_message;
-use crate::exec::{self, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
+use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
-use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
+use crate::api_error::{Kind, ApiError};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Bytes of output in a message.
 const CHUNK: usize = 16 << 10;
@@ -40,7 +40,7 @@ pub(super) async fn exec(
     let mut requests = conversation.requests(requests);
     let first = first_message(&mut requests).await?;
     let Some(In::Start(start)) = first.and_then(|first| first.part) else {
-        return Err(Problem::invalid_field(
+        return Err(ApiError::invalid_field(
             "start",
             ViolationReason::Required.because("is not set: it must be in the first message"),
         )
@@ -55,7 +55,7 @@ pub(super) async fn exec(
             if detached {
                 tokio::spawn(leave(Arc::clone(node), session, stdio.stdout, stdio.stderr));
             } else {
-                tokio::spawn(attend(Arc::clone(node), session, stdio, requests, sender));
+                tokio::spawn(run_session(Arc::clone(node), session, stdio, requests, sender));
             }
         }
         ExecOutcome::Failed(failure) => {
@@ -70,7 +70,7 @@ fn response(part: Out) -> ExecResponse {
 }
 
 /// Serves the client until the process has ended. The process is ended when the client goes away.
-async fn attend(node: Arc<Node>, session: ExecSession, stdio: Stdio, requests: Requests<ExecRequest>, sender: Sender) {
+async fn run_session(node: Arc<Node>, session: ExecSession, stdio: Stdio, requests: Requests<ExecRequest>, sender: Sender) {
     let Stdio { terminal, input, stdout, stderr } = stdio;
     let own = (Arc::clone(&stdout), stderr.clone());
     let screen = terminal.then(|| Arc::clone(&stdout));
@@ -86,7 +86,7 @@ async fn attend(node: Arc<Node>, session: ExecSession, stdio: Stdio, requests: R
             exit = session.ended() => exit,
             taken = take_input(&session, requests, input, screen) => return taken.map(|Detached| None),
         };
-        let lost = || Problem::new(Kind::Unavailable, "the process's supervisor was lost, and the process was ended");
+        let lost = || ApiError::new(Kind::Unavailable, "the process's supervisor was lost, and the process was ended");
         let exit = exit.ok_or_else(lost)?;
         over.send_replace(true);
         while pumps.join_next().await.is_some() {}
@@ -95,7 +95,7 @@ async fn attend(node: Arc<Node>, session: ExecSession, stdio: Stdio, requests: R
     let last = tokio::select! {
         last = work => last,
         () = sender.closed() => return, // no client is left for the result
-        () = node.until_stopping() => Err(Problem::stopping().into()),
+        () = node.until_stopping() => Err(ApiError::stopping().into()),
     };
     let last = match last {
         Ok(Some(last)) => Ok(last),
@@ -179,7 +179,7 @@ async fn take_input(
         writer.spawn(write(input, written));
         typed
     });
-    let invalid = |field: &str, fault: FieldFault| Err(Problem::invalid_field(field, fault).into());
+    let invalid = |field: &str, fault: FieldFault| Err(ApiError::invalid_field(field, fault).into());
     loop {
         let Some(request) = requests.next().await? else {
             // A client that has ended its requests may still read.

@@ -29,7 +29,7 @@ pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
             let connected =
                 matches!(&*launcher.borrow_and_update(), Connection::Up(session) if session.difference().is_none());
             let recovered = *settled.borrow_and_update();
-            let healthy = cell.borrow_and_update().ailments().is_empty();
+            let healthy = cell.borrow_and_update().unhealthy_reasons().is_empty();
             let has_room = node.check_disk().is_ok();
             report(&reporter, connected && recovered && healthy && has_room && !*stopping.borrow_and_update()).await;
             // The senders live in the node, which this task holds.

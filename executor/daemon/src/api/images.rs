@@ -15,12 +15,12 @@ use executor_proto::v1::pull_image_response::News;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
-use crate::draft;
+use crate::requests::draft;
 use crate::images::{self, of_image, of_image_in};
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
+use crate::api_error::{Kind, ApiError};
 use crate::server::OTHER_MESSAGE_MAX;
-use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Interval between two progress messages of a pull.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -45,15 +45,15 @@ impl Images for ImageService {
     type PullStream = Answers<v1::PullImageResponse>;
 
     async fn pull(&self, request: Request<v1::PullImageRequest>) -> Result<Response<Self::PullStream>, Status> {
-        let conversation = Conversation::of(request.extensions())?;
+        let conversation = Conversation::from_extensions(request.extensions())?;
         let v1::PullImageRequest { reference, credentials, platform } = request.into_inner();
         let reference = parsed(&reference, "reference")?;
-        draft::platform("platform", &platform).map_err(|violation| Problem::invalid(vec![violation]))?;
+        draft::platform("platform", &platform).map_err(|violation| ApiError::invalid(vec![violation]))?;
         let credentials = images::credentials(credentials, "credentials")?;
         // Checked before the image is fetched.
         self.node.launcher.session()?;
         let (sender, answers) = conversation.answers();
-        tokio::spawn(attend(Arc::clone(&self.node), reference, credentials, sender));
+        tokio::spawn(run_transfer(Arc::clone(&self.node), reference, credentials, sender));
         Ok(Response::new(answers))
     }
 
@@ -61,9 +61,9 @@ impl Images for ImageService {
         &self,
         request: Request<Streaming<v1::ImportImageRequest>>,
     ) -> Result<Response<v1::ImportImageResponse>, Status> {
-        let mut parts = Conversation::of(request.extensions())?.requests(request.into_inner());
+        let mut parts = Conversation::from_extensions(request.extensions())?.requests(request.into_inner());
         let Some(Part::Header(header)) = next(&mut parts).await?.and_then(|message| message.part) else {
-            return Err(Problem::invalid_field(
+            return Err(ApiError::invalid_field(
                 "header",
                 ViolationReason::Required.because("must be the first message"),
             )
@@ -82,21 +82,21 @@ impl Images for ImageService {
         };
         let inner = (!header.image.is_empty()).then_some(header.image);
         self.node.launcher.session()?;
-        let told = |error: ImageError| {
+        let reported = |error: ImageError| {
             let field = if matches!(error, ImageError::OtherForm { .. }) { "header.form" } else { "data" };
             Status::from(of_image_in(&error, field))
         };
-        let mut upload = self.node.images.upload().await.map_err(told)?;
+        let mut upload = self.node.images.upload().await.map_err(reported)?;
         while let Some(message) = next(&mut parts).await? {
             match message.part {
-                Some(Part::Data(data)) => upload = upload.write(data).await.map_err(told)?,
-                _ => return Err(Problem::invalid_field("data", "only data may follow the header").into()),
+                Some(Part::Data(data)) => upload = upload.write(data).await.map_err(reported)?,
+                _ => return Err(ApiError::invalid_field("data", "only data may follow the header").into()),
             }
         }
         // A task of its own: a caller that goes away does not leave an import half done.
         let images = Arc::clone(&self.node.images);
         let task = tokio::spawn(async move { images.import(upload, form, inner, name.as_ref()).await });
-        let record = task.await.map_err(Problem::from)?.map_err(told)?;
+        let record = task.await.map_err(ApiError::from)?.map_err(reported)?;
         images::keep_to_budget(&self.node);
         Ok(Response::new(v1::ImportImageResponse { image: Some(image(&record)) }))
     }
@@ -110,14 +110,14 @@ impl Images for ImageService {
         &self,
         request: Request<v1::InspectImageRequest>,
     ) -> Result<Response<v1::InspectImageResponse>, Status> {
-        let told = |error: ImageError| Status::from(of_image_in(&error, "image"));
-        let record = self.node.images.find(images::image_name(&request.get_ref().image)?).map_err(told)?;
-        let json = self.node.images.configuration(&record).await.map_err(told)?;
+        let reported = |error: ImageError| Status::from(of_image_in(&error, "image"));
+        let record = self.node.images.find(images::image_name(&request.get_ref().image)?).map_err(reported)?;
+        let json = self.node.images.configuration(&record).await.map_err(reported)?;
         let broken = |why: String| {
-            Problem::new(Kind::Corrupt, format!("malformed configuration of image {}: {why}", record.digest))
+            ApiError::new(Kind::Corrupt, format!("malformed configuration of image {}: {why}", record.digest))
         };
         let parsed = executor_core::image::read_configuration(&json).map_err(|error| broken(error.to_string()))?;
-        let defaults = ImageDefaults::of(&parsed).map_err(|error| broken(error.to_string()))?;
+        let defaults = ImageDefaults::from_configuration(&parsed).map_err(|error| broken(error.to_string()))?;
         let config_json = String::from_utf8(json).map_err(|error| broken(error.to_string()))?;
         let (image, config) = (Some(image(&record)), Some(config(defaults)));
         Ok(Response::new(v1::InspectImageResponse { image, config, config_json }))
@@ -134,7 +134,7 @@ impl Images for ImageService {
             let used_by = |digest: &_| images::user_of(&node, digest);
             node.images.remove(&name, used_by).await
         });
-        let done = task.await.map_err(Problem::from)?;
+        let done = task.await.map_err(ApiError::from)?;
         let (record, removed) = done.map_err(|error| of_image_in(&error, "image"))?;
         tracing::info!(image = %record.digest, removed, "image removed");
         Ok(Response::new(v1::RemoveImageResponse { image: Some(image(&record)), removed }))
@@ -149,7 +149,7 @@ impl Images for ImageService {
             None => None,
             Some(duration) => {
                 let why = || ViolationReason::OutOfRange.because("must not be negative");
-                Some(duration.try_into().map_err(|_| Problem::invalid_field("unused_for", why()))?)
+                Some(duration.try_into().map_err(|_| ApiError::invalid_field("unused_for", why()))?)
             }
         };
         let node = Arc::clone(&self.node);
@@ -158,7 +158,7 @@ impl Images for ImageService {
             let used_by = |digest: &_| images::user_of(&node, digest);
             node.images.prune(PruneRules { unused_for, bytes_budget, dry_run }, used_by).await
         });
-        let done = task.await.map_err(Problem::from)?;
+        let done = task.await.map_err(ApiError::from)?;
         let pruned = done.map_err(|error| of_image(&error))?;
         Ok(Response::new(v1::PruneImagesResponse {
             images: pruned.images.iter().map(image).collect(),
@@ -170,33 +170,33 @@ impl Images for ImageService {
 }
 
 /// Parses a caller's reference, which may be short.
-fn parsed(text: &str, field: &str) -> Result<ImageReference, Problem> {
+fn parsed(text: &str, field: &str) -> Result<ImageReference, ApiError> {
     ImageReference::parse_short(text).map_err(|bad| {
-        let fault = |fault: &executor_core::image::Fault| Violation::new(field, fault.told());
-        Problem::invalid(bad.0.iter().map(fault).collect())
+        let fault = |fault: &executor_core::image::Fault| Violation::new(field, fault.reported());
+        ApiError::invalid(bad.0.iter().map(fault).collect())
     })
 }
 
 /// Waits for the client's next message, within the time limit.
 async fn next(parts: &mut Requests<v1::ImportImageRequest>) -> Result<Option<v1::ImportImageRequest>, Status> {
     let late =
-        |_| Problem::new(Kind::Unavailable, format!("no data of the archive came within {} s", PATIENCE.as_secs()));
+        |_| ApiError::new(Kind::Unavailable, format!("no data of the archive came within {} s", PATIENCE.as_secs()));
     tokio::time::timeout(PATIENCE, parts.next()).await.map_err(late)?
 }
 
 /// Reports a pull to its client, for as long as the client reads.
-async fn attend(
+async fn run_transfer(
     node: Arc<Node>,
     reference: ImageReference,
     credentials: Option<Credentials>,
     sender: Outlet<v1::PullImageResponse>,
 ) {
-    let (seen, told) = tokio::select! {
-        told = follow(&node, &reference, credentials, &sender) => told,
-        () = node.until_stopping() => (None, Err(Problem::stopping())),
+    let (seen, reported) = tokio::select! {
+        reported = follow(&node, &reference, credentials, &sender) => reported,
+        () = node.until_stopping() => (None, Err(ApiError::stopping())),
         () = sender.closed() => return,
     };
-    let last = match told {
+    let last = match reported {
         Ok(record) => {
             images::keep_to_budget(&node);
             Ok(v1::PullImageResponse { news: Some(News::Image(image(&record))) })
@@ -217,7 +217,7 @@ async fn follow(
     reference: &ImageReference,
     credentials: Option<Credentials>,
     sender: &Outlet<v1::PullImageResponse>,
-) -> (Option<Progress>, Result<ImageRecord, Problem>) {
+) -> (Option<Progress>, Result<ImageRecord, ApiError>) {
     loop {
         let mut watcher = node.images.pull(reference, credentials.clone());
         let mut before = None;

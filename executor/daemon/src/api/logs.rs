@@ -12,13 +12,13 @@ use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
 
 use super::{StreamError, convert};
-use crate::container::{Handle, Presence};
+use crate::model::container::{Handle, Presence};
 use crate::logs::reader::{Item, LogReader};
 use crate::logs::tail::Tail;
 use crate::logs::watch::Subscription;
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
-use crate::wire::conversation::{Answers, Conversation, Outlet};
+use crate::api_error::{Kind, ApiError};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Longest wait between two looks at the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(super) fn stream(
     node: &Arc<Node>,
     request: &v1::StreamLogsRequest,
     conversation: &Conversation,
-) -> Result<Answers<v1::StreamLogsResponse>, Problem> {
+) -> Result<Answers<v1::StreamLogsResponse>, ApiError> {
     let handle = node.find(&request.id)?;
     let mut violations = from_sequence(request);
     let mut read = |field, time: &Option<prost_types::Timestamp>| match time.as_ref().map(|time| instant(field, time)) {
@@ -41,7 +41,7 @@ pub(super) fn stream(
     };
     let (since, until) = (read("since", &request.since), read("until", &request.until));
     if !violations.is_empty() {
-        return Err(Problem::invalid(violations));
+        return Err(ApiError::invalid(violations));
     }
     let selection = Selection {
         since,
@@ -54,17 +54,17 @@ pub(super) fn stream(
     let (node, follow, tail) = (Arc::clone(node), request.follow, request.tail);
     tokio::spawn(async move {
         let directory = node.config.paths.kept_container(handle.id());
-        let told = async {
+        let reported = async {
             let passed = passed(&directory, selection, tail).await?;
             let tags = handle.facts().map(|facts| facts.plan.logging.tags.clone()).unwrap_or_default();
             let tags = tags.into_iter().collect();
             let log = Log { reader: LogReader::new(directory), selection, tail: passed, tags, sender: sender.clone() };
             if follow { log.follow(&node, &handle).await } else { log.print(&handle).await }
         };
-        let told = told.await;
-        match told {
+        let reported = reported.await;
+        match reported {
             Ok(()) | Err(StreamError::ClientGone) => {}
-            Err(StreamError::Problem(problem)) => drop(sender.send(Err(problem.into())).await),
+            Err(StreamError::ApiError(problem)) => drop(sender.send(Err(problem.into())).await),
         }
     });
     Ok(answers)
@@ -105,15 +105,15 @@ impl Selection {
             Item::Gap(_, to, _) if to.bytes < offset || to.entries < self.from_sequence => None,
             Item::Gap(from, to, missing) => {
                 let mut gap = convert::log_gap(*from, *to, *missing, self.log_bytes_max);
-                if let Some(told) = gap.gap.as_mut().filter(|_| from.entries + 1 < self.from_sequence) {
+                if let Some(reported) = gap.gap.as_mut().filter(|_| from.entries + 1 < self.from_sequence) {
                     // How many of the bytes belong to the entries before is not known.
-                    (told.dropped_bytes, told.dropped_entries) = (0, to.entries - (self.from_sequence - 1));
+                    (reported.dropped_bytes, reported.dropped_entries) = (0, to.entries - (self.from_sequence - 1));
                 }
-                if let Some(told) = gap.gap.as_mut().filter(|_| from.bytes < offset) {
+                if let Some(reported) = gap.gap.as_mut().filter(|_| from.bytes < offset) {
                     // Entries that are selected in part are not counted.
-                    (told.dropped_bytes, told.dropped_entries, gap.offset) = (to.bytes - offset, 0, offset);
+                    (reported.dropped_bytes, reported.dropped_entries, gap.offset) = (to.bytes - offset, 0, offset);
                 }
-                gap.gap.is_some_and(|told| told.dropped_bytes > 0 || told.dropped_entries > 0).then_some(gap)
+                gap.gap.is_some_and(|reported| reported.dropped_bytes > 0 || reported.dropped_entries > 0).then_some(gap)
             }
             Item::Entry(entry, _) if !self.counts(entry) => None,
             Item::Entry(_, before) if before.entries + 1 < self.from_sequence => None,
@@ -162,12 +162,12 @@ async fn passed(directory: &Path, selection: Selection, tail: Option<u64>) -> Re
         Ok(tail.last(lines))
     };
     let counted = tokio::task::spawn_blocking(counted).await;
-    let counted = counted.map_err(|error| StreamError::Problem(Problem::from(error)))?;
+    let counted = counted.map_err(|error| StreamError::ApiError(ApiError::from(error)))?;
     counted.map_err(|error: std::io::Error| unreadable(directory, &error))
 }
 
 fn unreadable(directory: &Path, error: &std::io::Error) -> StreamError {
-    StreamError::Problem(Problem::of_system(&directory.display().to_string(), error))
+    StreamError::ApiError(ApiError::from_system(&directory.display().to_string(), error))
 }
 
 impl Log {
@@ -188,7 +188,7 @@ impl Log {
                 (reader, tail, more.map(|more| (entries, more)))
             })
             .await
-            .map_err(|error| StreamError::Problem(Problem::from(error)))?;
+            .map_err(|error| StreamError::ApiError(ApiError::from(error)))?;
             let (mut entries, more) = read.map_err(|error| unreadable(reader.directory(), &error))?;
             if let Some(first) = entries.first_mut() {
                 first.log_tags = std::mem::take(&mut tags);
@@ -224,7 +224,7 @@ impl Log {
             }
             _ => return Ok(()),
         };
-        Err(StreamError::Problem(Problem::new(Kind::OutOfRange, message)))
+        Err(StreamError::ApiError(ApiError::new(Kind::OutOfRange, message)))
     }
 
     /// Sends entries until the container is completed.
@@ -237,7 +237,7 @@ impl Log {
             let over = match &*presence.borrow_and_update() {
                 Presence::Present(facts) => facts.state == State::Completed,
                 Presence::Deleted(_) => true,
-                Presence::Refused(problem) => return Err(StreamError::Problem(problem.clone())),
+                Presence::Refused(problem) => return Err(StreamError::ApiError(problem.clone())),
             };
             if changes.is_none() && !over {
                 changes = self.subscribe(node)?;
@@ -254,7 +254,7 @@ impl Log {
                 () = changed(&mut changes) => {}
                 _ = presence.changed() => {}
                 () = self.sender.closed() => return Err(StreamError::ClientGone),
-                () = node.until_stopping() => return Err(StreamError::Problem(Problem::stopping())),
+                () = node.until_stopping() => return Err(StreamError::ApiError(ApiError::stopping())),
             }
         }
     }
@@ -266,7 +266,7 @@ impl Log {
             Ok(subscription) => Ok(Some(subscription)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
-                Err(StreamError::Problem(Problem::of_system(&format!("cannot watch {}", directory.display()), &error)))
+                Err(StreamError::ApiError(ApiError::from_system(&format!("cannot watch {}", directory.display()), &error)))
             }
         }
     }

@@ -13,12 +13,12 @@ use executor_proto::v1::get_outputs_response::Part;
 use tokio::task::spawn_blocking;
 
 use super::StreamError;
-use crate::container::Handle;
-use crate::facts::Facts;
+use crate::model::container::Handle;
+use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::outputs::{Outputs, OutputsError, Reading};
-use crate::problem::{Kind, Problem};
-use crate::wire::conversation::{Answers, Conversation, Outlet};
+use crate::store::outputs::{Outputs, OutputsError, Reading};
+use crate::api_error::{Kind, ApiError};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Bytes of a message.
 const PIECE: usize = 64 << 10;
@@ -32,26 +32,26 @@ pub(super) async fn stream(
     node: &Arc<Node>,
     request: v1::GetOutputsRequest,
     conversation: &Conversation,
-) -> Result<Answers<v1::GetOutputsResponse>, Problem> {
+) -> Result<Answers<v1::GetOutputsResponse>, ApiError> {
     let selection = Selection::parse(&request.path)?;
     let handle = node.find(&request.id)?;
-    let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
+    let facts = handle.facts().ok_or_else(|| ApiError::no_container(&request.id))?;
     let source = captured(&facts)?;
-    let outputs = Outputs::of(&node.config.paths.kept_container(handle.id()));
+    let outputs = Outputs::from_container(&node.config.paths.kept_container(handle.id()));
     let reader = outputs.clone();
     let list = blocking(move || reader.list()).await?.map_err(|error| problem(&handle, &error))?;
-    let list = selection.of(list, source).ok_or_else(|| {
+    let list = selection.choose(list, source).ok_or_else(|| {
         let shown: String = request.path.chars().take(200).collect();
-        Problem::new(Kind::NotFound, format!("container {} has no output {shown:?}", handle.id()))
+        ApiError::new(Kind::NotFound, format!("container {} has no output {shown:?}", handle.id()))
     })?;
     let (sender, answers) = conversation.answers();
     let node = Arc::clone(node);
     tokio::spawn(async move {
         let ended = tokio::select! {
             ended = send(&handle, &outputs, list, &sender) => ended,
-            () = node.until_stopping() => Err(StreamError::Problem(Problem::stopping())),
+            () = node.until_stopping() => Err(StreamError::ApiError(ApiError::stopping())),
         };
-        if let Err(StreamError::Problem(problem)) = ended {
+        if let Err(StreamError::ApiError(problem)) = ended {
             let _ = sender.send(Err(problem.into())).await;
         }
     });
@@ -59,9 +59,9 @@ pub(super) async fn stream(
 }
 
 /// Returns the declared outputs, if they were captured.
-fn captured(facts: &Facts) -> Result<&OutputSource, Problem> {
+fn captured(facts: &ContainerStatus) -> Result<&OutputSource, ApiError> {
     let id = &facts.plan.id;
-    let not = |why: String| Err(Problem::new(Kind::Precondition, why));
+    let not = |why: String| Err(ApiError::new(Kind::Precondition, why));
     let Some(planned) = &facts.plan.outputs else {
         return not(format!("container {id} declared no outputs"));
     };
@@ -87,8 +87,8 @@ enum Selection {
 }
 
 impl Selection {
-    fn parse(path: &str) -> Result<Self, Problem> {
-        let wrong = |fault: FieldFault| Err(Problem::invalid_field("path", fault));
+    fn parse(path: &str) -> Result<Self, ApiError> {
+        let wrong = |fault: FieldFault| Err(ApiError::invalid_field("path", fault));
         if path.len() >= PATH_MAX {
             let why = format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1);
             return wrong(ViolationReason::TooLong.because(why));
@@ -103,7 +103,7 @@ impl Selection {
     }
 
     /// Returns the selected part of the list; `None` where nothing matches. The declared directory may be empty.
-    fn of(&self, mut list: OutputsList, declared: &OutputSource) -> Option<OutputsList> {
+    fn choose(&self, mut list: OutputsList, declared: &OutputSource) -> Option<OutputsList> {
         let Self::Path(wanted) = self else { return Some(list) };
         list.files.retain(|file| covers(wanted, &file.path));
         list.skipped.retain(|entry| covers(wanted, &entry.path));
@@ -181,19 +181,19 @@ async fn part(sender: &Sender, part: Part) -> Result<(), StreamError> {
 }
 
 /// Runs blocking work outside of the runtime's threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    spawn_blocking(work).await.map_err(Problem::from)
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    spawn_blocking(work).await.map_err(ApiError::from)
 }
 
-fn problem(handle: &Handle, error: &OutputsError) -> Problem {
+fn problem(handle: &Handle, error: &OutputsError) -> ApiError {
     let id = handle.id();
     // A deletion removes the files first and the container afterwards.
     let deleted = || handle.facts().is_none() || handle.deleting.try_lock().is_err();
     match error {
         OutputsError::Gone(_) if deleted() => {
-            Problem::new(Kind::NotFound, format!("the outputs of container {id} are gone: it was deleted"))
+            ApiError::new(Kind::NotFound, format!("the outputs of container {id} are gone: it was deleted"))
         }
-        error => Problem::of_system(&format!("outputs of container {id}"), error),
+        error => ApiError::from_system(&format!("outputs of container {id}"), error),
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
     }
 
     fn found(path: &str, declared: &OutputSource) -> Option<(Vec<String>, usize)> {
-        let list = Selection::parse(path).unwrap().of(list(&["/out/a", "/out/a.b", "/out/c/d"]), declared)?;
+        let list = Selection::parse(path).unwrap().choose(list(&["/out/a", "/out/a.b", "/out/c/d"]), declared)?;
         Some((list.files.into_iter().map(|file| file.path).collect(), list.skipped.len()))
     }
 
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn an_empty_directory_is_there_all_the_same() {
-        let of = |path: &str, source| Selection::parse(path).unwrap().of(OutputsList::default(), &source).is_some();
+        let of = |path: &str, source| Selection::parse(path).unwrap().choose(OutputsList::default(), &source).is_some();
         assert!(of("/out/d", OutputSource::Directory("/out/d".into())));
         assert!(of("/out", OutputSource::Directory("/out/d".into())));
         assert!(!of("/out/d/e", OutputSource::Directory("/out/d".into())));

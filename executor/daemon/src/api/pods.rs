@@ -11,11 +11,11 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::convert;
-use crate::container::Handle;
-use crate::draft;
+use crate::model::container::Handle;
+use crate::requests::draft;
 use crate::node::Node;
-use crate::pods;
-use crate::problem::Problem;
+use crate::run::pods;
+use crate::api_error::ApiError;
 use crate::server::OTHER_MESSAGE_MAX;
 
 /// Default number of pods on a page.
@@ -61,7 +61,7 @@ impl Pods for PodService {
     async fn stop_pod(&self, request: Request<v1::StopPodRequest>) -> Result<Response<v1::StopPodResponse>, Status> {
         let v1::StopPodRequest { id, grace_period } = request.into_inner();
         let grace = draft::duration("grace_period", grace_period.as_ref());
-        let grace = grace.map_err(|violation| Problem::invalid(vec![violation]))?;
+        let grace = grace.map_err(|violation| ApiError::invalid(vec![violation]))?;
         pods::stop(&self.node, self.node.find_pod(&id)?, grace).await?;
         let pod = message(&self.node, &id)?;
         Ok(Response::new(v1::StopPodResponse { pod: Some(pod) }))
@@ -78,9 +78,9 @@ impl Pods for PodService {
 }
 
 /// Makes the message of the pod of an id.
-fn message(node: &Node, id: &str) -> Result<v1::Pod, Problem> {
+fn message(node: &Node, id: &str) -> Result<v1::Pod, ApiError> {
     let handle = node.find_pod(id)?;
-    let facts = handle.facts().ok_or_else(|| Problem::no_pod(id))?;
+    let facts = handle.facts().ok_or_else(|| ApiError::no_pod(id))?;
     Ok(convert::pod(&facts, handle.is_closed(), members(&node.registry.members(handle.id()))))
 }
 
@@ -91,12 +91,12 @@ fn members(handles: &[Arc<Handle>]) -> Vec<v1::PodMember> {
     handles.iter().filter_map(member).collect()
 }
 
-fn list(node: &Node, request: &v1::ListPodsRequest) -> Result<v1::ListPodsResponse, Problem> {
+fn list(node: &Node, request: &v1::ListPodsRequest) -> Result<v1::ListPodsResponse, ApiError> {
     let after = match &*request.page_token {
         "" => None,
         token => Some(token.parse::<ContainerId>().map_err(|_| {
             let why = "unknown page token: use the next_page_token of an earlier page";
-            Problem::invalid_field("page_token", ViolationReason::InvalidFormat.because(why))
+            ApiError::invalid_field("page_token", ViolationReason::InvalidFormat.because(why))
         })?),
     };
     let most = match request.page_size as usize {

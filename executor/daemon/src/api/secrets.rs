@@ -19,9 +19,9 @@ use executor_secrets::{TokenDigest, scrub_stack};
 use executor_sys::memfile::MemFile;
 use tonic::codegen::http::{HeaderMap, header::AUTHORIZATION};
 
-use crate::container::{Handle, Presence};
+use crate::model::container::{Handle, Presence};
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
+use crate::api_error::{Kind, ApiError};
 
 /// Authentication scheme: `Bearer TOKEN` (RFC 6750).
 const SCHEME: &str = "bearer";
@@ -31,8 +31,8 @@ const HEADER_MAX: usize = SCHEME.len() + 16 + CONTAINER_ID_MAX + 1 + 2 * token::
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The refusal of every wrong token, whatever is wrong with it.
-fn denied() -> Problem {
-    Problem::new(
+fn denied() -> ApiError {
+    ApiError::new(
         Kind::Denied,
         "the token is not the runtime token of a running container, or not that of this container",
     )
@@ -48,10 +48,10 @@ pub(super) struct Presented {
 ///
 /// # Errors
 /// The token is missing or malformed.
-pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, Problem> {
+pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, ApiError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().filter(|value| !value.is_empty()).ok_or_else(|| {
-        Problem::new(
+        ApiError::new(
             Kind::Unauthenticated,
             "GetSecrets needs a container's runtime token: set the header `authorization: Bearer TOKEN`",
         )
@@ -61,7 +61,7 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, Problem> {
     let (scheme, token) = text.split_once(' ').ok_or_else(denied)?;
     let token = token.trim_matches(' ');
     let container = token::container(token).filter(|_| scheme.eq_ignore_ascii_case(SCHEME)).ok_or_else(denied)?;
-    let digest = TokenDigest::of(token.as_bytes());
+    let digest = TokenDigest::from_token(token.as_bytes());
     scrub_stack(); // the hash function had the token there
     Ok(Presented { container, digest })
 }
@@ -70,7 +70,7 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, Problem> {
 ///
 /// # Errors
 /// The token is not that of a running container, or not that of the requested one.
-pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Result<v1::GetSecretsResponse, Problem> {
+pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Result<v1::GetSecretsResponse, ApiError> {
     let Presented { container, digest } = presented;
     if !id.is_empty() && id != container.as_str() {
         return Err(denied());
@@ -84,27 +84,27 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
     let answer = file.read(response);
     let wiped = file.wipe();
     let broken = |error: &(dyn std::error::Error + 'static)| {
-        Problem::of_system(&format!("the secret inputs of container {container}"), error)
+        ApiError::from_system(&format!("the secret inputs of container {container}"), error)
     };
     wiped.map_err(|error| broken(&error))?;
     answer
         .map_err(|error| broken(&error))?
-        .ok_or_else(|| Problem::new(Kind::Internal, "the container's shim gave a malformed answer"))
+        .ok_or_else(|| ApiError::new(Kind::Internal, "the container's shim gave a malformed answer"))
 }
 
 /// Asks the shim.
-async fn ask(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, Problem> {
+async fn ask(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, ApiError> {
     handle.settled().await;
     let link = handle.shim().ok_or_else(denied)?;
     let call = ShimCall::ReadSecrets(ReadSecrets { token_digest: digest.to_bytes() });
-    let fd = link.call_with_fds(call, &[]).await.map_err(|told| match told {
+    let fd = link.call_with_fds(call, &[]).await.map_err(|reported| match reported {
         // The shim is gone, the token is wrong, or the shim is an older one, whose container has no token.
         None => denied(),
-        Some(told) if matches!(told.reason(), Reason::Denied | Reason::Invalid) => denied(),
-        Some(told) => told.into(),
+        Some(reported) if matches!(reported.reason(), Reason::Denied | Reason::Invalid) => denied(),
+        Some(reported) => reported.into(),
     })?;
     let broken =
-        |why: String| Problem::new(Kind::Internal, format!("the container's shim gave a malformed answer: {why}"));
+        |why: String| ApiError::new(Kind::Internal, format!("the container's shim gave a malformed answer: {why}"));
     MemFile::from_fd(fd.ok_or_else(|| broken("no descriptor".into()))?, DISCLOSURE_MAX)
         .map_err(|error| broken(error.to_string()))
 }
@@ -187,9 +187,9 @@ mod tests {
             payload::encode(strings.iter().copied(), &mut bytes);
             bytes
         };
-        let told = response(&encoded(&[&json, b"a", b"b", b"\xff"])).unwrap();
-        assert_eq!((&*told.environment[0].value, told.arguments[0].index, &*told.arguments[0].value), ("a", 1, "b"));
-        assert_eq!((&told.files[0].content[..], told.files[0].public), (&b"\xff"[..], true));
+        let reported = response(&encoded(&[&json, b"a", b"b", b"\xff"])).unwrap();
+        assert_eq!((&*reported.environment[0].value, reported.arguments[0].index, &*reported.arguments[0].value), ("a", 1, "b"));
+        assert_eq!((&reported.files[0].content[..], reported.files[0].public), (&b"\xff"[..], true));
         for broken in [&[&json[..], b"a", b"b"][..], &[&json, b"\xff", b"b", b"c"], &[b"{", b"a", b"b", b"c"], &[]] {
             assert!(response(&encoded(broken)).is_none());
         }

@@ -11,12 +11,12 @@ use executor_proto::v1;
 use tokio::time::Instant;
 
 use super::convert;
-use crate::draft;
-use crate::facts::Facts;
+use crate::requests::draft;
+use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::problem::Problem;
-use crate::stats::{self, Chosen, Reading};
-use crate::wire::conversation::{Answers, Conversation, Outlet};
+use crate::api_error::ApiError;
+use crate::operations::stats::{self, Chosen, Reading};
+use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Maximum number of ids in a request, and of containers on a page.
 const MOST: usize = 1000;
@@ -29,7 +29,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 type Sender = Outlet<v1::WatchStatsResponse>;
 
-pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v1::StatsResponse, Problem> {
+pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v1::StatsResponse, ApiError> {
     let mut violations = too_many(&request.ids);
     let after = match &*request.page_token {
         "" => None,
@@ -47,9 +47,9 @@ pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v
         violations.push(Violation::new("page_size", OutOfRange.because(format!("is {most}; at most {MOST}"))));
     }
     if !violations.is_empty() {
-        return Err(Problem::invalid(violations));
+        return Err(ApiError::invalid(violations));
     }
-    let chosen = Chosen::of(node, &request.ids)?;
+    let chosen = Chosen::new(node, &request.ids)?;
     let (page, more) = chosen.page(node, after.as_ref(), most, |facts| has(facts, &request.labels));
     let next_page_token = page.last().filter(|_| more).map(|last| last.id().to_string()).unwrap_or_default();
     Ok(v1::StatsResponse { containers: messages(&stats::read(node, page).await), next_page_token })
@@ -59,7 +59,7 @@ pub(super) fn watch(
     node: &Arc<Node>,
     request: v1::WatchStatsRequest,
     conversation: &Conversation,
-) -> Result<Answers<v1::WatchStatsResponse>, Problem> {
+) -> Result<Answers<v1::WatchStatsResponse>, ApiError> {
     let mut violations = too_many(&request.ids);
     let interval = match draft::duration("interval", request.interval.as_ref()) {
         Ok(interval) => interval.unwrap_or(INTERVAL_MIN),
@@ -73,9 +73,9 @@ pub(super) fn watch(
         violations.push(Violation::new("interval", OutOfRange.because(why)));
     }
     if !violations.is_empty() {
-        return Err(Problem::invalid(violations));
+        return Err(ApiError::invalid(violations));
     }
-    let chosen = Chosen::of(node, &request.ids)?;
+    let chosen = Chosen::new(node, &request.ids)?;
     let (sender, answers) = conversation.answers();
     tokio::spawn(follow(Arc::clone(node), chosen, request.labels, interval, sender));
     Ok(answers)
@@ -114,7 +114,7 @@ async fn follow(node: Arc<Node>, chosen: Chosen, labels: HashMap<String, String>
             () = chosen.over() => {}
             () = sender.closed() => return,
             () = node.until_stopping() => {
-                let _ = sender.send(Err(Problem::stopping().into())).await;
+                let _ = sender.send(Err(ApiError::stopping().into())).await;
                 return;
             }
         }
@@ -126,7 +126,7 @@ fn too_many(ids: &[String]) -> Vec<Violation> {
     (ids.len() > MOST).then(|| Violation::new("ids", why())).into_iter().collect()
 }
 
-fn has(facts: &Facts, labels: &HashMap<String, String>) -> bool {
+fn has(facts: &ContainerStatus, labels: &HashMap<String, String>) -> bool {
     labels.iter().all(|(name, value)| facts.plan.labels.get(name) == Some(value))
 }
 

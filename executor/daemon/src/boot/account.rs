@@ -174,8 +174,8 @@ mod tests {
         assert_eq!((numbered.uid, numbered.gid), (12_345, 12_345), "not root's group");
         assert_eq!(group("root").unwrap(), 0);
         assert_eq!(group("777").unwrap(), 777);
-        let told = [Account::named("no-such-user").unwrap_err(), group("no-such-group").unwrap_err()];
-        assert_eq!(told[0].to_string(), "there is no user `no-such-user` in /etc/passwd");
-        assert_eq!(told[1].to_string(), "there is no group `no-such-group` in /etc/group");
+        let reported = [Account::named("no-such-user").unwrap_err(), group("no-such-group").unwrap_err()];
+        assert_eq!(reported[0].to_string(), "there is no user `no-such-user` in /etc/passwd");
+        assert_eq!(reported[1].to_string(), "there is no group `no-such-group` in /etc/group");
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
 
 /// True when no byte or no inode is left on the disk.
 fn is_disk_full(error: &io::Error) -> bool {
-    shortage::of(error) == Some(Shortage::Disk)
+    shortage::find(error) == Some(Shortage::Disk)
 }
 
 fn open(path: &Path) -> Result<OwnedFd, BootError> {
@@ -262,8 +262,8 @@ mod tests {
         let take = || lock(&paths, prepare(&paths, &here(), false).unwrap(), &here(), false);
         let held = take().unwrap();
         assert_eq!(paths.ledger().metadata().unwrap().mode() & 0o777, 0o700);
-        let told = take().unwrap_err().to_string();
-        assert!(told.contains(&format!("pid {}", std::process::id())), "{told}");
+        let reported = take().unwrap_err().to_string();
+        assert!(reported.contains(&format!("pid {}", std::process::id())), "{reported}");
         drop(held);
         let held = take().unwrap();
         // Also where the file that tells is another one by now.
@@ -277,8 +277,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         let other = Account { name: "other".into(), uid: 4242, gid: 4242 };
-        let told = check_reachable(dir.path(), &other).unwrap_err().to_string();
-        assert!(told.contains("user other may not enter") && told.contains("700"), "{told}");
+        let reported = check_reachable(dir.path(), &other).unwrap_err().to_string();
+        assert!(reported.contains("user other may not enter") && reported.contains("700"), "{reported}");
         check_reachable(Path::new("/usr"), &other).unwrap();
     }
 

@@ -24,7 +24,7 @@ pub struct StartedLauncher {
 
 impl StartedLauncher {
     /// Explains the loss of the connection, where the launcher has ended, which is reaped then.
-    pub fn obituary(&mut self) -> Option<String> {
+    pub fn exit_reason(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(Some(status)) => Some(format!(
                 "the launcher that this executord started has ended ({status}), and without root it cannot start another"

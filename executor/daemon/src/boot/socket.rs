@@ -214,7 +214,7 @@ mod tests {
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let user = Account { name: "user".into(), uid: 4242, gid: 4242 };
         let args = ["executord", "--run-dir", home.path().to_str().unwrap()];
-        let args = <crate::cli::Args as clap::Parser>::parse_from(args);
+        let args = <crate::config::cli::Args as clap::Parser>::parse_from(args);
         let config = Config::load(&args).unwrap();
         let (victim, socket) = (home.path().join("victim"), config.paths.runtime_socket());
         std::fs::write(&victim, "precious").unwrap();

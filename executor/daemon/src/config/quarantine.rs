@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::faults::Faults;
 use super::{Check, ConfigError};
-use crate::quarantine::PhaseLimits;
+use crate::model::quarantine::PhaseLimits;
 
 /// Longest limit, in seconds.
 const LIMIT_MAX: u64 = 3600;

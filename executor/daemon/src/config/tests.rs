@@ -100,11 +100,11 @@ fn images_run_by_the_files_policy() {
     let closed = "[images]\nallow = []\n";
     assert!(policy(closed, &[]).is_set() && !policy(closed, &["--ephemeral"]).is_open());
     let text = "[images]\nallow = ['debian', 'docker.io/library/*', 'r.example/a:1']\n";
-    let told = load(text, &[]).unwrap_err();
+    let reported = load(text, &[]).unwrap_err();
     for part in
         ["FILE", "images.allow = debian, docker.io", "\"debian\" is not a pattern", "\"r.example/a:1\" is not a"]
     {
-        assert!(told.contains(part), "{told}");
+        assert!(reported.contains(part), "{reported}");
     }
     // The default file is for the daemon of the whole host.
     let args = Args::try_parse_from(["executord", "--ephemeral"]).unwrap();
@@ -124,7 +124,7 @@ fn keys_of_signed_images_are_read_and_every_fault_is_told() {
     let rules = load(&good, &[]).unwrap().images.signatures.0;
     assert!(rules.len() == 1 && rules[0].keys.len() == 1 && rules[0].repository);
     let bad = [entry("'debian'", "'/nonexistent/key'"), entry("", "'b.pub'"), entry("'*'", "'/dev/null'")].concat();
-    let told = load(&bad, &[]).unwrap_err();
+    let reported = load(&bad, &[]).unwrap_err();
     for part in [
         "images.signed",
         "entry 1",
@@ -135,7 +135,7 @@ fn keys_of_signed_images_are_read_and_every_fault_is_told() {
         "entry 3",
         "no public key",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
 }
 
@@ -228,9 +228,9 @@ fn faults_name_file_key_and_value() {
         ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "65536 to"]),
     ];
     for (text, expected) in cases {
-        let told = load(text, &[]).unwrap_err();
+        let reported = load(text, &[]).unwrap_err();
         for part in *expected {
-            assert!(told.contains(part), "{text:?}: {told}");
+            assert!(reported.contains(part), "{text:?}: {reported}");
         }
     }
     let long = format!("unix:///{}", "x".repeat(120));
@@ -250,8 +250,8 @@ fn volumes_are_listed() {
         ("state_dir = '/s'\n[[volumes]]\nname = 'a'\npath = '/s/images'\n", ["volumes[0] = a", "executor's own: /s"]),
         ("[[volumes]]\nname = 'a'\npath = '/x'\nreadonly = true\n", ["readonly", "unknown field"]),
     ] {
-        let told = load(text, &[]).unwrap_err();
-        assert!(words.iter().all(|word| told.contains(word)), "{text}: {told}");
+        let reported = load(text, &[]).unwrap_err();
+        assert!(words.iter().all(|word| reported.contains(word)), "{text}: {reported}");
     }
 }
 
@@ -267,10 +267,10 @@ fn a_listener_over_tcp_has_its_files_and_callers() {
     assert_eq!((tcp.address.to_string().as_str(), &*tcp.files.key), ("127.0.0.1:7443", Path::new("/k")));
     assert_eq!((tcp.handshakes, tcp.each, tcp.callers.0.len()), (512, 128, 1));
     assert_eq!(load("listen = 'unix:///t'", &[]).unwrap().listen, Path::new("/t"));
-    let told = load(&format!("[listen.tcp]\n{TCP}"), &[]).unwrap_err();
-    assert!(told.contains("callers = []: nobody could call over TCP"), "{told}");
-    let told = load("[[callers]]\nou = 'a'\nmethods = ['read']\n", &[]).unwrap_err();
-    assert!(told.contains("callers = 1 entries: callers come over TCP"), "{told}");
+    let reported = load(&format!("[listen.tcp]\n{TCP}"), &[]).unwrap_err();
+    assert!(reported.contains("callers = []: nobody could call over TCP"), "{reported}");
+    let reported = load("[[callers]]\nou = 'a'\nmethods = ['read']\n", &[]).unwrap_err();
+    assert!(reported.contains("callers = 1 entries: callers come over TCP"), "{reported}");
     assert!(load("[listen]\nudp = 1", &[]).unwrap_err().contains("udp"));
 }
 
@@ -279,7 +279,7 @@ fn every_fault_of_the_listener_over_tcp_is_told() {
     let text = "[listen.tcp]\naddress = 'localhost'\ncertificate = 'c'\nkey = '/k'\nhandshakes = 0\n\
                 handshake_seconds = 301\nconnections_per_address = 100001\n\
                 [[callers]]\nmethods = []\n[[callers]]\ncn = ''\nmethods = ['write', 'Stop']\n";
-    let told = load(text, &[]).unwrap_err();
+    let reported = load(text, &[]).unwrap_err();
     for part in [
         "listen.tcp.address = localhost: must be an IP address and a port",
         "listen.tcp.certificate = c: must be an absolute path",
@@ -293,9 +293,9 @@ fn every_fault_of_the_listener_over_tcp_is_told() {
         "callers[1].methods = write: \"write\" is not `read`",
         "callers[1].methods = Stop",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
-    assert_eq!(told.lines().count(), 11, "{told}");
+    assert_eq!(reported.lines().count(), 11, "{reported}");
 }
 
 #[test]
@@ -316,15 +316,15 @@ fn metrics_are_served_on_this_machine_alone() {
         ("unix:m.sock", "unix:/ABSOLUTE/PATH"),
         ("localhost:9464", "a loopback address with a port"),
     ] {
-        let told = of(address).unwrap_err();
-        assert!(told.contains(&format!("FILE:2: metrics.listen = {address}: ")) && told.contains(why), "{told}");
+        let reported = of(address).unwrap_err();
+        assert!(reported.contains(&format!("FILE:2: metrics.listen = {address}: ")) && reported.contains(why), "{reported}");
     }
     let labels = |list: &str| load(&format!("[metrics]\nlabels = {list}\n"), &[]).map(|config| config.metrics.labels);
     assert_eq!(labels("['team', 'app.kubernetes.io/name']").unwrap().len(), 2);
-    let told = labels("['a.b', 'a-b']").unwrap_err();
-    assert!(told.contains("\"a.b\" and \"a-b\" would both become label_a_b"), "{told}");
-    let told = labels(&format!("{:?}", (0..11).map(|i| i.to_string()).collect::<Vec<_>>())).unwrap_err();
-    assert!(told.contains("11 entries; at most 10"), "{told}");
+    let reported = labels("['a.b', 'a-b']").unwrap_err();
+    assert!(reported.contains("\"a.b\" and \"a-b\" would both become label_a_b"), "{reported}");
+    let reported = labels(&format!("{:?}", (0..11).map(|i| i.to_string()).collect::<Vec<_>>())).unwrap_err();
+    assert!(reported.contains("11 entries; at most 10"), "{reported}");
 }
 
 #[test]
@@ -344,10 +344,10 @@ fn a_collector_of_traces_is_named_without_a_password() {
         ("", "must be http://HOST:PORT"),
         ("http://user:s3cret@h:4317", "no user name and password"),
     ] {
-        let told = of(endpoint, "").unwrap_err();
+        let reported = of(endpoint, "").unwrap_err();
         assert!(
-            told.contains("FILE:2: traces.endpoint = ") && told.contains(why) && !told.contains("s3cret"),
-            "{told}"
+            reported.contains("FILE:2: traces.endpoint = ") && reported.contains(why) && !reported.contains("s3cret"),
+            "{reported}"
         );
     }
 }
@@ -369,7 +369,7 @@ fn targets_of_logs_are_checked_and_every_fault_is_told() {
     let wrong = "[logs]\ntargets = [\"syslog\"]\nlabels = [\"message\", \"container.id\", \"a.b\", \"a-b\", \"_x\"]\n\
                  message_bytes_max = 2047\nwaiting_bytes_max = \"2048G\"\n[logs.journald]\nsocket = \"x\"\n[logs.syslog]\n\
                  address = \"tcp://a:1\"\nkey = \"k\"\nfacility = \"local8\"\napp_name = \"a b\"\nstructured_data_id = \"x\"\n";
-    let told = load(wrong, &[]).unwrap_err();
+    let reported = load(wrong, &[]).unwrap_err();
     for part in [
         "the field MESSAGE,",
         "the field CONTAINER_ID,",
@@ -385,12 +385,12 @@ fn targets_of_logs_are_checked_and_every_fault_is_told() {
         "logs.syslog.app_name",
         "logs.syslog.structured_data_id",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
-    let told = |rest: &str| load(&format!("[logs]\ntargets = [\"syslog\"]\n{rest}"), &[]).unwrap_err();
-    assert!(told("").contains("logs.syslog.address = (not set)"));
-    assert!(told("[logs.syslog]\naddress = \"tls://a:1\"\n").contains("needs logs.syslog.ca_file"));
-    let large = told("message_bytes_max = \"1M\"\n[logs.syslog]\naddress = \"unix:///x\"\nca_file = \"/ca\"\n");
+    let reported = |rest: &str| load(&format!("[logs]\ntargets = [\"syslog\"]\n{rest}"), &[]).unwrap_err();
+    assert!(reported("").contains("logs.syslog.address = (not set)"));
+    assert!(reported("[logs.syslog]\naddress = \"tls://a:1\"\n").contains("needs logs.syslog.ca_file"));
+    let large = reported("message_bytes_max = \"1M\"\n[logs.syslog]\naddress = \"unix:///x\"\nca_file = \"/ca\"\n");
     assert!(large.contains("at most 65536") && large.contains("logs.syslog.ca_file = /ca: needs"), "{large}");
 }
 

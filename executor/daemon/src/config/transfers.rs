@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::faults::Faults;
 use super::{Check, ConfigError};
-use crate::artifacts::Settings;
+use crate::store::artifacts::Settings;
 
 /// Most entries of a list of addresses.
 const ADDRESSES_MAX: usize = 200;

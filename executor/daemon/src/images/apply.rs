@@ -8,13 +8,13 @@ use executor_core::validate::ViolationReason;
 use executor_images::Resolved;
 use executor_proto::v1::{EnvironmentVariable, RunAction, RunRequest, SecretArgument};
 
-use crate::problem::Problem;
+use crate::api_error::ApiError;
 
 /// Fills in the fields that the request leaves to the image. The arguments are moved, never copied.
 ///
 /// # Errors
 /// Neither the request nor the image names a program.
-pub(crate) fn apply(request: &mut RunRequest, resolved: &Resolved) -> Result<PlannedImage, Problem> {
+pub(crate) fn apply(request: &mut RunRequest, resolved: &Resolved) -> Result<PlannedImage, ApiError> {
     fill(request, &resolved.defaults)?;
     let record = &resolved.record;
     Ok(PlannedImage {
@@ -26,7 +26,7 @@ pub(crate) fn apply(request: &mut RunRequest, resolved: &Resolved) -> Result<Pla
     })
 }
 
-fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Problem> {
+fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), ApiError> {
     if request.stop_signal == 0 {
         request.stop_signal = defaults.stop_signal.map_or(0, i32::unsigned_abs);
     }
@@ -39,7 +39,7 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
     let is_secret = |at: usize| u32::try_from(at).is_ok_and(|at| secret.contains(&at));
     let (path, args) = (std::mem::take(&mut run.path), std::mem::take(&mut run.args));
     let Command { path, args, shift } = defaults.command(path, args, is_secret).map_err(|none| {
-        Problem::invalid_field("action.run.path", ViolationReason::Required.because(none.to_string()))
+        ApiError::invalid_field("action.run.path", ViolationReason::Required.because(none.to_string()))
     })?;
     (run.path, run.args) = (path, args);
     for argument in &mut run.secret_arguments {

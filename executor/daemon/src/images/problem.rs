@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use executor_core::validate::{Violation, ViolationReason};
 use executor_images::{ImageError, UnpackError};
 
-use crate::problem::{Kind, Problem};
+use crate::api_error::{Kind, ApiError};
 
 /// Turns an error into a problem.
-pub(crate) fn of_image(error: &ImageError) -> Problem {
+pub(crate) fn of_image(error: &ImageError) -> ApiError {
     let kind = match error {
         ImageError::WrongDigest { .. }
         | ImageError::Truncated { .. }
@@ -48,28 +48,28 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         {
             Kind::Precondition
         }
-        ImageError::Io { .. } => return Problem::of_system("images", error),
+        ImageError::Io { .. } => return ApiError::from_system("images", error),
         ImageError::Internal(_) => Kind::Internal,
     };
-    Problem::new(kind, crate::chain(error))
+    ApiError::new(kind, crate::chain(error))
 }
 
 /// Turns an error into a problem that names the field with the image, where the caller can correct it.
-pub(crate) fn of_image_in(error: &ImageError, field: &str) -> Problem {
+pub(crate) fn of_image_in(error: &ImageError, field: &str) -> ApiError {
     let problem = of_image(error);
     match problem.kind {
         Kind::NotFound | Kind::Precondition | Kind::Denied => {
             let fault = reason(error).because(problem.message.clone());
-            Problem { violations: vec![Violation::new(field, fault)], ..problem }
+            ApiError { violations: vec![Violation::new(field, fault)], ..problem }
         }
         _ => problem,
     }
 }
 
 /// Turns an error into a problem for `Run`, where NOT_FOUND would mean a container.
-pub(crate) fn of_image_of_run(error: &ImageError, field: &str) -> Problem {
+pub(crate) fn of_image_of_run(error: &ImageError, field: &str) -> ApiError {
     match of_image_in(error, field) {
-        problem if problem.kind == Kind::NotFound => Problem { kind: Kind::Precondition, ..problem },
+        problem if problem.kind == Kind::NotFound => ApiError { kind: Kind::Precondition, ..problem },
         problem => problem,
     }
 }

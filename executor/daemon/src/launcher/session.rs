@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::{Connection, Launcher};
 use crate::locked;
-use crate::packets::{Packets, PendingCalls};
+use crate::ipc::packets::{Packets, PendingCalls};
 
 /// Time limit for an answer. The launcher forks and removes; neither takes long, and the daemon must not hang on it.
 const ANSWER: Duration = Duration::from_secs(60);

@@ -15,8 +15,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::Launcher;
-use crate::packets::Packets;
-use crate::problem::{Kind, Problem};
+use crate::ipc::packets::Packets;
+use crate::api_error::{Kind, ApiError};
 
 /// Time limit for the process to read the CA, and for each answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ impl Signer {
     ///
     /// # Errors
     /// The names are not allowed; the CA cannot sign; no launcher is connected.
-    pub(crate) async fn sign(&self, launcher: &Launcher, request: &SignRequest) -> Result<Certified, Problem> {
+    pub(crate) async fn sign(&self, launcher: &Launcher, request: &SignRequest) -> Result<Certified, ApiError> {
         let mut slot = self.0.lock().await;
         // Taken out: who is given up in between leaves none behind.
         if let Some(open) = slot.take()
@@ -66,7 +66,7 @@ impl Signer {
     ///
     /// # Errors
     /// The CA cannot sign; no launcher is connected.
-    pub(crate) async fn reopen(&self, launcher: &Launcher) -> Result<SignerReady, Problem> {
+    pub(crate) async fn reopen(&self, launcher: &Launcher) -> Result<SignerReady, ApiError> {
         let open = open(launcher).await?;
         let ready = open.ready.clone();
         *self.0.lock().await = Some(open);
@@ -76,7 +76,7 @@ impl Signer {
 
 impl Open {
     /// Asks once: a certificate or its refusal, or that the process is gone.
-    async fn ask(&self, request: &SignRequest) -> Result<Result<Signed, Problem>, String> {
+    async fn ask(&self, request: &SignRequest) -> Result<Result<Signed, ApiError>, String> {
         let exchange = async {
             self.packets.send(&request.encode_to_vec(), &[]).await.map_err(|error| crate::plain(&error))?;
             answer(&self.packets).await
@@ -89,20 +89,20 @@ impl Open {
     }
 }
 
-async fn open(launcher: &Launcher) -> Result<Open, Problem> {
+async fn open(launcher: &Launcher) -> Result<Open, ApiError> {
     let session = launcher.session()?;
-    let system = |error: std::io::Error| Problem::of_system("signer", &error);
+    let system = |error: std::io::Error| ApiError::from_system("signer", &error);
     let (ours, theirs) = Seqpacket::pair().map_err(system)?;
     match session.call(LauncherCall::OpenSigner(OpenSigner {}), &[theirs.as_fd()]).await {
         Ok(LauncherAnswer::Done(_)) => {}
         Ok(LauncherAnswer::Refused(refused)) => return Err(refused_by(refused.into())),
-        Ok(_) => return Err(Problem::new(Kind::Internal, "the launcher gave an unexpected answer")),
-        Err(lost) => return Err(Problem::new(Kind::Unavailable, format!("the launcher: {lost}"))),
+        Ok(_) => return Err(ApiError::new(Kind::Internal, "the launcher gave an unexpected answer")),
+        Err(lost) => return Err(ApiError::new(Kind::Unavailable, format!("the launcher: {lost}"))),
     }
     drop(theirs);
     let packets = Packets::new(ours).map_err(system)?;
-    let told = timeout(ANSWER, answer(&packets)).await.map_err(|_| gone(&late()))?;
-    match told.map_err(|why| gone(&why))? {
+    let reported = timeout(ANSWER, answer(&packets)).await.map_err(|_| gone(&late()))?;
+    match reported.map_err(|why| gone(&why))? {
         SignerAnswer::Ready(ready) => Ok(Open { packets, ready }),
         SignerAnswer::Refused(refused) => Err(refused_by(refused.into())),
         SignerAnswer::Signed(_) => Err(gone("it gave an unexpected answer")),
@@ -115,15 +115,15 @@ async fn answer(packets: &Packets) -> Result<SignerAnswer, String> {
 }
 
 /// A CA that cannot sign is this node's trouble, and not the request's.
-fn refused_by(problem: Problem) -> Problem {
+fn refused_by(problem: ApiError) -> ApiError {
     let kind = if problem.kind == Kind::Precondition { Kind::Unavailable } else { problem.kind };
-    Problem { kind, message: format!("identity: {}", problem.message), ..problem }
+    ApiError { kind, message: format!("identity: {}", problem.message), ..problem }
 }
 
 fn late() -> String {
     format!("it did not answer within {} s", ANSWER.as_secs())
 }
 
-fn gone(why: &str) -> Problem {
-    Problem::new(Kind::Unavailable, format!("identity: the process that signs: {why}"))
+fn gone(why: &str) -> ApiError {
+    ApiError::new(Kind::Unavailable, format!("identity: the process that signs: {why}"))
 }

@@ -85,7 +85,7 @@ mod tests {
             entry(5, Stream::Executor, true, "e"),
             entry(9, Stream::Stdout, true, "d2"),
         ];
-        let told = |lines: u64| {
+        let reported = |lines: u64| {
             let mut counted = Tail::counting();
             // The last one comes after the call has begun.
             assert!(!log[..log.len() - 1].iter().any(|entry| counted.takes(entry)));
@@ -93,10 +93,10 @@ mod tests {
             let taken = log.iter().filter(|entry| tail.takes(entry));
             taken.map(|entry| std::str::from_utf8(entry.content).unwrap()).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(told(100), "a b1 c b2 d1 e d2");
-        assert_eq!(told(4), "b1 c b2 d1 e d2");
-        assert_eq!(told(3), "c d1 e d2", "b began before c");
-        assert_eq!(told(1), "e");
-        assert_eq!(told(0), "");
+        assert_eq!(reported(100), "a b1 c b2 d1 e d2");
+        assert_eq!(reported(4), "b1 c b2 d1 e d2");
+        assert_eq!(reported(3), "c d1 e d2", "b began before c");
+        assert_eq!(reported(1), "e");
+        assert_eq!(reported(0), "");
     }
 }

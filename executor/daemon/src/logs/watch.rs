@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::locked;
-use crate::packets::watched;
+use crate::ipc::packets::watched;
 
 /// Events that are a change: bytes written, files made or renamed, the directory removed.
 const CHANGES: WatchMask =

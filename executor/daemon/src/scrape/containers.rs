@@ -8,18 +8,18 @@ use tokio::time::Instant;
 
 use super::families::{Families, Kind, Label};
 use crate::config::label_name;
-use crate::container::Handle;
-use crate::facts::Facts;
+use crate::model::container::Handle;
+use crate::model::status::ContainerStatus;
 use crate::locked;
 use crate::node::Node;
-use crate::stats::{self, Reading};
+use crate::operations::stats::{self, Reading};
 
 /// A metric of a container.
 struct Metric {
     kind: Kind,
     name: &'static str,
     help: &'static str,
-    value: fn(&Facts, &Usage) -> Option<f64>,
+    value: fn(&ContainerStatus, &Usage) -> Option<f64>,
 }
 
 #[allow(clippy::cast_precision_loss)]
@@ -174,7 +174,7 @@ pub(super) fn series(families: &mut Families, readings: &[&Reading], names: &[St
 }
 
 /// The labels of a container's series: its id, and those of its own that the configuration names.
-fn labels(facts: &Facts, names: &[String]) -> Vec<Label> {
+fn labels(facts: &ContainerStatus, names: &[String]) -> Vec<Label> {
     let mut labels = vec![("container".into(), facts.plan.id.to_string().into())];
     for name in names {
         let value = facts.plan.labels.get(name).cloned().unwrap_or_default();

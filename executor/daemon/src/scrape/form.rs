@@ -52,7 +52,7 @@ impl Form {
     }
 
     /// Returns the text of OpenMetrics in this form.
-    pub(super) fn of(self, open: Arc<str>) -> Arc<str> {
+    pub(super) fn render(self, open: Arc<str>) -> Arc<str> {
         match self {
             Self::OpenMetrics => open,
             Self::Prometheus => classic(&open).into(),
@@ -111,7 +111,7 @@ mod tests {
         let open = "# HELP a Bytes.\n# TYPE a counter\na_total{x=\"#\"} 1\n# HELP b Now.\n# TYPE b gauge\nb 2\n# EOF\n";
         let classic =
             "# HELP a_total Bytes.\n# TYPE a_total counter\na_total{x=\"#\"} 1\n# HELP b Now.\n# TYPE b gauge\nb 2\n";
-        assert_eq!(&*Form::Prometheus.of(open.into()), classic);
-        assert_eq!(&*Form::OpenMetrics.of(open.into()), open);
+        assert_eq!(&*Form::Prometheus.render(open.into()), classic);
+        assert_eq!(&*Form::OpenMetrics.render(open.into()), open);
     }
 }

@@ -95,7 +95,7 @@ async fn accept(listener: Accepting, scraper: Arc<Scraper>, mut stopping: watch:
             match &listener {
                 Accepting::Unix(listener) => {
                     let (stream, _) = listener.accept().await?;
-                    let uid = peer::of(&stream)?.uid;
+                    let uid = peer::credentials(&stream)?.uid;
                     let (place, scraper) = answer(Owner::User(uid));
                     tokio::spawn(serve_one(stream, scraper, place));
                 }

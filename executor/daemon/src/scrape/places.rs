@@ -50,7 +50,7 @@ impl Phase {
 }
 
 #[derive(Debug)]
-struct Taken {
+struct TakenPlaces {
     owner: Owner,
     phase: Phase,
     leave: Arc<Notify>,
@@ -62,7 +62,7 @@ pub(super) struct Places(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    taken: Mutex<Vec<Taken>>,
+    taken: Mutex<Vec<TakenPlaces>>,
     /// Notified when a connection has left or its phase has changed.
     changed: Notify,
 }
@@ -115,7 +115,7 @@ impl Places {
             }
         }
         let leave = Arc::new(Notify::new());
-        taken.push(Taken { owner, phase: Phase::Silent(now), leave: Arc::clone(&leave) });
+        taken.push(TakenPlaces { owner, phase: Phase::Silent(now), leave: Arc::clone(&leave) });
         drop(taken);
         Place { places: self.clone(), leave }
     }

@@ -12,7 +12,7 @@ use rustix::net::Shutdown;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use crate::packets::watched_for;
+use crate::ipc::packets::watched_for;
 
 /// A client's socket: a unix socket, or one of TCP.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ impl LingeringSocket {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(super) fn of(stream: &impl AsFd) -> io::Result<Self> {
+    pub(super) fn from_stream(stream: &impl AsFd) -> io::Result<Self> {
         Ok(Self(stream.as_fd().try_clone_to_owned()?))
     }
 
@@ -51,7 +51,7 @@ mod tests {
         let (mut client, mut server) = UnixStream::pair().unwrap();
         server.write_all(&[1; 100]).await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let mut read = tokio::spawn(LingeringSocket::of(&server).unwrap().until_read(deadline));
+        let mut read = tokio::spawn(LingeringSocket::from_stream(&server).unwrap().until_read(deadline));
         drop(server);
         client.read_exact(&mut [0; 99]).await.unwrap();
         assert!(tokio::time::timeout(3 * LOOK, &mut read).await.is_err());
@@ -61,8 +61,8 @@ mod tests {
         assert!(client.write_all(b"closed").await.is_err());
         let (client, mut server) = UnixStream::pair().unwrap();
         server.write_all(&[1; 100]).await.unwrap();
-        LingeringSocket::of(&server).unwrap().until_read(Instant::now() + LOOK).await; // one that never reads
+        LingeringSocket::from_stream(&server).unwrap().until_read(Instant::now() + LOOK).await; // one that never reads
         drop(client);
-        LingeringSocket::of(&server).unwrap().until_read(deadline).await; // one that is gone
+        LingeringSocket::from_stream(&server).unwrap().until_read(deadline).await; // one that is gone
     }
 }

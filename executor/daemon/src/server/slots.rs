@@ -10,7 +10,7 @@ use executor_core::idmap::Pool;
 use tokio::sync::Notify;
 
 use crate::locked;
-use crate::wire::Calls;
+use crate::server::wire::Calls;
 
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Owner {
     }
 
     /// Returns the owner of a host uid. The pool has the host ids of containers.
-    pub(super) fn of(uid: u32, pool: Option<&Pool>) -> Self {
+    pub(super) fn new(uid: u32, pool: Option<&Pool>) -> Self {
         pool.and_then(|pool| pool.range_of(uid)).map_or(Self::User(uid), Self::Container)
     }
 }
@@ -224,7 +224,7 @@ mod tests {
     fn all_ids_of_a_container_are_one_owner() {
         let policy = Policy { userns_pool_start: 1 << 20, userns_pool_ranges: 10, ..Policy::default() };
         let pool = policy.userns_pool().ok();
-        let owner = |uid| Owner::of(uid, pool.as_ref());
+        let owner = |uid| Owner::new(uid, pool.as_ref());
         assert_eq!(owner((1 << 20) - 1), Owner::User((1 << 20) - 1));
         assert_eq!(owner((1 << 20) + 10 * RANGE), Owner::User((1 << 20) + 10 * RANGE));
         let slots = Slots::new(Limits { all: 8, each: 3, users: 4, spare: 3, few: 1, few_of_root: 2 });

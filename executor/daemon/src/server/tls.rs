@@ -15,7 +15,7 @@
 
 mod admission;
 mod certificates;
-mod crowd;
+mod handshakes;
 mod session;
 mod stream;
 
@@ -32,11 +32,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::access::rules::Caller;
 use crate::config::TcpSettings;
 use crate::locked;
-use crate::metrics::Metrics;
+use crate::telemetry::metrics::Metrics;
 
 pub(super) use admission::Admission;
 pub use certificates::{CertificateError, Certificates};
-use crowd::{Crowd, Place};
+use handshakes::{HandshakeLimiter, Place};
 use session::Session;
 pub(super) use stream::TlsStream;
 
@@ -57,7 +57,7 @@ const STACK: usize = 512 << 10;
 
 /// A caller whose certificate was accepted.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct AcceptedStream {
     pub(super) caller: Caller,
     pub(super) stream: StdTcpStream,
     pub(super) session: Session,
@@ -76,11 +76,11 @@ pub(super) fn open(
     certificates: Arc<Certificates>,
     metrics: Arc<Metrics>,
     stopping: watch::Receiver<bool>,
-) -> io::Result<mpsc::Receiver<Guest>> {
+) -> io::Result<mpsc::Receiver<AcceptedStream>> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let door = Door {
-        crowd: Crowd::new(settings.handshakes, settings.each),
+    let door = TlsAcceptor {
+        crowd: HandshakeLimiter::new(settings.handshakes, settings.each),
         time: settings.handshake_time,
         certificates,
         guests: sender,
@@ -93,15 +93,15 @@ pub(super) fn open(
     Ok(receiver)
 }
 
-struct Door {
-    crowd: Crowd,
+struct TlsAcceptor {
+    crowd: HandshakeLimiter,
     time: Duration,
     certificates: Arc<Certificates>,
-    guests: mpsc::Sender<Guest>,
+    guests: mpsc::Sender<AcceptedStream>,
     metrics: Arc<Metrics>,
 }
 
-impl Door {
+impl TlsAcceptor {
     async fn keep(self, listener: StdTcpListener, mut stopping: watch::Receiver<bool>) {
         let listener = match TcpListener::from_std(listener) {
             Ok(listener) => listener,
@@ -162,7 +162,7 @@ impl Door {
                     tracing::debug!(%caller, "a caller connected");
                     let stream = stream.into_std().map_err(|error| error.to_string())?;
                     // The daemon stops where nobody takes it.
-                    let _ = self.guests.send(Guest { caller, stream, session, admission, place }).await;
+                    let _ = self.guests.send(AcceptedStream { caller, stream, session, admission, place }).await;
                     return Ok(());
                 }
                 Err(why) => why,
@@ -223,7 +223,7 @@ async fn part(stream: &mut TcpStream) -> io::Result<()> {
 #[derive(Default)]
 struct Log {
     begun: Option<Instant>,
-    told: u32,
+    reported: u32,
     untold: u64,
 }
 
@@ -233,13 +233,13 @@ impl Log {
             if self.untold > 0 {
                 tracing::warn!(clients = self.untold, "refused more clients over TCP");
             }
-            *self = Self { begun: Some(Instant::now()), told: 0, untold: 0 };
+            *self = Self { begun: Some(Instant::now()), reported: 0, untold: 0 };
         }
-        if self.told >= LOGGED {
+        if self.reported >= LOGGED {
             self.untold += 1;
             return;
         }
-        self.told += 1;
+        self.reported += 1;
         match address {
             Some(address) => tracing::warn!(%address, "refused a client over TCP: {why}"),
             None => tracing::error!("{why}"),

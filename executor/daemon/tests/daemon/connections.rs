@@ -184,7 +184,7 @@ fn found(node: &Node, secrets: &[(&str, &[u8])]) -> Vec<String> {
         needles.add(name, secret);
     }
     let mut search = Search::new(&needles);
-    search.process(&Process::of(node.pid()).unwrap());
+    search.process(&Process::from_pid(node.pid()).unwrap());
     let report = search.report();
     assert!(report.unsearched.is_empty(), "{report:?}");
     report.hits.iter().map(ToString::to_string).collect()

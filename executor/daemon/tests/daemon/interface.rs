@@ -73,8 +73,8 @@ async fn strings_that_are_not_utf8_are_violations() {
     let action = b"\x1a\x0e\x0a\x02/x\x22\x08\x0a\x01A\x12\x03\xff-c".to_vec();
     let bad = call("/executor.v1.Executor/Run", Wire { id: b"a".to_vec(), action }).await;
     let violations = bad.get_details_bad_request().unwrap_or_else(|| panic!("{bad:?}")).field_violations;
-    let told: Vec<(&str, &str)> = violations.iter().map(|one| (&*one.field, &*one.reason)).collect();
-    assert_eq!((bad.code(), told), (Code::InvalidArgument, vec![("action.run.env[0].value", "NOT_UTF8")]));
+    let reported: Vec<(&str, &str)> = violations.iter().map(|one| (&*one.field, &*one.reason)).collect();
+    assert_eq!((bad.code(), reported), (Code::InvalidArgument, vec![("action.run.env[0].value", "NOT_UTF8")]));
     let bad = call("/executor.v1.Executor/Get", Wire { id: b"\xff".to_vec(), action: Vec::new() }).await;
     assert_eq!(bad.code(), Code::InvalidArgument);
     assert_eq!(bad.get_details_bad_request().unwrap().field_violations[0].field, "id");
@@ -168,10 +168,10 @@ async fn a_full_disk_refuses_containers_and_nothing_else() {
     while std::io::Write::write_all(&mut file, &[7; 4096]).is_ok() {}
     let status = client.run(request("a")).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
-    let told = format!("state directory {}: No space left on device", state.display());
-    assert!(status.message().starts_with(&told), "{status:?}");
+    let reported = format!("state directory {}: No space left on device", state.display());
+    assert!(status.message().starts_with(&reported), "{status:?}");
     let health = client.info(v1::InfoRequest {}).await.unwrap().into_inner().health.unwrap();
-    assert!(!health.healthy && health.reasons.iter().any(|reason| reason.starts_with(&told)), "{health:?}");
+    assert!(!health.healthy && health.reasons.iter().any(|reason| reason.starts_with(&reported)), "{health:?}");
     node.until_health(ServingStatus::NotServing).await;
     assert_eq!(get(&mut client, "lives").await.state(), v1::State::Running);
     drop(file);

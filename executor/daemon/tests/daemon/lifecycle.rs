@@ -165,7 +165,7 @@ async fn a_refused_container_leaves_nothing() {
             async move { client.run(request("a")).await }
         });
         let shim = node.launcher.launched().await;
-        shim.refuses(Refused::of_fields(reason, &violations));
+        shim.refuses(Refused::from_fields(reason, &violations));
         let status = call.await.unwrap().unwrap_err();
         assert_eq!(status.code(), code);
         assert_eq!(status.get_details_bad_request().unwrap().field_violations[0].field, "rootfs");

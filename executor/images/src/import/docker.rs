@@ -77,7 +77,7 @@ pub(super) fn find(
     });
     let manifest = manifest.to_string().into_bytes();
     let digest = hash::digest(Algorithm::Sha256, &manifest);
-    let documents = Documents::of((digest, manifest), None, (config_digest, config), image_bytes_max, what)?;
+    let documents = Documents::new((digest, manifest), None, (config_digest, config), image_bytes_max, what)?;
     let names = image.repo_tags.unwrap_or_default().into_iter().take(IMAGES_MAX);
     let names = names.filter_map(|name| Some(ImageReference::parse_short(&name).ok()?.to_string())).collect();
     Ok(FoundImage { documents, files: image.layers, names })

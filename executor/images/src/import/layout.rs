@@ -110,7 +110,7 @@ pub(super) fn find(
                 let (config_digest, config_size) = manifest::digest_and_size(image.config(), what)?;
                 let config = blob(source, &config_digest, config_size, what)?;
                 let index_digest = indexes.first().map(|(digest, _)| digest.clone());
-                match Documents::of((digest, bytes), index_digest, (config_digest, config), image_bytes_max, what) {
+                match Documents::new((digest, bytes), index_digest, (config_digest, config), image_bytes_max, what) {
                     Ok(documents) => {
                         let files = documents.layers.iter().map(|layer| path(&layer.digest)).collect();
                         return Ok(FoundImage { documents, files, names });

@@ -34,16 +34,16 @@ impl fmt::Debug for Authorization {
 
 impl Authorization {
     pub(super) fn bearer(token: &Secret) -> Option<Self> {
-        Self::of(&Zeroizing::new(format!("Bearer {}", token.as_str())))
+        Self::from_text(&Zeroizing::new(format!("Bearer {}", token.as_str())))
     }
 
     fn basic(username: &str, password: &Secret) -> Option<Self> {
         let pair = Zeroizing::new(format!("{username}:{}", password.as_str()));
         let encoded = Zeroizing::new(STANDARD.encode(pair.as_bytes()));
-        Self::of(&Zeroizing::new(format!("Basic {}", encoded.as_str())))
+        Self::from_text(&Zeroizing::new(format!("Basic {}", encoded.as_str())))
     }
 
-    fn of(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         let mut value = HeaderValue::from_str(text).ok()?;
         value.set_sensitive(true);
         Some(Self(value))

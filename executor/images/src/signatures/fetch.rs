@@ -85,7 +85,7 @@ pub(crate) async fn verify(
         signatures: 0,
     };
     for (digest, bytes) in chain {
-        if search.of_digest((digest, bytes)).await? {
+        if search.search_digest((digest, bytes)).await? {
             return Ok(search.found);
         }
     }
@@ -98,12 +98,12 @@ impl Search<'_> {
     }
 
     /// Looks at what is kept for one document of the image. Tells whether every rule is satisfied.
-    async fn of_digest(&mut self, of: (&Digest, &[u8])) -> Result<bool, ImageError> {
+    async fn search_digest(&mut self, of: (&Digest, &[u8])) -> Result<bool, ImageError> {
         let name = format!("{}-{}", of.0.algorithm().name(), of.0.hex());
         let what = format!("the signatures {}.sig", brief(&name));
         let answer = self.tagged(&format!("{name}.sig"), &what).await;
         if let Some(document) = self.document(answer, &what)? {
-            self.of_layers(document.layers, of, &what).await?;
+            self.search_layers(document.layers, of, &what).await?;
         }
         if self.is_over() {
             return Ok(true);
@@ -112,7 +112,7 @@ impl Search<'_> {
             let what = format!("the signatures {}", brief(&entry.digest));
             let answer = self.named(&entry, &what).await;
             if let Some(document) = self.document(answer, &what)? {
-                self.of_layers(document.layers, of, &what).await?;
+                self.search_layers(document.layers, of, &what).await?;
             }
             if self.is_over() {
                 return Ok(true);
@@ -176,7 +176,7 @@ impl Search<'_> {
     }
 
     /// Looks at the signatures of a document.
-    async fn of_layers(&mut self, layers: Vec<Entry>, of: (&Digest, &[u8]), what: &str) -> Result<(), ImageError> {
+    async fn search_layers(&mut self, layers: Vec<Entry>, of: (&Digest, &[u8]), what: &str) -> Result<(), ImageError> {
         if layers.len() > LAYERS_MAX {
             self.limit(format!("{what}: of {} layers only the first {LAYERS_MAX} were examined", layers.len()));
         }

@@ -38,12 +38,12 @@ impl TrustedKey {
     /// It cannot be read, has none, or one that is not taken: in one line without the path.
     pub fn read(path: &Path) -> Result<Vec<Self>, String> {
         let mut pem = Vec::new();
-        let told = |error: std::io::Error| {
+        let reported = |error: std::io::Error| {
             let words = error.to_string();
             format!("cannot be read: {}", words.split(" (os error").next().unwrap_or_default())
         };
-        let file = std::fs::File::open(path).map_err(told)?;
-        file.take(FILE_MAX + 1).read_to_end(&mut pem).map_err(told)?;
+        let file = std::fs::File::open(path).map_err(reported)?;
+        file.take(FILE_MAX + 1).read_to_end(&mut pem).map_err(reported)?;
         if pem.len() as u64 > FILE_MAX {
             return Err(format!("has more than {FILE_MAX} bytes, the limit"));
         }
@@ -56,7 +56,7 @@ impl TrustedKey {
     /// See [`Self::read`].
     pub fn parse(pem: &[u8]) -> Result<Vec<Self>, String> {
         let keys = SubjectPublicKeyInfoDer::pem_slice_iter(pem)
-            .map(|spki| Self::of(spki.map_err(|error| format!("is not PEM: {error}"))?))
+            .map(|spki| Self::from_spki(spki.map_err(|error| format!("is not PEM: {error}"))?))
             .collect::<Result<Vec<_>, _>>()?;
         if keys.is_empty() {
             return Err("has no public key (PEM, BEGIN PUBLIC KEY)".into());
@@ -64,7 +64,7 @@ impl TrustedKey {
         Ok(keys)
     }
 
-    fn of(spki: SubjectPublicKeyInfoDer<'static>) -> Result<Self, String> {
+    fn from_spki(spki: SubjectPublicKeyInfoDer<'static>) -> Result<Self, String> {
         let key = RawPublicKeyEntity::try_from(&spki).map_err(|error| format!("has a malformed key: {error}"))?;
         // What a signature of nothing is refused for tells whether the key is one for it.
         let fits = |algorithm: &&&'static dyn SignatureVerificationAlgorithm| {
@@ -197,8 +197,8 @@ mod tests {
             ("-----BEGIN PUBLIC KEY-----\n!\n-----END PUBLIC KEY-----\n", "not PEM"),
         ];
         for (pem, why) in table {
-            let told = TrustedKey::parse(pem.as_bytes()).unwrap_err();
-            assert!(told.contains(why), "{pem}: {told}");
+            let reported = TrustedKey::parse(pem.as_bytes()).unwrap_err();
+            assert!(reported.contains(why), "{pem}: {reported}");
         }
     }
 }

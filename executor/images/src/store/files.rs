@@ -55,7 +55,7 @@ pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, ImageError> {
 /// Puts a file in place of another, or of none: by rename, so that it is one or the other. `durable`: on disk, too.
 pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), ImageError> {
     make_parent(path)?;
-    let replacement = Replacement::of(path);
+    let replacement = Replacement::from_path(path);
     let written = if durable { replacement.durable() } else { replacement }.write(bytes);
     written.map(drop).map_err(|error| ImageError::io("write", path, error))
 }

@@ -56,8 +56,8 @@ async fn bearer(anonymous: bool) -> (Fake, Fake) {
 }
 
 fn unauthorized(error: &Arc<ImageError>) -> bool {
-    let told = format!("{error} {error:?}");
-    assert!(!told.contains(PASSWORD) && !told.contains(BASIC), "{told}");
+    let reported = format!("{error} {error:?}");
+    assert!(!reported.contains(PASSWORD) && !reported.contains(BASIC), "{reported}");
     matches!(**error, ImageError::Unauthorized { .. })
 }
 
@@ -65,18 +65,18 @@ fn unauthorized(error: &Arc<ImageError>) -> bool {
 async fn a_password() {
     let fake = basic().await;
     let (place, reference) = (Place::new(), fake.reference(":1"));
-    let told = place.pull(&reference).await.unwrap_err();
-    assert!(unauthorized(&told) && told.to_string().contains("none were given"), "{told}");
+    let reported = place.pull(&reference).await.unwrap_err();
+    assert!(unauthorized(&reported) && reported.to_string().contains("none were given"), "{reported}");
     let registry = fake.address;
-    assert!(told.to_string().contains(&format!("registry {registry} refuses a caller without credentials")), "{told}");
+    assert!(reported.to_string().contains(&format!("registry {registry} refuses a caller without credentials")), "{reported}");
     assert!(fake.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
-    let told = place.pull_as(&reference, credentials("wrong")).await.unwrap_err();
-    assert!(unauthorized(&told) && told.to_string().contains("does not accept"), "{told}");
-    assert!(told.to_string().contains(&format!("registry {registry} refuses the user \"")), "{told}");
+    let reported = place.pull_as(&reference, credentials("wrong")).await.unwrap_err();
+    assert!(unauthorized(&reported) && reported.to_string().contains("does not accept"), "{reported}");
+    assert!(reported.to_string().contains(&format!("registry {registry} refuses the user \"")), "{reported}");
     // Where the name is the password, it is as secret.
     let both = Credentials::basic(PASSWORD, PASSWORD.to_owned().into()).unwrap();
-    let told = place.pull_as(&reference, Some(both)).await.unwrap_err();
-    assert!(unauthorized(&told) && told.to_string().contains("refuses the user of the request"), "{told}");
+    let reported = place.pull_as(&reference, Some(both)).await.unwrap_err();
+    assert!(unauthorized(&reported) && reported.to_string().contains("refuses the user of the request"), "{reported}");
     place.pull_as(&reference, credentials(PASSWORD)).await.unwrap();
     place.is_whole().await;
 }
@@ -164,9 +164,9 @@ async fn an_access_that_is_denied() {
     let fake = Fake::start(|_| Some(Reply::status(403))).await;
     for (shown, who) in [(None, "a caller without credentials"), (credentials(PASSWORD), "the user ")] {
         let error = Place::new().pull_as(&fake.reference(":1"), shown).await.unwrap_err();
-        let told = error.to_string();
-        assert!(unauthorized(&error) && told.contains(&format!("refuses {who}")), "{told}");
-        assert!(told.contains(": access denied (403): ") && !told.contains("requires credentials"), "{told}");
+        let reported = error.to_string();
+        assert!(unauthorized(&error) && reported.contains(&format!("refuses {who}")), "{reported}");
+        assert!(reported.contains(": access denied (403): ") && !reported.contains("requires credentials"), "{reported}");
     }
 }
 

@@ -309,14 +309,14 @@ async fn a_layout_in_an_archive() {
 async fn an_archive_of_the_other_form_is_told() {
     let place = Place::new();
     let entries = [("oci-layout", Entry::File(b"{}")), ("index.json", Entry::File(b"{}"))];
-    let told = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
-    assert!(matches!(told, ImageError::OtherForm { is: "oci-archive", declared: "docker-archive", .. }), "{told}");
+    let reported = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
+    assert!(matches!(reported, ImageError::OtherForm { is: "oci-archive", declared: "docker-archive", .. }), "{reported}");
     let entries = [("manifest.json", Entry::File(b"[]"))];
-    let told = import(&place, &tar(&entries), Form::OciArchive, None).await.unwrap_err();
-    assert!(matches!(told, ImageError::OtherForm { is: "docker-archive", declared: "oci-archive", .. }), "{told}");
+    let reported = import(&place, &tar(&entries), Form::OciArchive, None).await.unwrap_err();
+    assert!(matches!(reported, ImageError::OtherForm { is: "docker-archive", declared: "oci-archive", .. }), "{reported}");
     let entries = [("manifest.json", Entry::File(b"[]")), ("index.json", Entry::File(b"{}"))];
-    let told = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
-    assert!(!matches!(told, ImageError::OtherForm { .. }), "{told}");
+    let reported = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
+    assert!(!matches!(reported, ImageError::OtherForm { .. }), "{reported}");
 }
 
 /// Archives of both forms, where none is declared.
@@ -324,7 +324,7 @@ async fn an_archive_of_the_other_form_is_told() {
 async fn the_form_of_an_archive_is_found() {
     let place = Place::new();
     for (name, why) in [("manifest.json", "contains 0 images"), ("index.json", "index.json"), ("x", "neither")] {
-        let told = import(&place, &tar(&[(name, Entry::File(b"[]"))]), Form::Archive, None).await.unwrap_err();
-        assert!(told.to_string().contains(why), "{name}: {told}");
+        let reported = import(&place, &tar(&[(name, Entry::File(b"[]"))]), Form::Archive, None).await.unwrap_err();
+        assert!(reported.to_string().contains(why), "{name}: {reported}");
     }
 }

@@ -18,7 +18,7 @@ async fn with_layer(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) ->
     fake
 }
 
-async fn told(place: &Place, fake: &Fake) -> Arc<ImageError> {
+async fn reported(place: &Place, fake: &Fake) -> Arc<ImageError> {
     let error = place.pull(&fake.reference(":1")).await.unwrap_err();
     assert!(place.images.list().is_empty(), "nothing of it counts");
     assert!(!place.shelf.layers.lock().unwrap().keys().any(|digest| digest.to_string() == sha256(LAYER)));
@@ -66,7 +66,7 @@ async fn another_content() {
     other[4999] = 8;
     let fake = with_layer(move |_| Reply::ok(other.clone())).await;
     let place = Place::new();
-    let error = told(&place, &fake).await;
+    let error = reported(&place, &fake).await;
     assert!(
         matches!(&*error, ImageError::WrongDigest { declared, .. } if declared.to_string() == sha256(LAYER)),
         "{error}"
@@ -78,12 +78,12 @@ async fn another_content() {
 async fn an_early_end() {
     let fake = with_layer(|_| Reply { body: Content::Cut(LAYER[..1000].to_vec(), 5000), ..Reply::ok("") }).await;
     let place = Place::new();
-    let error = told(&place, &fake).await;
+    let error = reported(&place, &fake).await;
     // It says 1,000 bytes each time, from the begin, and never goes on.
     assert!(matches!(&*error, ImageError::Truncated { declared: 5000, got: 1000, .. }), "{error}");
     assert!(is_kept(&place), "what is right can be taken up again");
     let fake = with_layer(|_| Reply::ok(&LAYER[..1000])).await;
-    assert!(matches!(&*told(&Place::new(), &fake).await, ImageError::Truncated { got: 1000, .. }));
+    assert!(matches!(&*reported(&Place::new(), &fake).await, ImageError::Truncated { got: 1000, .. }));
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn no_end() {
         })
         .await;
         let place = Place::new();
-        let error = told(&place, &fake).await;
+        let error = reported(&place, &fake).await;
         assert!(matches!(&*error, ImageError::Longer { declared: 5000, .. }), "{error}");
         assert!(!is_kept(&place));
     }
@@ -109,7 +109,7 @@ async fn documents_have_an_end_too() {
         })
         .await;
         fake.put_image("1", &[LAYER]);
-        let error = told(&Place::new(), &fake).await;
+        let error = reported(&Place::new(), &fake).await;
         assert!(matches!(&*error, ImageError::TooLarge { most: 0x40_0000, .. }), "{what}: {error}");
     }
 }
@@ -143,12 +143,12 @@ async fn a_redirect_to_elsewhere() {
         ("http://user:secret@127.0.0.1/x", "contains a user name"),
     ] {
         let fake = with_layer(move |_| Reply::redirect(to)).await;
-        let error = told(&Place::new(), &fake).await;
+        let error = reported(&Place::new(), &fake).await;
         assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains(word)), "{to}: {error}");
         assert!(!error.to_string().contains("secret") && !error.to_string().contains("meta-data"), "{error}");
     }
     let fake = with_layer(|asked| Reply::redirect(asked.path.clone())).await;
-    let error = told(&Place::new(), &fake).await;
+    let error = reported(&Place::new(), &fake).await;
     assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains("too many")), "{error}");
 }
 
@@ -167,7 +167,7 @@ async fn too_slow() {
         let place = Place::with(|settings| {
             (settings.patience, settings.bytes_least) = (Duration::from_millis(500), 1000);
         });
-        let error = told(&place, &fake).await;
+        let error = reported(&place, &fake).await;
         assert!(matches!(&*error, ImageError::TooSlow { bytes, least: 1000, .. } if *bytes < 1000), "{error}");
     }
 }
@@ -176,7 +176,7 @@ async fn too_slow() {
 async fn more_than_is_taken() {
     let fake = with_layer(|_| Reply::ok(LAYER)).await;
     let place = Place::with(|settings| settings.image_bytes_max = 5004);
-    let error = told(&place, &fake).await;
+    let error = reported(&place, &fake).await;
     assert!(matches!(&*error, ImageError::TooLarge { is: 5005, most: 5004, .. }), "{error}");
     assert_eq!(fake.count(&sha256(LAYER)), 0, "told before it is fetched");
 }
@@ -184,10 +184,10 @@ async fn more_than_is_taken() {
 #[tokio::test]
 async fn what_is_not_there_and_what_fails() {
     let fake = Fake::honest().await;
-    let error = told(&Place::new(), &fake).await;
+    let error = reported(&Place::new(), &fake).await;
     assert!(matches!(&*error, ImageError::NotFound { .. }), "{error}");
     let fake = with_layer(|_| Reply::status(500)).await;
-    let error = told(&Place::new(), &fake).await;
+    let error = reported(&Place::new(), &fake).await;
     assert!(matches!(&*error, ImageError::Status { status: 500, .. }), "{error}");
     assert_eq!(fake.count(&sha256(LAYER)), 3, "it was asked again");
     let gone = format!("docker://127.0.0.1:{}/a", closed_port().await).parse().unwrap();

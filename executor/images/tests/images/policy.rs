@@ -35,17 +35,17 @@ async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
         let reference = fake.reference(selector);
         assert!(matches!(*closed.pull(&reference).await.unwrap_err(), ImageError::Forbidden(_)), "{selector}");
         for when in [Policy::Always, Policy::IfMissing, Policy::Never] {
-            let told = resolved(&closed, &reference, when).await.unwrap_err().to_string();
-            assert!(told.contains("team/app is not allowed") && told.contains("(images.allow)"), "{told}");
+            let reported = resolved(&closed, &reference, when).await.unwrap_err().to_string();
+            assert!(reported.contains("team/app is not allowed") && reported.contains("(images.allow)"), "{reported}");
         }
     }
     for archive in ["oci:/srv/layout", "oci-archive:/srv/a.tar", "docker-archive:/srv/a.tar"] {
-        let told = resolved(&closed, &archive.parse().unwrap(), Policy::Always).await.unwrap_err().to_string();
-        assert!(told.contains(archive) && told.contains("(images.allow_archives)"), "{told}");
+        let reported = resolved(&closed, &archive.parse().unwrap(), Policy::Always).await.unwrap_err().to_string();
+        assert!(reported.contains(archive) && reported.contains("(images.allow_archives)"), "{reported}");
     }
     let upload = closed.images.upload().await.unwrap();
-    let told = closed.images.import(upload, Form::OciArchive, None, None).await.unwrap_err().to_string();
-    assert!(told.contains("(images.allow_import)"), "{told}");
+    let reported = closed.images.import(upload, Form::OciArchive, None, None).await.unwrap_err().to_string();
+    assert!(reported.contains("(images.allow_import)"), "{reported}");
     assert_eq!(fake.count("/"), 0, "no request was made");
     // The control: the same under a policy that has it.
     let open = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/*")], false));
@@ -70,8 +70,8 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
         let closed = Place::with(|settings| settings.policy = policy(&[of(&fake, "**")], false));
         let asked = other.count("/");
         match &*closed.pull(&fake.reference(":1")).await.unwrap_err() {
-            ImageError::Redirect { to: told, why, .. } => {
-                assert!(*told == to && why.contains("(images.allow)"), "{why}");
+            ImageError::Redirect { to: reported, why, .. } => {
+                assert!(*reported == to && why.contains("(images.allow)"), "{why}");
             }
             error => panic!("{error}"),
         }

@@ -155,11 +155,11 @@ async fn a_signature_counts_wherever_it_is_kept() {
         place.is_whole().await;
     }
     // Of the index, or of the one manifest of it that is run.
-    for of_index in [true, false] {
+    for from_index in [true, false] {
         let fake = Fake::honest().await;
         let manifest = fake.put_image("one", &[LAYER]);
         let index = fake.put_index("1", &[(&manifest, arch(), fake.size_of("one"))]);
-        let of = if of_index { &index } else { &manifest };
+        let of = if from_index { &index } else { &manifest };
         put_simple(&fake, of, &[signed(&own, payload(of, "x"))]);
         place(by(&[&own], false)).pull(&fake.reference(":1")).await.unwrap();
     }
@@ -233,8 +233,8 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
         for selector in [":1", &format!("@{digest}")] {
             let error = place.pull(&fake.reference(selector)).await.unwrap_err();
             assert!(matches!(&*error, ImageError::Unsigned { .. }), "{why}: {error}");
-            let told = error.to_string();
-            assert!(told.contains(why) && told.contains("(images.signed)"), "{why}: {told}");
+            let reported = error.to_string();
+            assert!(reported.contains(why) && reported.contains("(images.signed)"), "{why}: {reported}");
         }
         assert_eq!(fake.count(&sha256(LAYER)), 0, "{why}: the layer was asked for");
         assert!(place.images.list().is_empty());

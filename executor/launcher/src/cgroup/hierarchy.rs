@@ -81,7 +81,7 @@ impl Hierarchy {
 
     /// A hierarchy of the controllers that its mount point is named after.
     #[cfg(test)]
-    pub(super) fn of(mount: PathBuf) -> Self {
+    pub(super) fn from_mount(mount: PathBuf) -> Self {
         let names = mount.file_name().unwrap().to_str().unwrap();
         Self { controllers: names.split(',').map(str::to_owned).collect(), home: mount.clone(), mount }
     }

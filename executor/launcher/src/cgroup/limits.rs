@@ -49,7 +49,7 @@ impl Hierarchies {
         }
         // They exist while a transfer's worker is there.
         if let Ok(workers) = self.workers_dir(path) {
-            for (_, file, value) in self.changed_settings(path, &old.of_processors(), &new.of_processors()) {
+            for (_, file, value) in self.changed_settings(path, &old.processors(), &new.processors()) {
                 files.extend(workers.exists().then(|| (workers.join(file), value)));
             }
         }
@@ -245,9 +245,9 @@ mod tests {
             "cpu cpu.cfs_period_us 100000",
             "cpu cpu.cfs_quota_us 150000",
         ];
-        let told = shown(&of_version_1(&ALL, true, true));
-        assert_eq!(told[..expected.len()], expected);
-        assert_eq!(told[expected.len()..], [format!("cpu cpu.shares {}", shares(200))]);
+        let reported = shown(&of_version_1(&ALL, true, true));
+        assert_eq!(reported[..expected.len()], expected);
+        assert_eq!(reported[expected.len()..], [format!("cpu cpu.shares {}", shares(200))]);
         let unlimited = Limits { swap_bytes: Some(-1), ..ALL };
         assert_eq!(shown(&of_version_1(&unlimited, true, false))[1], "memory memory.memsw.limit_in_bytes -1");
         assert!(
@@ -271,9 +271,9 @@ mod tests {
     #[test]
     fn swap_counts_against_the_memory_or_comes_on_top() {
         for (swap, both, swappiness) in [(None, 64, false), (Some(0), 64, true), (Some(1 << 20), 65, false)] {
-            let told = shown(&of_version_1(&Limits { swap_bytes: swap, ..ALL }, true, false));
-            assert_eq!(told[1], format!("memory memory.memsw.limit_in_bytes {}", both << 20));
-            assert_eq!(told.contains(&"memory memory.swappiness 0".to_owned()), swappiness, "{told:?}");
+            let reported = shown(&of_version_1(&Limits { swap_bytes: swap, ..ALL }, true, false));
+            assert_eq!(reported[1], format!("memory memory.memsw.limit_in_bytes {}", both << 20));
+            assert_eq!(reported.contains(&"memory memory.swappiness 0".to_owned()), swappiness, "{reported:?}");
         }
     }
 

@@ -27,7 +27,7 @@ impl Hierarchies {
             max: memory.number("memory.max_usage_in_bytes"),
             kernel: memory.number("memory.kmem.usage_in_bytes"),
             kernel_max: memory.number("memory.kmem.max_usage_in_bytes"),
-            ..MemoryUsage::of_v1(used, &memory.text("memory.stat"))
+            ..MemoryUsage::from_v1(used, &memory.text("memory.stat"))
         };
         let controller = |name: &str| self.controller_dir(name, path).ok().map(Files);
         let cpu = controller("cpuacct").map_or_else(CpuUsage::default, |files| CpuUsage {
@@ -51,14 +51,14 @@ fn usage_of_v2(dir: &Path) -> Option<Usage> {
     let memory = MemoryUsage {
         max: files.number("memory.peak"),
         swap: files.number("memory.swap.current"),
-        ..MemoryUsage::of_v2(used, &files.text("memory.stat"))
+        ..MemoryUsage::from_v2(used, &files.text("memory.stat"))
     };
     let io = kernel_file::read_to_string(dir.join("io.stat")).ok();
     Some(Usage {
-        cpu: CpuUsage::of_v2(&files.text("cpu.stat")),
+        cpu: CpuUsage::from_v2(&files.text("cpu.stat")),
         memory,
         pids: files.number("pids.current"),
-        io: io.map(|stat| IoUsage::of_v2(&stat)),
+        io: io.map(|stat| IoUsage::from_v2(&stat)),
         ..Usage::default()
     })
 }

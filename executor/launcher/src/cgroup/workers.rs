@@ -42,7 +42,7 @@ impl Hierarchies {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(&dir, &error)),
             _ => {}
         }
-        self.limit(&path, &limits.of_processors())?;
+        self.limit(&path, &limits.processors())?;
         let procs = dir.join("cgroup.procs");
         fs::write(&procs, worker.to_string()).map_err(|error| at(&procs, &error))
     }

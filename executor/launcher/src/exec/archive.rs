@@ -38,7 +38,7 @@ use crate::program::{Confinement, StartFailure, confine};
 const TOLD_MAX: usize = 4096;
 
 /// A request to copy files.
-pub(super) struct Asked {
+pub(super) struct ArchiveRequest {
     work: ArchiveWork,
     path: PathBuf,
     /// A link at the end of the path is followed.
@@ -53,7 +53,7 @@ pub(super) struct Asked {
 struct Failed(String);
 
 impl Failed {
-    fn of(path: &Path, error: impl Into<io::Error>) -> Self {
+    fn new(path: &Path, error: impl Into<io::Error>) -> Self {
         Self(format!("{}: {}", shown(path), plain(&error.into())))
     }
 }
@@ -61,7 +61,7 @@ impl Failed {
 /// Entries that are not copied, each with the reason.
 #[derive(Default)]
 struct LeftOut {
-    told: Vec<String>,
+    reported: Vec<String>,
     count: usize,
 }
 
@@ -71,20 +71,20 @@ impl LeftOut {
 
     fn add(&mut self, path: &Path, error: impl Into<io::Error>) {
         self.count += 1;
-        let Failed(line) = Failed::of(path, error);
-        let bytes: usize = self.told.iter().map(|line| line.len() + 2).sum();
-        if self.told.len() < Self::MAX.0 && bytes + line.len() < Self::MAX.1 {
-            self.told.push(line);
+        let Failed(line) = Failed::new(path, error);
+        let bytes: usize = self.reported.iter().map(|line| line.len() + 2).sum();
+        if self.reported.len() < Self::MAX.0 && bytes + line.len() < Self::MAX.1 {
+            self.reported.push(line);
         }
     }
 
     /// Returns all entries in one line, as an error, if there are any.
     fn end(self) -> Result<(), Failed> {
-        let more = self.count - self.told.len();
+        let more = self.count - self.reported.len();
         match (self.count, more) {
             (0, _) => Ok(()),
-            (_, 0) => Err(Failed(format!("everything was copied except {}", self.told.join("; ")))),
-            _ => Err(Failed(format!("everything was copied except {}; and {more} more", self.told.join("; ")))),
+            (_, 0) => Err(Failed(format!("everything was copied except {}", self.reported.join("; ")))),
+            _ => Err(Failed(format!("everything was copied except {}; and {more} more", self.reported.join("; ")))),
         }
     }
 }
@@ -94,7 +94,7 @@ fn shown(path: &Path) -> String {
     path.as_os_str().as_encoded_bytes().iter().take(1024).copied().collect::<Vec<u8>>().escape_ascii().to_string()
 }
 
-impl Asked {
+impl ArchiveRequest {
     /// Reads a payload: the path, and flags as arguments.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ impl Target {
     /// # Errors
     /// Does not exist, or not running.
     pub(super) fn find(host: &Host, id: &ContainerId, created_at: Timestamp) -> Result<Self, Refused> {
-        let record = Dirs::of(host, id).read_record().filter(|record| record.created_at == created_at);
+        let record = Dirs::new(host, id).read_record().filter(|record| record.created_at == created_at);
         let record = record.ok_or_else(|| Refused::new(Reason::NotFound, format!("no container {id} is running")))?;
         if !matches!(record.state, State::Running | State::Stopping) {
             return Err(not_running(id, &format!("is {}", record.state.name())));
@@ -59,10 +59,10 @@ impl Target {
         let pid = prepared.init.pid;
         // The descriptor first: what it stands for cannot change any more, and the record says whether it is meant.
         let init = process::pidfd(pid).map_err(|_| ended())?;
-        if identity::of(pid).ok().as_ref() != Some(&prepared.init) {
+        if identity::read(pid).ok().as_ref() != Some(&prepared.init) {
             return Err(ended());
         }
-        let looked = Self::of(record, prepared, init);
+        let looked = Self::new(record, prepared, init);
         let gone = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
         match looked {
             // All of that was this process' own, if it has not ended meanwhile.
@@ -77,7 +77,7 @@ impl Target {
     ///
     /// # Errors
     /// The process is ending.
-    pub(crate) fn of(record: ContainerRecord, prepared: Prepared, init: OwnedFd) -> std::io::Result<Self> {
+    pub(crate) fn new(record: ContainerRecord, prepared: Prepared, init: OwnedFd) -> std::io::Result<Self> {
         let pid = prepared.init.pid;
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
         let root = open_dir(Path::new(&format!("/proc/{pid}/root")))?;
@@ -91,7 +91,7 @@ impl Target {
     /// # Errors
     /// No such user; it is not allowed at all.
     pub(super) fn user(&self, host: &Host, user: &str) -> Result<ResolvedUser, Refused> {
-        let invalid = |violation| Refused::of_fields(Reason::Invalid, &[violation]);
+        let invalid = |violation| Refused::from_fields(Reason::Invalid, &[violation]);
         let Some(user) = exec_user(user, &host.policy).map_err(invalid)? else {
             return Ok(self.prepared.user.clone());
         };
@@ -100,7 +100,7 @@ impl Target {
                 .map_err(|error| failed(&format!("container: {path}"), &error))
         };
         let mut user = users::resolve(&user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
-            Refused::of_fields(Reason::Precondition, &[Violation::new("start.user", unknown.to_string())])
+            Refused::from_fields(Reason::Precondition, &[Violation::new("start.user", unknown.to_string())])
         })?;
         user.join(&self.prepared.extra_groups);
         Ok(user)
@@ -146,7 +146,7 @@ impl Target {
         let one = |map: &str, id: u32| {
             mapped(map, id).ok_or_else(|| {
                 let why = format!("{id} is not among the ids of the container's user namespace");
-                Refused::of_fields(Reason::Precondition, &[Violation::new("start.user", why)])
+                Refused::from_fields(Reason::Precondition, &[Violation::new("start.user", why)])
             })
         };
         Ok((one(&self.maps[0], user.uid)?, one(&self.maps[1], user.gid)?))

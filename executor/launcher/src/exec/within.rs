@@ -23,7 +23,7 @@ use executor_sys::seqpacket::Seqpacket;
 use nix::sys::resource::{Resource, setrlimit};
 use rustix::process::Signal;
 
-use super::archive::Asked;
+use super::archive::ArchiveRequest;
 use super::target::Target;
 use crate::host::Host;
 use crate::program::{Confinement, Program, StartFailure, has_own_domain};
@@ -73,8 +73,8 @@ impl Entrant<'_> {
     pub(crate) fn run(self, socket: &Seqpacket, stdio: &[OwnedFd; 3], payload: &MemFile) -> ! {
         let failure = match self.enter(socket, stdio, payload) {
             Ok(Fork::Parent(pid)) => {
-                let told = socket.send(&[&MADE[..], &pid.to_le_bytes()].concat(), &[]);
-                process::exit_now(i32::from(told.is_err()))
+                let reported = socket.send(&[&MADE[..], &pid.to_le_bytes()].concat(), &[]);
+                process::exit_now(i32::from(reported.is_err()))
             }
             Ok(Fork::Child) => match self.execute(socket, payload) {
                 Err(failure) => failure,
@@ -145,7 +145,7 @@ impl Entrant<'_> {
         let confinement = Confinement { filter: self.filter, own_domain: has_own_domain(plan) };
         if let Some(work) = self.archive {
             rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?;
-            return Asked::read(work, payload)?.carry_out(socket, confinement, self.secret_devices);
+            return ArchiveRequest::read(work, payload)?.carry_out(socket, confinement, self.secret_devices);
         }
         let program = Program::read(payload, self.environment, &self.target.prepared.device_environment, self.home)?;
         match self.terminal {

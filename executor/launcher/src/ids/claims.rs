@@ -62,7 +62,7 @@ impl Claims {
         ensure_dir(dir, 0o700)?;
         let mut claims = Self { dir: dir.to_owned(), run_dir: run_dir.to_owned(), blocks: Vec::new() };
         let _lock = claims.lock()?;
-        let used: Vec<Block> = used.iter().map(|start| Block::of_range(*start)).collect();
+        let used: Vec<Block> = used.iter().map(|start| Block::from_range(*start)).collect();
         let mut blocks = read(&claims.path()).map(|claim| claim.blocks).unwrap_or_default();
         let pool: BTreeSet<Block> = pool.blocks().collect();
         blocks.retain(|block| pool.contains(block) || used.iter().any(|used| used.overlaps(block)));
@@ -71,9 +71,9 @@ impl Claims {
         blocks.extend(unclaimed.collect::<Vec<_>>());
         for (other, block) in claims.others()? {
             if blocks.iter().any(|own| own.overlaps(&block)) {
-                let told =
+                let reported =
                     format_args!("ids {} to {} are claimed by {} as well", block.0, block.1 - 1, other.display());
-                log::line(Level::Error, "", told);
+                log::line(Level::Error, "", reported);
             }
         }
         claims.write(blocks)?;
@@ -102,7 +102,7 @@ impl Claims {
     }
 
     /// Run directories of other launchers that have claimed ids of the pool.
-    pub(crate) fn rivals(&self, pool: &Pool) -> BTreeSet<PathBuf> {
+    pub(crate) fn other_launchers(&self, pool: &Pool) -> BTreeSet<PathBuf> {
         let others = self.lock().and_then(|_lock| self.others()).unwrap_or_default();
         let of_pool = |block: &Block| pool.blocks().any(|own| own.overlaps(block));
         others.into_iter().filter(|(_, block)| of_pool(block)).map(|(run_dir, _)| run_dir).collect()
@@ -116,7 +116,7 @@ impl Claims {
         if self.blocks.len() < 2 {
             return Ok(());
         }
-        let is_used = |block: &Block| used.iter().any(|start| Block::of_range(*start).overlaps(block));
+        let is_used = |block: &Block| used.iter().any(|start| Block::from_range(*start).overlaps(block));
         let unused: Vec<Block> = self.blocks.iter().filter(|block| !is_used(block)).skip(1).copied().collect();
         if unused.is_empty() {
             return Ok(());
@@ -170,7 +170,7 @@ impl Claims {
     fn write(&mut self, blocks: Vec<Block>) -> io::Result<()> {
         let path = self.path();
         let claim = Claim { run_dir: self.run_dir.clone(), blocks };
-        Replacement::of(&path).write(&serde_json::to_vec(&claim)?).map_err(|error| at(&path, &error))?;
+        Replacement::from_path(&path).write(&serde_json::to_vec(&claim)?).map_err(|error| at(&path, &error))?;
         self.blocks = claim.blocks;
         Ok(())
     }
@@ -233,7 +233,7 @@ mod tests {
         assert!(first.more(&pool).expect("claims") && second.more(&pool).expect("claims"));
         assert!(first.more(&pool).expect("claims") && !second.more(&pool).expect("claims"));
         assert!(!first.blocks().iter().any(|own| second.blocks().iter().any(|other| own.overlaps(other))));
-        assert_eq!(second.rivals(&pool), BTreeSet::from([a.clone()]));
+        assert_eq!(second.other_launchers(&pool), BTreeSet::from([a.clone()]));
 
         // One that has ended keeps them for its containers, and has them again when it comes back.
         fs::create_dir(a.join("containers/left")).expect("mkdir");
@@ -253,7 +253,7 @@ mod tests {
         drop((again, lock));
         fs::remove_dir(a.join("containers/left")).expect("rmdir");
         assert!(second.more(&pool).expect("claims"));
-        assert_eq!((second.blocks().len(), second.rivals(&pool).len()), (3, 0));
+        assert_eq!((second.blocks().len(), second.other_launchers(&pool).len()), (3, 0));
         second.end();
         assert!(fs::read_dir(&dir).expect("a directory").flatten().all(|entry| entry.file_name() == "lock"));
     }
@@ -266,10 +266,10 @@ mod tests {
         // Of a version that claimed nothing, and of a pool that began elsewhere.
         let used = BTreeSet::from([START + 7]);
         let first = Claims::open_in(&dir, &a, &pool(2), &used).expect("claims");
-        assert_eq!(first.blocks(), [Block::of_range(START + 7)]);
+        assert_eq!(first.blocks(), [Block::from_range(START + 7)]);
         let mut second = Claims::open_in(&dir, &b, &pool(3), &BTreeSet::new()).expect("claims");
         assert!(second.more(&pool(3)).expect("claims") && !second.more(&pool(3)).expect("claims"));
-        assert_eq!(second.blocks(), [Block::of_range(START + 2 * RANGE)]);
+        assert_eq!(second.blocks(), [Block::from_range(START + 2 * RANGE)]);
         // A file that says nothing stands in nobody's way.
         fs::write(dir.join("x.json"), "{").expect("write");
         assert!(!second.more(&pool(3)).expect("claims"));

@@ -106,12 +106,12 @@ const CALLS: [i64; 67] = [
 ];
 
 /// Does the work and tells what went wrong. Gives the status to end with.
-pub(super) fn run(store: &Store, work: Work, parent: u32, devices: bool, told: &Seqpacket) -> i32 {
+pub(super) fn run(store: &Store, work: Work, parent: u32, devices: bool, reported: &Seqpacket) -> i32 {
     match act(store, work, parent, devices) {
         Ok(()) => 0,
         Err(error) => {
             let refused: Refused = refused(&error);
-            i32::from(told.send(&refused.encode_to_vec(), &[]).is_err())
+            i32::from(reported.send(&refused.encode_to_vec(), &[]).is_err())
         }
     }
 }
@@ -151,6 +151,6 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
 fn confine(devices: bool) -> std::io::Result<()> {
     let kept = KEPT.into_iter().chain(devices.then_some(Capability::CAP_MKNOD)).collect();
     keep_root_with(&kept)?;
-    let filter = Filter::of_calls(&CALLS).map_err(std::io::Error::other)?;
+    let filter = Filter::from_calls(&CALLS).map_err(std::io::Error::other)?;
     filter.install().map_err(std::io::Error::other)
 }

@@ -25,7 +25,7 @@ impl Reserved {
     ///
     /// # Errors
     /// A port is in use, or its address is not one of the host's.
-    pub(super) fn of(ports: &[PublishedPort]) -> Result<Self, Trouble> {
+    pub(super) fn from_ports(ports: &[PublishedPort]) -> Result<Self, Trouble> {
         let mut sockets = Vec::new();
         for port in ports {
             let addresses = match port.host_ip {
@@ -90,13 +90,13 @@ mod tests {
         let service = TcpListener::bind("127.0.0.1:0").unwrap();
         let number = service.local_addr().unwrap().port();
         for ip in [Some("127.0.0.1"), None] {
-            let refused = Reserved::of(&[port(ip, number, Protocol::Tcp)]).unwrap_err().to_string();
+            let refused = Reserved::from_ports(&[port(ip, number, Protocol::Tcp)]).unwrap_err().to_string();
             assert!(refused.ends_with("/tcp of the host: is in use by a program of the host"), "{refused}");
         }
-        Reserved::of(&[port(Some("127.0.0.2"), number, Protocol::Tcp)]).unwrap();
-        Reserved::of(&[port(None, number, Protocol::Udp)]).unwrap();
+        Reserved::from_ports(&[port(Some("127.0.0.2"), number, Protocol::Tcp)]).unwrap();
+        Reserved::from_ports(&[port(None, number, Protocol::Udp)]).unwrap();
         drop(service);
-        let reserved = Reserved::of(&[port(None, number, Protocol::Tcp), port(None, number, Protocol::Udp)]).unwrap();
+        let reserved = Reserved::from_ports(&[port(None, number, Protocol::Tcp), port(None, number, Protocol::Udp)]).unwrap();
         for address in ["127.0.0.1", "[::1]", "[::]"] {
             assert!(TcpListener::bind(format!("{address}:{number}")).is_err(), "{address}");
             assert!(UdpSocket::bind(format!("{address}:{number}")).is_err(), "{address}");
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_address_of_another_host_is_refused() {
-        let refused = Reserved::of(&[port(Some("192.0.2.77"), 18_080, Protocol::Tcp)]).unwrap_err().to_string();
+        let refused = Reserved::from_ports(&[port(Some("192.0.2.77"), 18_080, Protocol::Tcp)]).unwrap_err().to_string();
         assert_eq!(refused, "192.0.2.77:18080/tcp: is not at an address of this host");
     }
 }

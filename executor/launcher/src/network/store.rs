@@ -52,12 +52,12 @@ pub(super) fn look_at_ports(host: &Host, own: &Attachment) -> io::Result<Result<
 
 /// Writes it for the first time, so that it survives the machine, as what plugins keep on disk may.
 pub(super) fn write_first(host: &Host, attachment: &Attachment) -> io::Result<()> {
-    Replacement::of(&path(host, &attachment.id)).durable().write(&serde_json::to_vec(attachment)?).map(drop)
+    Replacement::from_path(&path(host, &attachment.id)).durable().write(&serde_json::to_vec(attachment)?).map(drop)
 }
 
 /// Writes it, replacing what was there.
 pub(super) fn write(host: &Host, attachment: &Attachment) -> io::Result<()> {
-    Replacement::of(&path(host, &attachment.id)).write(&serde_json::to_vec(attachment)?).map(drop)
+    Replacement::from_path(&path(host, &attachment.id)).write(&serde_json::to_vec(attachment)?).map(drop)
 }
 
 /// Reads it; nothing where the container is on no network.

@@ -171,7 +171,7 @@ mod tests {
             let opened: Vec<OwnedFd> = self.lower.iter().map(|dir| open_dir(dir).unwrap()).collect();
             let lower: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
             let contents = ["n\n".to_owned(), "h\n".to_owned(), String::new()];
-            let written = write(&lower, &self.upper(), Some(&contents), IdMap::of(Some(START))).unwrap();
+            let written = write(&lower, &self.upper(), Some(&contents), IdMap::from_start(Some(START))).unwrap();
             let tell = |path: &Path| {
                 let found = fs::symlink_metadata(path).unwrap();
                 let content = fs::read_to_string(path).unwrap_or_default();

@@ -25,7 +25,7 @@ pub(super) fn assemble(
     dirs: &Dirs,
     ids: &Ids,
 ) -> Result<(Vec<String>, Overlay), Refused> {
-    let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
+    let violation = |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let layers: Result<Vec<DiffId>, _> = image.layers.iter().map(|layer| layer.parse()).collect();
     let layers = layers.map_err(|error| violation(format!("`{}`: {error}", image.reference)))?;
     let opened = Store::at(store).open(&layers).map_err(|error| match error {
@@ -51,7 +51,7 @@ impl Tree {
                 if let Some(what) = self.require_dir(path)? {
                     let (image, path) = (&image.reference, path.display());
                     let why = format!("`{image}`: {path} is {what}, on the way to a volume of the image");
-                    return Err(Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]));
+                    return Err(Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)]));
                 }
             }
             if read_only {

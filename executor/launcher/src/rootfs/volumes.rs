@@ -177,7 +177,7 @@ impl Tree {
             let made = match content {
                 Content::Tmpfs(tmpfs) => maker.tmpfs(tmpfs),
                 Content::Volume(index, volume) => maker.volume(*index, volume),
-                Content::Device(mount) => maker.of_device(&plan.host_options.devices[mount.device].name, mount),
+                Content::Device(mount) => maker.mount_device(&plan.host_options.devices[mount.device].name, mount),
             };
             let mount = match made {
                 Ok(mount) => mount,
@@ -203,7 +203,7 @@ impl Tree {
         if violations.is_empty() {
             return Ok(maker.warnings);
         }
-        Err(Refused::of_fields(Reason::Precondition, &violations))
+        Err(Refused::from_fields(Reason::Precondition, &violations))
     }
 }
 
@@ -235,7 +235,7 @@ impl Maker<'_> {
                     listed.ok_or_else(|| not_listed(&field, &format!("{name:?}")))?;
                 let read_only = volume.read_only || *read_only;
                 let lent = Lent { field, name, root: path, below: &volume.sub_path, read_only, no_exec: false };
-                self.of_host(&lent, |error| unfit_sub_path(volume, index, name, error))
+                self.mount_host(&lent, |error| unfit_sub_path(volume, index, name, error))
             }
             VolumeSource::HostPath(path) => {
                 let (field, shown) = (format!("volumes[{index}].host_path.path"), path.display().to_string());
@@ -246,13 +246,13 @@ impl Maker<'_> {
                 let below: PathBuf = below.components().collect();
                 let read_only = volume.read_only;
                 let lent = Lent { field, name: &shown, root, below: &below, read_only, no_exec: false };
-                self.of_host(&lent, |error| match volume.sub_path.as_os_str().is_empty() {
+                self.mount_host(&lent, |error| match volume.sub_path.as_os_str().is_empty() {
                     true => lent.unfit(error),
                     false => unfit_sub_path(volume, index, &shown, error),
                 })
             }
-            VolumeSource::Image(image) => self.of_image(index, volume, image),
-            VolumeSource::Pod(name) => self.of_pod(index, volume, name),
+            VolumeSource::Image(image) => self.mount_image(index, volume, image),
+            VolumeSource::Pod(name) => self.mount_pod(index, volume, name),
         }
     }
 
@@ -271,7 +271,7 @@ impl Maker<'_> {
     }
 
     /// Makes the mount of a device of CDI.
-    fn of_device(&self, name: &str, Edit { device, of: mount }: &Edit<HostMount>) -> Result<OwnedFd, NotMounted> {
+    fn mount_device(&self, name: &str, Edit { device, of: mount }: &Edit<HostMount>) -> Result<OwnedFd, NotMounted> {
         let HostMount { host_path, read_only, no_exec, .. } = mount;
         let field = format!("devices[{device}].name");
         // A file is opened in its directory.
@@ -281,11 +281,11 @@ impl Maker<'_> {
         let name = format!("{name}: {}", host_path.display());
         let (read_only, no_exec) = (*read_only, *no_exec);
         let lent = Lent { field, name: &name, root, below, read_only, no_exec };
-        self.of_host(&lent, |error| lent.unfit(error))
+        self.mount_host(&lent, |error| lent.unfit(error))
     }
 
     /// Makes a mount of a path of the host. `unfit_below` makes the fault of the part below the root.
-    fn of_host(&self, lent: &Lent<'_>, unfit_below: impl Fn(&io::Error) -> NotMounted) -> Result<OwnedFd, NotMounted> {
+    fn mount_host(&self, lent: &Lent<'_>, unfit_below: impl Fn(&io::Error) -> NotMounted) -> Result<OwnedFd, NotMounted> {
         let Lent { field, name, root: path, below, read_only, no_exec } = lent;
         let unfit = |fault| NotMounted::Unfit(Violation::new(field.clone(), fault));
         let root = open_dir(Path::new("/")).map_err(|error| failed("/", &error))?;
@@ -316,7 +316,7 @@ impl Maker<'_> {
     }
 
     /// Shows a volume of the pod, whose files have the pod's ids already.
-    fn of_pod(&self, index: usize, volume: &Volume, name: &str) -> Result<OwnedFd, NotMounted> {
+    fn mount_pod(&self, index: usize, volume: &Volume, name: &str) -> Result<OwnedFd, NotMounted> {
         let about = || format!("volume `{name}` of the pod");
         let pod = self.pod.ok_or_else(|| failed(&about(), &io::ErrorKind::NotFound.into()))?;
         let view = pod.volume(name, &volume.sub_path).map_err(|error| {
@@ -329,7 +329,7 @@ impl Maker<'_> {
         Ok(view)
     }
 
-    fn of_image(&mut self, index: usize, volume: &Volume, image: &VolumeImage) -> Result<OwnedFd, NotMounted> {
+    fn mount_image(&mut self, index: usize, volume: &Volume, image: &VolumeImage) -> Result<OwnedFd, NotMounted> {
         let reference = &image.reference;
         let unfit = |fault| NotMounted::Unfit(Violation::new(format!("volumes[{index}].image.reference"), fault));
         let layers: Result<Vec<DiffId>, _> = image.layers.iter().map(|layer| layer.parse()).collect();

@@ -127,13 +127,13 @@ pub(super) fn compile(text: &str, held: &Held) -> Result<(Filter, Vec<String>), 
     let default = action(&profile.default_action, profile.default_errno_ret)?;
     let (mut by_action, mut unknown) = (Vec::<(SeccompAction, Calls)>::new(), BTreeSet::new());
     for rule in &profile.syscalls {
-        let told = action(&rule.action, rule.errno_ret)?;
+        let reported = action(&rule.action, rule.errno_ret)?;
         let alternatives = alternatives(rule.args.as_deref().unwrap_or_default())?;
-        if told == default || !applies(rule, held) {
+        if reported == default || !applies(rule, held) {
             continue;
         }
-        let at = by_action.iter().position(|(action, _)| *action == told).unwrap_or_else(|| {
-            by_action.push((told.clone(), Calls::default()));
+        let at = by_action.iter().position(|(action, _)| *action == reported).unwrap_or_else(|| {
+            by_action.push((reported.clone(), Calls::default()));
             by_action.len() - 1
         });
         for name in rule.names.iter().chain(&rule.name) {
@@ -159,8 +159,8 @@ fn programs(
         by_action.iter().for_each(|(_, calls)| named.join(calls));
         programs.push(program(named.rules()?, default.clone(), SeccompAction::Allow)?);
     }
-    for (told, calls) in by_action.into_iter().filter(|(told, _)| *told != SeccompAction::Allow) {
-        programs.push(program(calls.rules()?, SeccompAction::Allow, told)?);
+    for (reported, calls) in by_action.into_iter().filter(|(reported, _)| *reported != SeccompAction::Allow) {
+        programs.push(program(calls.rules()?, SeccompAction::Allow, reported)?);
     }
     Ok(programs)
 }
@@ -270,7 +270,7 @@ fn warnings(unknown: &BTreeSet<&str>) -> Vec<String> {
     if unknown.is_empty() {
         return Vec::new();
     }
-    let told: Vec<String> = unknown.iter().take(TOLD_MAX).map(|name| name.chars().take(32).collect()).collect();
+    let reported: Vec<String> = unknown.iter().take(TOLD_MAX).map(|name| name.chars().take(32).collect()).collect();
     let more = if unknown.len() > TOLD_MAX { format!(" and {} more", unknown.len() - TOLD_MAX) } else { String::new() };
-    vec![format!("seccomp_profile: this machine has no system call {}{more}", told.join(", "))]
+    vec![format!("seccomp_profile: this machine has no system call {}{more}", reported.join(", "))]
 }

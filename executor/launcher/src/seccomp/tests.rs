@@ -286,8 +286,8 @@ fn what_is_no_profile_is_told() {
         (multiplied(8192, 1), "too many BPF instructions"), // so many are tried
     ];
     for (text, word) in cases {
-        let told = profile(&text, &held(&[])).unwrap_err();
-        assert!(told.contains(word), "{word}: {told}");
+        let reported = profile(&text, &held(&[])).unwrap_err();
+        assert!(reported.contains(word), "{word}: {reported}");
     }
 }
 
@@ -303,7 +303,7 @@ fn a_profile_may_allow_asynchronous_io() {
 #[test]
 fn which_filter_a_container_gets() {
     let default = Arc::new(Filter::compile(&held(&[])).unwrap());
-    let of = |isolation: Isolation, names: &[&'static str]| Filter::of(&default, &isolation, &held(names)).unwrap().0;
+    let of = |isolation: Isolation, names: &[&'static str]| Filter::from_request(&default, &isolation, &held(names)).unwrap().0;
     assert!(Arc::ptr_eq(&default, &of(Isolation::default(), &["CAP_CHOWN"])), "compiled once");
     assert!(of(Isolation { privileged: true, ..Isolation::default() }, &[]).programs.is_empty());
     let reboot = of(Isolation::default(), &["CAP_SYS_BOOT"]);

@@ -140,7 +140,7 @@ mod tests {
         let rules: Rules = [3, 4, 5].map(|call| (call, Vec::new())).into();
         let tree = compile(rules, &[4, 7], (SeccompAction::Errno(1), SeccompAction::Allow), arch).unwrap();
         let answer = |call| run(&tree, call, [0; 6]);
-        let told = |action: SeccompAction| u32::from(action);
+        let reported = |action: SeccompAction| u32::from(action);
         for (call, expected) in [
             (2, SeccompAction::Errno(1)),
             (3, SeccompAction::Allow),
@@ -150,7 +150,7 @@ mod tests {
             (7, SeccompAction::Errno(libc::ENOSYS as u32)),
             (8, SeccompAction::Errno(1)),
         ] {
-            assert_eq!(answer(call), told(expected), "{call}");
+            assert_eq!(answer(call), reported(expected), "{call}");
         }
     }
 

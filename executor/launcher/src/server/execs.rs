@@ -36,7 +36,7 @@ impl Supervisor {
         std::iter::once(self.pidfd.as_fd()).chain(self.lifeline.iter().map(AsFd::as_fd))
     }
 
-    fn hear(&mut self) {
+    fn recv(&mut self) {
         let mut buffer = [0; 8];
         while let Some(lifeline) = &self.lifeline {
             match lifeline.recv(&mut buffer) {
@@ -115,11 +115,11 @@ impl Server {
     /// Takes supervisors that have ended. One that was killed leaves its process to be ended.
     pub(super) fn look_after_execs(&mut self) {
         self.execs.retain_mut(|exec| {
-            exec.hear();
+            exec.recv();
             if !is_readable(&exec.pidfd) {
                 return true;
             }
-            exec.hear(); // its last words
+            exec.recv(); // its last words
             if let Some(process) = &exec.process {
                 let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL); // it has ended before, as a rule
             }

@@ -8,7 +8,7 @@ use executor_sys::ready::is_readable;
 
 use super::Server;
 use crate::log::{self, Level};
-use crate::watched::Shim;
+use crate::watched::ShimHandle;
 
 impl Server {
     /// A range of ids that no container has, if there is one.
@@ -25,14 +25,14 @@ impl Server {
             match self.claims.more(&pool) {
                 Ok(true) => free = pool.free(&all, self.claims.blocks()),
                 Ok(false) => {
-                    let rivals: Vec<String> =
-                        self.claims.rivals(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
-                    if !rivals.is_empty() {
-                        let told = format_args!(
+                    let other_launchers: Vec<String> =
+                        self.claims.other_launchers(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
+                    if !other_launchers.is_empty() {
+                        let reported = format_args!(
                             "no range of ids is free in {pool}; other launchers have claimed some: {}",
-                            rivals.join(", ")
+                            other_launchers.join(", ")
                         );
-                        log::line(Level::Warning, "", told);
+                        log::line(Level::Warning, "", reported);
                     }
                 }
                 Err(error) => log::line(Level::Error, "", format_args!("ids cannot be claimed: {error}")),
@@ -43,7 +43,7 @@ impl Server {
     }
 
     /// Ranges of ids that these shims were given, and of containers without one.
-    pub(super) fn ranges(&self, of: impl Fn(&Shim) -> bool) -> BTreeSet<u32> {
+    pub(super) fn ranges(&self, of: impl Fn(&ShimHandle) -> bool) -> BTreeSet<u32> {
         let shims = self.shims.values().filter(|shim| of(shim));
         shims
             .flat_map(|shim| [shim.id_range, shim.pod_range])
@@ -64,7 +64,7 @@ impl Server {
 
     /// No range of ids is free, no shell could give its own, and some shim removes what a container left that has ended.
     pub(super) fn ids_are_about_to_be_free(&self) -> bool {
-        let leaving = |shim: &Shim| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
+        let leaving = |shim: &ShimHandle| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
         !self.has_range() && self.shims.values().any(leaving)
     }
 

@@ -14,7 +14,7 @@ use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
-use executor_sys::pulse::Pulse;
+use executor_sys::pulse::Heartbeat;
 use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
@@ -26,7 +26,7 @@ use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
 use crate::shim;
-use crate::watched::{Killed, Offer, Shim};
+use crate::watched::{Killed, Offer, ShimHandle};
 
 /// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in
 /// the middle of one, does not keep it for as long as its container lives.
@@ -141,7 +141,7 @@ impl Server {
                 .then_some(LAST_STEPS),
             // The daemon told the end, and what the container left is still being removed.
             LauncherCall::Remove(remove) => shim(&remove.container_id)
-                .is_some_and(|shim| Dirs::of(&self.host, &shim.id).has_exit())
+                .is_some_and(|shim| Dirs::new(&self.host, &shim.id).has_exit())
                 .then_some(REMOVAL),
             _ => None,
         }
@@ -234,10 +234,10 @@ impl Server {
             if let Some(shells::Shell { pid, pidfd, lifeline, place, id_range, pulse, .. }) =
                 self.shells.hand_over(&launch, &fds)
             {
-                let watched = Shim::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
+                let watched = ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
                 let (inputs, id_range) = (vec![process, files], Some(id_range));
                 let offer = Offer { launch, connection, plan, until: Instant::now() + ACKNOWLEDGE };
-                let shim = Shim { inputs, id_range, shell: Some(place), offer: Some(offer), ..watched };
+                let shim = ShimHandle { inputs, id_range, shell: Some(place), offer: Some(offer), ..watched };
                 self.shims.insert(id, shim);
                 return Ok(LauncherAnswer::Done(Done {}));
             }
@@ -254,7 +254,7 @@ impl Server {
         (connection, plan): (Seqpacket, MemFile),
         [process, files]: [MemFile; 2],
     ) -> Result<(), Refused> {
-        let pulse = Pulse::create().map_err(|error| failed("pulse", &error))?;
+        let pulse = Heartbeat::create().map_err(|error| failed("pulse", &error))?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
         let pod_range = self.pod_range(&launch.pod_id)?;
@@ -288,8 +288,8 @@ impl Server {
         };
         drop(room);
         let pidfd = process::pidfd(pid).map_err(|error| failed("shim", &error))?;
-        let watched = Shim::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
-        let shim = Shim { inputs: vec![process, files], id_range, pod_range, ..watched };
+        let watched = ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
+        let shim = ShimHandle { inputs: vec![process, files], id_range, pod_range, ..watched };
         self.shims.insert(id, shim);
         Ok(())
     }
@@ -297,7 +297,7 @@ impl Server {
     /// Gives up shells that have not acknowledged their launch in time, and launches their containers without one. Such a
     /// shell has changed nothing for the container, and after its SIGKILL never will.
     pub(super) fn give_up_silent_shells(&mut self) {
-        let is_late = |shim: &&Shim| shim.offer.as_ref().is_some_and(|offer| offer.until <= Instant::now());
+        let is_late = |shim: &&ShimHandle| shim.offer.as_ref().is_some_and(|offer| offer.until <= Instant::now());
         let late: Vec<ContainerId> = self.shims.values().filter(is_late).map(|shim| shim.id.clone()).collect();
         for id in late {
             let Some(shim) = self.hear_shim(&id).filter(|shim| shim.offer.is_some()) else { continue };
@@ -336,7 +336,7 @@ impl Server {
             if let (Err(refused), Some(lost)) = (launched, lost) {
                 // The daemon was answered when the launch was handed over: it learns of a lost shim.
                 let killed = Some(Killed { at: Instant::now(), why: refused.message });
-                self.shims.insert(id.clone(), Shim { killed, ..lost });
+                self.shims.insert(id.clone(), ShimHandle { killed, ..lost });
                 self.shim_has_ended(&id);
             }
         }
@@ -366,14 +366,14 @@ impl Server {
             self.shim_has_ended(&id);
         }
         if self.host.containers_run().join(id.as_str()).exists() {
-            let why = if Dirs::of(&self.host, &id).has_exit() { "is still being removed" } else { "is not completed" };
+            let why = if Dirs::new(&self.host, &id).has_exit() { "is still being removed" } else { "is not completed" };
             return Err(Refused::new(Reason::Precondition, format!("container {id} {why}")));
         }
         // One more try, where a plugin failed at its end.
         if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
-        match Dirs::of(&self.host, &id).remove_state() {
+        match Dirs::new(&self.host, &id).remove_state() {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),
             Err(error) => {
                 log::line(Level::Error, id.as_str(), format_args!("its state was not removed: {error}"));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use executor_core::protocol::{self, Launch};
 use executor_sys::kernel_file;
 use executor_sys::process::{self, Fork};
-use executor_sys::pulse::Pulse;
+use executor_sys::pulse::Heartbeat;
 use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
@@ -39,7 +39,7 @@ pub(super) struct Shell {
     pub(super) lifeline: Seqpacket,
     pub(super) place: Place,
     pub(super) id_range: u32,
-    pub(super) pulse: Pulse,
+    pub(super) pulse: Heartbeat,
     made_at: Instant,
     ready: bool,
 }
@@ -191,11 +191,11 @@ impl Server {
     /// Forks a shell. Returns false where there are no ids for one.
     fn make_shell(&mut self) -> io::Result<bool> {
         let Some(id_range) = self.free_range() else { return Ok(false) };
-        let pulse = Pulse::create()?;
+        let pulse = Heartbeat::create()?;
         let (lifeline, theirs) = Seqpacket::pair()?;
         lifeline.set_nonblocking(true);
         self.shells.made += 1;
-        let place = Place::of(&self.host, &format!("{}-{}", std::process::id(), self.shells.made));
+        let place = Place::from_object(&self.host, &format!("{}-{}", std::process::id(), self.shells.made));
         place.make()?;
         let launcher = std::process::id();
         let forked = {
@@ -258,7 +258,7 @@ mod tests {
         let (lifeline, theirs) = Seqpacket::pair().unwrap();
         drop(theirs);
         let place = Place { cgroup: "x".into(), dir: "x".into(), state: "x".into() };
-        let (pidfd, pulse) = (process::pidfd(pid).unwrap(), Pulse::create().unwrap());
+        let (pidfd, pulse) = (process::pidfd(pid).unwrap(), Heartbeat::create().unwrap());
         let shell = Shell { pid, pidfd, lifeline, place, id_range: 0, pulse, made_at: Instant::now(), ready: true };
         let mut shells = Shells { all: vec![shell], ..Shells::default() };
         assert!(shells.hand_over(&Launch::default(), &[]).is_none());

@@ -13,7 +13,7 @@ use prost::Message;
 use super::{DEATH_PATIENCE, Server, Stuck};
 use crate::log::{self, Level};
 use crate::sweep::{self, Unwiped};
-use crate::watched::{Killed, Shim};
+use crate::watched::{Killed, ShimHandle};
 
 /// Number of looks at a shim within the time that it has.
 const WATCHES: u32 = 6;
@@ -22,14 +22,14 @@ impl Server {
     /// Takes what every shim has told.
     pub(super) fn hear_shims(&mut self) {
         let kind = self.volume_kind();
-        self.shims.values_mut().for_each(|shim| shim.hear(kind));
+        self.shims.values_mut().for_each(|shim| shim.recv(kind));
     }
 
     /// Takes what the shim of this container, if it has one, has told.
-    pub(super) fn hear_shim(&mut self, id: &ContainerId) -> Option<&mut Shim> {
+    pub(super) fn hear_shim(&mut self, id: &ContainerId) -> Option<&mut ShimHandle> {
         let kind = self.volume_kind();
         let shim = self.shims.get_mut(id)?;
-        shim.hear(kind);
+        shim.recv(kind);
         Some(shim)
     }
 
@@ -39,7 +39,7 @@ impl Server {
     }
 
     /// Finishes the containers of shims that have ended.
-    pub(super) fn look_after_shims(&mut self, has_ended: impl Fn(&Shim) -> bool) {
+    pub(super) fn look_after_shims(&mut self, has_ended: impl Fn(&ShimHandle) -> bool) {
         let ended: Vec<ContainerId> =
             self.shims.values().filter(|shim| has_ended(shim)).map(|shim| shim.id.clone()).collect();
         for id in &ended {
@@ -137,12 +137,12 @@ impl Server {
 
     /// The end of a shim's container is told, and what is left of that is being removed. The daemon may have heard so before
     /// this process did.
-    pub(super) fn has_finished(&self, shim: &Shim) -> bool {
+    pub(super) fn has_finished(&self, shim: &ShimHandle) -> bool {
         shim.done || self.has_removed(shim)
     }
 
     /// A shim has removed the directory of its container, which comes last.
-    pub(super) fn has_removed(&self, shim: &Shim) -> bool {
+    pub(super) fn has_removed(&self, shim: &ShimHandle) -> bool {
         shim.listening && !self.host.containers_run().join(shim.id.as_str()).exists()
     }
 }

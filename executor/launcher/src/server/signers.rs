@@ -36,9 +36,9 @@ impl Server {
             return Err(Refused::new(Reason::Busy, format!("{SIGNERS_MAX} processes sign already")));
         }
         let parent = std::process::id();
-        let told = |error: io::Error| failed("signer", &error);
-        let room = process::room_for_one(connection.as_fd()).map_err(told)?;
-        let pid = match process::fork().map_err(told)? {
+        let reported = |error: io::Error| failed("signer", &error);
+        let room = process::room_for_one(connection.as_fd()).map_err(reported)?;
+        let pid = match process::fork().map_err(reported)? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 drop(room);
@@ -48,7 +48,7 @@ impl Server {
             }
         };
         drop(room);
-        let pidfd = process::pidfd(pid).map_err(told)?;
+        let pidfd = process::pidfd(pid).map_err(reported)?;
         self.signers.push(Signer { pid, pidfd });
         Ok(LauncherAnswer::Done(Done {}))
     }

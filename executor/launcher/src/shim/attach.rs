@@ -273,11 +273,11 @@ impl Attached {
     }
 
     /// Sends what was kept, takes what came, forgets who did not come back. Never waits.
-    pub(super) fn attend(&mut self) {
+    pub(super) fn poll_clients(&mut self) {
         self.write();
         let mut index = 0;
         while index < self.clients.len() {
-            if self.hear(index) {
+            if self.recv(index) {
                 index += 1;
             } else {
                 let client = self.clients.remove(index);
@@ -294,7 +294,7 @@ impl Attached {
     }
 
     /// Takes what one client sent. Tells whether it stays.
-    fn hear(&mut self, index: usize) -> bool {
+    fn recv(&mut self, index: usize) -> bool {
         let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
         for _ in 0..ROUND_MAX {
             let client = &mut self.clients[index];
@@ -308,7 +308,7 @@ impl Attached {
             match client.socket.recv(&mut *buffer) {
                 Ok(Some((length @ 1.., _))) => {
                     let bytes = &buffer[1..length];
-                    match ToShim::of(buffer[0]) {
+                    match ToShim::from_mark(buffer[0]) {
                         Some(ToShim::Input) if client.input => {
                             self.pending = Zeroizing::new(bytes.to_vec());
                             self.write();
@@ -400,7 +400,7 @@ fn client_is_gone(client: &Client) -> Option<Absent> {
 fn hear_the_last(client: &mut Client) {
     let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
     while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {
-        client.left |= ToShim::of(buffer[0]) == Some(ToShim::Leave);
+        client.left |= ToShim::from_mark(buffer[0]) == Some(ToShim::Leave);
     }
 }
 

@@ -12,17 +12,17 @@ use executor_core::protocol::{
 use executor_sys::netsocket::tcp_socket_of;
 
 use super::Ready;
-use super::control::Carried;
+use super::control::AnswerPayload;
 use crate::errors::failed;
 use crate::host::Host;
 
 /// Makes a socket for a check. A container without checks that connect has no use for one, and executord gets none.
-pub(super) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<Carried, Refused> {
+pub(super) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<AnswerPayload, Refused> {
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::connect) {
         return Err(Refused::new(Reason::Denied, "the container has no checks that connect"));
     }
     let socket = tcp_socket_of(ready.container.pidfd().as_fd(), asked.ipv6);
-    socket.map(Carried::Socket).map_err(|error| failed("socket for a check", &error))
+    socket.map(AnswerPayload::Socket).map_err(|error| failed("socket for a check", &error))
 }
 
 /// Takes the reason of a container's end into its log and its record. `false` of a container that is ending already, and of one
@@ -53,7 +53,7 @@ pub(super) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Resul
     for CheckOutput { log_source, text } in outputs.iter().filter(|output| keeps_output && !output.text.is_empty()) {
         match &**log_source {
             "" => ready.log.own_words(text),
-            source => ready.log.say(Stream::Executor, source, text),
+            source => ready.log.write_message(Stream::Executor, source, text),
         }
     }
     let reason = ready.log.masked(reason);

@@ -20,7 +20,7 @@ use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::socket::{getsockopt, sockopt};
 use prost::Message;
 
-use super::pace::Pace;
+use super::pace::HeartbeatWriter;
 use super::update::Update;
 use crate::log::{self, Level};
 
@@ -40,7 +40,7 @@ pub(super) struct Control {
     volume: Option<OwnedFd>,
     state: State,
     daemon_uid: u32,
-    pace: Pace,
+    pace: HeartbeatWriter,
 }
 
 /// A peer.
@@ -100,7 +100,7 @@ pub(super) struct Worker {
 
 /// What an answer carries.
 #[allow(clippy::large_enum_variant)] // one at a time, on its way
-pub(super) enum Carried {
+pub(super) enum AnswerPayload {
     /// Secrets, which are wiped if the answer does not arrive.
     Secrets(MemFile),
     /// A socket.
@@ -109,7 +109,7 @@ pub(super) enum Carried {
     Usage(Usage),
 }
 
-impl Carried {
+impl AnswerPayload {
     /// Returns the descriptor.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -121,7 +121,7 @@ impl Carried {
 }
 
 /// A command, to be answered.
-pub(super) struct Asked {
+pub(super) struct PendingCommand {
     command: Command,
     answer: Answer,
 }
@@ -132,7 +132,7 @@ pub(super) struct Answer {
     connection: usize,
 }
 
-impl Asked {
+impl PendingCommand {
     /// The command, and where its answer goes.
     pub(super) fn split(self) -> (Command, Answer) {
         (self.command, self.answer)
@@ -140,7 +140,7 @@ impl Asked {
 }
 
 impl Control {
-    pub(super) fn new(connection: Seqpacket, lifeline: Seqpacket, daemon_uid: u32, pace: Pace) -> Self {
+    pub(super) fn new(connection: Seqpacket, lifeline: Seqpacket, daemon_uid: u32, pace: HeartbeatWriter) -> Self {
         for socket in [&connection, &lifeline] {
             socket.set_nonblocking(true);
         }
@@ -156,7 +156,7 @@ impl Control {
     }
 
     /// Returns the shim's pace.
-    pub(super) fn pace(&self) -> &Pace {
+    pub(super) fn pace(&self) -> &HeartbeatWriter {
         &self.pace
     }
 
@@ -221,7 +221,7 @@ impl Control {
     }
 
     /// Takes connections and reads what came. Never waits.
-    pub(super) fn read(&mut self) -> Vec<Asked> {
+    pub(super) fn read(&mut self) -> Vec<PendingCommand> {
         self.accept();
         self.look_at_lifeline();
         let mut asked = Vec::new();
@@ -242,18 +242,18 @@ impl Control {
     }
 
     /// Answers a command. A memory file of secrets is the peer's to wipe, if it comes to the peer.
-    pub(super) fn answer(&mut self, to: &Answer, result: Result<Option<Carried>, Refused>) {
+    pub(super) fn answer(&mut self, to: &Answer, result: Result<Option<AnswerPayload>, Refused>) {
         let (news, carried) = match result {
-            Ok(Some(Carried::Usage(usage))) => (ShimNews::Usage(usage), None),
+            Ok(Some(AnswerPayload::Usage(usage))) => (ShimNews::Usage(usage), None),
             Ok(carried) => (ShimNews::Done(Done {}), carried),
             Err(refused) => (ShimNews::Refused(refused), None),
         };
         let report = ShimReport { sequence: to.sequence, news: Some(news) }.encode_to_vec();
-        let fds: Vec<BorrowedFd<'_>> = carried.iter().filter_map(Carried::fd).collect();
+        let fds: Vec<BorrowedFd<'_>> = carried.iter().filter_map(AnswerPayload::fd).collect();
         let connection = self.connections.get(to.connection);
         // One that is gone asks again.
         let sent = connection.is_some_and(|peer| !peer.gone && peer.socket.send(&report, &fds).is_ok());
-        if let Some(Carried::Secrets(file)) = carried.filter(|_| !sent)
+        if let Some(AnswerPayload::Secrets(file)) = carried.filter(|_| !sent)
             && let Err(error) = file.wipe()
         {
             log::line(Level::Error, "", format_args!("an undelivered answer was not wiped: {error}"));
@@ -293,7 +293,7 @@ impl Control {
         }
     }
 
-    fn take(&self, connection: usize, request: ShimRequest, fds: Vec<OwnedFd>) -> Option<Asked> {
+    fn take(&self, connection: usize, request: ShimRequest, fds: Vec<OwnedFd>) -> Option<PendingCommand> {
         let command = match request.call {
             Some(ShimCall::Stop(stop)) => Command::Stop(stop),
             Some(ShimCall::EndUnhealthy(asked)) => Command::EndUnhealthy(asked),
@@ -326,7 +326,7 @@ impl Control {
                 return None;
             }
         };
-        Some(Asked { command, answer: Answer { sequence: request.sequence, connection } })
+        Some(PendingCommand { command, answer: Answer { sequence: request.sequence, connection } })
     }
 
     /// The handle goes to root alone: the daemon must not be able to read the files.

@@ -18,7 +18,7 @@ use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
 
 use super::executor::{Init, TERMINAL};
-use super::part::Part;
+use super::part::InitSpec;
 use super::takeover::{NOT_TAKEN, Order};
 use crate::cgroup::Devices;
 use crate::errors::{failed, failed_by, failed_by_libcontainer};
@@ -70,7 +70,7 @@ pub(super) struct Creation<'a> {
     pub(super) filter: Arc<Filter>,
     pub(super) stdio: [OwnedFd; 3],
     /// Part of its init; one without waits to be told.
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<InitSpec>,
 }
 
 /// Creates a container in a cgroup of its own, which has no limits yet.
@@ -160,20 +160,20 @@ impl Created {
         let mut terminal = None;
         loop {
             self.await_word().map_err(|error| failed("init", &error))?;
-            let mut told = vec![0; FAILURE_MAX];
-            match self.socket.recv(&mut told) {
+            let mut reported = vec![0; FAILURE_MAX];
+            match self.socket.recv(&mut reported) {
                 // Its end was closed by a successful execve, or by its death: the wait tells.
                 Ok(None) => return Ok(terminal),
-                Ok(Some((length, fds))) if &told[..length] == TERMINAL => terminal = fds.into_iter().next(),
-                Ok(Some((length, _))) if &told[..length] == NOT_TAKEN => is_taken = false,
-                Ok(Some((length, _))) if let Some(dir) = workdir::requested(&told[..length]) => {
+                Ok(Some((length, fds))) if &reported[..length] == TERMINAL => terminal = fds.into_iter().next(),
+                Ok(Some((length, _))) if &reported[..length] == NOT_TAKEN => is_taken = false,
+                Ok(Some((length, _))) if let Some(dir) = workdir::requested(&reported[..length]) => {
                     let namespaces = Namespaces::other_than_own(self.pid).map_err(|error| failed("init", &error))?;
                     let init = self.pidfd.as_fd();
                     let within = workdir::Within { init, is_mapped: namespaces.has_user(), stage: Some(stage) };
                     within.create_and_reply(dir, &self.socket);
                 }
                 Ok(Some((length, _))) => {
-                    let (errno, message) = StartFailure::decode(&told[..length]);
+                    let (errno, message) = StartFailure::decode(&reported[..length]);
                     return Err(if is_taken {
                         NotStarted::Failed { message, errno }
                     } else {

@@ -33,7 +33,7 @@ pub(super) fn answer(
 }
 
 fn disclose(record: &ContainerRecord, volume: &Volume) -> io::Result<MemFile> {
-    let manifest = Manifest::of(&record.plan);
+    let manifest = Manifest::from_plan(&record.plan);
     let json = serde_json::to_vec(&manifest)?;
     let mounts = record.prepared.as_ref().map(|prepared| prepared.mounts.as_slice()).unwrap_or_default();
     let inputs = (manifest.inputs() > 0).then(|| volume.inputs()).transpose()?;

@@ -53,7 +53,7 @@ fn judge(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<Con
     let parsed = file.read(|bytes| serde_json::from_slice::<EgressUpdate>(bytes)).map_err(|error| invalid(&error))?;
     let update = parsed.map_err(|error| invalid(&error))?;
     let plan = validate_egress(&update, &record.plan, &host.policy)
-        .map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+        .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     let mut prepared = record.prepared.clone();
     if let Some(prepared) = &mut prepared {
         // Those of the rules that were in force are outdated.

@@ -21,7 +21,7 @@ use executor_sys::title;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use oci_spec::runtime::Spec;
 
-use super::part::{InitRole, Part};
+use super::part::{InitRole, InitSpec};
 use super::takeover;
 use crate::program::{Confinement, Program, StartFailure};
 use crate::seccomp::Filter;
@@ -41,7 +41,7 @@ pub(super) struct Init {
     /// Filter on its system calls.
     pub filter: Arc<Filter>,
     /// Its part in a container. None in a shell, which is told later.
-    pub part: Option<Arc<Part>>,
+    pub part: Option<Arc<InitSpec>>,
 }
 
 impl Init {

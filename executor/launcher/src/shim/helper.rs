@@ -57,23 +57,23 @@ pub(super) fn run_passing(
             let done =
                 process::die_with(parent).map_err(|error| Failed("helper".into(), error)).and_then(|()| act(&mut pass));
             process::exit_now(match done {
-                Ok(told) if told.is_empty() => 0,
-                Ok(told) => i32::from(theirs.send(&told, &[]).is_err()),
+                Ok(reported) if reported.is_empty() => 0,
+                Ok(reported) => i32::from(theirs.send(&reported, &[]).is_err()),
                 Err(Failed(what, error)) => {
                     let errno = error.raw_os_error().unwrap_or(0).to_le_bytes();
-                    let mut told = [&errno, format!("{what}: {}", plain(&error)).as_bytes()].concat();
-                    told.truncate(TOLD_MAX);
-                    let _ = theirs.send(&told, &[]);
+                    let mut reported = [&errno, format!("{what}: {}", plain(&error)).as_bytes()].concat();
+                    reported.truncate(TOLD_MAX);
+                    let _ = theirs.send(&reported, &[]);
                     1
                 }
             })
         }
     };
     drop(theirs);
-    let mut told = vec![0; TOLD_MAX];
+    let mut reported = vec![0; TOLD_MAX];
     let mut take = take;
     let received = loop {
-        match ours.recv(&mut told) {
+        match ours.recv(&mut reported) {
             Ok(Some((_, files))) if !files.is_empty() => files.into_iter().for_each(&mut take),
             received => break received,
         }
@@ -83,11 +83,11 @@ pub(super) fn run_passing(
         (Ended::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
         (_, Err(error)) => Err(failed("what a helper passed", &error)),
         (Ended::Code(0), Ok(received)) => {
-            told.truncate(received.map_or(0, |(length, _)| length));
-            Ok(told)
+            reported.truncate(received.map_or(0, |(length, _)| length));
+            Ok(reported)
         }
         (_, Ok(Some((length, _)))) if length > 4 => {
-            let (errno, words) = told[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b""));
+            let (errno, words) = reported[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b""));
             let words = String::from_utf8_lossy(words).into_owned();
             Err(NotDone::Failed { errno: i32::from_le_bytes(*errno), words })
         }

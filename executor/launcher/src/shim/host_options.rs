@@ -61,7 +61,7 @@ pub(super) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Res
         violations.extend(faults);
         Vec::new()
     });
-    if violations.is_empty() { Ok(nodes) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+    if violations.is_empty() { Ok(nodes) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
 }
 
 /// Checks the lists of processors and memory nodes.
@@ -124,7 +124,7 @@ pub(super) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) 
                 return Ok(()); // the inherited score is above the default
             }
             let why = format!("is {score}, below the launcher's own: lowering it takes CAP_SYS_RESOURCE");
-            Err(Refused::of_fields(Reason::Precondition, &[Violation::new("oom_score_adj", Unsupported.because(why))]))
+            Err(Refused::from_fields(Reason::Precondition, &[Violation::new("oom_score_adj", Unsupported.because(why))]))
         }
         set => set.map_err(|error| failed("oom_score_adj", &error)),
     }

@@ -124,7 +124,7 @@ impl Injection<'_> {
         if self.volume.is_none() && nothing {
             return Ok(None);
         }
-        let told = helper::run_passing(
+        let reported = helper::run_passing(
             |pass| Ok(self.act(pass)?.map(|token| token.to_bytes()).unwrap_or_default()),
             |file| {
                 if let Some(volume) = self.volume {
@@ -132,9 +132,9 @@ impl Injection<'_> {
                 }
             },
         );
-        let told = told.map_err(|not_done| match not_done {
+        let reported = reported.map_err(|not_done| match not_done {
             NotDone::Failed { ref words, .. } if words.starts_with(sysctls::FAILED) => {
-                Refused::of_fields(Reason::Precondition, &[Violation::new("sysctls", words)])
+                Refused::from_fields(Reason::Precondition, &[Violation::new("sysctls", words)])
             }
             NotDone::Failed { errno: libc::ELOOP | libc::ENOTDIR | libc::ENOENT, ref words }
                 if self.prepared.mounts.iter().any(|mount| self.is_shared(&mount.target)) =>
@@ -144,7 +144,7 @@ impl Injection<'_> {
             not_done if not_done.is_for_want_of_memory() => self.too_small(),
             not_done => not_done.into(),
         })?;
-        match (self.plan.token_file(), TokenDigest::from_bytes(&told)) {
+        match (self.plan.token_file(), TokenDigest::from_bytes(&reported)) {
             (Some(_), None) => {
                 Err(Refused::new(Reason::Internal, "the helper process returned no digest of the token"))
             }
@@ -161,7 +161,7 @@ impl Injection<'_> {
     fn too_small(&self) -> Refused {
         let bytes: u64 = self.plan.files.iter().map(|file| file.size).sum();
         let why = format!("{} does not hold the {bytes} bytes of volume mounted files", self.plan.limits.memory_bytes);
-        Refused::of_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)])
+        Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)])
     }
 
     fn act(&self, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
@@ -182,7 +182,7 @@ impl Injection<'_> {
         };
         let message = self.message.as_ref().map(|placing| placing.file.view(self.staging)).transpose();
         let message = message.map_err(|error| Failed("termination message".into(), error))?;
-        let settings = Settings::of(self.plan, self.host.proc.as_fd());
+        let settings = Settings::new(self.plan, self.host.proc.as_fd());
         let init = self.init;
         let network = settings.is_some() && self.plan.makes_network();
         let placed = !devices.is_empty() || message.is_some() || self.shm.is_some();
@@ -253,7 +253,7 @@ impl Injection<'_> {
                     let filled = payloads.and_then(|payloads| {
                         self.fill_steps(volume, &payloads, of_steps, pass)?;
                         let lone = payloads.first().filter(|_| keeps_inputs(self.plan));
-                        lone.map_or(Ok(()), |payload| self.keep(volume, payload, own))
+                        lone.map_or(Ok(()), |payload| self.write(volume, payload, own))
                     });
                     return filled.map_err(|error| Failed("secrets of the steps".into(), error));
                 }
@@ -262,7 +262,7 @@ impl Injection<'_> {
                     kept.map_err(|error| Failed("environment".into(), error))?;
                 }
                 let values = values.filter(|_| keeps_inputs(self.plan));
-                let kept = values.map_or(Ok(()), |values| self.keep(volume, values, own));
+                let kept = values.map_or(Ok(()), |values| self.write(volume, values, own));
                 kept.map_err(|error| Failed("secret inputs".into(), error))
             })
         };
@@ -272,7 +272,7 @@ impl Injection<'_> {
         } else {
             write(None)?;
         }
-        Ok(token.map(|token| TokenDigest::of(token.as_bytes())))
+        Ok(token.map(|token| TokenDigest::from_token(token.as_bytes())))
     }
 
     /// Writes what the steps of a tree of actions are given, for each to wait until it begins.
@@ -318,7 +318,7 @@ impl Injection<'_> {
     }
 
     /// Keeps the secret arguments and variables, and the files that the process may change.
-    fn keep(&self, volume: &Volume, process: &[u8], files: &[&[u8]]) -> io::Result<()> {
+    fn write(&self, volume: &Volume, process: &[u8], files: &[&[u8]]) -> io::Result<()> {
         let main = self.plan.main().ok_or(io::ErrorKind::InvalidData)?;
         let process = ProcessPayload::decode(process).map_err(malformed)?;
         let files = if self.plan.layout() == Layout::Writable { files } else { &[] };
@@ -425,7 +425,7 @@ fn dev() -> io::Result<OwnedFd> {
 /// Returns whether a container may ask for inputs that are not files, or for files that it may change: these are kept in
 /// its volume.
 pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
-    let manifest = Manifest::of(plan);
+    let manifest = Manifest::from_plan(plan);
     let more = manifest.inputs() > 0 || (plan.layout() == Layout::Writable && !manifest.files.is_empty());
     plan.token_file().is_some() && more
 }

@@ -20,7 +20,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// The time between the end of a process and the end of its container.
-pub(super) struct Last<'a> {
+pub(super) struct OutputDrain<'a> {
     clients: &'a mut Attached,
     grace: Duration,
     stop_at: Option<Instant>,
@@ -29,7 +29,7 @@ pub(super) struct Last<'a> {
     ended: Instant,
 }
 
-impl<'a> Last<'a> {
+impl<'a> OutputDrain<'a> {
     /// Of a container with this grace period, whose process has just ended; `stop_at` is when the time of an earlier stop
     /// is over.
     pub(super) fn new(clients: &'a mut Attached, grace: Duration, stop_at: Option<Instant>) -> Self {
@@ -75,7 +75,7 @@ impl<'a> Last<'a> {
             control.answer(&answer, result);
         }
         control.tidy();
-        self.clients.attend();
+        self.clients.poll_clients();
     }
 
     fn stop(&mut self, grace: Duration) {

@@ -55,7 +55,7 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
         lacking.push(Violation::new("limits.memory_bytes", why));
     }
     if !lacking.is_empty() && host.policy.unenforceable_limits == Unenforceable::Refuse {
-        return Err(Refused::of_fields(Reason::Precondition, &lacking));
+        return Err(Refused::from_fields(Reason::Precondition, &lacking));
     }
     let mut warnings: Vec<String> = lacking.iter().map(ToString::to_string).collect();
     limits.nofile = plan.limits.nofile.min(host.nofile_max);
@@ -84,7 +84,7 @@ pub(super) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
     }
     // By the policy that the launcher read: whatever the daemon says of it.
     let plan = validate_limits(update, &before.plan, &host.policy)
-        .map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+        .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     let (old, _) = in_force(host, &before.plan)?;
     let (new, warnings) = in_force(host, &plan)?;
     let mut prepared = before.prepared.clone();
@@ -121,7 +121,7 @@ fn fits(host: &Host, cgroup: &Path, old: &Limits, new: &Limits) -> Result<(), Re
         return Ok(());
     }
     let why = format!("is {}; the container uses {used} bytes", new.memory_bytes);
-    Err(Refused::of_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)]))
+    Err(Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)]))
 }
 
 /// Lets this shim hold a container's files open, however many there are: those in force, those that replace them, and
@@ -149,5 +149,5 @@ pub(super) fn can_be_given(plan: &Plan, held: &Held) -> Result<(), Refused> {
     }
     let field = if plan.isolation.privileged { "privileged" } else { "capabilities.add" };
     let why = format!("the launcher lacks {} itself", lacking.join(", "));
-    Err(Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]))
+    Err(Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]))
 }

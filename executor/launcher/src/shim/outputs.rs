@@ -35,7 +35,7 @@ use executor_sys::userns;
 use rustix::fs::fstat;
 
 use super::control::Control;
-use super::last::Last;
+use super::last::OutputDrain;
 use crate::errors::plain;
 use crate::finish::Remains;
 use crate::host::Host;
@@ -66,7 +66,7 @@ pub(super) struct Namespaces {
 
 impl Source {
     /// Of a container whose outputs are declared.
-    pub(super) fn of(plan: &Plan, init: i32) -> Option<Self> {
+    pub(super) fn from_process(plan: &Plan, init: i32) -> Option<Self> {
         let planned = plan.outputs.clone()?;
         let own = plan.isolation.user_namespace == UserNamespace::Own;
         let namespaces = || {
@@ -84,10 +84,10 @@ pub(super) fn capture(
     remains: &Remains,
     source: Source,
     (control, signals): (&mut Control, &SignalEvents),
-    last: &mut Last<'_>,
+    last: &mut OutputDrain<'_>,
 ) -> OutputsRecord {
     control.pace().begin(DEATH_PATIENCE + HELPER_PATIENCE);
-    let mut attention = Attention { control, signals, last, ends: Instant::now() + PATIENCE };
+    let mut attention = CaptureEvents { control, signals, last, ends: Instant::now() + PATIENCE };
     match attempt(host, record, remains, source, &mut attention) {
         Ok(list) => list.summary(),
         Err(why) => {
@@ -106,7 +106,7 @@ fn attempt(
     record: &ContainerRecord,
     remains: &Remains,
     source: Source,
-    attention: &mut Attention<'_, '_>,
+    attention: &mut CaptureEvents<'_, '_>,
 ) -> Result<OutputsList, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
     let Source { planned, namespaces } = source;
@@ -139,14 +139,14 @@ fn take_all(
     helper: &Helper,
     declared: &OutputSource,
     store: &mut Store<'_>,
-    attention: &mut Attention<'_, '_>,
+    attention: &mut CaptureEvents<'_, '_>,
 ) -> Result<(), String> {
     let mut heard = 0;
     let why = loop {
         if let Some(why) = attention.wait(&helper.socket) {
             break why.to_owned();
         }
-        match helper.hear() {
+        match helper.recv() {
             Ok(None) => continue,
             Ok(Some((Found::Done, _))) => return Ok(()),
             Ok(Some((Found::Failed(why), _))) => return Err(why),
@@ -184,7 +184,7 @@ impl Helper {
             process::Fork::Parent(pid) => Ok(Self { pid, socket }),
             process::Fork::Child => {
                 if let Err(error) = walk.carry_out(namespaces, &theirs, parent) {
-                    walk::tell(&theirs, &Found::Failed(plain(&error)), None);
+                    walk::send(&theirs, &Found::Failed(plain(&error)), None);
                 }
                 process::exit_now(0)
             }
@@ -192,7 +192,7 @@ impl Helper {
     }
 
     /// Returns the next message; `None` where there is none yet.
-    fn hear(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
+    fn recv(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
         if !is_readable(&self.socket) {
             return Ok(None);
         }
@@ -220,14 +220,14 @@ impl Helper {
 }
 
 /// Everything that is attended to meanwhile: commands, clients, the end of the machine, the clock.
-struct Attention<'a, 'b> {
+struct CaptureEvents<'a, 'b> {
     control: &'a mut Control,
     signals: &'a SignalEvents,
-    last: &'a mut Last<'b>,
+    last: &'a mut OutputDrain<'b>,
     ends: Instant,
 }
 
-impl Attention<'_, '_> {
+impl CaptureEvents<'_, '_> {
     /// Waits until the helper speaks or something else happens. Says why it is over, where it is.
     fn wait(&mut self, helper: &Seqpacket) -> Option<&'static str> {
         let mut events = Events::default();

@@ -6,20 +6,20 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use executor_sys::pulse::Pulse;
+use executor_sys::pulse::Heartbeat;
 
 /// A turn where shims are not watched: another launcher may watch them one day.
 const UNWATCHED: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A shim's pace.
-pub(super) struct Pace {
-    pulse: Pulse,
+pub(super) struct HeartbeatWriter {
+    pulse: Heartbeat,
     patience: Duration,
 }
 
-impl Pace {
+impl HeartbeatWriter {
     /// Of a shim that has this for a turn, where shims are watched.
-    pub(super) fn new(pulse: Pulse, patience: Option<Duration>) -> Self {
+    pub(super) fn new(pulse: Heartbeat, patience: Option<Duration>) -> Self {
         Self { pulse, patience: patience.unwrap_or(UNWATCHED) }
     }
 
@@ -39,7 +39,7 @@ impl Pace {
     }
 }
 
-impl AsFd for Pace {
+impl AsFd for HeartbeatWriter {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pulse.as_fd()
     }

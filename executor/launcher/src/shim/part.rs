@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Part of an init in its container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct InitSpec {
     /// User of the program: gives HOME where the request does not.
     pub user: ResolvedUser,
     /// Rows and columns of its terminal; 0 for the default. None without a terminal of its own.

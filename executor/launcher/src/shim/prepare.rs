@@ -9,7 +9,7 @@
 //!  inject     secret files, runtime token                                            Injected
 //!  finish     what is masked in the output; the record says that it is created       Built
 //! ```
-//! Each stage is a type, and the step to the next consumes it. What is to be undone is kept beside them, in [`Site`].
+//! Each stage is a type, and the step to the next consumes it. What is to be undone is kept beside them, in [`Undo`].
 
 mod admit;
 
@@ -45,11 +45,11 @@ use super::control::Control;
 use super::create::Creation;
 use super::early::{Files, carries_files_at_most};
 use super::message::{MessageFile, Placing};
-use super::part::{InitRole, Part};
-use super::shell::{Shell, Takeon};
+use super::part::{InitRole, InitSpec};
+use super::shell::{Shell, Activation};
 use super::steps::Running;
 use super::usage::Interfaces;
-use super::watch::Watch;
+use super::watch::MaskedValues;
 use super::{Ready, create, host_options, inject, limits, names, stdio, update};
 use crate::cdi::{self, DeviceEdits};
 use crate::cgroup::Devices;
@@ -102,7 +102,7 @@ pub(super) fn prepare(
     let remains =
         Remains { by: SHIM, dirs, cgroup, volumes: Vec::new(), inputs, rotated: Rotated::default(), views: Vec::new() };
     let mut site =
-        Site { init: admitted.as_ref().ok().and_then(|admitted| admitted.shell.as_ref()).and(init), remains };
+        Undo { init: admitted.as_ref().ok().and_then(|admitted| admitted.shell.as_ref()).and(init), remains };
     let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
@@ -135,13 +135,13 @@ pub(super) fn prepare(
 }
 
 /// Everything that is to be undone after a failure.
-struct Site {
+struct Undo {
     /// Pid of init, once there is one.
     init: Option<i32>,
     remains: Remains,
 }
 
-impl Site {
+impl Undo {
     fn undo(mut self, host: &Host, id: &str) {
         undo(host, id, self.init, &mut self.remains);
     }
@@ -167,7 +167,7 @@ fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Re
         found => {
             let why = found.map_or_else(|error| error.to_string(), |_| "not a socket".to_owned());
             let why = format!("{} cannot be given to a container: {why}", path.display());
-            Err(Refused::of_fields(Reason::Precondition, &[Violation::new("docker_socket", why)]))
+            Err(Refused::from_fields(Reason::Precondition, &[Violation::new("docker_socket", why)]))
         }
     }
 }
@@ -228,7 +228,7 @@ struct Built {
     ports: Option<network::Reserved>,
     log: stdio::Log,
     token: Option<TokenDigest>,
-    watch: Watch,
+    watch: MaskedValues,
     steps: Option<Running>,
     message: Option<MessageFile>,
     interfaces: Interfaces,
@@ -239,7 +239,7 @@ impl Admitted {
         self,
         host: &Host,
         filter: &Arc<Filter>,
-        site: &mut Site,
+        site: &mut Undo,
         control: &mut Control,
     ) -> Result<Built, Refused> {
         let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site, control)?;
@@ -319,7 +319,7 @@ impl Assembled {
         self,
         host: &Host,
         filter: &Arc<Filter>,
-        site: &mut Site,
+        site: &mut Undo,
         control: &mut Control,
     ) -> Result<Waiting, Refused> {
         let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, unheld } = self;
@@ -333,7 +333,7 @@ impl Assembled {
         warnings.extend_from_slice(tree.warnings());
         let held = spec::held(&record.plan.isolation, user.uid);
         limits::can_be_given(&record.plan, &held)?;
-        let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
+        let (filter, unknown) = Filter::from_request(filter, &record.plan.isolation, &held)?;
         warnings.extend(unknown);
         let role = match (&record.plan.actions, record.plan.surroundings.init) {
             _ if record.plan.is_pod() => InitRole::Reaper,
@@ -347,7 +347,7 @@ impl Assembled {
         if record.plan.member_of().is_some() && record.plan.shares_processes() && !own_domain {
             warnings.push(PEERS_READ_SECRETS.into());
         }
-        let part = Part {
+        let part = InitSpec {
             user: (*user).clone(),
             terminal,
             role,
@@ -381,7 +381,7 @@ impl Assembled {
                     carries_files_at_most(plan) && (views.is_some() || mounts.is_empty()) && plan.actions.is_none();
                 let shown = views.map(|views| (mounts, views));
                 let (rootfs, nofile) = (&*dirs.stage, limits.nofile);
-                shell.become_container(Takeon { plan, part, nofile, held: &held, stdio, rootfs, shown }, at_once)?
+                shell.become_container(Activation { plan, part, nofile, held: &held, stdio, rootfs, shown }, at_once)?
             }
             None => {
                 let namespace = ids.namespace_path();
@@ -441,7 +441,7 @@ impl Assembled {
         let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
         let network = network.or_else(|| pod.and_then(|pod| pod.record.prepared?.network));
         let prepared = Prepared {
-            init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
+            init: identity::read(container.pid()).map_err(|error| failed("/proc", &error))?,
             user: (*user).clone(),
             extra_groups,
             device_environment,
@@ -459,7 +459,7 @@ impl Assembled {
 }
 
 impl Waiting {
-    fn inject(mut self, host: &Host, site: &mut Site, control: &mut Control) -> Result<Injected, Refused> {
+    fn inject(mut self, host: &Host, site: &mut Undo, control: &mut Control) -> Result<Injected, Refused> {
         let is_filled = !site.remains.volumes.is_empty(); // by way of the shell
         let message = self.message_file(host)?;
         let volume = if is_filled { None } else { self.volume(host, site, control)? };
@@ -488,7 +488,7 @@ impl Waiting {
             let room = VolumeSize { bytes: bytes_max.next_multiple_of(host.page), inodes: WRITABLE_ENTRIES };
             volume.leave_room(room).map_err(|error| failed("secret file system", &error))?;
         }
-        let interfaces = Interfaces::of(&self.record.plan, self.container.pid());
+        let interfaces = Interfaces::new(&self.record.plan, self.container.pid());
         Ok(Injected { waiting: self, token, message, interfaces })
     }
 
@@ -501,7 +501,7 @@ impl Waiting {
     }
 
     /// Makes the file system of the secret files, where there are any, and gives the launcher its handle.
-    fn volume(&self, host: &Host, site: &Site, control: &mut Control) -> Result<Option<Volume>, Refused> {
+    fn volume(&self, host: &Host, site: &Undo, control: &mut Control) -> Result<Option<Volume>, Refused> {
         let plan = &self.record.plan;
         if self.prepared.mounts.is_empty() && !plan.has_hidden_secrets() {
             return Ok(None);
@@ -531,7 +531,7 @@ impl Waiting {
 }
 
 impl Injected {
-    fn finish(self, host: &Host, filter: &Arc<Filter>, site: &Site, control: &mut Control) -> Result<Built, Refused> {
+    fn finish(self, host: &Host, filter: &Arc<Filter>, site: &Undo, control: &mut Control) -> Result<Built, Refused> {
         let Self { waiting, token, message, interfaces } = self;
         let Waiting { mut record, dirs, mut log, container, ports, mut prepared, .. } = waiting;
         let [process, files] = &site.remains.inputs[..] else {
@@ -548,7 +548,7 @@ impl Injected {
         record.steps = steps.as_ref().map(Running::records).unwrap_or_default();
         record.restarts = steps.as_ref().and_then(Running::restarts).cloned();
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
-            .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
+            .and_then(|token| MaskedValues::begin(&record.plan, &host.policy.files_root, process, files, token))
             .map_err(|error| failed("secrets to be masked", &error))?;
         let masking = watch.masking();
         prepared.warnings.extend_from_slice(masking.warnings());

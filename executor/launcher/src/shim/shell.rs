@@ -32,15 +32,15 @@ use executor_sys::identity;
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{Attributes, clone_tree, open_dir, set_attributes};
 use executor_sys::process;
-use executor_sys::pulse::Pulse;
+use executor_sys::pulse::Heartbeat;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 use rustix::fs::{Mode, OFlags};
 
 use super::create::{self, Created, Creation};
 use super::early::Views;
-use super::part::Part;
-use super::takeover::{GROUPS_MAX, Takeover};
+use super::part::InitSpec;
+use super::takeover::{GROUPS_MAX, ActivateOrder};
 use super::{Launch, inject, isolate, settle};
 use crate::cgroup::Devices;
 use crate::cpuset::SHOWN;
@@ -70,7 +70,7 @@ pub(crate) struct Order {
     /// Pid of the launcher, which has claimed them.
     pub launcher: u32,
     /// Signs of life, once it is a container's.
-    pub pulse: Pulse,
+    pub pulse: Heartbeat,
 }
 
 /// A shell whose init waits.
@@ -85,9 +85,9 @@ pub(super) struct Shell {
 }
 
 /// A container's own, for a shell to take on.
-pub(super) struct Takeon<'a> {
+pub(super) struct Activation<'a> {
     pub(super) plan: &'a Plan,
-    pub(super) part: Part,
+    pub(super) part: InitSpec,
     /// Limit on open files.
     pub(super) nofile: u64,
     pub(super) held: &'a Held,
@@ -192,7 +192,7 @@ fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
 }
 
 #[inline(never)] // as in [`super::prepare::prepare`]
-fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32, Pulse)) -> io::Result<Launch> {
+fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32, Heartbeat)) -> io::Result<Launch> {
     rustix::thread::set_name(super::NAME)?;
     let call = LaunchCall::decode(call).map_err(io::Error::other)?;
     let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
@@ -233,7 +233,7 @@ impl Shell {
     }
 
     fn make_now(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
-        let ids = Ids::of_range(id_range)?;
+        let ids = Ids::from_range(id_range)?;
         let namespace: PathBuf = ids.namespace_path().unwrap_or_default();
         let view = host.hierarchies.has_view().then(|| host.cgroup_view());
         let skeleton = Skeleton {
@@ -269,7 +269,7 @@ impl Shell {
         for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
             let _ = process::wait_for(pid);
         }
-        let furnished = identity::of(std::process::id() as i32)
+        let furnished = identity::read(std::process::id() as i32)
             .and_then(|identity| Ok((identity, Premade::make(host, place, ids.map().host(0))?)));
         match furnished {
             Ok((identity, premade)) => {
@@ -319,8 +319,8 @@ impl Shell {
     ///
     /// # Errors
     /// A step of init's.
-    pub(super) fn become_container(mut self, on: Takeon<'_>, at_once: bool) -> Result<Created, Refused> {
-        let Takeon { plan, part, nofile, held, stdio, rootfs, shown } = on;
+    pub(super) fn become_container(mut self, on: Activation<'_>, at_once: bool) -> Result<Created, Refused> {
+        let Activation { plan, part, nofile, held, stdio, rootfs, shown } = on;
         let root = open_dir(rootfs).and_then(|root| {
             let root = clone_tree(root.as_fd(), Path::new(""), true)?;
             if plan.isolation.read_only_rootfs {
@@ -330,7 +330,7 @@ impl Shell {
         });
         let root = root.map_err(|error| failed("rootfs", &error))?;
         let (mounts, views) = shown.map(|(mounts, views)| (mounts.to_vec(), views)).unzip();
-        let order = Takeover::new(part, executor_core::names::hostname(plan), nofile, held, mounts.unwrap_or_default());
+        let order = ActivateOrder::new(part, executor_core::names::hostname(plan), nofile, held, mounts.unwrap_or_default());
         self.created.order(order.into_order(root, stdio, views)?, at_once)?;
         Ok(self.created)
     }

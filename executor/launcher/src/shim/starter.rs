@@ -51,7 +51,7 @@ struct Order {
 
 /// What becomes of a process.
 #[derive(Serialize, Deserialize)]
-pub(super) enum News {
+pub(super) enum StarterEvent {
     /// It is in the container, and has not executed its program; its descriptor comes with this.
     Made {
         /// Index of the process.
@@ -112,7 +112,7 @@ impl Starter {
                 drop(socket);
                 host.show_role(&["steps", record.plan.id.as_str()]);
                 let served = settle(host, parent, &theirs, init.as_fd()).and_then(|signals| {
-                    let target = Target::of(record.clone(), prepared.clone(), init)?;
+                    let target = Target::new(record.clone(), prepared.clone(), init)?;
                     Service { host, filter, target, socket: &theirs, running: BTreeMap::new() }.run(&signals)
                 });
                 if let Err(error) = &served {
@@ -154,7 +154,7 @@ impl Starter {
     ///
     /// # Errors
     /// It has ended.
-    pub(super) fn news(&self) -> io::Result<Option<(News, Option<OwnedFd>)>> {
+    pub(super) fn news(&self) -> io::Result<Option<(StarterEvent, Option<OwnedFd>)>> {
         let mut buffer = [0; MESSAGE_MAX];
         match self.socket.recv(&mut buffer) {
             Ok(Some((length, fds))) => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds.into_iter().next()))),
@@ -243,13 +243,13 @@ impl Service<'_> {
     fn take_ended(&mut self) -> io::Result<()> {
         while let Some((pid, ended)) = process::reap_one(|_| false)? {
             if let Some(process) = self.running.remove(&pid) {
-                self.tell(&News::Ended { process, exit: ended.into() }, &[])?;
+                self.send(&StarterEvent::Ended { process, exit: ended.into() }, &[])?;
             }
         }
         Ok(())
     }
 
-    fn tell(&self, news: &News, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send(&self, news: &StarterEvent, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.socket.send(&serde_json::to_vec(news)?, fds)
     }
 
@@ -257,31 +257,31 @@ impl Service<'_> {
         match self.try_to_start(process, fds, views) {
             Ok(pid) => {
                 self.running.insert(pid, process);
-                self.tell(&News::Started { process }, &[])
+                self.send(&StarterEvent::Started { process }, &[])
             }
-            Err(why) => self.tell(&News::NotStarted { process, why }, &[]),
+            Err(why) => self.send(&StarterEvent::NotStarted { process, why }, &[]),
         }
     }
 
     fn try_to_start(&self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> Result<i32, String> {
-        let told = |what: &'static str| move |error: io::Error| format!("{what}: {}", crate::errors::plain(&error));
+        let reported = |what: &'static str| move |error: io::Error| format!("{what}: {}", crate::errors::plain(&error));
         let Ok([payload, stdin, stdout, stderr]) = <[OwnedFd; ORDER_FDS]>::try_from(fds) else {
             return Err("an order without its descriptors".into());
         };
-        let payload = MemFile::from_fd(payload, BYTES_MAX as u64).map_err(told("payload"))?;
+        let payload = MemFile::from_fd(payload, BYTES_MAX as u64).map_err(reported("payload"))?;
         let step = self.target.prepared.steps.get(process).ok_or("an order for an unknown process")?;
         let record = &self.target.record;
         let sidecar = record.plan.actions.as_ref().and_then(|actions| actions.limited_sidecar_of(process));
         let part = sidecar.map(|sidecar| part_of(&record.cgroup, sidecar));
         let isolation = &record.plan.isolation;
         let held = spec::held(isolation, step.user.uid);
-        let (filter, _) = Filter::of(self.filter, isolation, &held).map_err(|refused| refused.message)?;
-        let credentials = Target::credentials(&step.user, &held).map_err(told("capabilities"))?;
+        let (filter, _) = Filter::from_request(self.filter, isolation, &held).map_err(|refused| refused.message)?;
+        let credentials = Target::credentials(&step.user, &held).map_err(reported("capabilities"))?;
         let points: Vec<(&MountPoint, BorrowedFd<'_>)> =
             step.mounts.iter().map(|mount| &mount.point).zip(views.iter().map(AsFd::as_fd)).collect();
-        let (socket, theirs) = Seqpacket::pair().map_err(told("socket"))?;
+        let (socket, theirs) = Seqpacket::pair().map_err(reported("socket"))?;
         let starter = std::process::id();
-        let first = match process::fork().map_err(told("fork"))? {
+        let first = match process::fork().map_err(reported("fork"))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 let entrant = Entrant {
@@ -304,11 +304,11 @@ impl Service<'_> {
         };
         drop(theirs);
         let deadline = Instant::now() + START_PATIENCE;
-        let made = hear(&socket, deadline);
+        let made = recv(&socket, deadline);
         if made.is_err() {
             process::kill(first);
         }
-        let ended = process::wait_for(first).map_err(told("helper"))?;
+        let ended = process::wait_for(first).map_err(reported("helper"))?;
         let pid = match made? {
             Some(word) => made_pid(&word).ok_or_else(|| StartFailure::decode(&word).1)?,
             None if ended == Ended::Signal(libc::SIGKILL) => {
@@ -316,11 +316,11 @@ impl Service<'_> {
             }
             None => return Err(format!("a helper process ended unexpectedly ({ended:?})")),
         };
-        let pidfd = process::pidfd(pid).map_err(told("process"))?;
-        self.tell(&News::Made { process, pid }, &[pidfd.as_fd()]).map_err(told("shim"))?;
+        let pidfd = process::pidfd(pid).map_err(reported("process"))?;
+        self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()]).map_err(reported("shim"))?;
         let _ = socket.send(GO, &[]); // its end is heard
         loop {
-            return match hear(&socket, deadline) {
+            return match recv(&socket, deadline) {
                 // Its end was closed by a successful execve, or by its death: the wait tells.
                 Ok(None) => Ok(pid),
                 Ok(Some(ref word)) if let Some(dir) = workdir::requested(word) => {
@@ -346,7 +346,7 @@ impl Service<'_> {
 }
 
 /// Returns the next message of one of the two processes; `None` at their end.
-fn hear(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String> {
+fn recv(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String> {
     let mut buffer = vec![0; FAILURE_MAX];
     match socket.recv_by(&mut buffer, deadline) {
         Ok(received) => Ok(received.map(|(length, _)| {

@@ -89,7 +89,7 @@ struct Pipe {
 }
 
 impl Source {
-    fn of(process: &PlannedProcess) -> Rc<Self> {
+    fn from_process(process: &PlannedProcess) -> Rc<Self> {
         Rc::new(Self { name: process.log_source.clone(), suppressed: process.suppress_log_output })
     }
 }
@@ -132,7 +132,7 @@ impl Log {
             header: 0,
             size_max,
             place: Place::default(),
-            source: main.map(Source::of).unwrap_or_default(),
+            source: main.map(Source::from_process).unwrap_or_default(),
             pipes: Vec::new(),
             attached: Attached::default(),
             terminal: plan.terminal,
@@ -168,7 +168,7 @@ impl Log {
         owner: (u32, u32),
     ) -> io::Result<[OwnedFd; 3]> {
         let stdin = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let source = Source::of(plan);
+        let source = Source::from_process(plan);
         let stdout = self.end_of(Stream::Stdout, &source, Some(process), owner)?;
         Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, Some(process), owner)?])
     }
@@ -216,7 +216,7 @@ impl Log {
 
     /// Sends clients what waits for them, takes what they sent.
     pub(super) fn attend_clients(&mut self) {
-        self.attached.attend();
+        self.attached.poll_clients();
     }
 
     /// Returns when a client has had its time.
@@ -363,7 +363,7 @@ impl Log {
         let joined = if pipe.torn.is_empty() { None } else { Some([&pipe.torn[..], bytes].concat()) };
         let bytes = joined.as_deref().unwrap_or(bytes);
         let (whole, torn) = bytes.split_at(whole_characters(bytes));
-        self.keep(pipe.stream, &pipe.source, whole);
+        self.log(pipe.stream, &pipe.source, whole);
         pipe.torn = torn.to_vec();
     }
 
@@ -377,32 +377,32 @@ impl Log {
             self.attached.output(pipe.stream, &masked);
         }
         let rest = [&std::mem::take(&mut pipe.torn)[..], &masked].concat();
-        self.keep(pipe.stream, &pipe.source, &rest);
+        self.log(pipe.stream, &pipe.source, &rest);
     }
 
     /// Words of the executor's own, on a stream of their own.
     pub(super) fn own_words(&mut self, words: &str) {
         let source = Rc::clone(&self.source);
-        self.say(Stream::Executor, &source.name, words);
+        self.write_message(Stream::Executor, &source.name, words);
     }
 
     /// Words with this source: of the request, as if a process had written them, or of the executor's own.
-    pub(super) fn say(&mut self, stream: Stream, source: &str, words: &str) {
+    pub(super) fn write_message(&mut self, stream: Stream, source: &str, words: &str) {
         let words = format!("{}\n", self.masked(words));
         self.attached.output(stream, words.as_bytes());
         let source = Source { name: source.to_owned(), suppressed: false };
-        self.keep(stream, &source, words.as_bytes());
+        self.log(stream, &source, words.as_bytes());
     }
 
     /// Notes the exit of a process that has a log source, where the plan has exits noted.
     pub(super) fn note_exit(&mut self, plan: &Plan, process: &PlannedProcess, line: &str) {
         if plan.notes_exits() && !process.log_source.is_empty() && !process.suppress_log_output {
-            self.say(Stream::Executor, &process.log_source, line);
+            self.write_message(Stream::Executor, &process.log_source, line);
         }
     }
 
     /// Writes output to the log, as far as its limits allow.
-    fn keep(&mut self, stream: Stream, source: &Source, bytes: &[u8]) {
+    fn log(&mut self, stream: Stream, source: &Source, bytes: &[u8]) {
         if bytes.is_empty() || (source.suppressed && stream != Stream::Executor) {
             return;
         }

@@ -23,7 +23,7 @@ use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 use executor_sys::{clock, process};
 
-use super::starter::{News, Starter};
+use super::starter::{StarterEvent, Starter};
 use super::stdio::Log;
 use super::{Ready, save};
 use crate::cgroup::part_of;
@@ -71,7 +71,7 @@ struct Process {
     runs: bool,
     cancelled: bool,
     /// It was sent the stop signal, or its grace period is zero.
-    told: bool,
+    reported: bool,
     /// Time of SIGKILL.
     kill_at: Option<Instant>,
     /// It got SIGKILL at the end of its grace period.
@@ -177,7 +177,7 @@ impl Process {
 
     /// Kills the process, and what is in its group.
     fn kill(&mut self) {
-        self.killed = self.told;
+        self.killed = self.reported;
         self.signal(libc::SIGKILL);
         if let Some((pid, _)) = self.pid {
             // Its number is its own until its parent has taken it, and that tells first.
@@ -187,7 +187,7 @@ impl Process {
 
     /// Tells the process to end.
     fn end_by(&mut self, signal: i32, grace: Duration) {
-        self.told = true;
+        self.reported = true;
         if grace.is_zero() {
             self.kill_at = Some(Instant::now());
         } else {
@@ -198,7 +198,7 @@ impl Process {
 }
 
 /// What is changed while steps are carried out: everything of the container but its steps.
-struct Site<'a> {
+struct StepContext<'a> {
     host: &'a Host,
     record: &'a ContainerRecord,
     log: &'a mut Log,
@@ -295,9 +295,9 @@ impl Ready {
     }
 
     /// Has something happen to the steps, and carries out what follows.
-    fn drive(&mut self, host: &Host, happen: impl FnOnce(&mut Running, &mut Site<'_>) -> Vec<Order>) {
+    fn drive(&mut self, host: &Host, happen: impl FnOnce(&mut Running, &mut StepContext<'_>) -> Vec<Order>) {
         let Some(running) = &mut self.steps else { return };
-        let mut site = Site {
+        let mut site = StepContext {
             host,
             record: &self.record,
             log: &mut self.log,
@@ -308,7 +308,7 @@ impl Ready {
         let mut orders = happen(running, &mut site);
         running.wipe_done(&mut site);
         while !orders.is_empty() {
-            orders = orders.into_iter().flat_map(|order| running.obey(order, &mut site)).collect();
+            orders = orders.into_iter().flat_map(|order| running.execute(order, &mut site)).collect();
             running.wipe_done(&mut site);
         }
         let (steps, restarts) = (running.steps.records(), running.steps.restarts().cloned());
@@ -320,7 +320,7 @@ impl Ready {
 }
 
 impl Running {
-    fn obey(&mut self, order: Order, site: &mut Site<'_>) -> Vec<Order> {
+    fn execute(&mut self, order: Order, site: &mut StepContext<'_>) -> Vec<Order> {
         match order {
             Order::Start(index) => match self.start(index, site) {
                 Ok(payload) => {
@@ -329,7 +329,7 @@ impl Running {
                         payload: Some(payload),
                         runs: false,
                         cancelled: false,
-                        told: false,
+                        reported: false,
                         kill_at: None,
                         killed: false,
                     };
@@ -360,7 +360,7 @@ impl Running {
             }
             Order::Say { log_source, failed, text } => {
                 let stream = if failed { Stream::Stderr } else { Stream::Stdout };
-                site.log.say(stream, &log_source, &text);
+                site.log.write_message(stream, &log_source, &text);
             }
         }
         Vec::new()
@@ -372,7 +372,7 @@ impl Running {
     }
 
     /// Goes on after the end of a transfer.
-    fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &Site<'_>) -> Vec<Order> {
+    fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &StepContext<'_>) -> Vec<Order> {
         if self.transfer_began(transfer).is_none() {
             return Vec::new();
         }
@@ -385,7 +385,7 @@ impl Running {
     }
 
     /// Orders a process. Gives the copy of its payload, to be wiped when it runs.
-    fn start(&self, index: usize, site: &mut Site<'_>) -> io::Result<MemFile> {
+    fn start(&self, index: usize, site: &mut StepContext<'_>) -> io::Result<MemFile> {
         let missing = || io::Error::other("the container has no such process");
         let plan = site.record.plan.processes.get(index).ok_or_else(missing)?;
         let prepared = site.record.prepared.as_ref().and_then(|prepared| prepared.steps.get(index));
@@ -408,9 +408,9 @@ impl Running {
         }
     }
 
-    fn take(&mut self, news: News, fd: Option<OwnedFd>, site: &mut Site<'_>) -> Vec<Order> {
+    fn take(&mut self, news: StarterEvent, fd: Option<OwnedFd>, site: &mut StepContext<'_>) -> Vec<Order> {
         match news {
-            News::Made { process: index, pid } => {
+            StarterEvent::Made { process: index, pid } => {
                 let (signal, grace) = (self.stop_signal, self.grace);
                 if let (Some(process), Some(pidfd)) = (self.processes.get_mut(&index), fd) {
                     process.pid = Some((pid, pidfd));
@@ -424,7 +424,7 @@ impl Running {
                 }
                 Vec::new()
             }
-            News::Started { process: index } => {
+            StarterEvent::Started { process: index } => {
                 self.forget_copy(index, site);
                 if self.steps.is_last_run(index) {
                     Self::forget_payload(index, site);
@@ -435,18 +435,18 @@ impl Running {
                     let pid = process.pid.as_ref().map_or(0, |(pid, _)| *pid);
                     self.steps.started(index, pid, now());
                     // It was cancelled while it was made.
-                    if process.cancelled && !process.told {
+                    if process.cancelled && !process.reported {
                         process.end_by(signal, grace);
                     }
                 }
                 Vec::new()
             }
-            News::NotStarted { process, why } => self.not_started(process, &why, site),
-            News::Ended { process, exit } => self.ended(process, exit, site),
+            StarterEvent::NotStarted { process, why } => self.not_started(process, &why, site),
+            StarterEvent::Ended { process, exit } => self.ended(process, exit, site),
         }
     }
 
-    fn ended(&mut self, index: usize, exit: Exit, site: &mut Site<'_>) -> Vec<Order> {
+    fn ended(&mut self, index: usize, exit: Exit, site: &mut StepContext<'_>) -> Vec<Order> {
         self.forget_copy(index, site);
         let killed = self.processes.remove(&index).is_some_and(|process| process.killed);
         site.log.drain(index);
@@ -464,7 +464,7 @@ impl Running {
         self.steps.ended(index, RunEnd::Exited { exit, out_of_memory, killed }, now())
     }
 
-    fn not_started(&mut self, index: usize, why: &str, site: &mut Site<'_>) -> Vec<Order> {
+    fn not_started(&mut self, index: usize, why: &str, site: &mut StepContext<'_>) -> Vec<Order> {
         self.forget_copy(index, site);
         self.processes.remove(&index);
         self.ended.insert(index);
@@ -474,7 +474,7 @@ impl Running {
     }
 
     /// Wipes the secrets of processes that have ended for good.
-    fn wipe_done(&mut self, site: &mut Site<'_>) {
+    fn wipe_done(&mut self, site: &mut StepContext<'_>) {
         let (done, ended) = std::mem::take(&mut self.ended).into_iter().partition(|index| self.steps.is_done(*index));
         self.ended = ended;
         for index in done {
@@ -488,7 +488,7 @@ impl Running {
     }
 
     /// Wipes the URL of a transfer.
-    fn wipe_url(transfer: usize, site: &Site<'_>) {
+    fn wipe_url(transfer: usize, site: &StepContext<'_>) {
         let number = site.record.plan.processes.len() + transfer;
         if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step(number, &mut Receipt::default())) {
             let id = site.record.plan.id.as_str();
@@ -497,14 +497,14 @@ impl Running {
     }
 
     /// Wipes the copy of a payload that was made for the starter.
-    fn forget_copy(&mut self, index: usize, site: &Site<'_>) {
+    fn forget_copy(&mut self, index: usize, site: &StepContext<'_>) {
         if let Some(payload) = self.processes.get_mut(&index).and_then(|process| process.payload.take()) {
             wipe(&payload, site.record);
         }
     }
 
     /// Wipes the payload of a process that waits in the volume.
-    fn forget_payload(index: usize, site: &Site<'_>) {
+    fn forget_payload(index: usize, site: &StepContext<'_>) {
         if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step_payload(index)) {
             let id = site.record.plan.id.as_str();
             log::line(Level::Error, id, format_args!("a start payload was not wiped: {error}"));
@@ -512,7 +512,7 @@ impl Running {
     }
 
     /// Wipes the files of a process.
-    fn wipe_files(&mut self, index: usize, site: &mut Site<'_>) {
+    fn wipe_files(&mut self, index: usize, site: &mut StepContext<'_>) {
         let files = site.record.plan.processes.get(index).map_or(0, |process| process.files.len());
         let Some(volume) = site.volume else { return };
         let mut receipt = Receipt::default();

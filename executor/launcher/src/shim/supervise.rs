@@ -12,7 +12,7 @@ use executor_core::usage::Usage;
 use executor_sys::events::Events;
 use executor_sys::process::{self, SignalEvents};
 
-use super::control::{Carried, Command, Control};
+use super::control::{AnswerPayload, Command, Control};
 use super::steps::Running;
 use super::{Ready, checks, disclosure, egress, limits, pause, save, shrink, transfers, update, usage};
 use crate::finish::now;
@@ -59,7 +59,7 @@ pub(super) fn until_the_end(
     let mut kill_at: Option<Instant> = None;
     let mut stop_at: Option<Instant> = None;
     let mut shrink_at = Some(Instant::now() + SETTLED);
-    let (mut ending, mut late, mut told) = (false, false, (Vec::new(), None));
+    let (mut ending, mut late, mut reported) = (false, false, (Vec::new(), None));
     ready.begin_steps(host);
     loop {
         let events = wait(ready, control, signals, [kill_at, shrink_at]);
@@ -113,7 +113,7 @@ pub(super) fn until_the_end(
             }
             ready.attend_steps(host);
         }
-        tell_of_steps(ready, control, &mut told);
+        tell_of_steps(ready, control, &mut reported);
         if !ending && ready.steps.as_ref().is_some_and(|steps| steps.conclusion().is_some()) {
             // What the processes left behind ends with the first one of the container.
             signal_init(ready, libc::SIGKILL);
@@ -189,12 +189,12 @@ fn carry_out(
     ready: &mut Ready,
     control: &mut Control,
     kill_at: &mut Option<Instant>,
-) -> Result<Option<Carried>, Refused> {
+) -> Result<Option<AnswerPayload>, Refused> {
     match command {
         Command::ReadSecrets(asked) => {
             let volume = ready.remains.volumes.first();
             disclosure::answer(&asked, ready.token.as_ref(), &ready.record, volume)
-                .map(|file| Some(Carried::Secrets(file)))
+                .map(|file| Some(AnswerPayload::Secrets(file)))
         }
         Command::ReadUsage(asked) => {
             let usage = if asked.log_only {
@@ -204,11 +204,11 @@ fn carry_out(
             };
             let usage = usage.map(|usage| Usage { log: Some(ready.log.usage()), ..usage });
             let gone = || Refused::new(Reason::Precondition, "the container's cgroup is gone: it is ending");
-            usage.map(|usage| Some(Carried::Usage(usage))).ok_or_else(gone)
+            usage.map(|usage| Some(AnswerPayload::Usage(usage))).ok_or_else(gone)
         }
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
         Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
-        Command::ReadTransfer(asked) => transfers::url(&asked, ready).map(|file| Some(Carried::Secrets(file))),
+        Command::ReadTransfer(asked) => transfers::url(&asked, ready).map(|file| Some(AnswerPayload::Secrets(file))),
         Command::EndTransfer(asked) => transfers::end(host, asked, ready).map(|()| None),
         Command::LimitWorker(worker) => transfers::limit(host, &worker, ready).map(|()| None),
         Command::NoteHealth(asked) => checks::note(asked, ready).map(|()| None),
@@ -345,9 +345,9 @@ fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
 }
 
 /// Has the daemon read the record when a step has begun or ended, or a restart is waited for.
-fn tell_of_steps(ready: &Ready, control: &mut Control, told: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
-    if (&ready.record.steps, &ready.record.restarts) != (&told.0, &told.1) {
-        *told = (ready.record.steps.clone(), ready.record.restarts.clone());
+fn tell_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
+    if (&ready.record.steps, &ready.record.restarts) != (&reported.0, &reported.1) {
+        *reported = (ready.record.steps.clone(), ready.record.restarts.clone());
         control.reached(ready.record.state);
     }
 }

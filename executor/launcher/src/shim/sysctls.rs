@@ -37,7 +37,7 @@ pub(super) struct Settings<'a> {
 
 impl<'a> Settings<'a> {
     /// Those of a plan; `None` where there are none.
-    pub(super) fn of(plan: &'a Plan, proc: BorrowedFd<'a>) -> Option<Self> {
+    pub(super) fn new(plan: &'a Plan, proc: BorrowedFd<'a>) -> Option<Self> {
         let wanted = &plan.surroundings.sysctls;
         (!wanted.is_empty()).then_some(Self { proc, wanted })
     }

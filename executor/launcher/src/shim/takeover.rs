@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::early::{VIEWS_MAX, Views};
 use super::helper::Failed;
 use super::inject;
-use super::part::{InitRole, Part};
+use super::part::{InitRole, InitSpec};
 use crate::errors::{failed, failed_by};
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::shells::{KEPT, STAGE};
@@ -42,9 +42,9 @@ pub(super) const GROUPS_MAX: usize = 4096;
 
 /// An order to begin a container.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Takeover {
+pub(super) struct ActivateOrder {
     /// Part of init.
-    pub(super) part: Part,
+    pub(super) part: InitSpec,
     /// Host name.
     pub(super) host_name: String,
     /// Limit on open files.
@@ -59,9 +59,9 @@ pub(super) struct Takeover {
     pub(super) generations: bool,
 }
 
-impl Takeover {
+impl ActivateOrder {
     /// Returns the order of a container whose process has these capabilities.
-    pub(super) fn new(part: Part, host_name: String, nofile: u64, held: &Held, mounts: Vec<MountPoint>) -> Self {
+    pub(super) fn new(part: InitSpec, host_name: String, nofile: u64, held: &Held, mounts: Vec<MountPoint>) -> Self {
         let capabilities = held.names.iter().map(|name| (*name).to_owned()).collect();
         Self { part, host_name, nofile, capabilities, ambient: held.ambient, mounts, generations: false }
     }
@@ -99,10 +99,10 @@ impl Order {
     pub(super) fn carry_out(self, init: &Seqpacket) -> Result<(), Refused> {
         let error = |error: io::Error| failed("shell", &error);
         self.send(init, None).map_err(error)?;
-        let mut told = vec![0; FAILURE_MAX];
-        match init.recv_by(&mut told, Instant::now() + START_PATIENCE).map_err(error)? {
-            Some((length, _)) if &told[..length] == TAKEN => Ok(()),
-            Some((length, _)) => Err(failed_by(format!("shell: {}", StartFailure::decode(&told[..length]).1))),
+        let mut reported = vec![0; FAILURE_MAX];
+        match init.recv_by(&mut reported, Instant::now() + START_PATIENCE).map_err(error)? {
+            Some((length, _)) if &reported[..length] == TAKEN => Ok(()),
+            Some((length, _)) => Err(failed_by(format!("shell: {}", StartFailure::decode(&reported[..length]).1))),
             None => Err(error(io::Error::other("its init has ended"))),
         }
     }
@@ -123,13 +123,13 @@ impl Order {
 ///
 /// # Errors
 /// The step that failed. The caller must end: it may be privileged still.
-pub(super) fn carry_out(socket: &Seqpacket) -> Result<(Part, Option<OwnedFd>), StartFailure> {
+pub(super) fn carry_out(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
     let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
     ready(socket);
     let mut buffer = vec![0; ORDER_MAX];
     let received = socket.recv(&mut buffer).and_then(|received| received.ok_or(io::ErrorKind::UnexpectedEof.into()));
     let (length, mut fds) = received.map_err(step("wait for a container"))?;
-    let read = serde_json::from_slice::<Takeover>(&buffer[..length]).map_err(io::Error::from);
+    let read = serde_json::from_slice::<ActivateOrder>(&buffer[..length]).map_err(io::Error::from);
     let order = read.map_err(step("read the order"))?;
     drop(buffer);
     let views = order.mounts.len() + usize::from(order.generations);
@@ -158,7 +158,7 @@ fn ready(socket: &Seqpacket) {
     heap::trim();
     let _ = process::trim_stack();
     let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
-    let part = Part {
+    let part = InitSpec {
         user,
         terminal: None,
         role: InitRole::Program,
@@ -167,14 +167,14 @@ fn ready(socket: &Seqpacket) {
         own_domain: false,
     };
     let held = Held::default();
-    let sample = Takeover::new(part, String::new(), 0, &held, Vec::new());
-    let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<Takeover>(&words));
+    let sample = ActivateOrder::new(part, String::new(), 0, &held, Vec::new());
+    let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<ActivateOrder>(&words));
     drop(std::hint::black_box(read));
 }
 
-impl Takeover {
+impl ActivateOrder {
     /// Becomes the container's, with its root file system, standard descriptors and views.
-    fn take(self, fds: Vec<OwnedFd>) -> Result<Part, StartFailure> {
+    fn take(self, fds: Vec<OwnedFd>) -> Result<InitSpec, StartFailure> {
         let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
         let Self { part, host_name, nofile, capabilities, ambient, mounts, generations } = self;
         let mut fds = fds.into_iter();

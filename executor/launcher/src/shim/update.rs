@@ -34,7 +34,7 @@ use super::Ready;
 use super::helper::{self, Failed, NotDone};
 use super::inject::{ownership, with_contents};
 use super::stdio::Log;
-use super::watch::Watch;
+use super::watch::MaskedValues;
 use crate::errors::failed;
 use crate::finish::now;
 use crate::host::Host;
@@ -200,8 +200,8 @@ fn place(
     }
     update.check(&record.plan).map_err(|error| invalid(&error))?;
     let plan = Plan { files: update.files.clone(), ..record.plan.clone() };
-    recheck(&plan, policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
-    let unfit = |violations: Vec<Violation>| Refused::of_fields(Reason::Precondition, &violations);
+    recheck(&plan, policy).map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
+    let unfit = |violations: Vec<Violation>| Refused::from_fields(Reason::Precondition, &violations);
     let mounts = record.prepared.as_ref().map_or(&[][..], |prepared| &prepared.mounts);
     let placed = update.place(&record.plan, mounts).map_err(unfit)?;
     if placed.changes.is_empty() {
@@ -305,7 +305,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
 
 /// Masks the new values from now on, beside those in force: the process may print one the moment that it is there. Gives
 /// the record with what is to be said of that.
-fn announce(watch: &mut Watch, log: &mut Log, judged: &Judged, contents: &MemFile) -> Result<ContainerRecord, Refused> {
+fn announce(watch: &mut MaskedValues, log: &mut Log, judged: &Judged, contents: &MemFile) -> Result<ContainerRecord, Refused> {
     let Judged { update, record, .. } = judged;
     let changed: Vec<&PlannedFile> = update.changed.iter().map(|index| &update.files[*index]).collect();
     let masked = watch.announce(&changed, contents);
@@ -319,15 +319,15 @@ fn announce(watch: &mut Watch, log: &mut Log, judged: &Judged, contents: &MemFil
 
 /// Adds warnings to a record, as far as they are new and there is room. Returns whether any was added.
 pub(super) fn warn(record: &mut ContainerRecord, warnings: &[String]) -> bool {
-    let Some(Prepared { warnings: told, .. }) = &mut record.prepared else { return false };
-    let news: Vec<String> = warnings.iter().filter(|warning| !told.contains(warning)).cloned().collect();
-    let before = told.len();
-    told.extend(news.into_iter().take(WARNINGS_MAX.saturating_sub(before)));
-    told.len() > before
+    let Some(Prepared { warnings: reported, .. }) = &mut record.prepared else { return false };
+    let news: Vec<String> = warnings.iter().filter(|warning| !reported.contains(warning)).cloned().collect();
+    let before = reported.len();
+    reported.extend(news.into_iter().take(WARNINGS_MAX.saturating_sub(before)));
+    reported.len() > before
 }
 
 /// Forgets values that did not come into force.
-fn withdraw(watch: &mut Watch, log: &mut Log) {
+fn withdraw(watch: &mut MaskedValues, log: &mut Log) {
     watch.withdraw();
     log.mask(watch.masking());
 }
@@ -381,7 +381,7 @@ fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
         "is {}, and what the container's processes leave of it does not hold another {new} bytes of secret files",
         record.plan.limits.memory_bytes
     );
-    Refused::of_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])
+    Refused::from_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])
 }
 
 /// The record must be readable, and the exit record must find room that is kept for it, whatever happens next.
@@ -389,7 +389,7 @@ pub(super) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<()
     let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
     if size > RECORD_MAX {
         let why = format!("make a record of {size} bytes of this container; at most {RECORD_MAX}");
-        return Err(Refused::of_fields(Reason::Exhausted, &[Violation::new("files", why)]));
+        return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("files", why)]));
     }
     ready.remains.dirs.keep_more_room(record).map_err(|error| failed("state directory", &error))
 }

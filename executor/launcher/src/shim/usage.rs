@@ -18,7 +18,7 @@ pub(super) struct Interfaces(Option<File>);
 
 impl Interfaces {
     /// Opens those of a container on a network of CNI, whose first process this is.
-    pub(super) fn of(plan: &Plan, init: i32) -> Self {
+    pub(super) fn new(plan: &Plan, init: i32) -> Self {
         let on_network = plan.network == Network::Cni;
         Self(on_network.then(|| File::open(format!("/proc/{init}/net/dev")).ok()).flatten())
     }
@@ -42,7 +42,7 @@ impl Interfaces {
                 table.resize(table.len() * 2, 0);
             }
         }
-        Some(NetworkUsage::of_devices(&String::from_utf8_lossy(&table[..length])))
+        Some(NetworkUsage::from_devices(&String::from_utf8_lossy(&table[..length])))
     }
 }
 

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 const UPDATES: u64 = 8;
 
 /// The values that are masked.
-pub(super) struct Watch {
+pub(super) struct MaskedValues {
     mode: Redaction,
     /// Root of relative paths of files.
     root: PathBuf,
@@ -55,19 +55,19 @@ pub(super) struct Masking {
     /// Warnings that are known without it.
     warnings: Vec<String>,
     /// Set when what the search adds to them was told.
-    told: bool,
+    reported: bool,
 }
 
 impl Masking {
     /// Masks nothing.
     pub(super) fn none() -> Self {
-        Self::of(Redaction::None, Vec::new())
+        Self::new(Redaction::None, Vec::new())
     }
 
     /// Of two values with one name the one that comes first gives its name to what is masked.
-    fn of(mode: Redaction, values: Vec<Rc<Value>>) -> Self {
+    fn new(mode: Redaction, values: Vec<Rc<Value>>) -> Self {
         let warnings = redact::warnings(mode, watched(&values));
-        Self { mode, values, search: OnceCell::new(), warnings, told: false }
+        Self { mode, values, search: OnceCell::new(), warnings, reported: false }
     }
 
     /// Returns the search.
@@ -82,7 +82,7 @@ impl Masking {
 
     /// Returns what the making of the search adds to that, once it is made; nothing the next time.
     pub(super) fn news(&mut self) -> Vec<String> {
-        let Some(search) = self.search.get().filter(|_| !std::mem::replace(&mut self.told, true)) else {
+        let Some(search) = self.search.get().filter(|_| !std::mem::replace(&mut self.reported, true)) else {
             return Vec::new();
         };
         search.warnings().iter().filter(|warning| !self.warnings.contains(warning)).cloned().collect()
@@ -93,7 +93,7 @@ fn watched(values: &[Rc<Value>]) -> impl Iterator<Item = Watched<'_>> {
     values.iter().map(|value| Watched { name: &value.name, value: &value.value })
 }
 
-impl Watch {
+impl MaskedValues {
     /// Reads what a container is started with.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Watch {
     /// Takes the contents of files, in this order, that are about to come into force. What is in force is masked on.
     ///
     /// # Errors
-    /// As [`Watch::begin`].
+    /// As [`MaskedValues::begin`].
     pub(super) fn announce(&mut self, files: &[&PlannedFile], contents: &MemFile) -> io::Result<()> {
         if self.mode == Redaction::None {
             return Ok(());
@@ -178,7 +178,7 @@ impl Watch {
     /// Returns the masking of these values. Of two values with one name the newer one comes first.
     pub(super) fn masking(&self) -> Masking {
         let values = self.inputs.iter().chain(self.announced.iter().rev()).chain(self.files.iter().rev());
-        Masking::of(self.mode, values.cloned().collect())
+        Masking::new(self.mode, values.cloned().collect())
     }
 
     /// Returns the name of a file in the log: its path, without the root that relative paths lie below.
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     fn masking(values: &[(&str, &[u8])]) -> Masking {
-        Masking::of(Redaction::Auto, values.iter().map(|(name, value)| Value::new((*name).to_owned(), value)).collect())
+        Masking::new(Redaction::Auto, values.iter().map(|(name, value)| Value::new((*name).to_owned(), value)).collect())
     }
 
     #[test]

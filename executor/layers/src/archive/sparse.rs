@@ -35,7 +35,7 @@ pub(super) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Re
     }
 }
 
-pub(super) fn of_pairs(numbers: &[u64], path: &[u8], limits: &Limits) -> Result<Vec<Piece>, UnpackError> {
+pub(super) fn from_pairs(numbers: &[u64], path: &[u8], limits: &Limits) -> Result<Vec<Piece>, UnpackError> {
     if !numbers.len().is_multiple_of(2) {
         return Err(UnpackError::archive(path, "an invalid map of a sparse file"));
     }
@@ -111,6 +111,6 @@ impl<S: Source> Reader<S> {
                 }
             }
         }
-        of_pairs(&numbers, path, &self.limits)
+        from_pairs(&numbers, path, &self.limits)
     }
 }

@@ -30,8 +30,8 @@ fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut Limits, u6
         let before = sandbox.surroundings();
         match sandbox.unpack(&[], archive) {
             Ok(_) if fits => continue,
-            Err(UnpackError::Limit { what: told, found, limit: at, .. }) if !fits => {
-                assert_eq!((told, at), (what, limit));
+            Err(UnpackError::Limit { what: reported, found, limit: at, .. }) if !fits => {
+                assert_eq!((reported, at), (what, limit));
                 assert!(found > limit);
             }
             other => panic!("{what}, {limit}: {other:?}"),

@@ -172,11 +172,11 @@ fn devices_below_dev_are_left_out_and_told() {
     let below: Vec<&PathBuf> =
         tree.keys().filter(|path| path.starts_with("dev") && **path != Path::new("dev")).collect();
     assert_eq!(below, Vec::<&PathBuf>::new());
-    let told = sandbox.store.warning(&layer, &[]).unwrap();
+    let reported = sandbox.store.warning(&layer, &[]).unwrap();
     let expected =
         "4 devices below /dev left out, where each container has its own: dev/console, dev/core, dev/null, dev/sda";
-    assert_eq!(told, format!("layer {layer}: {expected}"));
-    assert_eq!(sandbox.store.open(&[layer]).unwrap().warnings, [told]);
+    assert_eq!(reported, format!("layer {layer}: {expected}"));
+    assert_eq!(sandbox.store.open(&[layer]).unwrap().warnings, [reported]);
 
     let elsewhere = debian().device("etc/mem", 1, 1).bytes();
     is_device(&sandbox.unpack(&[], &elsewhere).map(drop), "`etc/mem` is a device");
@@ -187,8 +187,8 @@ fn devices_below_dev_are_left_out_and_told() {
     // A flood is bounded.
     let flood = (0..5000).fold(Layer::new(), |layer, n| layer.device(&format!("dev/{n}{}", "x".repeat(80)), 1, 3));
     let layer = sandbox.unpack(&[], &flood.bytes()).unwrap();
-    let told = sandbox.store.warning(&layer, &[]).unwrap();
-    assert!(told.contains("5000 devices") && told.ends_with(", ...") && told.len() < 1024, "{told}");
+    let reported = sandbox.store.warning(&layer, &[]).unwrap();
+    assert!(reported.contains("5000 devices") && reported.ends_with(", ...") && reported.len() < 1024, "{reported}");
 }
 
 #[test]

@@ -139,10 +139,10 @@ mod tests {
         assert_eq!(document.gone(), None);
         let gone =
             |destroyed| format!(r#"{{"data":{{"data":null,"metadata":{{"version":3,"destroyed":{destroyed}}}}}}}"#);
-        for (destroyed, told) in
+        for (destroyed, reported) in
             [(true, "version 3 of the secret was destroyed"), (false, "version 3 of the secret was deleted")]
         {
-            assert_eq!(super::document(gone(destroyed).as_bytes()).unwrap().gone().unwrap(), told);
+            assert_eq!(super::document(gone(destroyed).as_bytes()).unwrap().gone().unwrap(), reported);
         }
         assert_eq!(super::document(br#"{"errors":[]}"#).unwrap().gone(), None);
         let broken = super::document(b"{\"data\": canary").err().unwrap().to_string();

@@ -137,12 +137,12 @@ impl Vault {
             Auth::AppRole => {
                 let role_id = files::credential(&self.role_id_file)?;
                 let secret_id = self.secret_id_file.as_deref().map(files::credential).transpose()?.unwrap_or_default();
-                let body = Body::of(&[("role_id", &role_id), ("secret_id", &secret_id)]);
+                let body = Body::json(&[("role_id", &role_id), ("secret_id", &secret_id)]);
                 self.logged_in(client, &format!("/v1/auth/{mount}/login"), body).await
             }
             Auth::Cert => {
                 let name = self.auth_role.as_deref().map(|role| ("name", role));
-                self.logged_in(client, &format!("/v1/auth/{mount}/login"), Body::of(name.as_slice())).await
+                self.logged_in(client, &format!("/v1/auth/{mount}/login"), Body::json(name.as_slice())).await
             }
         }
     }
@@ -155,8 +155,8 @@ impl Vault {
             return Err(FetchError::new(ErrorKind::Denied, format!("{shown} is empty")));
         }
         let bare = Session::new(Arc::clone(&client), &token, 0, false)?;
-        let told = self.ask(&client, Some(&bare.token), &Question::read(LOOKUP)).await;
-        match told {
+        let reported = self.ask(&client, Some(&bare.token), &Question::read(LOOKUP)).await;
+        match reported {
             Ok(answer) => {
                 let (ttl, renewable) = answer.token().unwrap_or_default();
                 Session::new(client, &token, ttl, renewable)
@@ -193,7 +193,7 @@ struct Body;
 
 impl Body {
     /// Makes a JSON object of texts, in memory that wipes itself and does not move.
-    fn of(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
+    fn json(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
         let room: usize = fields.iter().map(|(name, value)| name.len() + 6 * value.len() + 8).sum();
         let mut body = Zeroizing::new(Vec::with_capacity(room + 2));
         body.push(b'{');

@@ -102,6 +102,6 @@ fn same(left: &[u8], right: &[u8]) -> Result<(), TestCaseError> {
 
 /// A redactor for these tests tells its secrets nowhere.
 fn tells_nothing(what: &impl Debug, value: &str) {
-    let told = format!("{what:?}");
-    assert!(!told.contains(value), "{told}");
+    let reported = format!("{what:?}");
+    assert!(!reported.contains(value), "{reported}");
 }

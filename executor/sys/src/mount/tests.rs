@@ -37,7 +37,7 @@ fn nothing_leads_out_of_a_directory() {
         std::os::unix::fs::symlink(target, dir.path().join(name)).unwrap();
     }
     let fd = open_dir(dir.path()).unwrap();
-    let told =
+    let reported =
         |path: &str| open_dir_beneath(fd.as_fd(), Path::new(path)).map(drop).map_err(|e| e.raw_os_error().unwrap());
     for (path, error) in [
         ("out", libc::ELOOP),
@@ -50,13 +50,13 @@ fn nothing_leads_out_of_a_directory() {
         ("file", libc::ENOTDIR),
         ("none", libc::ENOENT),
     ] {
-        assert_eq!(told(path), Err(error), "{path}");
+        assert_eq!(reported(path), Err(error), "{path}");
     }
     let root = open_dir(Path::new("/")).unwrap();
     let other_mount = open_dir_beneath(root.as_fd(), Path::new("proc/self")).unwrap_err();
     assert_eq!(other_mount.raw_os_error(), Some(libc::EXDEV));
     for path in ["", "a", "a/b"] {
-        assert_eq!(told(path), Ok(()), "{path}");
+        assert_eq!(reported(path), Ok(()), "{path}");
     }
 }
 

@@ -78,8 +78,8 @@ fn checksums_are_compared() {
     ];
     for (algorithm, sum) in sums {
         assert_eq!(look_at(b"abc", Some((algorithm, sum))), Ok(Form::File));
-        let told = look_at(b"abd", Some((algorithm, sum))).unwrap_err();
-        assert!(told.contains(algorithm.name()) && told.contains(sum), "{told}");
+        let reported = look_at(b"abd", Some((algorithm, sum))).unwrap_err();
+        assert!(reported.contains(algorithm.name()) && reported.contains(sum), "{reported}");
     }
 }
 
@@ -97,28 +97,28 @@ fn what_leads_out_is_refused() {
     ];
     for (archive, words) in table {
         for content in [archive.clone(), gzip(&archive)] {
-            let told = look_at(&content, None).unwrap_err();
-            assert!(told.contains(words), "{words}: {told}");
+            let reported = look_at(&content, None).unwrap_err();
+            assert!(reported.contains(words), "{words}: {reported}");
         }
     }
     // A symbolic link is what it is: nothing is written through one.
     assert_eq!(look_at(&archive_of(EntryType::Symlink, "a", "/etc", b""), None), Ok(Form::Tar));
-    let told = look_at(&zip_of("../x", b"x", 0o644), None).unwrap_err();
-    assert!(told.contains("leads out"), "{told}");
+    let reported = look_at(&zip_of("../x", b"x", 0o644), None).unwrap_err();
+    assert!(reported.contains("leads out"), "{reported}");
 }
 
 #[test]
 fn bombs_are_refused() {
     let zeros = vec![0; 300 << 20];
     let bomb = gzip(&archive_of(EntryType::Regular, "zeros", "", &zeros));
-    let told = look_at(&bomb, None).unwrap_err();
-    assert!(told.contains("far more bytes"), "{told}");
+    let reported = look_at(&bomb, None).unwrap_err();
+    assert!(reported.contains("far more bytes"), "{reported}");
     let asked = Look { checksum: None, unpacked_bytes_max: 1000 };
-    let told = look(&asked, &file(&zip_of("a", &[0; 2000], 0o644))).unwrap_err().why;
-    assert!(told.contains("2000 bytes or more") && told.contains("at most 1000"), "{told}");
+    let reported = look(&asked, &file(&zip_of("a", &[0; 2000], 0o644))).unwrap_err().why;
+    assert!(reported.contains("2000 bytes or more") && reported.contains("at most 1000"), "{reported}");
     let cut = &archive_of(EntryType::Regular, "a", "", &[1; 2000])[..1024];
-    let told = look_at(cut, None).unwrap_err();
-    assert!(told.contains("damaged"), "{told}");
+    let reported = look_at(cut, None).unwrap_err();
+    assert!(reported.contains("damaged"), "{reported}");
 }
 
 /// A zip archive whose central directory has this many entries without names, and whose end record counts `counted` ones.
@@ -149,15 +149,15 @@ fn zip_of_too_many_entries_fails() {
     // Only the first entries are whole: a reader that reached the rest would report damage.
     let mut archive = zip_of_many(1_000_001, 1_000_001);
     archive[30 + 46 * 1000..30 + 46 * 1_000_001].fill(0);
-    let told = look_at(&archive, None).unwrap_err();
-    assert!(told.contains("has 1000001 entries; at most 1000000"), "{told}");
+    let reported = look_at(&archive, None).unwrap_err();
+    assert!(reported.contains("has 1000001 entries; at most 1000000"), "{reported}");
 }
 
 #[test]
 fn zip_with_lying_end_record_fails() {
     for counted in [11, 1_000_000, u64::MAX] {
-        let told = look_at(&zip_of_many(10, counted), None).unwrap_err();
-        assert!(told.contains("damaged") || told.contains("entries; at most"), "{counted}: {told}");
+        let reported = look_at(&zip_of_many(10, counted), None).unwrap_err();
+        assert!(reported.contains("damaged") || reported.contains("entries; at most"), "{counted}: {reported}");
     }
     assert_eq!(look_at(&zip_of_many(10, 10), None), Ok(Form::Zip), "the control");
 }

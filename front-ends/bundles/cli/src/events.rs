@@ -39,18 +39,18 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
     args.names.iter().try_for_each(|name| check_name(name).map_err(Failure::Usage))?;
     let store = store.store()?;
     let mut seen = Seen::default();
-    let changes = if args.follow { Some(Changes::of(store.directory()).map_err(Failure::System)?) } else { None };
+    let changes = if args.follow { Some(Changes::from_directory(store.directory()).map_err(Failure::System)?) } else { None };
     loop {
         // Watched first and read then: no change is between the two.
         if let Some(changes) = &changes {
             changes.watch().map_err(Failure::System)?;
         }
         let mut text = String::new();
-        for told in seen.look(&store, args).map_err(InstallError::from)? {
+        for reported in seen.look(&store, args).map_err(InstallError::from)? {
             if global.json {
-                text += &format!("{told}\n");
+                text += &format!("{reported}\n");
             } else {
-                text += &line(&told);
+                text += &line(&reported);
             }
         }
         if !text.is_empty() {
@@ -68,7 +68,7 @@ struct Changes {
 }
 
 impl Changes {
-    fn of(directory: PathBuf) -> io::Result<Self> {
+    fn from_directory(directory: PathBuf) -> io::Result<Self> {
         let directory = std::path::absolute(directory)?;
         Ok(Self { directory, watches: inotify::init(CreateFlags::CLOEXEC)? })
     }
@@ -113,7 +113,7 @@ impl Seen {
     /// Events that have not been told yet, in the order of time.
     fn look(&mut self, store: &Store, args: &EventsArgs) -> Result<Vec<Value>, StoreError> {
         let names = if args.names.is_empty() { store.names()? } else { args.names.clone() };
-        let mut told: Vec<(u64, Value)> = Vec::new();
+        let mut reported: Vec<(u64, Value)> = Vec::new();
         for name in &names {
             match store.read(name)? {
                 Some(it) => {
@@ -121,7 +121,7 @@ impl Seen {
                     let seen = self.0.insert(name.clone(), newest).unwrap_or_default();
                     // One that went and came back between two looks counts from 1 again.
                     let seen = if newest < seen { 0 } else { seen };
-                    told.extend(it.events.iter().filter(|it| it.sequence > seen).map(|it| (it.at, document(name, it))));
+                    reported.extend(it.events.iter().filter(|it| it.sequence > seen).map(|it| (it.at, document(name, it))));
                 }
                 None if args.follow => {}
                 None => return Err(StoreError::Missing(name.clone())),
@@ -132,10 +132,10 @@ impl Seen {
         for name in gone {
             self.0.remove(&name);
             let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            told.push((at, json!({"installation": name, "at": at, "type": "Uninstalled", "status": "True", "reason": "Uninstalled", "message": "all of it is gone"})));
+            reported.push((at, json!({"installation": name, "at": at, "type": "Uninstalled", "status": "True", "reason": "Uninstalled", "message": "all of it is gone"})));
         }
-        told.sort_by_key(|(at, _)| *at);
-        Ok(told.into_iter().map(|(_, document)| document).collect())
+        reported.sort_by_key(|(at, _)| *at);
+        Ok(reported.into_iter().map(|(_, document)| document).collect())
     }
 }
 
@@ -146,11 +146,11 @@ fn document(name: &str, event: &Event) -> Value {
 }
 
 /// An event for people.
-fn line(told: &Value) -> String {
-    let text = |field: &str| plain(told[field].as_str().unwrap_or_default());
-    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(told["at"].as_u64().unwrap_or_default().min(END));
+fn line(reported: &Value) -> String {
+    let text = |field: &str| plain(reported[field].as_str().unwrap_or_default());
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(reported["at"].as_u64().unwrap_or_default().min(END));
     let at = humantime::format_rfc3339_seconds(at);
-    let revision = told["revision"].as_u64().map_or_else(String::new, |revision| format!(" revision {revision}"));
+    let revision = reported["revision"].as_u64().map_or_else(String::new, |revision| format!(" revision {revision}"));
     let (name, kind, status, reason) = (text("installation"), text("type"), text("status"), text("reason"));
     format!("{at} {name}{revision}: {kind} {status} {reason}: {}\n", text("message"))
 }

@@ -202,7 +202,7 @@ fn a_follower_tells_changes_of_records_that_were_not_there() {
     follower.args(["--json", "--installations-dir", "home/a/b", "events", "--follow"]).stdout(Stdio::piped());
     let mut follower = follower.spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
-    let mut told = |kind: &str| loop {
+    let mut reported = |kind: &str| loop {
         let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         if event["type"] == kind {
             break event["reason"].as_str().unwrap().to_owned();
@@ -210,13 +210,13 @@ fn a_follower_tells_changes_of_records_that_were_not_there() {
     };
     for _ in 0..2 {
         world.good(&["--installations-dir", "home/a/b", "install", "demo", "one"]);
-        assert_eq!(told("Installed"), "InstallationSucceeded");
+        assert_eq!(reported("Installed"), "InstallationSucceeded");
         world.set("fail", "");
         world.refused(&["--installations-dir", "home/a/b", "upgrade", "demo", "two"]);
         world.unset("fail");
-        assert_eq!(told("Installed"), "UpgradeFailed");
+        assert_eq!(reported("Installed"), "UpgradeFailed");
         world.good(&["--installations-dir", "home/a/b", "uninstall", "demo"]);
-        assert_eq!(told("Uninstalled"), "Uninstalled");
+        assert_eq!(reported("Uninstalled"), "Uninstalled");
         // The directories may go, too.
         fs::remove_dir_all(world.dir.path().join("home/a")).unwrap();
     }
@@ -341,8 +341,8 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\nrules: []\n",
     )
     .unwrap();
-    let told = world.refused(&["install", "demo", "one"]);
-    assert!(told.contains("Role r: no API server that grants access (RBAC)") && told.contains("--partial"), "{told}");
+    let reported = world.refused(&["install", "demo", "one"]);
+    assert!(reported.contains("Role r: no API server that grants access (RBAC)") && reported.contains("--partial"), "{reported}");
     assert!(world.plays().is_empty() && world.good(&["list"]).lines().count() == 1);
     // I5: what is refused while another revision runs is a condition.
     world.bundle("two", "");

@@ -134,13 +134,13 @@ fn judge_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
     for (index, version) in all.iter().enumerate() {
         let path = format!("spec.versions[{index}]");
         details(version, &path, wrong);
-        let told = at(version, &["deprecationWarning"]).and_then(Node::text);
-        match told {
+        let reported = at(version, &["deprecationWarning"]).and_then(Node::text);
+        match reported {
             Some(_) if !is_true(version, "deprecated") => {
                 wrong(format!("{path}.deprecationWarning is of a version that is not deprecated"));
             }
-            Some(told) if told.is_empty() || told.len() > 256 => {
-                wrong(format!("{path}.deprecationWarning must have 1 to 256 bytes; it has {}", told.len()));
+            Some(reported) if reported.is_empty() || reported.len() > 256 => {
+                wrong(format!("{path}.deprecationWarning must have 1 to 256 bytes; it has {}", reported.len()));
             }
             _ => {}
         }

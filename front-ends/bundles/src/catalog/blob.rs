@@ -493,7 +493,7 @@ impl<'de> DeserializeSeed<'de> for ValueOf<'_> {
                 Some(object) => {
                     let text = std::str::from_utf8(&object.data.0)
                         .map_err(|_| D::Error::custom("olm.bundle.object is not UTF-8"))?;
-                    let form = Form::of(text);
+                    let form = Form::from_text(text);
                     form.read::<IgnoredAny>(text)
                         .map_err(|error| D::Error::custom(format!("olm.bundle.object: {error}")))?;
                     Found::Object

@@ -20,7 +20,7 @@ pub enum Form {
 
 impl Form {
     /// Form of a text, by how it begins.
-    pub fn of(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         if text.trim_start().starts_with('{') { Self::Json } else { Self::Yaml }
     }
 

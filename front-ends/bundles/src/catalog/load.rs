@@ -106,12 +106,12 @@ pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
         }
     });
     faults.sort();
-    let mut told = Faults::default();
+    let mut reported = Faults::default();
     for (file, _, line, rule, message) in faults {
-        told.add(all.place_text(file, line), rule, message);
+        reported.add(all.place_text(file, line), rule, message);
     }
     all.objects.sort_by_key(|object| (object.place.file, object.place.offset));
-    Ok(told.or(all)?)
+    Ok(reported.or(all)?)
 }
 
 /// A fault with file, offset, line, rule and message.
@@ -193,7 +193,7 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
 
 /// The whole of an object.
 fn value(text: &str) -> Result<Value, String> {
-    let form = Form::of(text);
+    let form = Form::from_text(text);
     form.read(text)
         .or_else(|error| if form == Form::Json { Form::Yaml.read(text).map_err(|_| error) } else { Err(error) })
 }

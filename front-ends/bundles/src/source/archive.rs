@@ -15,7 +15,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ArchiveVisitor {
     /// Not an archive.
     Plain,
     /// An archive of files.
@@ -28,13 +28,13 @@ pub enum Look {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn look(path: &Path) -> Result<Look, SourceError> {
+pub fn look(path: &Path) -> Result<ArchiveVisitor, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     let mut head = Vec::new();
     File::open(path).and_then(|file| file.take(512).read_to_end(&mut head)).map_err(failed)?;
     let is_tar = head.get(257..262) == Some(b"ustar");
     if !head.starts_with(&GZIP) && !is_tar {
-        return Ok(Look::Plain);
+        return Ok(ArchiveVisitor::Plain);
     }
     let (bounded, allowance) = Allowed::new(reader(path)?);
     let mut archive = Archive::new(bounded);
@@ -43,10 +43,10 @@ pub fn look(path: &Path) -> Result<Look, SourceError> {
         allowance.renew(stored(&entry));
         let name = name_within(&entry.path_bytes())?;
         if matches!(&*name, "oci-layout" | "manifest.json") {
-            return Ok(Look::Image);
+            return Ok(ArchiveVisitor::Image);
         }
     }
-    Ok(Look::Files)
+    Ok(ArchiveVisitor::Files)
 }
 
 /// The tar stream of a file, within the bound of a source.

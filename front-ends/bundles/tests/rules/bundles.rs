@@ -87,11 +87,11 @@ fn csv(from: &str, to: &str) -> String {
 
 #[test]
 fn b1_both_directories_are_there_or_both_are_told_of() {
-    let told = breaks(
+    let reported = breaks(
         "B1",
         &[("metadata/annotations.yaml", ""), ("manifests/demo.csv.yaml", ""), ("manifests/backups.crd.yaml", "")],
     );
-    assert!(told.contains("manifests: ") && told.contains("metadata: ") && told.lines().count() == 2, "{told}");
+    assert!(reported.contains("manifests: ") && reported.contains("metadata: ") && reported.lines().count() == 2, "{reported}");
     breaks("B1", &[("metadata/annotations.yaml", "")]);
 }
 
@@ -114,8 +114,8 @@ fn b2_annotations_are_in_any_file_of_the_metadata() {
 fn b3_the_annotations_are_there_and_a_default_channel_is_not_empty() {
     for name in ["mediatype", "manifests", "metadata", "package", "channels"] {
         let line = ANNOTATIONS.lines().find(|line| line.contains(&format!("bundle.{name}.v1"))).unwrap();
-        let told = breaks("B3", &[("metadata/annotations.yaml", &ANNOTATIONS.replace(line, ""))]);
-        assert!(told.contains(name), "{told}");
+        let reported = breaks("B3", &[("metadata/annotations.yaml", &ANNOTATIONS.replace(line, ""))]);
+        assert!(reported.contains(name), "{reported}");
     }
     breaks("B3", &[("metadata/annotations.yaml", &ANNOTATIONS.replace("default.v1: stable", "default.v1: ''"))]);
     let without = ANNOTATIONS.replace("  operators.operatorframework.io.bundle.channel.default.v1: stable\n", "");
@@ -189,7 +189,7 @@ fn b9_definitions_are_whole() {
         text.replace("k8s.io/v1", "k8s.io/v1beta1")
             .replace("versions: [{name: v1, served: true, storage: true}]", "version: v1")
     };
-    for (bad, told) in [
+    for (bad, reported) in [
         (with("group: example.com", "group: ''"), "has no spec.group"),
         (with("scope: Namespaced", "scope: namespaced"), "spec.scope"),
         (with(names, "names: {plural: backups, kind: Backup, listKind: Backup"), "must differ"),
@@ -241,7 +241,7 @@ fn b9_definitions_are_whole() {
         ),
     ] {
         let Err(faults) = bundle(&[("manifests/backups.crd.yaml", &bad)]) else { panic!("taken: {bad}") };
-        assert!(faults.breaks("B9") && faults.to_string().contains(told), "{told}: {faults}");
+        assert!(faults.breaks("B9") && faults.to_string().contains(reported), "{reported}: {faults}");
     }
     let column = "served: true, storage: true, additionalPrinterColumns: [{name: a, type: date, JSONPath: .a}]";
     good(&[("manifests/backups.crd.yaml", &with(version, column))]);
@@ -352,8 +352,8 @@ fn csv_release_is_as_in_semver() {
         good(&[("manifests/demo.csv.yaml", &released(good_one))]);
     }
     for bad in ["'01'", "a_b", "''", "1..2", "'1.'", "a+b", "'1 '", "é", "'99999999999999999999999'", "1"] {
-        let told = breaks("CSV", &[("manifests/demo.csv.yaml", &released(bad))]);
-        assert!(told.contains("spec.release"), "{told}");
+        let reported = breaks("CSV", &[("manifests/demo.csv.yaml", &released(bad))]);
+        assert!(reported.contains("spec.release"), "{reported}");
     }
 }
 
@@ -361,18 +361,18 @@ fn csv_release_is_as_in_semver() {
 fn csv_labels_and_annotations_are_text() {
     let with = |metadata: &str| csv("  name: demo.v1.0.0\n", &format!("  name: demo.v1.0.0\n  labels: {metadata}\n"));
     for bad in ["{a: 1}", "{a: true}", "{a: 1.5}", "{a: [b]}", "{a: {b: c}}", "[a]", "text"] {
-        let told = breaks("CSV", &[("manifests/demo.csv.yaml", &with(bad))]);
-        assert!(told.contains("metadata.labels"), "{told}");
+        let reported = breaks("CSV", &[("manifests/demo.csv.yaml", &with(bad))]);
+        assert!(reported.contains("metadata.labels"), "{reported}");
     }
     let annotation = csv("    alm-examples", "    number: 1\n    alm-examples");
-    let told = breaks("CSV", &[("manifests/demo.csv.yaml", &annotation)]);
-    assert!(told.contains("metadata.annotations[\"number\"] is a number"), "{told}");
+    let reported = breaks("CSV", &[("manifests/demo.csv.yaml", &annotation)]);
+    assert!(reported.contains("metadata.annotations[\"number\"] is a number"), "{reported}");
     for fine in ["{a: '1'}", "{a: null}", "null", "{}"] {
         good(&[("manifests/demo.csv.yaml", &with(fine))]);
     }
     let deployment = csv("      - name: demo\n", "      - name: demo\n        label: {a: 1}\n");
-    let told = breaks("CSV", &[("manifests/demo.csv.yaml", &deployment)]);
-    assert!(told.contains("spec.install.spec.deployments[0].label"), "{told}");
+    let reported = breaks("CSV", &[("manifests/demo.csv.yaml", &deployment)]);
+    assert!(reported.contains("spec.install.spec.deployments[0].label"), "{reported}");
 }
 
 #[test]
@@ -409,10 +409,10 @@ fn empty_directory_below_manifests_is_refused() {
     let before = judged(Format::PlainV0);
     std::fs::create_dir_all(dir.path().join("manifests/sub/deep")).unwrap();
     for (format, rule) in [(Format::RegistryV1, "B15"), (Format::PlainV0, "P2")] {
-        for told in judged(format) {
-            let told = told.unwrap_err();
-            assert_eq!(told.lines().count(), 1, "{told}");
-            assert!(told.contains("manifests/sub: ") && told.contains(&format!("({rule})")), "{told}");
+        for reported in judged(format) {
+            let reported = reported.unwrap_err();
+            assert_eq!(reported.lines().count(), 1, "{reported}");
+            assert!(reported.contains("manifests/sub: ") && reported.contains(&format!("({rule})")), "{reported}");
         }
     }
     assert_eq!(before, [Ok(()), Ok(())]);

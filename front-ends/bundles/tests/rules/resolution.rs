@@ -82,13 +82,13 @@ fn what_is_deprecated_of_a_step_is_told() {
     };
     let entries = entry("olm.package", "") + &entry("olm.channel", "stable") + &entry("olm.bundle", "demo.v1");
     let catalog = good(&and(&format!("schema: olm.deprecations\npackage: demo\nentries:\n{entries}")));
-    let told = |range: &str| -> Vec<String> {
+    let reported = |range: &str| -> Vec<String> {
         let step = install(&catalog, &query(range)).unwrap();
         step.deprecations.iter().map(|it| format!("{} {}: {}", it.of, it.name, it.message)).collect()
     };
     let both = ["package demo: old olm.package", "channel stable: old olm.channel"];
-    assert_eq!(told(""), both);
-    assert_eq!(told("1.0.0"), [&both[..], &["bundle demo.v1: old olm.bundle"]].concat());
+    assert_eq!(reported(""), both);
+    assert_eq!(reported("1.0.0"), [&both[..], &["bundle demo.v1: old olm.bundle"]].concat());
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn r5_bundles_that_need_others_are_refused_and_told_why() {
     let needs = |property: &str| {
         with("packageName: demo, version: 3.0.0}\n", &format!("packageName: demo, version: 3.0.0}}\n  - {property}\n"))
     };
-    for (property, told) in [
+    for (property, reported) in [
         ("{type: olm.package.required, value: {packageName: etcd, versionRange: '>=1.0.0'}}", "package etcd >=1.0.0"),
         ("{type: olm.gvk.required, value: {group: g, version: v1, kind: K}}", "API K of g/v1"),
         ("{type: olm.constraint, value: {failureMessage: x}}", "a constraint"),
@@ -118,7 +118,7 @@ fn r5_bundles_that_need_others_are_refused_and_told_why() {
         let text = needs(property);
         // No other one is taken instead, unless it is asked for.
         let error = install(&good(&text), &query("")).unwrap_err().to_string();
-        assert!(error.starts_with("demo.v3 needs what is not provided here: ") && error.contains(told), "{error}");
+        assert!(error.starts_with("demo.v3 needs what is not provided here: ") && error.contains(reported), "{error}");
         assert_eq!(install(&good(&text), &query("<3.0.0")).unwrap().to.name, "demo.v2");
         // An upgrade ends before it.
         let steps = path(&good(&text), &query(""), &installed("demo.v1", "1.0.0"), false).unwrap();

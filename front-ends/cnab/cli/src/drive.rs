@@ -112,7 +112,7 @@ async fn carry_out(
     let request = request::build(&id, &rootfs, &invocation, None, options, writable)?;
     drop(invocation);
     let mut printer = Printer::new(session.output.clone(), Form::AsItWas);
-    let (container, failure) = match stay::attend(session, request, interrupts, &mut printer, || Ok(())).await {
+    let (container, failure) = match stay::run_foreground(session, request, interrupts, &mut printer, || Ok(())).await {
         Ok(container) => (container, None),
         Err(failure @ (Failure::Abandoned { .. } | Failure::GaveUp { .. })) => return Err(failure),
         Err(failure) => match completed(&session.client, &id).await {
@@ -136,7 +136,7 @@ async fn carry_out(
         plain(&operation.installation_name),
         plain(&message)
     ));
-    let code = Outcome::of(container.result.as_ref()).status();
+    let code = Outcome::new(container.result.as_ref()).status();
     // A caller that stopped it must not take it for done.
     Ok(if code == 0 { OURS } else { code })
 }

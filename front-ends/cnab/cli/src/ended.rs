@@ -3,7 +3,7 @@
 use agent_cli::exit::{OURS, Outcome};
 use agent_cli::failure::Failure;
 use agent_cli::session::Session;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use agent_cli::text::plain;
 use executor_client::v1::{Container, failure};
 use executor_client::{Code, Error, Output};
@@ -54,7 +54,7 @@ pub(crate) async fn conclude(
         ended.status = Status::Failed;
         message = settled.wrong.to_string();
     }
-    ended.exit = match (ended.status, Outcome::of(container.result.as_ref()).status()) {
+    ended.exit = match (ended.status, Outcome::new(container.result.as_ref()).status()) {
         (Status::Succeeded, _) => 0,
         (_, 0) => OURS,
         (_, status) => status,
@@ -72,7 +72,7 @@ pub(crate) fn judge(container: &Container) -> (Status, String) {
         return (Status::Failed, "its memory limit was reached".into());
     }
     let stopped = result.is_some_and(|result| result.stopped);
-    match Outcome::of(result) {
+    match Outcome::new(result) {
         Outcome::Exited(0) if !stopped => (Status::Succeeded, String::new()),
         Outcome::Exited(_) | Outcome::Signaled(_) if stopped => (Status::Canceled, "it was stopped".into()),
         Outcome::Exited(code) => (Status::Failed, format!("the run tool exited with {code}")),

@@ -7,7 +7,7 @@ use agent_cli::failure::Failure;
 use agent_cli::interrupt::Interrupts;
 use agent_cli::logs::{Form, Printer};
 use agent_cli::session::Session;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use agent_cli::stay;
 use agent_cli::text::plain;
 use agent_cli::view::json;
@@ -74,7 +74,7 @@ pub(crate) async fn perform(
             }
             Ok(())
         };
-        stay::attend(session, request, interrupts, &mut printer, started).await
+        stay::run_foreground(session, request, interrupts, &mut printer, started).await
     };
     let (container, failure) = match result {
         Ok(container) => (container, None),

@@ -153,7 +153,7 @@ impl Maker<'_> {
         // Rule 36: before anything else.
         extension::check(&loaded.bundle.custom, &loaded.bundle.required_extensions, self.allowed())
             .map_err(wrong("the bundle cannot be run here"))?;
-        let dependencies = Dependencies::of(&loaded.bundle.custom).unwrap_or_default();
+        let dependencies = Dependencies::from_custom(&loaded.bundle.custom).unwrap_or_default();
         let files = input::pairs(&self.args.dependencies, "--dependency", '=')?;
         let named = self.given.keys().chain(self.images.keys()).filter(|name| !name.is_empty()).chain(files.keys());
         if let Some(unknown) = named.into_iter().find(|name| dependencies.requirement(name).is_none()) {
@@ -223,7 +223,7 @@ impl Maker<'_> {
         };
         let bundle = match kept {
             Some(bytes) => Bundle::parse(&bytes),
-            None => Bundle::of_claim(&record.claim.bundle),
+            None => Bundle::from_claim(&record.claim.bundle),
         };
         let bundle =
             bundle.map_err(wrong(format!("the bundle of claim {} breaks the rules of CNAB", record.claim.id)))?;
@@ -240,7 +240,7 @@ impl Maker<'_> {
         ahead: &[Prepared],
     ) -> Result<Prepared, Failure> {
         let Loaded { bundle, thick } = loaded;
-        let action = Action::of(&bundle.actions, self.action).map_err(wrong("there is no such action"))?;
+        let action = Action::new(&bundle.actions, self.action).map_err(wrong("there is no such action"))?;
         let lock = if action.is_stateless() { None } else { Some(self.lock(installation)?) };
         let given = input::values(&bundle, self.given.get(dependency))?;
         let wanted = credentials::wanted(&bundle, &action, &self.sources);
@@ -257,7 +257,7 @@ impl Maker<'_> {
         let image = choose(&bundle, Platform::here()).map_err(wrong("the bundle has no image for this machine"))?;
         let companions = bundle.images.values().filter(|other| thick.is_some() && other.image != image.image);
         let companions = companions.map(|image| (image.image.clone(), image.content_digest.clone())).collect();
-        let docker = Docker::of(&bundle.custom, &bundle.required_extensions).unwrap_or_default();
+        let docker = Docker::new(&bundle.custom, &bundle.required_extensions).unwrap_or_default();
         let docker = docker.filter(|_| self.args.allow_docker_host_access);
         let mut prepared = Prepared {
             installation: installation.to_owned(),

@@ -42,7 +42,7 @@ pub(crate) fn explain(global: &Global, args: &ExplainArgs) -> Result<u8, Failure
     let bundle = input::bundle(&args.bundle.bundle)?.bundle;
     let actions: Vec<&str> = match &args.action {
         Some(action) => {
-            Action::of(&bundle.actions, action).map_err(input::wrong("there is no such action"))?;
+            Action::new(&bundle.actions, action).map_err(input::wrong("there is no such action"))?;
             vec![action]
         }
         None => BUILT_IN.into_iter().chain(bundle.actions.keys().map(String::as_str)).collect(),
@@ -68,23 +68,23 @@ pub(crate) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Re
     let (known, mut unreadable) = survey(store, names, name.is_none())?;
     let style = Style::detect();
     if let CnabCommand::List(args) = command {
-        let matters = |known: &&Known| {
+        let matters = |known: &&InstallationRecords| {
             args.all
                 || known.broken
                 || state(&known.records) != State::Absent
                 || known.records.iter().any(Record::is_unfinished)
         };
-        let shown = |it: &Known| view::Installation::new(&it.name, &it.records, it.broken, false, asked);
+        let shown = |it: &InstallationRecords| view::Installation::new(&it.name, &it.records, it.broken, false, asked);
         let installations: Vec<_> = known.iter().filter(matters).map(shown).collect();
         print(global, &installations, || view::list(&installations, style))?;
-    } else if let Some(Known { name, records, broken }) = known.first() {
+    } else if let Some(InstallationRecords { name, records, broken }) = known.first() {
         unreadable += one(global, store, command, (name, records), *broken, asked, style)?;
     }
     if unreadable == 0 { Ok(0) } else { Err(CnabError::Unreadable(unreadable).into()) }
 }
 
 /// Readable records of an installation.
-struct Known {
+struct InstallationRecords {
     name: String,
     records: Vec<Record>,
     /// Some records could not be read.
@@ -93,7 +93,7 @@ struct Known {
 
 /// Reads installations. What cannot be read is told, and hides nothing else; how many records that is comes beside. One that
 /// was named must be there.
-fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<Known>, usize), Failure> {
+fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<InstallationRecords>, usize), Failure> {
     let mut known = Vec::new();
     let mut unreadable = 0;
     for name in names {
@@ -105,7 +105,7 @@ fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<Known>, u
             Err(error) => return Err(CnabError::from(error).into()),
         };
         unreadable += errors.len();
-        known.push(Known { name, records, broken: !errors.is_empty() });
+        known.push(InstallationRecords { name, records, broken: !errors.is_empty() });
         errors.into_iter().for_each(|error| tell(CnabError::from(error)));
     }
     Ok((known, unreadable))

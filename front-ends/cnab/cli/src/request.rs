@@ -12,7 +12,7 @@ use agent_cli::limits::LimitArgs;
 use agent_cli::network::Chosen;
 use agent_cli::request::{Request, to_proto};
 use agent_cli::session::Session;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use executor_client::v1::{
     Action, EnvironmentVariable, File, MountKind, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
     WritableFiles,
@@ -115,7 +115,7 @@ pub(crate) fn build(
         request.privileged = docker.privileged;
     }
     options.network.apply(&mut request);
-    Ok(Request::of(request))
+    Ok(Request::from_request(request))
 }
 
 /// Returns the labels by which a container can be found.

@@ -9,7 +9,7 @@ use agent_cli::failure::Failure;
 use agent_cli::interrupt::Interrupts;
 use agent_cli::logs::{Form, Printer, follow};
 use agent_cli::session::Session;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use agent_cli::stay;
 use agent_cli::text::plain;
 use executor_client::Code;
@@ -84,8 +84,8 @@ fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
 }
 
 async fn ended(session: &Session, unfinished: &Record, container: &Container) -> Result<Ended, Failure> {
-    let bundle = Bundle::of_claim(&unfinished.claim.bundle);
-    let action = bundle.as_ref().ok().and_then(|bundle| Action::of(&bundle.actions, &unfinished.claim.action).ok());
+    let bundle = Bundle::from_claim(&unfinished.claim.bundle);
+    let action = bundle.as_ref().ok().and_then(|bundle| Action::new(&bundle.actions, &unfinished.claim.action).ok());
     match (bundle, action) {
         (Ok(bundle), Some(action)) => conclude(session, &bundle, &action, container, &outputs(&bundle, &action)).await,
         // A claim that an older version let pass: how it ended can be told all the same.

@@ -235,22 +235,22 @@ fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String
                 .push(format!("the required extension {name:?} is not supported: the bundle can be read but not run"));
         }
     }
-    match dependencies::Dependencies::of(&bundle.custom) {
+    match dependencies::Dependencies::from_custom(&bundle.custom) {
         Ok(_) => {}
         Err(dependencies::Unusable::Draft) => warnings
             .push(format!("/custom/{} has the form of an old draft, which is not supported", dependencies::EXTENSION)),
         Err(dependencies::Unusable::Wrong(violations)) => wrong.append(violations),
     }
-    match ParameterSources::of(&bundle.custom) {
+    match ParameterSources::from_custom(&bundle.custom) {
         Ok(sources) => warnings.extend(unusable_sources(bundle, &sources)),
         Err(violations) => wrong.append(violations),
     }
-    wrong.append(Docker::of(&bundle.custom, &[]).err().unwrap_or_default());
+    wrong.append(Docker::new(&bundle.custom, &[]).err().unwrap_or_default());
 }
 
 /// Returns warnings about parameter sources that name what the bundle does not have: such a source never has a value.
 fn unusable_sources(bundle: &Bundle, sources: &ParameterSources) -> Vec<String> {
-    let dependencies = dependencies::Dependencies::of(&bundle.custom).unwrap_or_default();
+    let dependencies = dependencies::Dependencies::from_custom(&bundle.custom).unwrap_or_default();
     let mut odd = Vec::new();
     for (parameter, candidates) in sources.iter() {
         let at = pointer(parameter_sources::AT, parameter);

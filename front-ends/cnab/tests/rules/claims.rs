@@ -86,8 +86,8 @@ fn rule_47_the_final_status_is_a_result() {
 
 #[test]
 fn rule_48_the_sequence_of_dependencies_is_kept() {
-    let of = |value: Value| Dependencies::of(json!({ "io.cnab.dependencies": value }).as_object().unwrap());
-    let dependencies = Dependencies::of(&parse(DEPENDENT).custom).unwrap();
+    let of = |value: Value| Dependencies::from_custom(json!({ "io.cnab.dependencies": value }).as_object().unwrap());
+    let dependencies = Dependencies::from_custom(&parse(DEPENDENT).custom).unwrap();
     assert_eq!(dependencies.order("install"), (vec!["sea", "lamp"], vec![]));
     assert_eq!(dependencies.order("upgrade"), (vec!["sea", "lamp"], vec![]));
     assert_eq!(dependencies.order("uninstall"), (vec![], vec!["lamp", "sea"]));
@@ -98,7 +98,7 @@ fn rule_48_the_sequence_of_dependencies_is_kept() {
         of(json!({ "requires": { "b": { "bundle": "x" }, "a": { "bundle": "x" } } })).unwrap().order("install").0,
         ["a", "b"]
     );
-    assert!(Dependencies::of(&parse(THIN).custom).unwrap().is_empty());
+    assert!(Dependencies::from_custom(&parse(THIN).custom).unwrap().is_empty());
     assert!(of(Value::Null).unwrap().is_empty(), "as Go writes what is not there");
     assert_eq!(of(json!([])), Err(Unusable::Draft));
     let at = "/custom/io.cnab.dependencies";

@@ -55,7 +55,7 @@ pub(crate) fn assert_has(violations: &Violations, rule: u8, path: &str) {
 }
 
 pub(crate) fn action(bundle: &Bundle, name: &str) -> Action {
-    Action::of(&bundle.actions, name).unwrap_or_else(|wrong| panic!("{wrong}"))
+    Action::new(&bundle.actions, name).unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
 /// Checks that every extension is supported that a bundle requires.

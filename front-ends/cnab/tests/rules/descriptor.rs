@@ -456,7 +456,7 @@ fn rule_41_read_only_is_fixed_and_a_warning_tells() {
     assert!(changed.warnings[0].contains("readOnly"), "{:?}", changed.warnings);
     assert!(again("first").warnings.is_empty());
     // `immutable` is nothing.
-    assert!(Action::of(&bundle.actions, "install").is_ok());
+    assert!(Action::new(&bundle.actions, "install").is_ok());
 }
 
 const INDEX: &[u8] = br#"{"schemaVersion":2,"manifests":[

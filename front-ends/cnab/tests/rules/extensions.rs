@@ -72,8 +72,8 @@ fn rule_49_the_order_of_sources_is_the_bundles() {
         (json!({ "priority": ["output"] }), vec![]),
     ] {
         let custom = json!({ "io.cnab.parameter-sources": { "p": written } });
-        let sources = ParameterSources::of(custom.as_object().unwrap()).unwrap();
-        assert_eq!(sources.of_parameter("p"), expected, "{custom}");
+        let sources = ParameterSources::from_custom(custom.as_object().unwrap()).unwrap();
+        assert_eq!(sources.for_parameter("p"), expected, "{custom}");
     }
     check_extensions(&bundle(with_sources(json!({ "state": output("state") }))), Allowed::default()).unwrap();
     check_extensions(&bundle(with_sources(Value::Null)), Allowed::default()).unwrap();

@@ -82,7 +82,7 @@ fn rule_06_an_action_is_built_in_or_declared() {
     for name in ["install", "upgrade", "uninstall", "org.example.status"] {
         assert_eq!(action(&bundle, name).name(), name);
     }
-    let wrong = Action::of(&bundle.actions, "status").unwrap_err();
+    let wrong = Action::new(&bundle.actions, "status").unwrap_err();
     assert_has(&wrong, 6, "/actions");
     assert!(wrong.to_string().contains("org.example.status"), "{wrong}");
 }

@@ -146,7 +146,7 @@ fn what_cannot_be_read_hides_nothing_else() {
         fs::write(&here, text).unwrap();
         let survey = store.survey("my app").unwrap();
         let [error] = &survey.unreadable[..] else { panic!("{:?}", survey.unreadable) };
-        assert!(matches!(error, StoreError::Misplaced { field: told, .. } if *told == field), "{error}");
+        assert!(matches!(error, StoreError::Misplaced { field: reported, .. } if *reported == field), "{error}");
         assert_eq!(survey.records.len(), 2);
         assert!(store.read("my app").is_err());
     };

@@ -32,7 +32,7 @@ pub(crate) fn explain(global: &Global, config: &ConfigArgs, args: &FilesArgs) ->
     let (mut explained, mut failed) = (Vec::new(), Vec::new());
     run(config, args, |document, object, outcome| match outcome {
         Ok(decorated) => explained.push(view::Explained::new(document, object, &decorated)),
-        Err(violations) => failed.push(told(document, object, &violations)),
+        Err(violations) => failed.push(reported(document, object, &violations)),
     })?;
     print(global, &explained, || view::explained(&explained, Style::detect()))?;
     if failed.is_empty() { Ok(()) } else { Err(ConventionError::Objects(failed).into()) }
@@ -50,14 +50,14 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
             }
             let done = Ok(template::document(&decorated.template));
             if !intent::settle(object, done)
-                && let Some(place) = Place::of(object)
+                && let Some(place) = Place::from_object(object)
             {
                 place.write(object, &decorated.template);
             }
         }
         Err(violations) => {
             intents += usize::from(intent::settle(object, Err(&violations)));
-            failed.push(told(document, object, &violations));
+            failed.push(reported(document, object, &violations));
         }
     })?;
     // A template that could not be decorated is not printed, but for the status of an intent, which tells of it.
@@ -84,7 +84,7 @@ fn run(
     for document in &mut documents {
         let at = Location { file: document.file.display().to_string(), number: document.number };
         objects::visit(&mut document.object, &mut |object| {
-            let Some(place) = Place::of(object) else { return };
+            let Some(place) = Place::from_object(object) else { return };
             let outcome = runtime.block_on(one(object, place, &secrets, &conventions));
             each(&at, object, outcome);
         });
@@ -107,7 +107,7 @@ async fn one(
     conventions.decorate(&intent).await
 }
 
-fn told(at: &Location, object: &Value, violations: &Violations) -> String {
+fn reported(at: &Location, object: &Value, violations: &Violations) -> String {
     let what = format!("{}, document {}: {} {}", at.file, at.number, view::kind(object), objects::name(object));
     violations.to_string().lines().map(|line| format!("{what}: {line}")).collect::<Vec<_>>().join("\n  ")
 }

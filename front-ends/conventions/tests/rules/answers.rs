@@ -78,8 +78,8 @@ async fn rule_10_a_convention_cannot_forge_the_annotation() {
     for line in ["x\nother/good", "", "x\r", &"x".repeat(257)] {
         let line = line.to_owned();
         let world = World::default().convention("a", "", move |_: &mut Value, _: &Value| vec![line.clone()]);
-        let told = world.refused(&app()).await;
-        assert!(told.contains("convention a: status.appliedConventions: ") && told.lines().count() == 1, "{told}");
+        let reported = world.refused(&app()).await;
+        assert!(reported.contains("convention a: status.appliedConventions: ") && reported.lines().count() == 1, "{reported}");
     }
     let many = World::default().convention("a", "", |_: &mut Value, _: &Value| vec!["x".to_owned(); 101]);
     assert!(many.refused(&app()).await.contains("has 101 entries; at most 100"));
@@ -141,9 +141,9 @@ async fn rule_11_any_other_answer_fails_the_whole() {
     for (reply, why) in answers {
         let mut world = World::default().convention("a", "", add_variable("A", "1")).convention("b", "", nothing);
         world.replies.insert("b".to_owned(), reply);
-        let told = world.refused(&app()).await;
-        assert!(told.contains(why) && told.starts_with("convention b: "), "{why}: {told}");
-        assert!(!told.contains("canary"), "{told}");
+        let reported = world.refused(&app()).await;
+        assert!(reported.contains(why) && reported.starts_with("convention b: "), "{why}: {reported}");
+        assert!(!reported.contains("canary"), "{reported}");
     }
     // The control: the answer that the others are made of is good.
     let mut world = World::default().convention("b", "", nothing);
@@ -213,8 +213,8 @@ async fn rule_15_what_does_not_settle_fails_and_names_who() {
         Vec::new()
     };
     let world = World::default().convention("grower", "", grow).convention("quiet", "", nothing);
-    let told = world.refused(&app()).await;
-    assert_eq!(told, "convention grower: still changes the template in round 8 of 8: spec.containers[app].args");
+    let reported = world.refused(&app()).await;
+    assert_eq!(reported, "convention grower: still changes the template in round 8 of 8: spec.containers[app].args");
     assert_eq!(world.requests().len(), 16);
     // Two that set the same field settle: the later one has the last word.
     let set = |value: &'static str| {
@@ -233,8 +233,8 @@ async fn rule_15_what_does_not_settle_fails_and_names_who() {
         template["spec"]["restartPolicy"] = json!(if always { "Never" } else { "Always" });
         Vec::new()
     };
-    let told = World::default().convention("quiet", "", nothing).convention("flip", "", flip).refused(&app()).await;
-    assert_eq!(told, "convention flip: still changes the template in round 8 of 8: spec.restartPolicy");
+    let reported = World::default().convention("quiet", "", nothing).convention("flip", "", flip).refused(&app()).await;
+    assert_eq!(reported, "convention flip: still changes the template in round 8 of 8: spec.restartPolicy");
 }
 
 #[tokio::test]
@@ -247,8 +247,8 @@ async fn rule_15_a_template_is_bounded() {
         template["metadata"]["annotations"] = json!({"x": "x".repeat(template::TEMPLATE_MAX)});
         Vec::new()
     };
-    let told = World::default().convention("a", "", blow).refused(&app()).await;
-    assert!(told.starts_with("convention a: status.template: has 2097"), "{told}");
+    let reported = World::default().convention("a", "", blow).refused(&app()).await;
+    assert!(reported.starts_with("convention a: status.template: has 2097"), "{reported}");
     let many: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let all: Vec<Value> = (0..201).map(|n| json!({"name": format!("c{n}")})).collect();
         template["spec"]["containers"] = all.into();

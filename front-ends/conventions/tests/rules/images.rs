@@ -37,11 +37,11 @@ async fn rule_4_one_entry_for_each_distinct_image_sorted() {
 #[tokio::test]
 async fn rule_5_one_image_that_cannot_be_resolved_fails_all_and_each_is_named() {
     let world = World::default().convention("a", "", nothing);
-    let told = world.refused(&images(&["good", "missing"], &["missing", "missing2"])).await;
+    let reported = world.refused(&images(&["good", "missing"], &["missing", "missing2"])).await;
     for field in ["spec.containers[c1].image: ", "spec.initContainers[i0].image: ", "spec.initContainers[i1].image: "] {
-        assert!(told.contains(field), "{told}");
+        assert!(reported.contains(field), "{reported}");
     }
-    assert!(told.lines().count() == 3 && world.requests().is_empty(), "{told}");
+    assert!(reported.lines().count() == 3 && world.requests().is_empty(), "{reported}");
     // Where no convention is for the template, nothing is resolved.
     let untouched = images(&["missing"], &[]);
     let mut after = World::default().document(&untouched).await;
@@ -140,8 +140,8 @@ async fn rule_6_boms_that_are_named_and_cannot_be_read_fail() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let reference = layout(dir.path(), &labels, std::slice::from_ref(&bills));
-        let told = Registries::new(None, None).describe(&reference).await.unwrap_err();
-        assert!(told.contains(why) && !told.contains("canary"), "{told}");
+        let reported = Registries::new(None, None).describe(&reference).await.unwrap_err();
+        assert!(reported.contains(why) && !reported.contains("canary"), "{reported}");
     }
     assert!(sbom::read(&gzip(&bills)[..20]).is_err());
     let many: Vec<(String, &[u8])> = (0..=sbom::BOMS_MAX).map(|n| (format!("f{n}"), &b""[..])).collect();
@@ -149,8 +149,8 @@ async fn rule_6_boms_that_are_named_and_cannot_be_read_fail() {
     assert!(sbom::read(&layer(&many)).unwrap_err().contains("more than 1000 entries"));
     // A bomb: few bytes that become many.
     let zeros = vec![0; usize::try_from(sbom::BYTES_MAX).unwrap() + 1];
-    let told = sbom::read(&gzip(&layer(&[("zeros", &zeros)]))).unwrap_err();
-    assert!(told.contains("more than 33554432 bytes"), "{told}");
+    let reported = sbom::read(&gzip(&layer(&[("zeros", &zeros)]))).unwrap_err();
+    assert!(reported.contains("more than 33554432 bytes"), "{reported}");
 }
 
 #[tokio::test]
@@ -160,8 +160,8 @@ async fn rule_5_an_image_on_disk_keeps_its_name_in_the_template() {
     let registries = Registries::new(None, None);
     let found = registries.describe(&reference).await.unwrap();
     assert!(found.image.len() > reference.len());
-    let told = registries.describe("docker.io/BAD").await.unwrap_err();
-    assert!(told.contains("BAD"), "{told}");
+    let reported = registries.describe("docker.io/BAD").await.unwrap_err();
+    assert!(reported.contains("BAD"), "{reported}");
     let mut template = app();
     template["spec"]["containers"][0]["image"] = json!(reference);
     let template = serde_json::from_value(template).unwrap();

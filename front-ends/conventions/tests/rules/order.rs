@@ -41,8 +41,8 @@ async fn rule_8_images_are_resolved_before_each_and_after_the_last() {
     assert_eq!(images(&world.requests()[1]["spec"]["template"]), [pinned("app"), pinned("one")]);
     assert_eq!(images(&after), [pinned("app"), pinned("one"), pinned("two")]);
     // One that cannot be resolved fails the whole, also where the last convention added it.
-    let told = World::default().convention("a", "", side("missing")).refused(&app()).await;
-    assert_eq!(told, "spec.containers[missing].image: cannot resolve image \"missing\": it is not there");
+    let reported = World::default().convention("a", "", side("missing")).refused(&app()).await;
+    assert_eq!(reported, "spec.containers[missing].image: cannot resolve image \"missing\": it is not there");
 }
 
 #[tokio::test]

@@ -191,16 +191,16 @@ async fn rule_13_a_convention_adds_no_privilege_without_its_grant() {
         ),
     ];
     for (grant, field, edits) in &table {
-        let told = outcome("", edits).await.unwrap_err();
+        let reported = outcome("", edits).await.unwrap_err();
         let named = format!("lacks the grant {grant}");
         assert!(
-            told.contains(field) && told.contains(&named) && told.starts_with("convention a: "),
-            "{edits:?}: {told}"
+            reported.contains(field) && reported.contains(&named) && reported.starts_with("convention a: "),
+            "{edits:?}: {reported}"
         );
         let others = Grant::ALL.into_iter().filter(|other| other != grant);
         let others: Vec<String> = others.map(|other| format!("{:?}", other.name())).collect();
         assert!(outcome(&others.join(","), edits).await.is_err(), "{edits:?}");
-        outcome(&format!("{:?}", grant.name()), edits).await.unwrap_or_else(|told| panic!("{edits:?}: {told}"));
+        outcome(&format!("{:?}", grant.name()), edits).await.unwrap_or_else(|reported| panic!("{edits:?}: {reported}"));
     }
     for grant in Grant::ALL {
         assert!(table.iter().any(|(tested, ..)| *tested == grant), "{grant} is not tested");
@@ -243,15 +243,15 @@ async fn rule_13_what_adds_no_privilege_needs_no_grant() {
         // A container as the one that is the least restricted.
         vec![("/spec/containers/-", json!({"name": "new", "image": "new", "securityContext": {"runAsUser": 1000}}))],
     ] {
-        outcome("", &edits).await.unwrap_or_else(|told| panic!("{edits:?}: {told}"));
+        outcome("", &edits).await.unwrap_or_else(|reported| panic!("{edits:?}: {reported}"));
     }
 }
 
 #[tokio::test]
 async fn rule_13_a_new_container_is_no_way_around() {
     // No container of the pod runs as the image's user.
-    let told = outcome("", &[("/spec/containers/-", json!({"name": "new", "image": "new"}))]).await.unwrap_err();
-    assert!(told.contains("spec.containers[new].securityContext.runAsUser") && told.contains("grant root"), "{told}");
+    let reported = outcome("", &[("/spec/containers/-", json!({"name": "new", "image": "new"}))]).await.unwrap_err();
+    assert!(reported.contains("spec.containers[new].securityContext.runAsUser") && reported.contains("grant root"), "{reported}");
     // In one where a container does, another may, but it gets nothing else.
     let add = |container: Value| {
         move |template: &mut Value, _: &Value| {
@@ -266,8 +266,8 @@ async fn rule_13_a_new_container_is_no_way_around() {
     World::default().convention("a", "", add(new.clone())).decorate(&app()).await.unwrap();
     let mut privileged = new;
     privileged["securityContext"] = json!({"privileged": true});
-    let told = World::default().convention("a", "", add(privileged)).refused(&app()).await;
-    assert!(told.contains("spec.containers[new].securityContext.privileged"), "{told}");
+    let reported = World::default().convention("a", "", add(privileged)).refused(&app()).await;
+    assert!(reported.contains("spec.containers[new].securityContext.privileged"), "{reported}");
     // An ephemeral or init container is one, too.
     let hidden: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let secret = json!([{"secretRef": {"name": "db"}}]);
@@ -275,9 +275,9 @@ async fn rule_13_a_new_container_is_no_way_around() {
         template["spec"]["initContainers"] = json!([{"name": "i", "envFrom": secret}]);
         Vec::new()
     };
-    let told = World::default().convention("a", "", hidden).refused(&app()).await;
+    let reported = World::default().convention("a", "", hidden).refused(&app()).await;
     assert!(
-        told.contains("spec.ephemeralContainers[e].envFrom") && told.contains("spec.initContainers[i].envFrom"),
-        "{told}"
+        reported.contains("spec.ephemeralContainers[e].envFrom") && reported.contains("spec.initContainers[i].envFrom"),
+        "{reported}"
     );
 }

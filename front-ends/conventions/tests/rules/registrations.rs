@@ -46,9 +46,9 @@ fn rule_1_a_url_is_https_with_a_host_and_nothing_else() {
         ("https://c.example:0/", "has no host"),
         ("https://c.example:99999/", "has no valid port"),
     ] {
-        let told = of_url(url).unwrap_err();
-        assert!(told.contains("convention a.url: ") && told.contains(why), "{url}: {told}");
-        assert!(!told.contains("canary"), "{told}");
+        let reported = of_url(url).unwrap_err();
+        assert!(reported.contains("convention a.url: ") && reported.contains(why), "{url}: {reported}");
+        assert!(!reported.contains("canary"), "{reported}");
     }
 }
 
@@ -96,8 +96,8 @@ fn rule_1_a_bundle_is_pem_or_base64_or_a_file() {
         ("caFile = \"/dev/zero\"", "is not a regular file"),
         ("caBundle = \"eA==\"\ncaFile = \"ca.pem\"", "use one of them"),
     ] {
-        let told = with(more).unwrap_err();
-        assert!(told.contains(why), "{more}: {told}");
+        let reported = with(more).unwrap_err();
+        assert!(reported.contains(why), "{more}: {reported}");
     }
 }
 
@@ -132,7 +132,7 @@ fn rule_7_all_violations_of_a_file_are_told_at_once() {
         url = "https://d/"
         [other]
     "#;
-    let told = parsed(text).unwrap_err();
+    let reported = parsed(text).unwrap_err();
     for part in [
         r#""other": is not known here"#,
         r#"convention[0].name: "Bad_Name" is not a name"#,
@@ -147,7 +147,7 @@ fn rule_7_all_violations_of_a_file_are_told_at_once() {
         "convention c: unknown field `colour`",
         "convention d: is registered twice",
     ] {
-        assert!(told.contains(part), "{part}\n---\n{told}");
+        assert!(reported.contains(part), "{part}\n---\n{reported}");
     }
     assert_eq!(parsed("x = [").unwrap_err().lines().count(), 1);
     assert!(parsed(&"[[convention]]\n".repeat(101)).unwrap_err().contains("at most 100"));
@@ -219,11 +219,11 @@ fn rule_9_early_before_normal_before_late_and_ties_by_name() {
 fn a_file_that_is_named_must_be_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("conventions.toml");
-    let told = config::load(Some(&path)).unwrap_err().to_string();
-    assert!(told.starts_with(&format!("{}: No such file", path.display())), "{told}");
+    let reported = config::load(Some(&path)).unwrap_err().to_string();
+    assert!(reported.starts_with(&format!("{}: No such file", path.display())), "{reported}");
     std::fs::write(&path, "[[convention]]\nname = \"a\"\n").unwrap();
-    let told = config::load(Some(&path)).unwrap_err().to_string();
-    assert!(told.starts_with(&format!("{}: convention a: has neither", path.display())), "{told}");
+    let reported = config::load(Some(&path)).unwrap_err().to_string();
+    assert!(reported.starts_with(&format!("{}: convention a: has neither", path.display())), "{reported}");
     std::fs::write(&path, "[[convention]]\nname = \"a\"\nurl = \"https://a/\"\n").unwrap();
     let loaded = config::load(Some(&path)).unwrap();
     assert_eq!((loaded.path.as_deref(), loaded.registrations.iter().count()), (Some(&*path), 1));

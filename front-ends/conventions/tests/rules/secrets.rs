@@ -101,9 +101,9 @@ async fn rule_14_a_value_stays_in_its_field() {
             server(template, placeholder);
             Vec::new()
         });
-        let told = world.refused(&template()).await;
+        let reported = world.refused(&template()).await;
         let expected = format!("convention a: {field}: has the value of a secret, which was in another field");
-        assert!(told.contains(&expected) && !told.contains(VALUE), "{told}");
+        assert!(reported.contains(&expected) && !reported.contains(VALUE), "{reported}");
     }
     // Within its field it may be moved, repeated and taken away.
     let kept: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
@@ -125,19 +125,19 @@ async fn rule_14_a_value_stays_in_its_field() {
 async fn rule_14_what_cannot_be_taken_out_is_refused() {
     let mut key = template();
     key["metadata"]["labels"] = json!({VALUE: "x"});
-    let told = world(true).convention("a", "", nothing).refused(&key).await;
-    assert!(told.contains("has a key with a value of a secret"), "{told}");
+    let reported = world(true).convention("a", "", nothing).refused(&key).await;
+    assert!(reported.contains("has a key with a value of a secret"), "{reported}");
     let mut forged = template();
     forged["spec"]["containers"][0]["args"] = json!(["__executor_secret_0__"]);
-    let told = world(true).convention("a", "", nothing).refused(&forged).await;
-    assert!(told.starts_with("spec.containers.args: has the text __executor_secret_"), "{told}");
+    let reported = world(true).convention("a", "", nothing).refused(&forged).await;
+    assert!(reported.starts_with("spec.containers.args: has the text __executor_secret_"), "{reported}");
     for forged in ["__executor_secret_0__", "__executor_secret_99__", "__executor_secret_"] {
         let world = world(true).convention("a", "", move |template: &mut Value, _: &Value| {
             template["metadata"]["annotations"]["x"] = json!(forged);
             Vec::new()
         });
-        let told = world.refused(&template()).await;
-        assert!(told.contains("metadata.annotations.x: has the value of a secret"), "{told}");
+        let reported = world.refused(&template()).await;
+        assert!(reported.contains("metadata.annotations.x: has the value of a secret"), "{reported}");
     }
 }
 

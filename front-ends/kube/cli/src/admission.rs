@@ -2,7 +2,7 @@
 
 use agent_cli::failure::Failure;
 use agent_cli::session::Session;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use executor_client::v1::{InfoResponse, RunRequest, ValidateRequest};
 use executor_client::{Error, Wiped};
 use executor_kube::plan::{Member, Plan, PodPlan};

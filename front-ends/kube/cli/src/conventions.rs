@@ -40,7 +40,7 @@ pub(crate) async fn decorate(args: &FilesArgs, objects: &mut Objects, report: &m
             }
             Err(violations) => {
                 for violation in violations.iter() {
-                    let (path, message) = told(workload, violation);
+                    let (path, message) = reported(workload, violation);
                     report.refuse(&workload.origin, path, RULE, message);
                 }
             }
@@ -50,7 +50,7 @@ pub(crate) async fn decorate(args: &FilesArgs, objects: &mut Objects, report: &m
 }
 
 /// The path in the object and the message, without the path where that is of the template.
-fn told(workload: &Workload, violation: &Violation) -> (String, String) {
+fn reported(workload: &Workload, violation: &Violation) -> (String, String) {
     if violation.field.starts_with("spec.") || violation.field.starts_with("metadata.") {
         let path = workload.path(&violation.field);
         (path, Violation { field: String::new(), ..violation.clone() }.to_string())

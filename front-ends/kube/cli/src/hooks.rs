@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agent_cli::failure::Failure;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use executor_client::v1::{ExecStart, exit_status};
 use executor_client::{Client, Executed};
 use executor_kube::plan::Hook;

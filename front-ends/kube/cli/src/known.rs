@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use agent_cli::exit::{Outcome, after_signal};
 use agent_cli::failure::Failure;
 use agent_cli::output::Output;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use executor_client::v1::{Container, Pod, State, exit_status, failure, pod};
 use executor_client::{Client, ListFilter, PodFilter};
 use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WORKLOAD};
@@ -133,13 +133,13 @@ pub(crate) fn end_reason(container: &Container) -> String {
     let result = container.result.as_ref();
     let status = result.and_then(|result| result.exit).and_then(|exit| exit.status);
     // The kernel may have killed another process of the container, and the main process may have ended well.
-    let is_killed = Outcome::of(result).status() == after_signal(SIGKILL);
+    let is_killed = Outcome::new(result).status() == after_signal(SIGKILL);
     match status {
         _ if is_killed && result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),
         Some(exit_status::Status::Code(0)) => "Completed".to_owned(),
         Some(exit_status::Status::Code(code)) => format!("Error (exit status {code})"),
         Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),
-        None => match Outcome::of(result) {
+        None => match Outcome::new(result) {
             // Kubernetes' name for a container that was made and whose program could not be started.
             Outcome::NotExecuted(_) | Outcome::Failed(failure::Kind::Prepare) => "StartError".to_owned(),
             _ => "ContainerStatusUnknown".to_owned(),

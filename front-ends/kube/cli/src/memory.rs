@@ -293,11 +293,11 @@ mod tests {
             ("stringData: {a: canary-1}", map, Some("immutable")),
             ("stringData: {a: canary-1}\nimmutable: false", map, Some("immutable")),
         ] {
-            let told = memory.check(&configs(secret, map)).err().map(|error| error.to_string());
+            let reported = memory.check(&configs(secret, map)).err().map(|error| error.to_string());
             let expected = wrong.map(|field| {
                 format!("Secret default/s: {field}: cannot be changed (P10): take the play down first, or play with --replace")
             });
-            assert_eq!(told, expected, "{secret}");
+            assert_eq!(reported, expected, "{secret}");
         }
         memory.keep(&[]).unwrap();
         memory.check(&configs("stringData: {a: canary-2}", map)).unwrap();
@@ -309,10 +309,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
         Memory::open_in(dir.path(), "other", || panic!("nobody has that one")).await.unwrap();
-        let (told, waits) = tokio::sync::oneshot::channel();
+        let (reported, waits) = tokio::sync::oneshot::channel();
         let path = dir.path().to_owned();
         let second =
-            tokio::spawn(async move { Memory::open_in(&path, "p", || told.send(()).unwrap()).await.map(drop) });
+            tokio::spawn(async move { Memory::open_in(&path, "p", || reported.send(()).unwrap()).await.map(drop) });
         waits.await.unwrap();
         assert!(!second.is_finished());
         drop(first);

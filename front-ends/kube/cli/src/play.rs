@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use agent_cli::failure::Failure;
 use agent_cli::session::Session;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use agent_cli::text::plain;
 use executor_client::v1::InfoResponse;
 use executor_kube::config::Config;

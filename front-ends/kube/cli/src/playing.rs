@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_cli::failure::Failure;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use executor_client::v1::{Container, State, UpdateFilesRequest};
 use executor_client::{Code, Run, Wiped};
 use executor_kube::plan::{Member, Plan, PodPlan};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent_cli::failure::Failure;
 use agent_cli::images;
 use agent_cli::session::Session;
-use agent_cli::status::Doing as _;
+use agent_cli::status::ErrorContext as _;
 use agent_cli::text::plain;
 use agent_cli::view::style::Style;
 use executor_client::v1::{Container, PullImageRequest, PullPolicy, State};
@@ -202,7 +202,7 @@ async fn stop(
 ) -> Result<(), Failure> {
     let id = &container.id;
     let left = || deadline.saturating_duration_since(Instant::now());
-    let hook = Hook::of_labels(|name| label(container, name)).filter(|_| container.state() == State::Running);
+    let hook = Hook::from_labels(|name| label(container, name)).filter(|_| container.state() == State::Running);
     if let Some(hook) = hook
         && let Some(message) = hooks::run_within(&context.client, id, &hook, left()).await
     {

@@ -14,7 +14,7 @@ use crate::view;
 
 pub(crate) async fn ps(session: &Session, args: &PsArgs) -> Result<u8, Failure> {
     let known = known::pods(&session.client, args.name.as_deref()).await?;
-    let document: Vec<view::Pod> = known.values().map(view::Pod::of).collect();
+    let document: Vec<view::Pod> = known.values().map(view::Pod::from_pod).collect();
     session.print(&document, || view::table(&document, session.style)).await;
     Ok(0)
 }

@@ -114,7 +114,7 @@ struct Container {
 }
 
 impl Pod {
-    pub(crate) fn of(pod: &KnownPod) -> Self {
+    pub(crate) fn from_pod(pod: &KnownPod) -> Self {
         let containers: Vec<Container> = pod
             .members
             .iter()
@@ -208,7 +208,7 @@ mod tests {
 
     fn shown(members: &[Container]) -> Pod {
         let pod = v1::Pod { state: pod::State::Ready.into(), ..v1::Pod::default() };
-        Pod::of(&KnownPod { pod, members: members.to_vec() })
+        Pod::from_pod(&KnownPod { pod, members: members.to_vec() })
     }
 
     const RUNS: (State, Option<i32>) = (State::Running, None);

@@ -530,12 +530,12 @@ impl<'a> Lowering<'a> {
         let known = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
         let node = match name {
             "cpu" => Quantity::parse(&format!("{}m", self.options.cpu_millis)),
-            "memory" => Some(Quantity::of(self.options.memory_bytes)),
-            _ => Some(Quantity::of(0)),
+            "memory" => Some(Quantity::from_units(self.options.memory_bytes)),
+            _ => Some(Quantity::from_units(0)),
         };
         let amount = match kind {
             "limits" if known => parse(&resources.limits).or(node),
-            "requests" if known => parse(&resources.requests).or(parse(&resources.limits)).or(Some(Quantity::of(0))),
+            "requests" if known => parse(&resources.requests).or(parse(&resources.limits)).or(Some(Quantity::from_units(0))),
             _ => None,
         };
         let divisor =
@@ -545,7 +545,7 @@ impl<'a> Lowering<'a> {
             self.refuse(&format!("{at}.divisor"), "P21", format!("must be one of {}", divisors.join(", ")));
             return None;
         }
-        let divisor = divisor.map_or(Some(Quantity::of(1)), Quantity::parse);
+        let divisor = divisor.map_or(Some(Quantity::from_units(1)), Quantity::parse);
         match amount.zip(divisor).and_then(|(amount, divisor)| amount.divided_by(divisor)) {
             Some(quotient) => Some(quotient.to_string()),
             None => {

@@ -101,7 +101,7 @@ pub(super) fn qos(spec: &PodSpec) -> Qos {
             amounts.get(name).and_then(|one| Quantity::parse(&one.0))
         };
         for name in ["cpu", "memory"] {
-            let none = Quantity::of(0);
+            let none = Quantity::from_units(0);
             let limit = amount(|resources| resources.limits.as_ref(), name).filter(|limit| *limit > none);
             let request = amount(|resources| resources.requests.as_ref(), name);
             best_effort &= limit.is_none() && request.is_none_or(|request| request == none);

@@ -61,8 +61,8 @@ pub(crate) fn refused(text: &str) -> Vec<String> {
 
 /// Checks that exactly one violation is told, of this rule and path.
 pub(crate) fn refuses(text: &str, begins: &str) {
-    let told = refused(text);
-    assert!(told.len() == 1 && told[0].starts_with(begins), "{begins}: {told:#?}\n{text}");
+    let reported = refused(text);
+    assert!(reported.len() == 1 && reported[0].starts_with(begins), "{begins}: {reported:#?}\n{text}");
 }
 
 pub(crate) fn warnings(text: &str) -> Vec<String> {

@@ -24,11 +24,11 @@ fn p22_p23_roles_in_order() {
         .map(|member| member.request.restart_policy.as_ref().map(|policy| policy.mode()))
         .collect();
     assert_eq!(modes, [Some(Mode::OnFailure), Some(Mode::Always), Some(Mode::OnFailure), Some(Mode::Always)]);
-    let told = refused(&pod(
+    let reported = refused(&pod(
         "",
         "initContainers: [{name: one, image: i:1, lifecycle: {}, readinessProbe: {tcpSocket: {port: 1}}}]",
     ));
-    assert!(told.iter().filter(|one| one.starts_with("P23 spec.initContainers[0].")).count() == 2, "{told:?}");
+    assert!(reported.iter().filter(|one| one.starts_with("P23 spec.initContainers[0].")).count() == 2, "{reported:?}");
 }
 
 #[test]
@@ -68,11 +68,11 @@ fn p31_p32_grace_and_hooks() {
     let hook = Some(Hook::Exec(vec!["sh".into(), "-c".into(), "echo $(X)".into()]));
     assert_eq!(with.pre_stop, hook);
     // `down` knows it from the labels.
-    assert_eq!(Hook::of_labels(|name| with.request.labels.get(name).map(String::as_str)), hook);
+    assert_eq!(Hook::from_labels(|name| with.request.labels.get(name).map(String::as_str)), hook);
     let long = pod(&format!("lifecycle: {{preStop: {{exec: {{command: [{}]}}}}}}", "ä".repeat(600)), "");
     let labels = member(&plan(&long)).request.labels.clone();
     assert!(labels.values().all(|value| value.len() <= 256));
-    assert_eq!(Hook::of_labels(|name| labels.get(name).map(String::as_str)), Some(Hook::Exec(vec!["ä".repeat(600)])));
+    assert_eq!(Hook::from_labels(|name| labels.get(name).map(String::as_str)), Some(Hook::Exec(vec!["ä".repeat(600)])));
     refuses(&pod(&format!("lifecycle: {{preStop: {{exec: {{command: [{}]}}}}}}", "x".repeat(5000)), ""), "P32");
     refuses(
         &pod("lifecycle: {preStop: {httpGet: {port: 80}}}", ""),

@@ -26,7 +26,7 @@ fn p1_everything_is_told_at_once() {
         pod("imagePullPolicy: Sometimes\nworkingDir: x", ""),
         pod("", "").replace("web", "Bad_Name")
     );
-    let told: Vec<String> =
+    let reported: Vec<String> =
         judged(&text, Strictness::Strict, &options()).unwrap_err().iter().map(ToString::to_string).collect();
     for expected in [
         "(document 1, Pod default/web): spec.containers[0].imagePullPolicy: must be Always",
@@ -35,9 +35,9 @@ fn p1_everything_is_told_at_once() {
         "f.yaml:16:4 (document 3): is not YAML",
         "(document 4, Pod default/Bad_Name): metadata.name: is not a DNS subdomain",
     ] {
-        assert!(told.iter().any(|one| one.contains(expected)), "{expected}: {told:#?}");
+        assert!(reported.iter().any(|one| one.contains(expected)), "{expected}: {reported:#?}");
     }
-    assert!(told.iter().any(|one| one.starts_with("f.yaml:12:5 ")), "{told:#?}");
+    assert!(reported.iter().any(|one| one.starts_with("f.yaml:12:5 ")), "{reported:#?}");
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn p3_text_is_quoted() {
 fn p4_unknown_fields_by_strictness() {
     let text = pod("imagee: x", "")
         + "---\napiVersion: v1\nkind: Widget\nmetadata: {name: w}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: d}\ndata: {a: '1', a: '2'}\n";
-    let told = refused(&text);
-    assert_eq!(told.len(), 3, "{told:?}");
+    let reported = refused(&text);
+    assert_eq!(reported.len(), 3, "{reported:?}");
     assert!(
-        told[0].starts_with("P4 data.a: is there twice")
-            || told.iter().any(|one| one.starts_with("P4 data.a: is there twice"))
+        reported[0].starts_with("P4 data.a: is there twice")
+            || reported.iter().any(|one| one.starts_with("P4 data.a: is there twice"))
     );
     let (_, warnings) = judged(&text, Strictness::Warn, &options()).unwrap();
     assert_eq!(warnings.len(), 3);
@@ -100,12 +100,12 @@ fn p5_sizes() {
 
 #[test]
 fn p6_names() {
-    let told = refused(&pod("", "initContainers: [{name: app, image: i:1}, {name: A_b, image: i:1}]"));
+    let reported = refused(&pod("", "initContainers: [{name: app, image: i:1}, {name: A_b, image: i:1}]"));
     assert!(
-        told.iter().any(|one| one.starts_with("P6 spec.containers[0].name: `app` is the name of another")),
-        "{told:?}"
+        reported.iter().any(|one| one.starts_with("P6 spec.containers[0].name: `app` is the name of another")),
+        "{reported:?}"
     );
-    assert!(told.iter().any(|one| one.starts_with("P6 spec.initContainers[1].name")), "{told:?}");
+    assert!(reported.iter().any(|one| one.starts_with("P6 spec.initContainers[1].name")), "{reported:?}");
     // The namespace counts.
     let other = format!("{}---\n{}", pod("", ""), pod("", "").replace("name: web", "name: web\n  namespace: other"));
     let ids: Vec<String> = plan(&other).pods.into_iter().map(|pod| pod.id).collect();
@@ -116,12 +116,12 @@ fn p6_names() {
         &(pod(env, "") + &elsewhere),
         "P19 spec.containers[0].envFrom[0]: there is no ConfigMap `c` in the namespace default",
     );
-    let told = refused(&format!("{}---\n{}", pod("", ""), pod("", "")));
-    assert_eq!(told.len(), 1, "{told:?}");
+    let reported = refused(&format!("{}---\n{}", pod("", ""), pod("", "")));
+    assert_eq!(reported.len(), 1, "{reported:?}");
     // YAML reads it as a boolean: one violation, not a missing name beside it.
     refuses(&pod("", "").replace("name: web", "name: n"), "P3 metadata.name");
-    let told = refused(&pod("", "").replace("name: web", "name: ''\n  generateName: web-"));
-    assert!(told.iter().any(|one| one.contains("generateName")), "{told:?}");
+    let reported = refused(&pod("", "").replace("name: web", "name: ''\n  generateName: web-"));
+    assert!(reported.iter().any(|one| one.contains("generateName")), "{reported:?}");
     refuses(
         &pod("", "").replace("name: web", &format!("name: {}", "x".repeat(60) + "." + &"y".repeat(60))),
         "P6 metadata.name: makes an id of",
@@ -149,9 +149,9 @@ fn p8_base64_and_string_data() {
         [("a".to_owned(), "hunter2".to_owned()), ("b".into(), "new".into())]
     );
     for data in ["data: {a: hunter2hunter}\n", "data: {a: aHVudGVyMg}\n", "data: {a: '!canary!'}\n"] {
-        let told = refused(&with(data));
-        assert!(told == ["P8 data.a: is not padded base64"] || data.contains("hunter2hunter"), "{told:?}");
-        assert!(!told.concat().contains("canary"));
+        let reported = refused(&with(data));
+        assert!(reported == ["P8 data.a: is not padded base64"] || data.contains("hunter2hunter"), "{reported:?}");
+        assert!(!reported.concat().contains("canary"));
     }
 }
 
@@ -170,10 +170,10 @@ fn p9_types_of_secrets() {
         ("kubernetes.io/ssh-auth", "{ssh-privatekey: ''}"),
         ("kubernetes.io/tls", "{tls.crt: x}"),
     ] {
-        let told = refused(&secret(kind, data));
+        let reported = refused(&secret(kind, data));
         assert!(
-            told.len() == 1 && told[0].starts_with(&format!("P9 type: {kind}")) && !told[0].contains("canary"),
-            "{told:?}"
+            reported.len() == 1 && reported[0].starts_with(&format!("P9 type: {kind}")) && !reported[0].contains("canary"),
+            "{reported:?}"
         );
     }
     for (kind, data) in [
@@ -190,9 +190,9 @@ fn p9_types_of_secrets() {
 #[test]
 fn p9_no_message_has_a_value() {
     let broken = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, labels: canary-1}\ntype: {a: canary-2}\ndata: {a: [canary-3], b: {c: canary-4}, d: 'canary-5'}\nstringData: {e: 3}\ncanary: canary-6\nimmutable: canary-7\n";
-    let told = refused(broken);
-    assert!(told.len() >= 6, "{told:?}");
-    assert!(!told.concat().contains("canary-"), "{told:?}");
+    let reported = refused(broken);
+    assert!(reported.len() >= 6, "{reported:?}");
+    assert!(!reported.concat().contains("canary-"), "{reported:?}");
     let text = pod("env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: no}}}]", "") + SECRET;
     assert!(!refused(&text).concat().contains("canary"));
 }
@@ -210,9 +210,9 @@ fn p5_what_is_made_is_bounded() {
     refuses(&many, "P5 spec: makes more than 10000 pods");
     let large = "containers: [{name: a, image: 'i:1', volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, configMap: {name: c}}]";
     let map = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {}}}\n", "x".repeat(1 << 20));
-    let told = refused(&(map + &deployment("d", 200, large)));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].starts_with("P5 spec.template.spec.containers[0]: needs, with what is before it"), "{told:?}");
+    let reported = refused(&(map + &deployment("d", 200, large)));
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(reported[0].starts_with("P5 spec.template.spec.containers[0]: needs, with what is before it"), "{reported:?}");
 }
 
 #[test]
@@ -268,10 +268,10 @@ fn p1_lists_are_flattened() {
     let run = run(&plan(&text));
     assert_eq!(variables(&run.env), [("A".to_owned(), "one".to_owned())]);
     // Places are those of the item.
-    let told = refused(&text.replace("data: {A: one}", "data: {A: 1}"));
+    let reported = refused(&text.replace("data: {A: one}", "data: {A: 1}"));
     assert!(
-        told.iter().any(|one| one.starts_with("P3 items[0].items[0].items[0].data.A") || one.starts_with("P3 data.A")),
-        "{told:?}"
+        reported.iter().any(|one| one.starts_with("P3 items[0].items[0].items[0].data.A") || one.starts_with("P3 data.A")),
+        "{reported:?}"
     );
     refuses(&list("- {metadata: {name: c}}\n"), "P3 apiVersion: is missing");
     refuses("apiVersion: v1\nkind: List\nitems: text\n", "P3 items: is text");
@@ -295,12 +295,12 @@ fn p3_null_is_empty_text_or_zero() {
         (0, vec![String::new(), "a".into()])
     );
     for value in ["''", "true", "[1]", "{}", "x"] {
-        let told = refused(&pod(&format!("resources: {{limits: {{memory: {value}}}}}\nimagee: x"), ""));
-        assert_eq!(told.len(), 2, "{value}: {told:?}");
-        assert!(told.iter().any(|one| one.contains("is not a quantity such as 500m")), "{value}: {told:?}");
+        let reported = refused(&pod(&format!("resources: {{limits: {{memory: {value}}}}}\nimagee: x"), ""));
+        assert_eq!(reported.len(), 2, "{value}: {reported:?}");
+        assert!(reported.iter().any(|one| one.contains("is not a quantity such as 500m")), "{value}: {reported:?}");
     }
-    let told = refused(&pod("livenessProbe: {httpGet: {port: [1]}}", ""));
-    assert!(told.iter().any(|one| one.contains("port: is not a whole number or text")), "{told:?}");
+    let reported = refused(&pod("livenessProbe: {httpGet: {port: [1]}}", ""));
+    assert!(reported.iter().any(|one| one.contains("port: is not a whole number or text")), "{reported:?}");
 }
 
 /// P1: the same texts as in bundles are read, because there is one reader.

@@ -35,8 +35,8 @@ fn p61_workloads_of_pods() {
     refuses(&of_kind("Deployment", "selector: {matchLabels: {app: other}}", ""), "P61 spec.selector: does not match");
     for rule in ["operator: Exists, values: [web]", "operator: NotIn", "operator: Has"] {
         let selector = format!("selector: {{matchExpressions: [{{key: app, {rule}}}]}}");
-        let told = refused(&of_kind("Deployment", &selector, ""));
-        assert!(told[0].starts_with("P61 spec.selector.matchExpressions[0]"), "{rule}: {told:?}");
+        let reported = refused(&of_kind("Deployment", &selector, ""));
+        assert!(reported[0].starts_with("P61 spec.selector.matchExpressions[0]"), "{rule}: {reported:?}");
     }
     refuses(&of_kind("Deployment", "replicas: 1", ""), "P61 spec.selector: is missing");
     refuses(&of_kind("Deployment", &format!("replicas: 100000, {SELECTOR}"), ""), "P61 spec.replicas");
@@ -164,8 +164,8 @@ fn p62_what_a_timer_cannot_do_is_said() {
         ("successfulJobsHistoryLimit: 3", "P62 spec.successfulJobsHistoryLimit: is not heeded"),
         ("failedJobsHistoryLimit: 1", "P62 spec.failedJobsHistoryLimit: is not heeded"),
     ] {
-        let told = warnings(&cron(spec));
-        assert!(told.len() == 1 && told[0].starts_with(begins), "{told:?}");
+        let reported = warnings(&cron(spec));
+        assert!(reported.len() == 1 && reported[0].starts_with(begins), "{reported:?}");
     }
     assert!(warnings(&cron("concurrencyPolicy: Forbid")).is_empty());
     // The zone becomes a word of a unit.

@@ -44,7 +44,7 @@ pub(crate) enum Scale {
 
 impl Scale {
     /// Chooses one of two values.
-    pub(crate) fn of<T>(self, short: T, long: T) -> T {
+    pub(crate) fn pick<T>(self, short: T, long: T) -> T {
         match self {
             Self::Short => short,
             Self::Long => long,
@@ -63,7 +63,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// [`Self::Through`] if there is a fault.
-    pub(crate) fn of(fault: Option<String>, held: impl Into<String>) -> Self {
+    pub(crate) fn new(fault: Option<String>, held: impl Into<String>) -> Self {
         fault.map_or_else(|| Self::Held(held.into()), Self::Through)
     }
 }

@@ -95,8 +95,8 @@ fn on_the_host(script: &str, arguments: &[&str]) -> anyhow::Result<String> {
 pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let path = "/etc/cf-service-bindings/a";
-    let (mut told, mut faults) = (Vec::new(), Vec::new());
-    for attempt in 0..scale.of(1, 5) {
+    let (mut reported, mut faults) = (Vec::new(), Vec::new());
+    for attempt in 0..scale.pick(1, 5) {
         let id = format!("c{attempt}");
         let container = daemon.api.started(python(&id, LEASE, &[path, "stay"]).file("a", b"old"));
         let said = said(&daemon, &id, "lease");
@@ -116,9 +116,9 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
             wiped.as_secs_f64(),
             ended.as_secs_f64()
         );
-        if wiped >= AT_ONCE || ended >= AT_ONCE { faults.push(text) } else { told.push(text) }
+        if wiped >= AT_ONCE || ended >= AT_ONCE { faults.push(text) } else { reported.push(text) }
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told.join("; ")))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported.join("; ")))
 }
 
 /// Runs the script on a file of its own: it gets its lease, and a writer that does not wait is refused.
@@ -134,8 +134,8 @@ pub(crate) fn requests(_: Scale) -> anyhow::Result<Outcome> {
     daemon.api.started(python("c", REQUESTS, &["all"]));
     let taken = said(&daemon, "c", "requests");
     let ours = on_the_host(REQUESTS, &["one"])?;
-    let told = format!("in the container: {taken}; then on the host: {ours}");
-    Ok(Outcome::of((!ours.contains("taken 1,")).then(|| told.clone()), told))
+    let reported = format!("in the container: {taken}; then on the host: {ours}");
+    Ok(Outcome::new((!ours.contains("taken 1,")).then(|| reported.clone()), reported))
 }
 
 /// Takes all requests by a process of the host, and then another process gets none.
@@ -169,10 +169,10 @@ fn growth(script: &str, amount: u64) -> anyhow::Result<(u64, u64)> {
 const LOCK_MAX: u64 = 256;
 
 pub(crate) fn locks(scale: Scale) -> anyhow::Result<Outcome> {
-    let (taken, grown) = growth(LOCKS, scale.of(100_000, 400_000))?;
+    let (taken, grown) = growth(LOCKS, scale.pick(100_000, 400_000))?;
     // Other processes of the host take and release memory meanwhile.
-    let told = format!("{taken} locks took {:.1} MB: {} bytes each", grown as f64 / 1e6, grown / taken.max(1));
-    Ok(Outcome::of((grown > taken * LOCK_MAX + (8 << 20)).then(|| told.clone()), told))
+    let reported = format!("{taken} locks took {:.1} MB: {} bytes each", grown as f64 / 1e6, grown / taken.max(1));
+    Ok(Outcome::new((grown > taken * LOCK_MAX + (8 << 20)).then(|| reported.clone()), reported))
 }
 
 /// Finds the locks in the kernel's list.
@@ -194,9 +194,9 @@ pub(crate) fn netlink(_: Scale) -> anyhow::Result<Outcome> {
     // Enough sockets for about 64 MB in all, whatever this host allows to each.
     let sockets = ((64 << 20) / (2 * receive_max()?)).clamp(4, 200);
     let (taken, grown) = growth(NETLINK, sockets)?;
-    let told =
+    let reported =
         format!("{taken} sockets took {:.1} MB: {:.2} MB each", grown as f64 / 1e6, grown as f64 / 1e6 / taken as f64);
-    Ok(Outcome::of((grown > taken * receive_max()? * 5 / 2 + (8 << 20)).then(|| told.clone()), told))
+    Ok(Outcome::new((grown > taken * receive_max()? * 5 / 2 + (8 << 20)).then(|| reported.clone()), reported))
 }
 
 /// Finds a socket's messages in the kernel's list.
@@ -213,14 +213,14 @@ pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
 /// Checks that a container is served while its neighbour takes as much as it can.
 pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
-    let users = scale.of("8", "100");
+    let users = scale.pick("8", "100");
     // Each user is a process; the number of processes is not the limit under test.
     daemon.api.started(python("crowd", CROWD, &[users]).runtime_token(TOKEN).memory(CROWD_MEMORY));
     let crowd = said(&daemon, "crowd", "connected");
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
     let greeted = said(&daemon, "victim", "greeting");
-    let told = format!("{crowd}; another container: {greeted}");
-    Ok(Outcome::of((greeted != "greeting came").then(|| told.clone()), told))
+    let reported = format!("{crowd}; another container: {greeted}");
+    Ok(Outcome::new((greeted != "greeting came").then(|| reported.clone()), reported))
 }
 
 /// Is served without a crowd, and is not served without a server.
@@ -239,11 +239,11 @@ pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
 /// Connects in the middle of a flood.
 pub(crate) fn flooded(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
-    let users = scale.of("4", "64");
+    let users = scale.pick("4", "64");
     daemon.api.started(python("flood", FLOOD, &[users]).runtime_token(TOKEN).memory(CROWD_MEMORY));
     let flood = said(&daemon, "flood", "flooding");
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
     let greeted = said(&daemon, "victim", "greeting");
-    let told = format!("{flood}; another container: {greeted}");
-    Ok(Outcome::of((greeted != "greeting came").then(|| told.clone()), told))
+    let reported = format!("{flood}; another container: {greeted}");
+    Ok(Outcome::new((greeted != "greeting came").then(|| reported.clone()), reported))
 }

@@ -75,7 +75,7 @@ fn has_canary(bytes: &[u8]) -> bool {
 
 pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
     let (daemon, _rootfs, home, _) = exchanging()?;
-    let (rounds, above) = (scale.of(100, 3000), home.path().display());
+    let (rounds, above) = (scale.pick(100, 3000), home.path().display());
     let made = archive(&[(EntryType::Regular, "made", "")])?;
     let mut fault = None;
     for round in 0..rounds {
@@ -87,7 +87,7 @@ pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
             fault = Some(format!("round {round}: a file was made on the host"));
         }
     }
-    Ok(Outcome::of(fault, format!("{rounds} rounds, and nothing of the host's was read or made")))
+    Ok(Outcome::new(fault, format!("{rounds} rounds, and nothing of the host's was read or made")))
 }
 
 /// Looks the same name up from the host, as `docker cp` did: it leads out.
@@ -132,9 +132,9 @@ fn with_directories() -> anyhow::Result<Daemon> {
 pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
     let daemon = with_directories()?;
     for entries in OUTSIDE {
-        let told = put(&daemon, "/tmp/in/below", &archive(entries)?);
+        let reported = put(&daemon, "/tmp/in/below", &archive(entries)?);
         if let Some(wrong) = is_outside(&daemon)? {
-            return Ok(Outcome::Through(format!("{entries:?}: {wrong} ({told:?})")));
+            return Ok(Outcome::Through(format!("{entries:?}: {wrong} ({reported:?})")));
         }
     }
     Ok(Outcome::Held(format!("{} archives, nothing beyond the directory", OUTSIDE.len())))

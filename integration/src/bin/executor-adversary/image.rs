@@ -83,9 +83,9 @@ fn sparse(size: u64) -> Vec<u8> {
 
 fn holes(scale: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
-    let mut told = Vec::new();
-    for size in scale.of(&[1_u64 << 40][..], &[1 << 33, 1 << 36, 1 << 40, 1 << 50, 1 << 62]) {
-        let blob = Blob::of_archive(&sparse(*size));
+    let mut reported = Vec::new();
+    for size in scale.pick(&[1_u64 << 40][..], &[1 << 33, 1 << 36, 1 << 40, 1 << 50, 1 << 62]) {
+        let blob = Blob::from_archive(&sparse(*size));
         let begun = Instant::now();
         let answer = launcher.unpack(&blob, &[]);
         let took = begun.elapsed();
@@ -93,19 +93,19 @@ fn holes(scale: Scale) -> anyhow::Result<Outcome> {
             LauncherAnswer::Done(_) => "unpacked",
             _ => "refused",
         };
-        told.push(format!("2^{} bytes {outcome} in {:.2} s", size.ilog2(), took.as_secs_f64()));
+        reported.push(format!("2^{} bytes {outcome} in {:.2} s", size.ilog2(), took.as_secs_f64()));
         if took > AT_ONCE {
-            return Ok(Outcome::Through(told.join(", ")));
+            return Ok(Outcome::Through(reported.join(", ")));
         }
     }
-    Ok(Outcome::Held(told.join(", ")))
+    Ok(Outcome::Held(reported.join(", ")))
 }
 
 /// Makes a blob that is nothing but holes, of a length that alone is no reason to refuse it.
 fn hole(media_type: &str, length: u64) -> anyhow::Result<Blob> {
     /// A skippable frame of zstd: its magic number and its length.
     const SKIPPED: [u8; 8] = [0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff];
-    let mut blob = Blob::of_archive(b"");
+    let mut blob = Blob::from_archive(b"");
     if media_type.ends_with("zstd") {
         let step = SKIPPED.len() as u64 + u64::from(u32::MAX);
         for at in (0..length).step_by(usize::try_from(step)?) {
@@ -119,21 +119,21 @@ fn hole(media_type: &str, length: u64) -> anyhow::Result<Blob> {
 
 fn hollow(scale: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
-    let mut told = Vec::new();
-    for length in scale.of(&[1_u64 << 35][..], &[1 << 34, 1 << 36, 1 << 40, 1 << 43]) {
+    let mut reported = Vec::new();
+    for length in scale.pick(&[1_u64 << 35][..], &[1 << 34, 1 << 36, 1 << 40, 1 << 43]) {
         for kind in ["", "+gzip", "+zstd"] {
             let blob = hole(&format!("{TAR}{kind}"), *length)?;
             let begun = Instant::now();
             let answer = launcher.unpack(&blob, &[]);
             let took = begun.elapsed();
             ensure!(!matches!(answer, LauncherAnswer::Done(_)), "a hole is unpacked: {answer:?}");
-            told.push(format!("2^{} bytes{kind} refused in {:.2} s", length.ilog2(), took.as_secs_f64()));
+            reported.push(format!("2^{} bytes{kind} refused in {:.2} s", length.ilog2(), took.as_secs_f64()));
             if took > AT_ONCE {
-                return Ok(Outcome::Through(told.join(", ")));
+                return Ok(Outcome::Through(reported.join(", ")));
             }
         }
     }
-    Ok(Outcome::Held(told.join(", ")))
+    Ok(Outcome::Held(reported.join(", ")))
 }
 
 /// Unpacks a blob with a hole behind its archive, of a length that is no reason to refuse it.
@@ -141,7 +141,7 @@ fn hollow_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let mut archive = sparse(1 << 20);
     archive.resize(archive.len() + (1 << 20), 0);
-    let blob = Blob::of_archive(&archive);
+    let blob = Blob::from_archive(&archive);
     blob.file.set_len(0)?;
     blob.file.write_all_at(&sparse(1 << 20), 0)?;
     blob.file.set_len(archive.len() as u64)?;
@@ -153,7 +153,7 @@ fn hollow_control(_: Scale) -> anyhow::Result<String> {
 /// Unpacks a small file of the same form, holes and data.
 fn holes_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
-    let answer = launcher.unpack(&Blob::of_archive(&sparse(1 << 20)), &[]);
+    let answer = launcher.unpack(&Blob::from_archive(&sparse(1 << 20)), &[]);
     ensure!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
     let layer = launcher.stored("sha256").pop().context("a layer")?;
     let mut found = Vec::new();
@@ -167,13 +167,13 @@ fn holes_control(_: Scale) -> anyhow::Result<String> {
 fn flippable(scale: Scale) -> (Vec<u8>, impl Iterator<Item = usize>) {
     let archive = sparse(1 << 12);
     let bits = archive.len() * 8;
-    (archive, (0..bits).step_by(scale.of(401, 13)))
+    (archive, (0..bits).step_by(scale.pick(401, 13)))
 }
 
 fn flips(scale: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
     let (archive, bits) = flippable(scale);
-    let blob = Blob::of_archive(&archive);
+    let blob = Blob::from_archive(&archive);
     let (mut faults, mut refused) = (Vec::new(), 0);
     for bit in bits {
         let (at, mask) = (bit / 8, 1 << (bit % 8));
@@ -187,13 +187,13 @@ fn flips(scale: Scale) -> anyhow::Result<Outcome> {
     if !launcher.stored("sha256").is_empty() || !launcher.stored("ingest").is_empty() {
         faults.push("something of a damaged blob is left".to_owned());
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} damaged blobs refused")))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} damaged blobs refused")))
 }
 
 /// The whole blob is unpacked. A bit that flips in its layer stays, until the layer is removed and unpacked anew.
 fn flips_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
-    let blob = Blob::of_archive(&sparse(1 << 12));
+    let blob = Blob::from_archive(&sparse(1 << 12));
     ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)), "a whole blob is refused");
     let file = || launcher.stored("sha256").pop().map(|layer| layer.join("fs/sparse")).context("a layer");
     let whole = fs::read(file()?)?;
@@ -221,7 +221,7 @@ fn files(dir: &std::path::Path, found: &mut Vec<(String, u64)>) -> std::io::Resu
 fn links(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let (mut faults, mut refused) = (Vec::new(), 0);
-    for name in scale.of(&["dev"][..], &["dev", "proc", "sys"]) {
+    for name in scale.pick(&["dev"][..], &["dev", "proc", "sys"]) {
         let (rootfs, victim) = (Rootfs::busybox(), tempfile::tempdir()?);
         fs::write(victim.path().join("ptmx"), "precious")?;
         rootfs.replace_by_link(name, victim.path().to_str().context("a path")?);
@@ -235,7 +235,7 @@ fn links(scale: Scale) -> anyhow::Result<Outcome> {
             faults.push(format!("what {name} led to has {left} entries"));
         }
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} refused")))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} refused")))
 }
 
 /// Runs the same image with directories in place of links.

@@ -69,7 +69,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     daemon.api.run_to_end(program("/bin/true", &[]).id("other"));
     let begun = Instant::now();
-    let restarts = paced(&daemon, scale.of(5, 100));
+    let restarts = paced(&daemon, scale.pick(5, 100));
     let most = BURST + begun.elapsed().as_secs() / PERIOD + 1;
     // Another client's events are still there, from the first one on.
     let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("an event")?;
@@ -78,7 +78,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
         Some(restarts) if *restarts > most => Some(format!("{restarts} restarts, where {most} are permitted")),
         _ => (!kept).then(|| format!("the first event is {first:?}")),
     };
-    Ok(Outcome::of(fault, format!("{} loops are paced, and no event is lost", restarts.len())))
+    Ok(Outcome::new(fault, format!("{} loops are paced, and no event is lost", restarts.len())))
 }
 
 /// A container is restarted as often as the burst allows.
@@ -140,8 +140,8 @@ const CONTAINERS: usize = 60;
 
 /// Begins containers, and then processes, until none can be made. Returns the codes that are not RESOURCE_EXHAUSTED.
 fn processes(scale: Scale) -> anyhow::Result<Outcome> {
-    let (mut told, mut faults) = (Vec::new(), Vec::new());
-    for room in scale.of(&[5_u32, 6, 7][..], &[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]) {
+    let (mut reported, mut faults) = (Vec::new(), Vec::new());
+    for room in scale.pick(&[5_u32, 6, 7][..], &[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]) {
         let (daemon, limit) = PidsLimit::around_launcher()?;
         limit.set(&room.to_string())?;
         let refused = (0..CONTAINERS).find_map(|index| daemon.api.run(sleeper(&format!("c{index}"))).err());
@@ -155,7 +155,7 @@ fn processes(scale: Scale) -> anyhow::Result<Outcome> {
         }
         for (call, status) in statuses {
             match status.code() {
-                Code::ResourceExhausted => told.push(format!("{call} with {room}")),
+                Code::ResourceExhausted => reported.push(format!("{call} with {room}")),
                 code => faults.push(format!("{call} with {room}: {code:?}: {}", status.message())),
             }
         }
@@ -164,8 +164,8 @@ fn processes(scale: Scale) -> anyhow::Result<Outcome> {
             faults.push(format!("afterwards: {status}"));
         }
     }
-    let held = format!("RESOURCE_EXHAUSTED: {}", told.join(", "));
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), held))
+    let held = format!("RESOURCE_EXHAUSTED: {}", reported.join(", "));
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
 /// As many containers run without the limit.
@@ -206,7 +206,7 @@ fn stopped_shells(_: Scale) -> anyhow::Result<Outcome> {
     }
     let given_up = daemon.setup().logged().matches("did not acknowledge the launch").count();
     let fault = (given_up != 2).then(|| format!("{given_up} of 2 stopped shells were given up"));
-    Ok(Outcome::of(fault, "both containers run, without the shells"))
+    Ok(Outcome::new(fault, "both containers run, without the shells"))
 }
 
 /// Shells that are not stopped are used.

@@ -117,7 +117,7 @@ fn jumps(_: Scale) -> anyhow::Result<Outcome> {
         faults.push(format!("events are out of order: {cursors:?}"));
     }
     let held = format!("after {JUMPS:?} h every result is kept, {} events are in order", cursors.len());
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), held))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
 /// After a restart the age of a result is computed from dates: here the jump is seen.

@@ -125,7 +125,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     let mut report = Report::default();
     for attack in wanted {
         let row =
-            Row::of(attack, stage::run_part(attack, "attack", scale)?, stage::run_part(attack, "control", scale)?);
+            Row::new(attack, stage::run_part(attack, "attack", scale)?, stage::run_part(attack, "control", scale)?);
         eprintln!("{}", row.line());
         report.rows.push(row);
     }

@@ -166,9 +166,9 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
         ports: vec![PortRange { first: port, last: port }],
         ..EgressRule::default()
     };
-    let mut told = Vec::new();
-    for round in 0..scale.of(1, 20) {
-        told = vec![
+    let mut reported = Vec::new();
+    for round in 0..scale.pick(1, 20) {
+        reported = vec![
             probe(&daemon, &format!("closed-{round}"), |request| request),
             probe(&daemon, &format!("ruled-{round}"), |request| RunRequest {
                 egress: true,
@@ -177,7 +177,7 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
             }),
         ];
     }
-    ensure!(told.iter().all(|text| text.starts_with("sent ")), "the probe did not end: {told:?}");
+    ensure!(reported.iter().all(|text| text.starts_with("sent ")), "the probe did not end: {reported:?}");
     // A capability that could change the rules is refused without open egress.
     let mut lifted = Vec::new();
     for capability in ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"] {
@@ -189,22 +189,22 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
     }
     beyond.settle(&daemon);
     let (connections, datagrams) = beyond.arrived();
-    let text = format!("{}: {connections} connections and {datagrams} datagrams arrived", told.join(", "));
+    let text = format!("{}: {connections} connections and {datagrams} datagrams arrived", reported.join(", "));
     let fault = match lifted.is_empty() {
         true => (connections + datagrams > 0).then(|| text.clone()),
         false => Some(format!("{lifted:?} is given without egress")),
     };
-    Ok(Outcome::of(fault, text))
+    Ok(Outcome::new(fault, text))
 }
 
 /// Sends the same with open egress.
 fn leave_control(_: Scale) -> anyhow::Result<String> {
     let beyond = Beyond::start()?;
     let daemon = beyond.network.daemon("allow_egress = true");
-    let told = probe(&daemon, "open", |request| RunRequest { egress: true, ..request });
+    let reported = probe(&daemon, "open", |request| RunRequest { egress: true, ..request });
     beyond.settle(&daemon);
     let (connections, datagrams) = beyond.arrived();
-    ensure!(connections > 5 && datagrams > 20, "{told}: {connections} connections, {datagrams} datagrams");
+    ensure!(connections > 5 && datagrams > 20, "{reported}: {connections} connections, {datagrams} datagrams");
     Ok(format!("with egress {connections} connections and {datagrams} datagrams arrive"))
 }
 
@@ -263,20 +263,20 @@ fn send(daemon: &Daemon, urls: &[String]) -> Vec<String> {
 
 /// Runs each of these transfers in a container; returns the steps of each, or why it was refused.
 fn transfer(daemon: &Daemon, transfers: impl Iterator<Item = Action>) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (index, transfer) in transfers.enumerate() {
         let run = RunAction { path: "/bin/true".into(), ..RunAction::default() };
         let actions = vec![transfer, Action { run: Some(run), ..Action::default() }];
         let action = Action { serial: Some(SerialAction { actions, ..SerialAction::default() }), ..Action::default() };
         let id = format!("d{index}");
         let request = RunRequest { action: Some(action), ..RunRequest::default() }.id(&id).memory(64 << 20);
-        told.push(match daemon.api.run(request) {
+        reported.push(match daemon.api.run(request) {
             Err(refused) => refused.message().to_owned(),
             Ok(_) => daemon.api.wait(&id).map_or_else(|gone| gone.to_string(), |ended| format!("{:?}", ended.steps)),
         });
         let _ = daemon.api.delete(&id, true);
     }
-    told
+    reported
 }
 
 /// Starts the attacker's server, which redirects to its own name and fails now and then, and the victim on loopback.
@@ -306,7 +306,7 @@ fn downloads(scale: Scale) -> anyhow::Result<Outcome> {
     let config = format!("[transfers]\ndenied = []\nallowed = [\"{PUBLIC}\"]\nattempts = 3\nidle_seconds = 5\n");
     let daemon = Setup::default().config(&config).start();
     let near = WebServer::start(|_, _| WebAnswer::ok(b"secret"));
-    let mut urls: Vec<String> = (0..scale.of(2, 40)).map(|round| format!("http://{NAME}:{port}/{round}")).collect();
+    let mut urls: Vec<String> = (0..scale.pick(2, 40)).map(|round| format!("http://{NAME}:{port}/{round}")).collect();
     for host in ["both", "own", "any", "any6", "mapped", "mapped-any", "compatible"] {
         urls.push(format!("http://{host}.test:{}/x", near.port()));
     }
@@ -315,13 +315,13 @@ fn downloads(scale: Scale) -> anyhow::Result<Outcome> {
     {
         urls.push(format!("http://{literal}:{}/x", near.port()));
     }
-    let told = fetch(&daemon, &urls);
+    let reported = fetch(&daemon, &urls);
     let asked = attacker.requests().len();
-    ensure!(asked > 0 && names.asked() > 2, "the attacker was not asked: {told:#?}");
+    ensure!(asked > 0 && names.asked() > 2, "the attacker was not asked: {reported:#?}");
     let reached: Vec<String> =
         victim.requests().into_iter().chain(near.requests()).map(|request| request.target).collect();
     let text = format!("{} downloads, the attacker answered {asked} requests", urls.len());
-    Ok(Outcome::of((!reached.is_empty()).then(|| format!("{text}; loopback got {reached:?}")), text))
+    Ok(Outcome::new((!reached.is_empty()).then(|| format!("{text}; loopback got {reached:?}")), text))
 }
 
 /// Where loopback is allowed, the redirect of the same server reaches it.
@@ -330,9 +330,9 @@ fn downloads_control(_: Scale) -> anyhow::Result<String> {
     let (port, _attacker, victim) = servers();
     let config = format!("[transfers]\ndenied = []\nallowed = [\"{PUBLIC}\", \"127.0.0.0/8\"]\nattempts = 3\n");
     let daemon = Setup::default().config(&config).start();
-    let told = fetch(&daemon, &[format!("http://{NAME}:{port}/0")]);
+    let reported = fetch(&daemon, &[format!("http://{NAME}:{port}/0")]);
     let reached = victim.requests().first().map(|request| request.target.clone());
-    ensure!(reached.as_deref() == Some("/internal"), "{reached:?}: {told:?}");
+    ensure!(reached.as_deref() == Some("/internal"), "{reached:?}: {reported:?}");
     Ok("with loopback allowed, the name leads there after a redirect".into())
 }
 
@@ -360,24 +360,24 @@ fn transferred(allowed: &str, rounds: usize) -> anyhow::Result<(Vec<String>, Str
     let hosts = ["meta.test", "site.test"].iter();
     let urls: Vec<String> =
         hosts.flat_map(|host| (0..rounds).map(move |round| format!("http://{host}:{port}/{round}"))).collect();
-    let told = [fetch(&daemon, &urls), send(&daemon, &urls)].concat().join("; ");
-    ensure!(!attacker.requests().is_empty() && names.asked() > 4, "the attacker was not asked: {told}");
+    let reported = [fetch(&daemon, &urls), send(&daemon, &urls)].concat().join("; ");
+    ensure!(!attacker.requests().is_empty() && names.asked() > 4, "the attacker was not asked: {reported}");
     let reached = victims.iter().flat_map(WebServer::requests).map(|request| request.target).collect();
-    Ok((reached, told))
+    Ok((reached, reported))
 }
 
 fn denied(scale: Scale) -> anyhow::Result<Outcome> {
-    let (reached, told) = transferred(&format!("\"{PUBLIC}\""), scale.of(2, 20))?;
+    let (reached, reported) = transferred(&format!("\"{PUBLIC}\""), scale.pick(2, 20))?;
     // The addresses were judged.
-    ensure!(told.contains("transfers.denied"), "{told}");
-    let text = format!("{} refusals of denied addresses", told.matches("transfers.denied").count());
-    Ok(Outcome::of((!reached.is_empty()).then(|| format!("the victims got {reached:?}")), text))
+    ensure!(reported.contains("transfers.denied"), "{reported}");
+    let text = format!("{} refusals of denied addresses", reported.matches("transfers.denied").count());
+    Ok(Outcome::new((!reached.is_empty()).then(|| format!("the victims got {reached:?}")), text))
 }
 
 /// Where the addresses are allowed, the names lead there.
 fn denied_control(_: Scale) -> anyhow::Result<String> {
-    let (reached, told) = transferred(&format!("\"{PUBLIC}\", \"{METADATA}\", \"{SITE}\""), 2)?;
-    ensure!(reached.len() >= 2, "{reached:?}: {told}");
+    let (reached, reported) = transferred(&format!("\"{PUBLIC}\", \"{METADATA}\", \"{SITE}\""), 2)?;
+    ensure!(reached.len() >= 2, "{reached:?}: {reported}");
     Ok(format!("with their addresses allowed the victims got {} requests", reached.len()))
 }
 
@@ -441,7 +441,7 @@ fn stolen(is_certified: bool, rounds: usize) -> anyhow::Result<(usize, usize, St
     let config = provider("vault", &format!("https://vault.test:{port}"))
         + &provider("local", &format!("http://localhost:{}", plain.port()));
     let daemon = Setup::default().config(&config).start();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for round in 0..rounds {
         for name in ["vault", "local"] {
             let from = v1::SecretReference {
@@ -453,7 +453,7 @@ fn stolen(is_certified: bool, rounds: usize) -> anyhow::Result<(usize, usize, St
             let file = v1::File { path: "x".into(), from: Some(from), ..Default::default() };
             let mut request = program("/bin/true", &[]).id(&format!("{name}{round}")).memory(64 << 20);
             request.volume_mounted_files.push(file);
-            told.push(
+            reported.push(
                 daemon.api.run(request).map_or_else(|refused| refused.message().to_owned(), |_| "runs".to_owned()),
             );
         }
@@ -462,21 +462,21 @@ fn stolen(is_certified: bool, rounds: usize) -> anyhow::Result<(usize, usize, St
         let read = read.lock().map(|read| String::from_utf8_lossy(&read).into_owned()).unwrap_or_default();
         read.matches(TOKEN).count()
     };
-    ensure!(tokens(&server) > 0, "the Vault was not asked: {told:?}");
+    ensure!(tokens(&server) > 0, "the Vault was not asked: {reported:?}");
     let in_plain = plain.requests().iter().filter(|request| request.header("x-vault-token") == Some(TOKEN)).count();
-    Ok((tokens(&thief), in_plain, told.join("; ")))
+    Ok((tokens(&thief), in_plain, reported.join("; ")))
 }
 
 fn vault(scale: Scale) -> anyhow::Result<Outcome> {
-    let (over_tls, in_plain, told) = stolen(false, scale.of(4, 40))?;
+    let (over_tls, in_plain, reported) = stolen(false, scale.pick(4, 40))?;
     let fault = format!("another server got the token {over_tls} times over TLS and {in_plain} times in plain text");
-    Ok(Outcome::of((over_tls + in_plain > 0).then_some(fault), told))
+    Ok(Outcome::new((over_tls + in_plain > 0).then_some(fault), reported))
 }
 
 /// A server that the Vault's authority certifies gets the token, wherever the name leads.
 fn vault_control(_: Scale) -> anyhow::Result<String> {
-    let (over_tls, _, told) = stolen(true, 4)?;
-    ensure!(over_tls > 0, "{told}");
+    let (over_tls, _, reported) = stolen(true, 4)?;
+    ensure!(over_tls > 0, "{reported}");
     Ok(format!("with a certificate of the Vault's authority the other server gets the token {over_tls} times"))
 }
 
@@ -488,17 +488,17 @@ fn registries(scale: Scale) -> anyhow::Result<Outcome> {
     let names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let (port, attacker, victim) = servers();
     let daemon = insecure(&[NAME]);
-    let mut told = String::new();
-    for round in 0..scale.of(1, 20) {
+    let mut reported = String::new();
+    for round in 0..scale.pick(1, 20) {
         if !names.asked().is_multiple_of(2) {
             // The next answer is the public one.
             let _ = std::net::ToSocketAddrs::to_socket_addrs(&(NAME, 1));
         }
-        told = cli::run(&daemon.socket(), &["image", "pull", &format!("{NAME}:{port}/x:{round}")]).stderr;
+        reported = cli::run(&daemon.socket(), &["image", "pull", &format!("{NAME}:{port}/x:{round}")]).stderr;
     }
-    ensure!(!attacker.requests().is_empty(), "the attacker was not asked: {told}");
+    ensure!(!attacker.requests().is_empty(), "the attacker was not asked: {reported}");
     let reached = victim.requests().first().map(|request| request.target.clone());
-    Ok(Outcome::of(reached.map(|path| format!("loopback was asked for {path}")), told.trim().to_owned()))
+    Ok(Outcome::new(reached.map(|path| format!("loopback was asked for {path}")), reported.trim().to_owned()))
 }
 
 /// A registry that is on loopback from the beginning, by the caller's choice, is asked there.
@@ -506,8 +506,8 @@ fn registries_control(_: Scale) -> anyhow::Result<String> {
     let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let victim = WebServer::start(|_, _| WebAnswer::Full("404 Not Found", Vec::new(), Vec::new()));
     let daemon = insecure(&["own.test"]);
-    let told = cli::run(&daemon.socket(), &["image", "pull", &format!("own.test:{}/x:1", victim.port())]);
+    let reported = cli::run(&daemon.socket(), &["image", "pull", &format!("own.test:{}/x:1", victim.port())]);
     let first = wait::within(Duration::from_secs(5), || victim.requests().first().cloned().context("no request"));
-    let path = first.map_err(|why| why.context(told.stderr))?.target;
+    let path = first.map_err(|why| why.context(reported.stderr))?.target;
     Ok(format!("a registry that is on loopback from the beginning is asked for {path}"))
 }

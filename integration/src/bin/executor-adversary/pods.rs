@@ -55,7 +55,7 @@ fn peer(_: Scale) -> anyhow::Result<Outcome> {
             }
         }
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), "root and the same user are denied"))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), "root and the same user are denied"))
 }
 
 /// Reads another process of the same member in the same way.

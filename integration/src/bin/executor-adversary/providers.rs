@@ -121,7 +121,7 @@ fn token(_: Scale) -> anyhow::Result<Outcome> {
         content(&daemon, "vault", path, key).ok().map(|got| format!("{path}#{key}: {got}"))
     };
     let fault = paths.iter().find_map(read);
-    Ok(Outcome::of(fault, format!("{} paths are refused", paths.len())))
+    Ok(Outcome::new(fault, format!("{} paths are refused", paths.len())))
 }
 
 /// Reads the same text from a secret that the rule gives.
@@ -176,7 +176,7 @@ fn links(_: Scale) -> anyhow::Result<Outcome> {
     let read = |(provider, path): &(&str, &str)| {
         content(&daemon, provider, path, "").ok().map(|got| format!("{provider}:{path}: {got}"))
     };
-    Ok(Outcome::of(paths.iter().find_map(read), format!("{} paths are refused", paths.len())))
+    Ok(Outcome::new(paths.iter().find_map(read), format!("{} paths are refused", paths.len())))
 }
 
 /// Follows a link within what the rule covers, and one that a rule for everything covers.

@@ -134,13 +134,13 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     if !last.left.is_empty() || deleted > ENDED_WITHIN || drained > ENDED_WITHIN {
         faults.push(format!("Delete took {deleted:.1?}, the drain {drained:.1?}, and left {:?}", last.left));
     }
-    let told = format!(
+    let reported = format!(
         "{READERS} readers: {wrote} bytes written, executord grew by {:.1} MB, the shim by {:.1} MB; Delete took {deleted:.1?}, a drain of 1 s {drained:.1?}",
         grown[0] as f64 / 1e6,
         grown[1] as f64 / 1e6
     );
     drop(readers);
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
 /// The process is held with a reader, and not without one.
@@ -174,7 +174,7 @@ fn drains(scale: Scale) -> anyhow::Result<Outcome> {
     const CALL_MAX: u64 = 400;
     let daemon = Daemon::start();
     stubborn(&daemon)?;
-    let calls = scale.of(1500_u64, 30_000);
+    let calls = scale.pick(1500_u64, 30_000);
     for _ in 0..calls / 3 {
         call(&daemon)?; // until the buffers of executord have their size
     }
@@ -190,11 +190,11 @@ fn drains(scale: Scale) -> anyhow::Result<Outcome> {
     daemon.api.block_on(daemon.api.client().cell().undrain())?;
     let runs = daemon.api.run_to_end(sh("exit 0").id("after"));
     ensure!(integration::api::exit(&runs) == Ok(0), "{runs:?}");
-    let told = format!(
+    let reported = format!(
         "{calls} calls: executord grew by {} bytes for each; the drain then ended in {took:.1?}",
         grown / calls
     );
-    Ok(Outcome::of((grown > calls * CALL_MAX + (256 << 10) || took > ENDED_WITHIN).then(|| told.clone()), told))
+    Ok(Outcome::new((grown > calls * CALL_MAX + (256 << 10) || took > ENDED_WITHIN).then(|| reported.clone()), reported))
 }
 
 /// A call that is dropped has begun a drain all the same.
@@ -229,7 +229,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     let tls = TlsDaemon::start(&format!("{TENANT}{SMALL}"), "");
     let daemon = &tls.daemon;
     let mut faults = Vec::new();
-    let tries = scale.of(400, 20_000);
+    let tries = scale.pick(400, 20_000);
     // A tenant leaves half of the capacity to others, and cannot drain.
     let tenant = tls.connect(&tls.files("tenant", &tls.authority.caller("spiffe://test/tenant")))?;
     let before = resident(daemon.pid())?;
@@ -257,15 +257,15 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
         faults.push(format!("reservations of 1 s are there after {ENDED_WITHIN:?}: {refused}"));
     }
     let grown = resident(daemon.pid())?.saturating_sub(before);
-    let told = format!(
+    let reported = format!(
         "{} calls: {made} reservations, {by_tenant} of them a tenant's, executord grew by {:.1} MB",
         3 * tries,
         grown as f64 / 1e6
     );
     if grown > 64 << 20 {
-        faults.push(told.clone());
+        faults.push(reported.clone());
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
 /// While the reservations last, a Run is refused.

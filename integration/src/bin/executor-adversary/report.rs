@@ -22,7 +22,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn of(attack: &'static Attack, result: PartResult, control: PartResult) -> Self {
+    pub(crate) fn new(attack: &'static Attack, result: PartResult, control: PartResult) -> Self {
         Self { attack, result, control }
     }
 

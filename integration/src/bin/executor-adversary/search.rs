@@ -14,7 +14,7 @@ pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<St
     let mut needles = Needles::new()?;
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
     let mut search = Search::new(&needles);
-    search.process(&Process::of(pid.cast_unsigned()).context("the process is gone")?);
+    search.process(&Process::from_pid(pid.cast_unsigned()).context("the process is gone")?);
     let report = search.report();
     ensure!(report.unsearched.is_empty(), "not all of it could be searched: {report:?}");
     Ok(report.hits.iter().map(ToString::to_string).collect())

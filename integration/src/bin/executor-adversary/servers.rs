@@ -154,7 +154,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
     let many = [header(b'0', deep.as_bytes(), 0).to_vec()].concat().repeat(100_001);
     compress(&path, &mut &*many)?;
     judge("many entries")?;
-    for kind in scale.of(&b"L"[..], b"LKx") {
+    for kind in scale.pick(&b"L"[..], b"LKx") {
         let size = 3 << 28;
         let name = header(*kind, b"././@LongLink", size);
         compress(&path, &mut (&name[..]).chain(std::io::repeat(b'a').take(size)))?;
@@ -174,9 +174,9 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
     if left(directory.path())? != 1 || left(&inside)? != 1 || Path::new("/tmp/executor-adversary-escaped").exists() {
         faults.push("files were written".to_owned());
     }
-    Ok(Outcome::of(
+    Ok(Outcome::new(
         (!faults.is_empty()).then(|| faults.join("; ")),
-        format!("{} bundles refused", table.len() + 5 + scale.of(1, 3)),
+        format!("{} bundles refused", table.len() + 5 + scale.pick(1, 3)),
     ))
 }
 
@@ -209,8 +209,8 @@ fn hollow_names(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("image.tar");
-    let size = scale.of(3_u64 << 26, 1 << 31);
-    let (mut faults, mut told) = (Vec::new(), Vec::new());
+    let size = scale.pick(3_u64 << 26, 1 << 31);
+    let (mut faults, mut reported) = (Vec::new(), Vec::new());
     for kind in *b"LKx" {
         hollow(&path, kind, size)?;
         let before = peak(daemon.pid())?;
@@ -220,9 +220,9 @@ fn hollow_names(scale: Scale) -> anyhow::Result<Outcome> {
         if grown > PEAK_MAX {
             faults.push(format!("{}: executord grew by {} MB: {}", char::from(kind), grown >> 20, ran.stderr.trim()));
         }
-        told.push(ran.stderr.trim().to_owned());
+        reported.push(ran.stderr.trim().to_owned());
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told.pop().unwrap_or_default()))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported.pop().unwrap_or_default()))
 }
 
 fn peak(pid: i32) -> anyhow::Result<u64> {
@@ -279,7 +279,7 @@ fn conventions(_: Scale) -> anyhow::Result<Outcome> {
     if !internal.requests().is_empty() {
         faults.push("a redirect is followed to another server".to_owned());
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), format!("{} answers refused", paths.len())))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{} answers refused", paths.len())))
 }
 
 /// An answer of the same server that is right is taken.

@@ -114,8 +114,8 @@ fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
         if String::from_utf8_lossy(&output.stdout).contains("evil") {
             return Ok(Outcome::Through(format!("{}{name} was read with another content", repository.commit)));
         }
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(told.contains(&object) && told.contains("another content"), "{name}: {told}");
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(reported.contains(&object) && reported.contains("another content"), "{name}: {reported}");
     }
     Ok(Outcome::Held("a blob, two trees and a commit are refused by their names".into()))
 }
@@ -124,8 +124,8 @@ fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
 fn rewritten_control(_: Scale) -> anyhow::Result<String> {
     let repository = Repository::new()?;
     let output = inspect(repository.dir.path(), &repository.commit, AT_ONCE)?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success() && told.contains("good") && told.contains(&repository.commit), "{output:?}");
+    let reported = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && reported.contains("good") && reported.contains(&repository.commit), "{output:?}");
     Ok("the repository as it was is read".into())
 }
 
@@ -142,13 +142,13 @@ fn levels(repository: &Repository, count: usize) -> anyhow::Result<String> {
 /// Reads a commit with ten to the power of ten files in a dozen objects.
 fn bomb(scale: Scale) -> anyhow::Result<Outcome> {
     let repository = Repository::new()?;
-    let commit = levels(&repository, scale.of(10, 20))?;
+    let commit = levels(&repository, scale.pick(10, 20))?;
     let begun = Instant::now();
     let output = inspect(repository.dir.path(), &commit, AT_ONCE)?;
     let seconds = begun.elapsed().as_secs_f64();
     let refused = String::from_utf8_lossy(&output.stderr).contains("more than 100000 files");
     let fault = (!refused).then(|| format!("not refused after {seconds:.1} s ({})", output.status));
-    Ok(Outcome::of(fault, format!("refused after {seconds:.1} s")))
+    Ok(Outcome::new(fault, format!("refused after {seconds:.1} s")))
 }
 
 /// Reads a commit of two levels, which has a hundred files.
@@ -156,7 +156,7 @@ fn bomb_control(_: Scale) -> anyhow::Result<String> {
     let repository = Repository::new()?;
     let commit = levels(&repository, 2)?;
     let output = inspect(repository.dir.path(), &commit, AT_ONCE)?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(!told.contains("more than") && output.status.code() != Some(124), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    ensure!(!reported.contains("more than") && output.status.code() != Some(124), "{reported}");
     Ok("a hundred paths to one file are read".into())
 }

@@ -51,12 +51,12 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     let output = bounded.stdin(Stdio::null()).stderr(Stdio::piped()).output().context("timeout, of coreutils")?;
     kill_leftovers();
     let last = String::from_utf8_lossy(&output.stdout).lines().last().map(str::to_owned).unwrap_or_default();
-    let told: Option<Value> = serde_json::from_str(&last).ok().filter(|_| output.status.success());
+    let reported: Option<Value> = serde_json::from_str(&last).ok().filter(|_| output.status.success());
     let took = begun.elapsed();
-    Ok(match told {
-        Some(told) => PartResult {
-            through: told["through"] == true,
-            text: told["text"].as_str().unwrap_or_default().to_owned(),
+    Ok(match reported {
+        Some(reported) => PartResult {
+            through: reported["through"] == true,
+            text: reported["text"].as_str().unwrap_or_default().to_owned(),
             failed: false,
             took,
         },

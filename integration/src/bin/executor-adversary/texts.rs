@@ -79,7 +79,7 @@ fn syslog(_: Scale) -> anyhow::Result<Outcome> {
     let received = receiver.join().map_err(|_| anyhow::anyhow!("the receiver failed"))??;
     let found = harmful(&received);
     let fault = (!found.is_empty()).then(|| format!("the receiver got {found:?}"));
-    Ok(Outcome::of(fault, format!("{} bytes without any of {} characters", received.len(), HARMFUL.chars().count())))
+    Ok(Outcome::new(fault, format!("{} bytes without any of {} characters", received.len(), HARMFUL.chars().count())))
 }
 
 /// Judges the same output as executord keeps it, where it is what the container printed.
@@ -108,7 +108,7 @@ fn units(_: Scale) -> anyhow::Result<Outcome> {
     let delimiters = ",/=+;\"\\<>";
     let mut units = delimiters.chars().chain(HARMFUL.chars()).map(|c| format!("app:1{c}OU=admin"));
     let fault = units.find(|unit| has_identity(&daemon, unit)).map(|unit| format!("{unit:?} is certified"));
-    Ok(Outcome::of(fault, "every one is refused"))
+    Ok(Outcome::new(fault, "every one is refused"))
 }
 
 /// Asks for an ordinary unit.

@@ -199,7 +199,7 @@ async fn is_served(address: &str, files: &Tls) -> bool {
 fn half_open(_: Scale) -> anyhow::Result<Outcome> {
     let (served, rate) = flooded("")?;
     let seen = format!("{served} of {CALLERS} callers were served beside {rate:.0} half-open handshakes a second");
-    Ok(Outcome::of((served < usize::from(CALLERS)).then(|| seen.clone()), seen))
+    Ok(Outcome::new((served < usize::from(CALLERS)).then(|| seen.clone()), seen))
 }
 
 /// Makes the same attack on a daemon with few places.
@@ -292,7 +292,7 @@ fn removed(_: Scale) -> anyhow::Result<Outcome> {
         (true, new) => Some(format!("the connection of the removed caller answers, and its container has value {new}")),
         (false, new) => Some(format!("the container of the removed caller has value {new}")),
     };
-    Ok(Outcome::of(fault, "the connection ended, and the container kept value 1 of 3"))
+    Ok(Outcome::new(fault, "the connection ended, and the container kept value 1 of 3"))
 }
 
 fn removed_control(_: Scale) -> anyhow::Result<String> {
@@ -321,7 +321,7 @@ fn after_end(expires: bool) -> anyhow::Result<bool> {
 
 fn expired(_: Scale) -> anyhow::Result<Outcome> {
     let fault = after_end(true)?.then(|| format!("the connection answers {} s after the end", END.as_secs()));
-    Ok(Outcome::of(fault, "the connection ended"))
+    Ok(Outcome::new(fault, "the connection ended"))
 }
 
 fn expired_control(_: Scale) -> anyhow::Result<String> {

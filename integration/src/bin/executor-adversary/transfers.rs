@@ -116,7 +116,7 @@ fn downloaded(archive: Vec<u8>) -> Option<String> {
 }
 
 fn entries(scale: Scale) -> anyhow::Result<Outcome> {
-    let entries = scale.of(1_000_001, 2_000_000);
+    let entries = scale.pick(1_000_001, 2_000_000);
     // The second archive has fewer entries than its end record counts.
     for (archive, words) in
         [(zip_of(entries, entries as u64), "entries; at most 1000000"), (zip_of(10, u64::from(u32::MAX)), "damaged")]
@@ -148,7 +148,7 @@ fn beside_slow(share: &str, began: usize, limit_ms: i64) -> Option<String> {
 }
 
 fn slow(_: Scale) -> anyhow::Result<Outcome> {
-    Ok(Outcome::of(beside_slow("", 2, PATIENCE_MS), "another container's download ended beside five slow ones"))
+    Ok(Outcome::new(beside_slow("", 2, PATIENCE_MS), "another container's download ended beside five slow ones"))
 }
 
 /// Without a share of its own the container takes all places.
@@ -168,7 +168,7 @@ fn beside_key(path: &str, limit_ms: i64) -> Option<String> {
 }
 
 fn key(_: Scale) -> anyhow::Result<Outcome> {
-    Ok(Outcome::of(beside_key("/b", PATIENCE_MS), "a download from another place did not wait for the key"))
+    Ok(Outcome::new(beside_key("/b", PATIENCE_MS), "a download from another place did not wait for the key"))
 }
 
 /// Downloads of one artifact wait for each other.

@@ -51,7 +51,7 @@ impl Contestant<'_> {
     async fn run(&self, count: u32, prefix: &str) -> anyhow::Result<Vec<Duration>> {
         match self {
             Self::Peer(peer) => peer.run_at_once(count, count, prefix).map(|(exits, _)| exits),
-            Self::Executor(executor) => of_executor(&executor.client, count, prefix).await,
+            Self::Executor(executor) => for_executor(&executor.client, count, prefix).await,
         }
     }
 }
@@ -98,7 +98,7 @@ async fn one(
 }
 
 /// Asks for all containers at once, on one connection, and then deletes them.
-async fn of_executor(client: &Client, count: u32, prefix: &str) -> anyhow::Result<Vec<Duration>> {
+async fn for_executor(client: &Client, count: u32, prefix: &str) -> anyhow::Result<Vec<Duration>> {
     let (start, mut tasks) = (Instant::now(), JoinSet::new());
     for number in 0..count {
         let (client, id) = (client.clone(), format!("{prefix}-{number}"));

@@ -3,7 +3,7 @@
 use crate::client::TRUE_WITH_SECRET;
 use crate::processor::{Meter, Rest, Used, Watched};
 use crate::stage::Executor;
-use crate::throughput::of_executor;
+use crate::throughput::for_executor;
 
 /// Number of runs.
 pub(crate) const RUNS: u32 = 1000;
@@ -25,7 +25,7 @@ pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Failures> {
     integration::interrupt::go_on()?;
     let rest = Rest::measure().await?;
     let meter = Meter::start(rest, Watched::Daemon(&executor.daemon))?;
-    let run = of_executor(&executor.client, TRUE_WITH_SECRET, LANES, RUNS, "failures").await;
+    let run = for_executor(&executor.client, TRUE_WITH_SECRET, LANES, RUNS, "failures").await;
     let used = meter.stop(RUNS).await?;
     let lines = run.failures.iter().map(|failure| format!("{failure:#}")).collect();
     Ok(Failures { name: executor.name.clone(), lines, used, rest })

@@ -36,7 +36,7 @@ pub(crate) struct Latencies {
 }
 
 impl Latency {
-    fn of(contestant: &Contestant<'_>) -> Self {
+    fn from_contestant(contestant: &Contestant<'_>) -> Self {
         let name = contestant.name().to_owned();
         let (exit, gone, phases) = (Sample::default(), Sample::default(), Vec::new());
         Self { name, exit, gone, phases, used: Used::default() }
@@ -118,7 +118,7 @@ pub(crate) async fn rounds(
     prefix: &str,
     contestants: &[Contestant<'_>],
 ) -> anyhow::Result<Latencies> {
-    let mut all: Vec<_> = contestants.iter().map(Latency::of).collect();
+    let mut all: Vec<_> = contestants.iter().map(Latency::from_contestant).collect();
     let mut order: Vec<_> = (0..contestants.len()).collect();
     let mut shuffle = Shuffle::default();
     for round in 0..WARM_UP + options.runs {

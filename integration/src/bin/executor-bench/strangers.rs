@@ -65,7 +65,7 @@ fn measured() -> anyhow::Result<Strangers> {
     let kinds = Arc::new([stranger(&tls, None)?, stranger(&tls, Some(&Authority::new("another CA")))?]);
     let address: SocketAddr = tls.address.parse()?;
     let before = resident(pid)?;
-    let mut told = Strangers {
+    let mut reported = Strangers {
         quiet: Calls::default(),
         beset: Calls::default(),
         handshakes: 0,
@@ -76,7 +76,7 @@ fn measured() -> anyhow::Result<Strangers> {
         let beset = window % 2 == 1;
         let begun = Instant::now();
         let crowd = beset.then(|| Crowd::begin(address, Arc::clone(&kinds))).transpose()?;
-        let calls = if beset { &mut told.beset } else { &mut told.quiet };
+        let calls = if beset { &mut reported.beset } else { &mut reported.quiet };
         let mut number = 0;
         while begun.elapsed() < WINDOW {
             number += 1;
@@ -86,15 +86,15 @@ fn measured() -> anyhow::Result<Strangers> {
             tls.daemon.api.block_on(client.info())?;
             let sample = if is_new { &mut calls.new } else { &mut calls.kept };
             sample.add(at.elapsed());
-            told.resident.1 = told.resident.1.max(resident(pid)?);
+            reported.resident.1 = reported.resident.1.max(resident(pid)?);
             std::thread::sleep(PAUSE);
         }
         if let Some(crowd) = crowd {
-            told.handshakes += crowd.end()?;
-            told.over += begun.elapsed();
+            reported.handshakes += crowd.end()?;
+            reported.over += begun.elapsed();
         }
     }
-    Ok(told)
+    Ok(reported)
 }
 
 /// Strangers, in a thread of their own.

@@ -61,7 +61,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
             integration::interrupt::go_on()?;
             warm_up(ours, &format!("rate-{index}-{lanes}-first")).await?;
             let meter = Meter::start(rest, Watched::Daemon(ours.daemon))?;
-            let run = of_executor(&ours.client, ours.shape, lanes, containers, &format!("rate-{index}")).await;
+            let run = for_executor(&ours.client, ours.shape, lanes, containers, &format!("rate-{index}")).await;
             if let Some(failure) = run.failures.into_iter().next() {
                 return Err(failure.context(format!("{}, {lanes} at once", ours.name)));
             }
@@ -84,7 +84,7 @@ pub(crate) struct Lanes {
 }
 
 /// Runs `count` containers of the executor in `lanes` lanes.
-pub(crate) async fn of_executor(client: &Client, shape: Shape, lanes: u32, count: u32, prefix: &str) -> Lanes {
+pub(crate) async fn for_executor(client: &Client, shape: Shape, lanes: u32, count: u32, prefix: &str) -> Lanes {
     let (mut clients, mut failures) = (Vec::new(), Vec::new());
     for _ in 0..lanes {
         match client.lane().await {

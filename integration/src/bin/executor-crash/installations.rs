@@ -244,10 +244,10 @@ impl Installations {
             .args(self.command(&self.arguments(operation)))
             .env("OUT", out.join("printed"));
         let mut child = self.environment(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let mut told = BufReader::new(child.stdout.take().context("a pipe")?);
+        let mut reported = BufReader::new(child.stdout.take().context("a pipe")?);
         let mut pid = String::new();
-        told.read_line(&mut pid)?;
-        Ok((child, told, pid.trim().parse().with_context(|| format!("pid {pid:?}"))?))
+        reported.read_line(&mut pid)?;
+        Ok((child, reported, pid.trim().parse().with_context(|| format!("pid {pid:?}"))?))
     }
 }
 
@@ -269,7 +269,7 @@ impl Node for Installations {
 
     fn kill_at(&mut self, operation: Operation, at: u64) -> anyhow::Result<Outcome> {
         self.set_up(operation)?;
-        let (mut child, mut told, pid) = self.waiting(operation)?;
+        let (mut child, mut reported, pid) = self.waiting(operation)?;
         let (send, kills) = mpsc::channel();
         let act = move |shot: &crate::tracer::StoppedCall| {
             let _ = send.send((shot.call, shot.number));
@@ -279,7 +279,7 @@ impl Node for Installations {
         let begun = Instant::now();
         child.stdin.take().context("a pipe")?.write_all(b"go\n")?;
         let mut ended = String::new();
-        told.read_to_string(&mut ended)?;
+        reported.read_to_string(&mut ended)?;
         child.wait()?;
         let seen = trace.end().context("tracing")?;
         let kill = kills.try_recv().ok().map(|(at, number)| Kill {

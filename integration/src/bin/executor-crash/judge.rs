@@ -304,7 +304,7 @@ pub(crate) fn search(node: &Supervised, needles: &Needles, shims: bool) -> Repor
     let signers = identity::signers(node.pid(Part::Launcher));
     let shims = if shims { node.shims() } else { Vec::new() };
     for pid in own.into_iter().chain(signers).chain(shims) {
-        if let Some(process) = Process::of(pid.unsigned_abs()) {
+        if let Some(process) = Process::from_pid(pid.unsigned_abs()) {
             search.process(&process);
         }
     }

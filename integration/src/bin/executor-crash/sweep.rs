@@ -235,7 +235,7 @@ impl Node for TestNode {
         let request = self.request(&id, &secrets);
         let shell = self.shell();
         let step = Step::default();
-        let (told, kills) = mpsc::channel();
+        let (reported, kills) = mpsc::channel();
         let act = {
             let (run, state) = (self.node.run_dir().join("containers"), self.node.state_dir().join("containers"));
             let step = step.clone();
@@ -249,7 +249,7 @@ impl Node for TestNode {
                     kill(pid, 9);
                 }
                 let phase = format!("{} (client: {})", phase(&run.join(&id), &state.join(&id)), step.name());
-                let _ = told.send(Kill { at: shot.call, call: calls::name(shot.number), phase });
+                let _ = reported.send(Kill { at: shot.call, call: calls::name(shot.number), phase });
                 if target == Target::Orphan { StopAction::LetGo } else { StopAction::Kill }
             }
         };

@@ -59,7 +59,7 @@ pub(crate) enum Helper {
 
 impl Helper {
     /// The kind of the shim's child number `fork`.
-    fn of(fork: u32) -> Self {
+    fn from_fork(fork: u32) -> Self {
         match fork {
             1 => Self::Namespace,
             2 => Self::Cloner,
@@ -289,7 +289,7 @@ impl Tracer {
             TraceTarget::Helpers { launcher, .. } if parent.as_raw() == launcher => Some(TraceMode::Forks),
             TraceTarget::Helpers { which, .. } => {
                 self.forks += 1;
-                (Helper::of(self.forks) == which).then_some(TraceMode::Calls)
+                (Helper::from_fork(self.forks) == which).then_some(TraceMode::Calls)
             }
             TraceTarget::Shim { .. } => None,
         };

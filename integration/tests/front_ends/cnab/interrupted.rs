@@ -37,7 +37,7 @@ fn go(world: &World) {
 }
 
 fn shown(world: &World, field: &str) -> Value {
-    world.told(&["show", "app"])[field].clone()
+    world.reported(&["show", "app"])[field].clone()
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn after_kill_9_of_agent_cli_show_tells_the_truth_and_the_next_action_works() {
     go(&world);
     wait::until("it has ended", || (shown(&world, "status") == "succeeded").then_some(()));
     assert_eq!(shown(&world, "state"), "present");
-    assert_eq!(world.told(&["outputs", "app", "seen"])["value"], "done\n", "outputs are fetched afterwards");
+    assert_eq!(world.reported(&["outputs", "app", "seen"])["value"], "done\n", "outputs are fetched afterwards");
     let log = world.cnab(&["logs", "app"]).stdout;
     assert!(log.starts_with("up\n") && log.contains("went on") && !log.contains("canary"), "{log}");
     world.is_clean("after a kill");
@@ -71,9 +71,9 @@ fn the_next_action_waits_for_one_that_still_runs() {
     let mut next =
         world.command(&["upgrade", "app", "-c", &creds, "--image-override", &image]).spawn().expect("agent-cli starts");
     let mut errors = BufReader::new(next.stderr.take().expect("a pipe"));
-    let mut told = String::new();
-    while !told.contains("still runs") {
-        assert!(errors.read_line(&mut told).expect("a line") > 0, "{told}");
+    let mut reported = String::new();
+    while !reported.contains("still runs") {
+        assert!(errors.read_line(&mut reported).expect("a line") > 0, "{reported}");
     }
     // Meanwhile no other action can start.
     let third = world.act(&["uninstall", "app"]);
@@ -85,7 +85,7 @@ fn the_next_action_waits_for_one_that_still_runs() {
     let ran = finish(next);
     assert_eq!(ran.status, 0, "{ran:?}");
     let statuses: Vec<Value> = world
-        .told(&["claims", "app"])
+        .reported(&["claims", "app"])
         .as_array()
         .expect("a list")
         .iter()
@@ -126,11 +126,11 @@ fn ctrl_c_cancels_and_outputs_are_kept() {
     let ran = finish(child);
     assert!(ran.status == 125 && ran.stderr.contains("canceled"), "{ran:?}");
     assert_eq!((shown(&world, "status"), shown(&world, "state")), (json!("canceled"), json!("undefined")));
-    assert_eq!(world.told(&["outputs", "app", "seen"])["value"], "stopped\n");
+    assert_eq!(world.reported(&["outputs", "app", "seen"])["value"], "stopped\n");
     world.is_clean("after a cancellation");
     let ran = world.act(&["uninstall", "app", "--force"]);
     assert_eq!(ran.status, 0, "{ran:?}");
-    assert_eq!(world.told(&["list", "--all"]), json!([]));
+    assert_eq!(world.reported(&["list", "--all"]), json!([]));
     assert!(world.cnab(&["show", "app"]).stderr.contains("no installation"));
 }
 
@@ -143,10 +143,10 @@ fn without_executord_it_says_so() {
     child.kill().expect("kill");
     child.wait().expect("wait");
     world.daemon.terminate();
-    let shown = world.told(&["show", "app"]);
+    let shown = world.reported(&["show", "app"]);
     assert_eq!((&shown["status"], &shown["asked"]), (&json!("running"), &json!(false)));
     assert!(world.cnab(&["show", "app"]).stdout.contains("cannot be asked"));
     world.daemon.start_again();
     go(&world);
-    wait::until("it has ended", || (world.told(&["show", "app"])["status"] == "succeeded").then_some(()));
+    wait::until("it has ended", || (world.reported(&["show", "app"])["status"] == "succeeded").then_some(()));
 }

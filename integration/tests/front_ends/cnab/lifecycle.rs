@@ -17,7 +17,7 @@ grep -c . /cnab/bundle.json
 "#;
 
 fn seen(world: &World) -> String {
-    let outputs = world.told(&["outputs", "app", "seen"]);
+    let outputs = world.reported(&["outputs", "app", "seen"]);
     outputs["value"].as_str().expect("text").to_owned()
 }
 
@@ -61,12 +61,12 @@ fn a_bundle_goes_through_its_life() {
     world.acts(&["upgrade", "app", "--reset-params"]);
     assert!(seen(&world).starts_with("upgrade:app:lamp:10\n"), "{}", seen(&world));
     world.is_clean("after another upgrade");
-    assert_eq!(world.told(&["show", "app"])["state"], "present");
-    assert_eq!(world.told(&["show", "app"])["parameters"], json!({ "period": 10 }));
+    assert_eq!(world.reported(&["show", "app"])["state"], "present");
+    assert_eq!(world.reported(&["show", "app"])["parameters"], json!({ "period": 10 }));
     world.acts(&["uninstall", "app"]);
     world.is_clean("after uninstall");
 
-    let claims = world.told(&["claims", "app"]);
+    let claims = world.reported(&["claims", "app"]);
     let claims = claims.as_array().expect("a list");
     let column = |name: &str| -> Vec<&str> { claims.iter().map(|claim| claim[name].as_str().expect("text")).collect() };
     assert_eq!(column("action"), ["install", "upgrade", "org.example.status", "upgrade", "uninstall"]);
@@ -81,8 +81,8 @@ fn a_bundle_goes_through_its_life() {
     assert_eq!(sorted, column("id"), "each claim has an id of its own, later than the one before");
 
     // The installation is gone, but its last claim is kept (rule 45).
-    assert_eq!(world.told(&["list"]), json!([]));
-    assert_eq!(world.told(&["list", "--all"])[0]["state"], "absent");
+    assert_eq!(world.reported(&["list"]), json!([]));
+    assert_eq!(world.reported(&["list", "--all"])[0]["state"], "absent");
     assert!(world.act(&["upgrade", "app"]).stderr.contains("app is not installed"));
     assert!(world.cnab(&["logs", "app"]).stdout.contains("[REDACTED:"));
 
@@ -101,7 +101,7 @@ fn what_is_installed_is_not_installed_again() {
     world.acts(&["install", "a/b c", "-b", &bundle]);
     let ran = world.act(&["install", "a/b c", "-b", &bundle]);
     assert!(ran.status == 125 && ran.stderr.contains("a/b c is installed already"), "{ran:?}");
-    assert_eq!(world.told(&["claims", "a/b c"]).as_array().map(Vec::len), Some(1), "nothing was recorded of it");
+    assert_eq!(world.reported(&["claims", "a/b c"]).as_array().map(Vec::len), Some(1), "nothing was recorded of it");
     assert!(world.act(&["install", "a\tb", "-b", &bundle]).stderr.contains("only letters, marks"));
     for action in ["upgrade", "uninstall"] {
         let ran = world.act(&[action, "other"]);
@@ -123,9 +123,9 @@ fn a_failure_is_recorded_and_the_next_action_is_allowed() {
     let bundle = world.bundle(&lamp());
     let ran = world.act(&["install", "app", "-b", &bundle]);
     assert!(ran.status == 7 && ran.stderr.contains("exited with 7"), "{ran:?}");
-    let shown = world.told(&["show", "app"]);
+    let shown = world.reported(&["show", "app"]);
     assert_eq!((&shown["state"], &shown["status"]), (&json!("undefined"), &json!("failed")));
-    assert_eq!(world.told(&["outputs", "app", "seen"])["value"], "half\n");
+    assert_eq!(world.reported(&["outputs", "app", "seen"])["value"], "half\n");
     assert_eq!(world.cnab(&["logs", "app"]).stdout, "no\n");
 
     // A missing output without a default is a failure, too (rule 39).
@@ -134,14 +134,14 @@ fn a_failure_is_recorded_and_the_next_action_is_allowed() {
     assert!(ran.status == 125 && ran.stderr.contains("/outputs/seen: is missing at"), "{ran:?}");
     world.tool("echo x > /cnab/app/outputs/seen");
     world.acts(&["upgrade", "app"]);
-    assert_eq!(world.told(&["outputs", "app", "colour"])["value"], "unlit", "its default");
-    assert_eq!(world.told(&["show", "app"])["state"], "present");
+    assert_eq!(world.reported(&["outputs", "app", "colour"])["value"], "unlit", "its default");
+    assert_eq!(world.reported(&["show", "app"])["state"], "present");
 
     // A missing run tool.
     fs::remove_file(world.rootfs.path().join("cnab/app/run")).expect("remove");
     let ran = world.act(&["upgrade", "app"]);
     assert!(ran.status == 127 && ran.stderr.contains("/cnab/app/run"), "{ran:?}");
-    assert_eq!(world.told(&["show", "app"])["status"], "failed");
+    assert_eq!(world.reported(&["show", "app"])["status"], "failed");
     world.is_clean("after failures");
 }
 

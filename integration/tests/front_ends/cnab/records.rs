@@ -38,7 +38,7 @@ fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing()
         assert!(ran.status == 0 && !ran.stdout.contains(PASS) && !ran.stderr.contains(PASS), "{ran:?}");
     }
     assert!(world.cnab(&["show", "app"]).stdout.contains("(writeOnly)"));
-    assert_eq!(world.told(&["show", "app"])["parameters"], json!({ "pass": null, "period": 10 }));
+    assert_eq!(world.reported(&["show", "app"])["parameters"], json!({ "pass": null, "period": 10 }));
     assert!(fs::read_to_string(claim).expect("a claim").contains(PASS), "the control");
 
     let path = claims(&world, "broken")[0].clone();
@@ -110,7 +110,7 @@ fn outputs_become_parameters() {
     assert_eq!(upgraded[0], "upgrade state=<+> db=<db of upgrade>");
     assert!(upgraded[1].starts_with("key:"), "the secret one came, too: {upgraded:?}");
     assert_eq!(act(&["upgrade", "app", "-p", "state=mine", "-p", "db=other"])[0], "upgrade state=<mine> db=<other>");
-    assert_eq!(world.told(&["show", "app"])["parameters"], json!({ "db": "other", "state": "mine" }));
+    assert_eq!(world.reported(&["show", "app"])["parameters"], json!({ "db": "other", "state": "mine" }));
     let dir = world.claims().join("claims");
     let claims: Vec<PathBuf> = claims(&world, "app");
     assert!(
@@ -140,7 +140,7 @@ fn docker_is_there_where_both_allow_it() {
     let _docker = UnixListener::bind(&socket).expect("a socket");
     let inode = fs::metadata(&socket).expect("a socket").ino();
     let config = format!("[policy]\ndocker_socket = '{}'\nallow_host_userns = true\n", socket.display());
-    let world = World::of(Setup::default().config(&config).start(), TELL);
+    let world = World::from_parts(Setup::default().config(&config).start(), TELL);
     let path = world.bundle(&bundle(true));
     let ran = world.act(&["install", "app", "-b", &path]);
     assert!(ran.status == 125 && ran.stderr.contains("allow it with --allow-docker-host-access"), "{ran:?}");

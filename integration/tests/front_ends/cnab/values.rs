@@ -49,7 +49,7 @@ fn rules_16_to_20_variables_and_files_hold_the_values() {
     ];
     let set: Vec<&str> = set.iter().flat_map(|value| ["-p", value]).collect();
     let ran = world.acts(&[&["install", "app", "-b", &bundle], &set[..]].concat());
-    let (told, mounted) = ran.stdout.split_once("@\n").expect("two parts");
+    let (reported, mounted) = ran.stdout.split_once("@\n").expect("two parts");
     assert_eq!(mounted, original);
     let values = ["true", "-5", "2.5", r#"{"foo":23}"#, r#"["a",{}]"#, "as \"it\" is $HOME", "", r#"{"a":[1,true]}"#];
     let mut expected = String::new();
@@ -60,7 +60,7 @@ fn rules_16_to_20_variables_and_files_hold_the_values() {
     for (kind, value) in KINDS.iter().zip(values) {
         expected.push_str(&format!("{kind}=<{value}>\n"));
     }
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 /// An option leaves out the file of an unset parameter, for tools that test whether the file exists.
@@ -113,7 +113,7 @@ fn what_is_wrong_is_told_before_anything_runs() {
     broken["outputs"]["seen"]["path"] = json!("/etc/x");
     let ran = world.cnab(&["validate", &world.bundle(&broken)]);
     assert!(ran.status == 1 && ran.stdout.contains("/version") && ran.stdout.contains("/outputs/seen/path"), "{ran:?}");
-    let explained = world.told(&["explain", &world.bundle(&lamp())]);
+    let explained = world.reported(&["explain", &world.bundle(&lamp())]);
     assert_eq!(explained["credentials"][0]["env"], "KEY");
     assert_eq!(explained["parameters"][1]["default"], 10);
 }

@@ -27,11 +27,11 @@ pub(crate) struct World {
 impl World {
     /// Creates an environment whose run tool is this script.
     pub(crate) fn new(script: &str) -> Self {
-        Self::of(Daemon::start(), script)
+        Self::from_parts(Daemon::start(), script)
     }
 
     /// Creates the same with this daemon.
-    pub(crate) fn of(daemon: Daemon, script: &str) -> Self {
+    pub(crate) fn from_parts(daemon: Daemon, script: &str) -> Self {
         let world = Self { daemon, rootfs: Rootfs::busybox() };
         let outputs = world.rootfs.path().join("cnab/app/outputs");
         fs::create_dir_all(&outputs).expect("mkdir");
@@ -101,7 +101,7 @@ impl World {
     }
 
     /// Returns a JSON document of agent-cli.
-    pub(crate) fn told(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn reported(&self, arguments: &[&str]) -> Value {
         let ran = self.cnab(&[arguments, &["--json"]].concat());
         assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
         ran.json()

@@ -23,8 +23,8 @@ fn rule_11_a_wrong_answer_fails_the_whole() {
         ("grow", "still changes the template in round 8 of 8: spec.containers[app].args"),
     ] {
         world.register(&[("a", "hello", ""), ("b", path, "")]);
-        let told = world.refused();
-        assert!(told.contains("convention b: ") && told.contains(why), "{path}: {told}");
+        let reported = world.refused();
+        assert!(reported.contains("convention b: ") && reported.contains(why), "{path}: {reported}");
     }
     // No redirect was followed: of that path nobody asked a second time.
     let names: Vec<String> =
@@ -38,8 +38,8 @@ fn rule_15_a_call_has_its_time() {
     let world = World::start();
     world.web("2", "x");
     world.register(&[("b", "slow", "timeoutSeconds = 1")]);
-    let told = world.refused();
-    assert!(told.contains("convention b: https://127.0.0.1:") && told.contains("did not answer within 1 s"), "{told}");
+    let reported = world.refused();
+    assert!(reported.contains("convention b: https://127.0.0.1:") && reported.contains("did not answer within 1 s"), "{reported}");
 }
 
 /// The certificate must be of the host in the URL, in its time, and by the bundle; where there is a bundle, by nobody else.
@@ -51,8 +51,8 @@ fn rule_1_a_server_is_who_its_certificate_says() {
         let world = World::with(&identity);
         world.web("2", "x");
         world.register(&[("a", "hello", "")]);
-        let told = world.refused();
-        assert!(told.contains("is not trusted") && told.contains(why), "{told}");
+        let reported = world.refused();
+        assert!(reported.contains("is not trusted") && reported.contains(why), "{reported}");
         assert!(world.log().is_empty(), "nothing was sent");
     }
     let world = World::start();
@@ -107,6 +107,6 @@ fn rule_11_a_server_that_is_not_there_fails_the_whole() {
     assert!(world.refused().contains("convention a: https://127.0.0.1:1/: cannot connect"));
     let service = "[[convention]]\nname = \"a\"\nservice = { name = \"web\", namespace = \"nowhere\", port = 9443 }\n";
     world.write("conventions.toml", service);
-    let told = world.refused();
-    assert!(told.contains("convention a: https://web.nowhere.svc:9443/: cannot resolve the host name"), "{told}");
+    let reported = world.refused();
+    assert!(reported.contains("convention a: https://web.nowhere.svc:9443/: cannot resolve the host name"), "{reported}");
 }

@@ -13,9 +13,9 @@ fn rule_13_a_server_widens_nothing_without_a_grant() {
         ("host-path", "hostPath", "spec.volumes[host]", json!(null)),
     ] {
         world.register(&[("widener", path, "")]);
-        let told = world.refused();
-        assert!(told.contains(&format!("convention widener: {field}: adds ")), "{told}");
-        assert!(told.contains(&format!("the registration lacks the grant {grant}")), "{told}");
+        let reported = world.refused();
+        assert!(reported.contains(&format!("convention widener: {field}: adds ")), "{reported}");
+        assert!(reported.contains(&format!("the registration lacks the grant {grant}")), "{reported}");
         // The control: with the grant, and not with another one.
         world.register(&[("widener", path, "grants = [\"root\", \"secrets\"]")]);
         assert!(world.refused().contains(grant));

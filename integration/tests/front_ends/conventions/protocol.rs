@@ -58,10 +58,10 @@ fn rule_5_an_image_that_cannot_be_resolved_fails_before_anybody_is_asked() {
     let world = World::start();
     world.register(&[("greeter", "hello", "")]);
     world.web("nope", "x");
-    let told = world.refused();
+    let reported = world.refused();
     assert!(
-        told.contains("web.yaml, document 1: Deployment web: spec.containers[app].image: cannot resolve image"),
-        "{told}"
+        reported.contains("web.yaml, document 1: Deployment web: spec.containers[app].image: cannot resolve image"),
+        "{reported}"
     );
     assert!(world.log().is_empty());
 }
@@ -121,9 +121,9 @@ fn rule_14_a_secret_is_not_seen_and_explain_tells_who_did_what() {
         (&step["convention"], &step["round"], &step["changes"][0]["before"]),
         (&json!("greeter"), &json!(1), &Value::Null)
     );
-    let told = format!("{}{}{}", ran.stdout, explained.stdout, explained.stderr);
+    let reported = format!("{}{}{}", ran.stdout, explained.stdout, explained.stderr);
     let sent = std::fs::read_to_string(world.dir.path().join("log")).unwrap();
-    assert!(!sent.contains(VALUE) && !told.contains(VALUE));
+    assert!(!sent.contains(VALUE) && !reported.contains(VALUE));
     // Put back in what is applied, which is as whole as the file was.
     let applied = world.run(&["apply", "--json", "web.yaml", "secret.yaml"]).json();
     let variable = &applied["items"][0]["spec"]["template"]["spec"]["containers"][0]["env"][0];

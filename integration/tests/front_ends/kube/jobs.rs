@@ -18,7 +18,7 @@ fn a_job_of_three_and_one_that_fails() {
     let ran = world.plays(&path);
     assert_eq!(ran.stderr.matches(": completed").count(), 3, "{ran:?}");
     assert_eq!(world.daemon.api.output("default_work-2_main").text(), "number 2\n");
-    let ps = world.told(&["ps"]);
+    let ps = world.reported(&["ps"]);
     assert!(ps.as_array().unwrap().iter().all(|pod| pod["phase"] == "Succeeded"), "{ps}");
     // Done is done.
     assert!(world.plays(&path).stderr.contains("nothing has changed"));

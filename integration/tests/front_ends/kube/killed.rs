@@ -29,7 +29,7 @@ fn the_next_play_finishes_what_was_begun() {
     ] {
         cut_off(&world, &play, id, kind);
         world.plays(&path);
-        let ps = world.told(&["ps"]);
+        let ps = world.reported(&["ps"]);
         assert_eq!(
             (ps[0]["ready"].as_bool(), ps[0]["containers"].as_array().unwrap().len()),
             (Some(true), 4),
@@ -59,7 +59,7 @@ fn p64_the_next_down_finishes_what_was_begun() {
         world.plays(&path);
         cut_off(&world, &["down", "web"], id, kind);
         assert_eq!(world.kube(&["down", "web"]).status, 0, "{id} {kind:?}");
-        assert_eq!((world.containers().len(), world.told(&["ps"])), (0, json!([])), "{id} {kind:?}");
+        assert_eq!((world.containers().len(), world.reported(&["ps"])), (0, json!([])), "{id} {kind:?}");
         assert!(!world.search_files(world.daemon.setup().home()).found(), "{id} {kind:?}");
     }
     world.daemon.wait_until_back_at(&before);

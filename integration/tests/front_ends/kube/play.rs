@@ -38,7 +38,7 @@ fn a_pod_goes_through_its_life() {
     let app = world.container("default_web_app");
     let file = app.files.iter().find(|file| file.path == "/secrets/db/password").unwrap();
     assert_eq!((file.mode, file.public), (0o400, false));
-    let ps = world.told(&["ps"]);
+    let ps = world.reported(&["ps"]);
     assert_eq!(
         (ps[0]["phase"].as_str(), ps[0]["ready"].as_bool(), ps[0]["containers"].as_array().unwrap().len()),
         (Some("Running"), Some(true), 4),
@@ -189,7 +189,7 @@ fn configuration_is_mounted_inside_an_empty_dir() {
 #[test]
 fn refusals_of_executord_precede_every_start() {
     let world = World::new();
-    let pods = || world.told(&["ps"]).as_array().unwrap().len();
+    let pods = || world.reported(&["ps"]).as_array().unwrap().len();
     let good = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\nspec:\n  containers:\n  - {name: a, image: 'example.com/box:1', command: [sleep, '100000']}\n";
     let bad = |spec: &str, container: &str| {
         format!(

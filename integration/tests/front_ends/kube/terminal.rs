@@ -23,7 +23,7 @@ fn p64_objects_from_standard_input_are_played_compared_and_taken_down() {
     let play = ["play", "-", "--image-override", &*image];
     let played = given(&play, &text);
     assert!(played.status == 0 && played.stderr.contains("web: ready"), "{played:?}");
-    assert_eq!(world.told(&["ps"])[0]["play"], "stdin");
+    assert_eq!(world.reported(&["ps"])[0]["play"], "stdin");
     let again = given(&play, &text);
     assert!(again.status == 0 && again.stderr.contains("stdin: nothing has changed"), "{again:?}");
     let differs = given(&["diff", "-", "--image-override", &image], &text.replace("hello", "other"));

@@ -130,7 +130,7 @@ impl World {
         ran
     }
 
-    pub(crate) fn told(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn reported(&self, arguments: &[&str]) -> Value {
         let ran = self.kube(&[arguments, &["--json"]].concat());
         assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
         ran.json()
@@ -167,7 +167,7 @@ impl World {
         let needles = needles();
         let mut search = Search::new(&needles);
         let own = [self.daemon.pid() as u32].into_iter().chain(self.daemon.launcher().map(|pid| pid as u32));
-        own.chain(also.iter().copied()).filter_map(Process::of).for_each(|process| search.process(&process));
+        own.chain(also.iter().copied()).filter_map(Process::from_pid).for_each(|process| search.process(&process));
         search.files(self.daemon.setup().home());
         search.report()
     }

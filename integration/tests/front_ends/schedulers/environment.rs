@@ -36,12 +36,12 @@ fn a_process_has_it_when_asked_for() {
     // Its own variables win, each name is there once, and HOME is its user's.
     let own = EnvironmentVariable { name: "OPEN".into(), value: "own".into(), ..EnvironmentVariable::default() };
     let env = ExecStart { env: vec![own], user: "root".into(), ..start("c", "/usr/bin/env", &[]) };
-    let told = executed(&daemon.api, with_container_env(env)).unwrap().text();
-    let mut lines: Vec<&str> = told.lines().collect();
+    let reported = executed(&daemon.api, with_container_env(env)).unwrap().text();
+    let mut lines: Vec<&str> = reported.lines().collect();
     lines.sort_unstable();
     let names: Vec<&str> = lines.iter().filter_map(|line| line.split('=').next()).collect();
-    assert_eq!(names, ["HOME", "OPEN", "PATH", "PW", "TZ"], "{told}");
-    assert!(lines.contains(&"OPEN=own") && lines.contains(&"HOME=/root"), "{told}");
+    assert_eq!(names, ["HOME", "OPEN", "PATH", "PW", "TZ"], "{reported}");
+    assert!(lines.contains(&"OPEN=own") && lines.contains(&"HOME=/root"), "{reported}");
     let output = cli::run(&daemon.socket(), &["exec", "--container-env", "c", "--", "/bin/sh", "-c", "echo $PW"]);
     assert_eq!(output.stdout, format!("{SECRET}\n"));
 }
@@ -51,15 +51,15 @@ fn a_container_that_does_not_keep_it_says_so() {
     let daemon = Daemon::start();
     // With secret files, so that it has a volume.
     daemon.api.started(sleeper("c").secret_env("PW", SECRET).file("key", b"x"));
-    let told = executed(&daemon.api, with_container_env(script("c", "env"))).err().unwrap();
-    assert_eq!(told.code(), Code::FailedPrecondition);
-    assert!(told.message().contains("start.container_environment") && told.message().contains("keep_environment"));
+    let reported = executed(&daemon.api, with_container_env(script("c", "env"))).err().unwrap();
+    assert_eq!(reported.code(), Code::FailedPrecondition);
+    assert!(reported.message().contains("start.container_environment") && reported.message().contains("keep_environment"));
     let probe = ExecCheck { path: "/bin/true".into(), container_environment: true, ..ExecCheck::default() };
     let check = Check { kind: Some(check::Kind::Exec(probe)), ..Check::default() };
     let checks = Some(Checks { readiness: vec![check], ..Checks::default() });
-    let told = daemon.api.run(RunRequest { checks, ..sleeper("checked") }).unwrap_err();
+    let reported = daemon.api.run(RunRequest { checks, ..sleeper("checked") }).unwrap_err();
     let field = "checks.readiness[0].exec.container_environment";
-    assert!(told.code() == Code::InvalidArgument && told.message().contains(field), "{told}");
+    assert!(reported.code() == Code::InvalidArgument && reported.message().contains(field), "{reported}");
 }
 
 /// The program of a check sees it, and without asking for it does not: the control is not ready.

@@ -61,16 +61,16 @@ fn the_processes_of_a_tree_have_them() {
 fn what_cannot_be_is_refused_entry_by_entry() {
     let daemon = Daemon::start();
     let refused = |groups: &[&str]| daemon.api.run(with_groups(sleeper("c"), groups)).unwrap_err();
-    let told = refused(&["a/b", "1", "1", "65536"]);
-    assert_eq!(told.code(), Code::InvalidArgument);
+    let reported = refused(&["a/b", "1", "1", "65536"]);
+    assert_eq!(reported.code(), Code::InvalidArgument);
     for entry in ["extra_groups[0]", "extra_groups[2]", "extra_groups[3]"] {
-        assert!(told.message().contains(entry), "{told}");
+        assert!(reported.message().contains(entry), "{reported}");
     }
     let many: Vec<String> = (0..33).map(|gid| gid.to_string()).collect();
-    let told = refused(&many.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(told.message().contains("has 33 entries; at most 32"), "{told}");
-    let told = refused(&["1", "nosuchgroup"]);
-    assert_eq!(told.code(), Code::FailedPrecondition);
-    assert!(told.message().contains("extra_groups[1]") && told.message().contains("nosuchgroup"), "{told}");
+    let reported = refused(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(reported.message().contains("has 33 entries; at most 32"), "{reported}");
+    let reported = refused(&["1", "nosuchgroup"]);
+    assert_eq!(reported.code(), Code::FailedPrecondition);
+    assert!(reported.message().contains("extra_groups[1]") && reported.message().contains("nosuchgroup"), "{reported}");
     assert!(daemon.api.ids().is_empty());
 }

@@ -34,7 +34,7 @@ fn a_log_begins_with_the_entry_of_that_number() {
         StreamLogsRequest { from_sequence: Some(1), offset: Some(1), ..StreamLogsRequest::default() },
         StreamLogsRequest { from_sequence: Some(1), tail: Some(1), ..StreamLogsRequest::default() },
     ] {
-        let told = daemon.api.logs(StreamLogsRequest { id: "c".into(), ..bad }).err().unwrap();
-        assert!(told.code() == Code::InvalidArgument && told.message().contains("from_sequence"), "{told}");
+        let reported = daemon.api.logs(StreamLogsRequest { id: "c".into(), ..bad }).err().unwrap();
+        assert!(reported.code() == Code::InvalidArgument && reported.message().contains("from_sequence"), "{reported}");
     }
 }

@@ -120,16 +120,16 @@ fn a_container_cannot_lead_it_elsewhere() {
     let rootfs = Rootfs::busybox();
     rootfs.replace_by_link("tmp", "/etc");
     let request = with_message(sh("true").id("link").rootfs(&rootfs.reference()), "/tmp/message");
-    let told = daemon.api.run(request).unwrap_err();
-    assert!(told.code() == Code::FailedPrecondition && told.message().contains("termination_message.path"), "{told}");
+    let reported = daemon.api.run(request).unwrap_err();
+    assert!(reported.code() == Code::FailedPrecondition && reported.message().contains("termination_message.path"), "{reported}");
     for path in ["relative", "/a/../b", "/dev/null", "/dev/shm/x", "/proc/self/x", "/sys/x", "/run/s/key", "/"] {
-        let told = daemon.api.run(with_message(sh("true").id("bad").file("/run/s/key", b"x"), path)).unwrap_err();
-        let named = told.message().contains("termination_message.path");
-        assert!(told.code() == Code::InvalidArgument && named, "{path}: {told}");
+        let reported = daemon.api.run(with_message(sh("true").id("bad").file("/run/s/key", b"x"), path)).unwrap_err();
+        let named = reported.message().contains("termination_message.path");
+        assert!(reported.code() == Code::InvalidArgument && named, "{path}: {reported}");
     }
     let large = TerminationMessage { bytes_max: 16_385, ..TerminationMessage::default() };
-    let told = daemon.api.run(RunRequest { termination_message: Some(large), ..sleeper("large") }).unwrap_err();
-    assert!(told.message().contains("termination_message.bytes_max: is 16385; at most 16384"), "{told}");
+    let reported = daemon.api.run(RunRequest { termination_message: Some(large), ..sleeper("large") }).unwrap_err();
+    assert!(reported.message().contains("termination_message.bytes_max: is 16385; at most 16384"), "{reported}");
 }
 
 #[test]

@@ -48,16 +48,16 @@ fn it_is_in_no_process_of_the_executors() {
         process.send_input(b"echo ${#PW}\n");
         process.until(&SIZE.to_string());
         let record = daemon.record(id);
-        let own = [process.pid, record.prepared.unwrap().init.pid].map(|pid| Process::of(pid.cast_unsigned()).unwrap());
+        let own = [process.pid, record.prepared.unwrap().init.pid].map(|pid| Process::from_pid(pid.cast_unsigned()).unwrap());
         assert_eq!(own.iter().filter(|process| !found(&needles, std::iter::once(*process)).is_empty()).count(), 2);
-        let shim = Process::of(record.shim.pid.cast_unsigned()).unwrap();
+        let shim = Process::from_pid(record.shim.pid.cast_unsigned()).unwrap();
         let hits = found(&needles, std::iter::once(&shim));
         assert_eq!(!hits.is_empty(), masked, "{id}: {hits:?}");
         wait::until_ok("no other process holds it", || {
             let all = Process::all();
             let roots = [daemon.pid(), daemon.launcher().unwrap()].map(i32::cast_unsigned);
             let below = roots.iter().flat_map(|root| Process::descendants(&all, *root));
-            let roots = roots.iter().filter_map(|root| Process::of(*root));
+            let roots = roots.iter().filter_map(|root| Process::from_pid(*root));
             let ours: Vec<Process> =
                 roots.chain(below.filter(|process| !process.contained && process.pid != shim.pid)).collect();
             assert!(ours.len() >= 3, "executord, launcher, supervisor");

@@ -104,15 +104,15 @@ fn what_cannot_be_is_refused_field_by_field() {
     let daemon = Daemon::start();
     let ids: Vec<String> = (0..1001).map(|number| format!("c{number}")).collect();
     let bad = StatsRequest { ids: ids.clone(), page_size: 1001, page_token: "/".into(), ..StatsRequest::default() };
-    let told = stats(&daemon, bad).unwrap_err();
-    assert_eq!(told.code(), Code::InvalidArgument);
+    let reported = stats(&daemon, bad).unwrap_err();
+    assert_eq!(reported.code(), Code::InvalidArgument);
     for field in ["ids", "page_size", "page_token"] {
-        assert!(told.message().contains(field), "{told}");
+        assert!(reported.message().contains(field), "{reported}");
     }
     for seconds in [0, -1, 3601] {
         let interval = Some(prost_types::Duration { seconds, nanos: 0 });
-        let told = watch(&daemon, WatchStatsRequest { ids: ids.clone(), interval, ..Default::default() }).unwrap_err();
-        assert!(told.message().contains("ids") && told.message().contains("interval"), "{told}");
+        let reported = watch(&daemon, WatchStatsRequest { ids: ids.clone(), interval, ..Default::default() }).unwrap_err();
+        assert!(reported.message().contains("ids") && reported.message().contains("interval"), "{reported}");
     }
     let nobody = StatsRequest { ids: vec!["nobody".into()], ..StatsRequest::default() };
     assert_eq!(stats(&daemon, nobody).unwrap_err().code(), Code::NotFound);

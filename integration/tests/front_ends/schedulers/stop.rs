@@ -79,8 +79,8 @@ fn every_process_of_a_tree_gets_it() {
 fn a_number_that_is_no_signal_is_refused_with_the_rest() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
-    let told = stop(&daemon, "c", 65, Some(-1)).unwrap_err();
-    assert_eq!(told.code(), Code::InvalidArgument);
-    assert!(told.message().contains("signal: is 65") && told.message().contains("grace_period"), "{told}");
+    let reported = stop(&daemon, "c", 65, Some(-1)).unwrap_err();
+    assert_eq!(reported.code(), Code::InvalidArgument);
+    assert!(reported.message().contains("signal: is 65") && reported.message().contains("grace_period"), "{reported}");
     assert_eq!(daemon.api.get("c").unwrap().state(), executor_proto::v1::State::Running);
 }

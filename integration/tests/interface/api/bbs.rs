@@ -168,10 +168,10 @@ fn every_action_is_carried_out_or_refused_by_field() {
         assert!(run(&daemon.api, request(name, &action)).unwrap().created, "{name}");
         let result = daemon.api.wait(name).unwrap().result.unwrap();
         // Of two that end at the same time one may be cancelled before.
-        let told = result.failure.map(|failure| failure.message);
-        match (told.as_deref(), failure) {
-            (Some(told), Some(failure)) => assert!(failure.starts_with(told), "{name}: {told}"),
-            (told, failure) => assert_eq!(told, failure, "{name}"),
+        let reported = result.failure.map(|failure| failure.message);
+        match (reported.as_deref(), failure) {
+            (Some(reported), Some(failure)) => assert!(failure.starts_with(reported), "{name}: {reported}"),
+            (reported, failure) => assert_eq!(reported, failure, "{name}"),
         }
         daemon.api.delete(name, true).unwrap();
     }

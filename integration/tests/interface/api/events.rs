@@ -78,9 +78,9 @@ fn only_new_begins_with_what_is_new() {
     let mut other = daemon.api.events_after(daemon.api.info().cursor);
     daemon.api.run_to_end(program("/bin/true", &[]).id("new"));
     daemon.api.delete("new", false).unwrap();
-    let told = new.until(deleted("new"));
-    assert_eq!(kinds(&told), WHOLE_LIFE);
-    assert_eq!(other.until(deleted("new")), told, "every follower sees the same");
+    let reported = new.until(deleted("new"));
+    assert_eq!(kinds(&reported), WHOLE_LIFE);
+    assert_eq!(other.until(deleted("new")), reported, "every follower sees the same");
 }
 
 /// A follower that comes too late is told once that events are missing, and a cursor from the future is refused.
@@ -94,8 +94,8 @@ fn what_is_no_longer_kept_is_a_gap() {
     let newest = daemon.api.info().cursor;
     assert!(newest >= 21, "{newest}");
     let gaps = |after| -> Vec<bool> {
-        let told = daemon.api.events_after(after).until(|response| event(response).cursor == newest);
-        told.iter().map(|response| response.gap).collect()
+        let reported = daemon.api.events_after(after).until(|response| event(response).cursor == newest);
+        reported.iter().map(|response| response.gap).collect()
     };
     let late = gaps(newest - 15);
     assert_eq!((late.len(), late[0], late.iter().filter(|gap| **gap).count()), (10, true, 1));

@@ -93,10 +93,10 @@ fn each_overage_is_told_once() {
     // The limit is about time: in the pause it is kept to.
     daemon.api.run_to_end(limited(sh(&format!("{burst}; sleep 4; {burst}; echo end >&2")).id("c"), None, Some(5)));
     let entries = daemon.api.follow("c").rest();
-    let told = kept(&entries);
-    assert_eq!(told.notices.len(), 2, "{entries:?}");
-    let total: u64 = told.bytes + told.dropped;
-    assert_eq!(total, 2 * (10 * 2 + 40 * 3) + 4, "{told:?}");
+    let reported = kept(&entries);
+    assert_eq!(reported.notices.len(), 2, "{entries:?}");
+    let total: u64 = reported.bytes + reported.dropped;
+    assert_eq!(total, 2 * (10 * 2 + 40 * 3) + 4, "{reported:?}");
 }
 
 /// The operator has a default and a maximum.

@@ -112,8 +112,8 @@ fn a_flood_of_violations_fits_an_answer() {
     });
     let status = daemon.api.run(flood).unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    let told = violations(&status);
-    let (field, last) = told.last().unwrap();
-    assert!(field.is_empty() && last.contains(&format!("{} more violations", 9000 - (told.len() - 1))), "{last}");
+    let reported = violations(&status);
+    let (field, last) = reported.last().unwrap();
+    assert!(field.is_empty() && last.contains(&format!("{} more violations", 9000 - (reported.len() - 1))), "{last}");
     assert!(status.details().len() < 6000);
 }

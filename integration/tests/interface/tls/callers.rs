@@ -83,9 +83,9 @@ fn a_caller_calls_what_its_entries_allow() {
         assert_eq!(reader.list(&ListFilter::default()).await.unwrap().len(), 0);
         let denied = reader.run(&run("a")).await.err().unwrap();
         assert_eq!(denied.code(), Some(Code::PermissionDenied));
-        let told = denied.to_string();
+        let reported = denied.to_string();
         for part in ["spiffe://test/reader", "/executor.v1.Executor/Run", "[[callers]]"] {
-            assert!(told.contains(part), "{told}");
+            assert!(reported.contains(part), "{reported}");
         }
         rep.info().await.unwrap();
         for denied in [rep.list(&ListFilter::default()).await.err(), rep.is_serving().await.err()] {
@@ -111,10 +111,10 @@ fn a_python_client_learns_the_interface_over_tls() {
     };
     let lived = client(&tls.operator());
     assert!(lived.status.success(), "{}", String::from_utf8_lossy(&lived.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&lived.stdout).unwrap();
-    assert_eq!(told["log"]["LOG_STREAM_STDOUT"], "vcap\nfrom python\nand one more\n");
+    let reported: serde_json::Value = serde_json::from_slice(&lived.stdout).unwrap();
+    assert_eq!(reported["log"]["LOG_STREAM_STDOUT"], "vcap\nfrom python\nand one more\n");
     assert_eq!(
-        (&told["container"]["result"]["exit"]["code"], &told["refused"]["code"]),
+        (&reported["container"]["result"]["exit"]["code"], &reported["refused"]["code"]),
         (&7.into(), &"INVALID_ARGUMENT".into())
     );
     // Who may read learns the interface, and runs nothing.
@@ -167,7 +167,7 @@ fn a_rule_of_a_provider_names_a_certificate() {
          type = 'directory'\npath = '{}'\nallow = [{{ uri = '{OPERATOR}', paths = ['password'] }}]\n",
         secrets.display()
     );
-    let tls = TlsDaemon::of(setup, &more, "");
+    let tls = TlsDaemon::new(setup, &more, "");
     let from = v1::SecretReference { provider: "shelf".into(), path: "password".into(), ..Default::default() };
     let file = v1::File { path: "password".into(), from: Some(from), ..Default::default() };
     let request = |id: &str| {
@@ -200,11 +200,11 @@ fn only_tls_1_3_with_a_certificate_is_answered() {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The connection stays open, so that what comes after the handshake is seen.
         let input = child.stdin.take().unwrap();
-        let told = wait::within(std::time::Duration::from_secs(patience), || match child.try_wait().unwrap() {
+        let reported = wait::within(std::time::Duration::from_secs(patience), || match child.try_wait().unwrap() {
             Some(_) => Ok(()),
             None => Err(()),
         });
-        drop((input, told));
+        drop((input, reported));
         let output = child.wait_with_output().unwrap();
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
     };

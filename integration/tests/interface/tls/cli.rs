@@ -81,27 +81,27 @@ fn every_way_names_the_executord() {
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     let (cert, key, ca) = (path(&files.certificate), path(&files.key), path(&files.ca));
     let flags = ["--address", &tls.address, "--tls-cert", &cert, "--tls-key", &key, "--tls-ca", &ca];
-    let told = |command: Command| {
+    let reported = |command: Command| {
         let document: serde_json::Value = serde_json::from_str(&fine(command)).unwrap();
         document["socket"].as_str().unwrap().to_owned()
     };
-    assert_eq!(told(agent(&tls, &[&flags[..], &["info", "--json"]].concat())), tls.address);
+    assert_eq!(reported(agent(&tls, &[&flags[..], &["info", "--json"]].concat())), tls.address);
     let by_environment = |arguments: &[&str]| {
         let mut command = agent(&tls, arguments);
         command.env("EXECUTOR_ADDRESS", &tls.address).env("EXECUTOR_TLS_CERT", &cert);
         command.env("EXECUTOR_TLS_KEY", &key).env("EXECUTOR_TLS_CA", &ca);
         command
     };
-    assert_eq!(told(by_environment(&["info", "--json"])), tls.address);
+    assert_eq!(reported(by_environment(&["info", "--json"])), tls.address);
     let socket = path(&tls.daemon.socket());
-    assert_eq!(told(by_environment(&["info", "--json", "--socket", &socket])), socket, "a flag wins");
+    assert_eq!(reported(by_environment(&["info", "--json", "--socket", &socket])), socket, "a flag wins");
     // Contexts.
     fine(agent(&tls, &[&["context", "add", "remote"][..], &flags].concat()));
     fine(agent(&tls, &["context", "add", "here", "--socket", &socket, "--use"]));
-    assert_eq!(told(agent(&tls, &["info", "--json"])), socket);
-    assert_eq!(told(agent(&tls, &["--context", "remote", "info", "--json"])), tls.address);
+    assert_eq!(reported(agent(&tls, &["info", "--json"])), socket);
+    assert_eq!(reported(agent(&tls, &["--context", "remote", "info", "--json"])), tls.address);
     fine(agent(&tls, &["context", "use", "remote"]));
-    assert_eq!(told(agent(&tls, &["info", "--json"])), tls.address);
+    assert_eq!(reported(agent(&tls, &["info", "--json"])), tls.address);
     let listed = fine(agent(&tls, &["context", "list"]));
     let rows: Vec<Vec<&str>> = listed.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows, [vec!["here", &*socket], vec!["remote", "*", &*tls.address]], "{listed}");

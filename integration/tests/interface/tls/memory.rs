@@ -14,7 +14,7 @@ fn is_in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     let mut needles = Needles::new().unwrap();
     needles.add("secret", secret.as_bytes());
     let mut search = Search::new(&needles);
-    search.process(&Process::of(daemon.pid() as u32).unwrap());
+    search.process(&Process::from_pid(daemon.pid() as u32).unwrap());
     let report = search.report();
     assert!(report.processes == 1 && report.unsearched.is_empty(), "{report:?}");
     report.found()
@@ -68,7 +68,7 @@ fn a_request_that_breaks_off_leaves_nothing() {
 /// The control: with an allocator that overwrites nothing the secrets are found.
 #[test]
 fn without_the_wipe_it_is_found() {
-    let tls = TlsDaemon::of(Setup::default().control(), "", "");
+    let tls = TlsDaemon::new(Setup::default().control(), "", "");
     let client = tls.connect(&tls.operator()).unwrap();
     let found = SIZES.map(|size| {
         let secret = Canary::random(size).unwrap();

@@ -110,7 +110,7 @@ fn links_are_followed_and_bad_certificates_are_told() {
     is_presented(&tls, "one");
     put("..2", &tls.authority.node("two"));
     is_presented(&tls, "two");
-    let told = |what: &str| {
+    let reported = |what: &str| {
         wait::until("it is told", || tls.daemon.setup().logged().contains(what).then_some(()));
         assert_eq!(presented(&tls), "subject=CN=two");
         tls.connect(&files).unwrap();
@@ -119,14 +119,14 @@ fn links_are_followed_and_bad_certificates_are_told() {
     expired.distinguished_name.push(DnType::CommonName, "expired");
     (expired.not_before, expired.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
     put("..3", &tls.authority.issue(&expired));
-    told("the earlier certificates stay in force: ");
-    told("tls.crt: the certificate is expired since ");
+    reported("the earlier certificates stay in force: ");
+    reported("tls.crt: the certificate is expired since ");
     let mut broken = tls.authority.node("broken");
     broken.certificate = "no certificate".to_owned();
     put("..4", &broken);
-    told("no certificate in PEM");
+    reported("no certificate in PEM");
     kill(tls.daemon.pid(), 1);
-    told("SIGHUP: reading the certificates again");
+    reported("SIGHUP: reading the certificates again");
     put("..5", &tls.authority.node("five"));
     is_presented(&tls, "five");
     api.block_on(kept.info()).expect("the first connection goes on");

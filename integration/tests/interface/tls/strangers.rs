@@ -43,9 +43,9 @@ async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientCon
             let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
             if let Ok(mut stream) = tokio_rustls::TlsConnector::from(config).connect(name, stream).await {
                 let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-                let mut told = Vec::new();
-                let _ = stream.read_to_end(&mut told).await;
-                assert!(told.is_empty(), "a stranger was answered: {told:?}");
+                let mut reported = Vec::new();
+                let _ = stream.read_to_end(&mut reported).await;
+                assert!(reported.is_empty(), "a stranger was answered: {reported:?}");
             }
         }
         1 => {
@@ -60,7 +60,7 @@ async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientCon
 fn strangers_hold_up_nobody() {
     let setup = Setup::default();
     let metrics = metrics::table(&setup);
-    let tls = TlsDaemon::of(setup, &metrics, "handshakes = 32\nhandshake_seconds = 5\n");
+    let tls = TlsDaemon::new(setup, &metrics, "handshakes = 32\nhandshake_seconds = 5\n");
     let (files, address) = (tls.operator(), tls.address.parse::<SocketAddr>().unwrap());
     let api = &tls.daemon.api;
     let mut roots = rustls::RootCertStore::empty();
@@ -101,8 +101,8 @@ fn strangers_hold_up_nobody() {
     let counted = || metrics::value(&tls.daemon, "executor_strangers_refused_total");
     wait::until("nearly all are counted", || (counted() >= strangers as f64 * 0.9).then_some(()));
     assert!(counted() <= strangers as f64, "and no caller");
-    let told = tls.refusals().len();
-    assert!(told >= 10 && told < strangers / 2, "some are logged one by one: {told} of {strangers}");
+    let reported = tls.refusals().len();
+    assert!(reported >= 10 && reported < strangers / 2, "some are logged one by one: {reported} of {strangers}");
 }
 
 /// A handshake that hangs is cut off, and so is one that never ends.
@@ -123,9 +123,9 @@ fn a_handshake_that_hangs_is_cut_off() {
     let mut large = connect();
     let record = [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
     while large.write_all(&record).is_ok() {}
-    let mut told = Vec::new();
-    let _ = large.read_to_end(&mut told);
-    assert!(told.len() < 100, "an alert at most: {} bytes", told.len());
+    let mut reported = Vec::new();
+    let _ = large.read_to_end(&mut reported);
+    assert!(reported.len() < 100, "an alert at most: {} bytes", reported.len());
     // Connections of one address are bounded.
     let bounded = TlsDaemon::start("", "connections_per_address = 2");
     let client = bounded.connect(&bounded.operator()).unwrap();

@@ -76,8 +76,8 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     let resources = Resources { memory_bytes: 16 << 20, ..Resources::default() };
     daemon.api.block_on(daemon.api.client().cell().reserve("later", resources, None)).unwrap();
     assert!(serves(&daemon), "the control");
-    let told = || ["executor_reservations", "executor_drained"].map(|series| metrics::value(&daemon, series));
-    assert_eq!(told(), [1.0, 0.0]);
+    let reported = || ["executor_reservations", "executor_drained"].map(|series| metrics::value(&daemon, series));
+    assert_eq!(reported(), [1.0, 0.0]);
 
     // Those that end in order have all the time that they need; those that do not have the deadline.
     let in_order = |progress: &DrainResponse| progress.ended as usize == all - stubborn;
@@ -108,7 +108,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     assert!(refused.message().contains("it is drained (maintenance)"), "{refused}");
     let refused = daemon.api.block_on(daemon.api.client().cell().reserve("y", resources, None)).unwrap_err();
     assert_eq!(refused.code(), Some(Code::Unavailable), "{refused}");
-    wait::until("a scrape tells", || (told() == [0.0, 1.0]).then_some(()));
+    wait::until("a scrape tells", || (reported() == [0.0, 1.0]).then_some(()));
     assert_eq!((daemon.api.info().reservations, daemon.api.ids().len()), (0, 0));
     wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
     let health = daemon.api.info().health.unwrap();

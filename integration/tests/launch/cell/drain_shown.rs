@@ -60,8 +60,8 @@ fn a_bar_counts_down_fits_the_terminal_and_goes_without_a_trace() {
     wait::until("the rest is told", || terminal.text().contains("`agent-cli undrain` ends it").then_some(()));
     let text = terminal.text();
     let (_, end) = text.rsplit_once("draining").unwrap();
-    let (cleared, told) = end.split_once("agent-cli: the drain goes on").unwrap();
-    assert!(cleared.contains("\u{1b}[2K") && told.ends_with("\r\n"), "the bar is gone: {end:?}");
+    let (cleared, reported) = end.split_once("agent-cli: the drain goes on").unwrap();
+    assert!(cleared.contains("\u{1b}[2K") && reported.ends_with("\r\n"), "the bar is gone: {end:?}");
     assert!(["c0", "c1"].iter().all(|id| daemon.api.get(id).unwrap().state() == State::Stopping));
 
     // The same command joins it, with a deadline that comes sooner, and tells at the end who was killed.
@@ -93,20 +93,20 @@ fn through_a_pipe_there_are_lines_and_with_json_documents() {
         reads(&["8 of 10 ended, 2 stopping, 0 killed", "\"ended\":8"]);
         assert_eq!(cli::run(&daemon.socket(), &["drain", "--deadline", "1s"]).status, 0);
         reads(&[]);
-        let told = CliOutput { stdout, ..cli::finish(child) };
-        assert!(told.status == 0 && told.stderr.is_empty() && !told.stdout.contains('\u{1b}'), "{told:?}");
+        let reported = CliOutput { stdout, ..cli::finish(child) };
+        assert!(reported.status == 0 && reported.stderr.is_empty() && !reported.stdout.contains('\u{1b}'), "{reported:?}");
         if arguments[0] == "--json" {
-            let documents = told.json_lines();
+            let documents = reported.json_lines();
             let last = documents.last().unwrap();
             assert_eq!(
                 (&last["done"], &last["ended"], &last["killed"]),
                 (&true.into(), &10.into(), &["c0", "c1"].into())
             );
-            assert!(documents.len() > 2 && documents.iter().rev().skip(1).all(|one| one["done"] == false), "{told:?}");
+            assert!(documents.len() > 2 && documents.iter().rev().skip(1).all(|one| one["done"] == false), "{reported:?}");
         } else {
             let (progress, end): (Vec<&str>, Vec<&str>) =
-                told.stdout.lines().partition(|line| line.contains(" of 10 "));
-            assert!(progress.iter().any(|line| line.starts_with("8 of 10 ended, 2 stopping, 0 killed")), "{told:?}");
+                reported.stdout.lines().partition(|line| line.contains(" of 10 "));
+            assert!(progress.iter().any(|line| line.starts_with("8 of 10 ended, 2 stopping, 0 killed")), "{reported:?}");
             assert_eq!(end, ["drained: 10 ended, 2 killed", "killed: c0", "killed: c1"]);
         }
         undrain(&daemon);

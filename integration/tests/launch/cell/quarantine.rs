@@ -99,9 +99,9 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     );
     assert!(sleeps(&started), "a process is in uninterruptible sleep");
     let mut events = stage.daemon.api.events_after(cursor);
-    let told = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::Quarantined).pop().unwrap();
-    let told = told.event.unwrap();
-    assert_eq!((&*told.container_id, told.quarantine_phase()), ("stuck", Phase::Stop));
+    let reported = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::Quarantined).pop().unwrap();
+    let reported = reported.event.unwrap();
+    assert_eq!((&*reported.container_id, reported.quarantine_phase()), ("stuck", Phase::Stop));
     let shown = |arguments: &[&str]| cli::run(&stage.daemon.socket(), arguments).stdout;
     assert!(shown(&["ps"]).contains("stopping (quarantine: stop)"), "{}", shown(&["ps"]));
     assert!(shown(&["inspect", "stuck"]).contains("its stop does not end"), "{}", shown(&["inspect", "stuck"]));
@@ -133,8 +133,8 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     assert_eq!((exit(&ended), ended.quarantine), (Err(9), None));
     assert!(ended.result.unwrap().wipe.unwrap().verified);
     let mut events = stage.daemon.api.events_after(cursor);
-    let told = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::QuarantineEnded).pop().unwrap();
-    assert_eq!(told.event.unwrap().container_id, "stuck");
+    let reported = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::QuarantineEnded).pop().unwrap();
+    assert_eq!(reported.event.unwrap().container_id, "stuck");
     stage.daemon.wait_until_removed("stuck");
     stage.daemon.api.delete("stuck", false).unwrap();
     assert_eq!((stage.allocated(), stage.daemon.api.info().quarantined), (0, 0));

@@ -127,8 +127,8 @@ fn reservations_survive_a_restart() {
     assert_eq!(memory(&daemon), [64, 64, 64, 1]);
     assert_eq!(daemon.api.get("long").unwrap().reservation_expires_at, long.expires_at);
     let mut events = daemon.api.events_after(0);
-    let told = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::ReservationExpired);
-    assert_eq!(told.last().unwrap().event.as_ref().unwrap().container_id, "short");
+    let reported = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::ReservationExpired);
+    assert_eq!(reported.last().unwrap().event.as_ref().unwrap().container_id, "short");
     daemon.api.started(into_reservation(sleeper("long").memory(64 * MIB)));
     assert_eq!(memory(&daemon), [64, 0, 64, 0]);
     daemon.terminate();

@@ -101,7 +101,7 @@ fn what_is_not_a_namespace_of_the_list_is_refused() {
     let before = daemon.footprint();
     bind("/proc/self/ns/net", "host");
     bind("/proc/self/ns/uts", "uts");
-    let told = |path: &Path| {
+    let reported = |path: &Path| {
         let refused = daemon.api.run(joining(path, sh("true"))).unwrap_err();
         format!("{:?} {}", refused.code(), refused.message())
     };
@@ -116,8 +116,8 @@ fn what_is_not_a_namespace_of_the_list_is_refused() {
         (PathBuf::new(), "is empty"),
         (place("../x"), "network_namespace"),
     ] {
-        let told = told(&path);
-        assert!(told.contains(why) && told.contains("network_namespace"), "{}: {told}", path.display());
+        let reported = reported(&path);
+        assert!(reported.contains(why) && reported.contains("network_namespace"), "{}: {reported}", path.display());
     }
     let without = RunRequest { network: 0, ..joining(&place("link"), sh("true")) };
     assert!(daemon.api.run(without).unwrap_err().message().contains("NETWORK_PATH"));

@@ -22,8 +22,8 @@ fn calls_that_do_not_fit_are_refused() {
     let again = daemon.api.block_on(pods(&daemon).create(&asked("p"))).unwrap();
     assert!(!again.1, "the same request is the same pod");
     let other = CreatePodRequest { hostname: "x".into(), ..asked("p") };
-    let told = refusal(&daemon.api.block_on(pods(&daemon).create(&other)).unwrap_err());
-    assert_eq!(told.0, Some(Code::AlreadyExists), "{}", told.1);
+    let reported = refusal(&daemon.api.block_on(pods(&daemon).create(&other)).unwrap_err());
+    assert_eq!(reported.0, Some(Code::AlreadyExists), "{}", reported.1);
     assert_eq!(daemon.api.run(sleeper("p")).unwrap_err().code(), Code::AlreadyExists, "one set of ids");
     assert_eq!(daemon.api.get("p").unwrap_err().code(), Code::NotFound, "a pod is no container");
     for call in [daemon.api.stop("p", None).unwrap_err(), daemon.api.delete("p", true).unwrap_err()] {
@@ -31,35 +31,35 @@ fn calls_that_do_not_fit_are_refused() {
     }
 
     daemon.api.started(in_pod("p", sleeper("one")));
-    let told = refusal(&daemon.api.block_on(pods(&daemon).get("one")).unwrap_err());
-    assert_eq!(told.0, Some(Code::NotFound), "a container is no pod: {}", told.1);
+    let reported = refusal(&daemon.api.block_on(pods(&daemon).get("one")).unwrap_err());
+    assert_eq!(reported.0, Some(Code::NotFound), "a container is no pod: {}", reported.1);
     for pod in ["none", "one"] {
-        let told = daemon.api.run(in_pod(pod, sh("true"))).unwrap_err();
-        assert!(told.code() == Code::FailedPrecondition && told.message().contains("pod"), "{told:?}");
+        let reported = daemon.api.run(in_pod(pod, sh("true"))).unwrap_err();
+        assert!(reported.code() == Code::FailedPrecondition && reported.message().contains("pod"), "{reported:?}");
     }
     let source = Some(Source::Pod(PodVolumeName { name: "data".into() }));
     let volume = VolumeMount { path: "/tmp/v".into(), source, ..VolumeMount::default() };
     let greedy = RunRequest { hostname: "x".into(), network: 1, egress: true, ..in_pod("p", sh("true")) };
-    let told = daemon.api.run(greedy).unwrap_err();
-    assert_eq!(told.code(), Code::InvalidArgument);
+    let reported = daemon.api.run(greedy).unwrap_err();
+    assert_eq!(reported.code(), Code::InvalidArgument);
     for field in ["network", "hostname", "egress"] {
-        assert!(format!("{told:?}").contains(field), "{told:?}");
+        assert!(format!("{reported:?}").contains(field), "{reported:?}");
     }
     let unknown = RunRequest { volumes: vec![volume.clone()], ..in_pod("p", sh("true")) };
-    let told = daemon.api.run(unknown).unwrap_err();
-    assert!(told.message().contains("is not a volume of the pod p, which has none"), "{told:?}");
+    let reported = daemon.api.run(unknown).unwrap_err();
+    assert!(reported.message().contains("is not a volume of the pod p, which has none"), "{reported:?}");
     let alone = daemon.api.run(RunRequest { volumes: vec![volume], ..sh("true") }).unwrap_err();
     assert!(alone.message().contains("volumes[0].pod"), "{alone:?}");
 
-    let told = refusal(&delete(&daemon, "p", false).unwrap_err());
-    assert!(told.0 == Some(Code::FailedPrecondition) && told.1.contains("one"), "{told:?}");
+    let reported = refusal(&delete(&daemon, "p", false).unwrap_err());
+    assert!(reported.0 == Some(Code::FailedPrecondition) && reported.1.contains("one"), "{reported:?}");
     assert_eq!(get(&daemon, "p").state(), pod::State::Ready, "nothing has changed");
     daemon.api.started(in_pod("p", sleeper("two")));
     stop(&daemon, "p");
     assert!(daemon.api.run(in_pod("p", sleeper("three"))).is_err(), "a pod that has ended takes nobody");
     delete(&daemon, "p", false).unwrap();
-    let told = refusal(&delete(&daemon, "p", false).unwrap_err());
-    assert_eq!(told.0, Some(Code::NotFound), "{}", told.1);
+    let reported = refusal(&delete(&daemon, "p", false).unwrap_err());
+    assert_eq!(reported.0, Some(Code::NotFound), "{}", reported.1);
     daemon.wait_until_back_at(&before);
 }
 
@@ -71,8 +71,8 @@ fn the_command_line_makes_lists_and_removes_pods() {
     let created = run(&["pod", "create", "--id", "p", "--hostname", "web", "--volume", "data", "--label", "a=b"]);
     assert_eq!((created.status, &*created.stdout), (0, "p\n"), "{}", created.stderr);
     let mount = "type=pod,source=data,target=/tmp/d";
-    let told = run(&["run", "--pod", "p", "--mount", mount, "--", "sh", "-c", "hostname > /tmp/d/x; cat /tmp/d/x"]);
-    assert_eq!((told.status, &*told.stdout), (0, "web\n"), "{}", told.stderr);
+    let reported = run(&["run", "--pod", "p", "--mount", mount, "--", "sh", "-c", "hostname > /tmp/d/x; cat /tmp/d/x"]);
+    assert_eq!((reported.status, &*reported.stdout), (0, "web\n"), "{}", reported.stderr);
     let detached = run(&["run", "--pod", "p", "--id", "one", "-d", "--", "sleep", "100000"]);
     assert_eq!(detached.status, 0, "{}", detached.stderr);
     let listed = run(&["ps", "--pod", "p"]);

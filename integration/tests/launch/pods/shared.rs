@@ -50,10 +50,10 @@ fn members_share_network_ipc_and_host_name_and_nothing_else() {
     let spec = one.spec.unwrap();
     assert_eq!((&*spec.pod, &*spec.hostname), ("p1", "web"));
 
-    let told = script_output(&daemon, in_pod("p1", sh("hostname; grep db /etc/hosts; echo $$; ls -d /proc/[0-9]*")));
-    let words: Vec<&str> = told.split_whitespace().collect();
-    assert_eq!(words[..5], ["web", "10.1.2.3", "db.example", "1", "/proc/1"], "{told}");
-    assert_eq!(words.len(), 5, "one process: {told}");
+    let reported = script_output(&daemon, in_pod("p1", sh("hostname; grep db /etc/hosts; echo $$; ls -d /proc/[0-9]*")));
+    let words: Vec<&str> = reported.split_whitespace().collect();
+    assert_eq!(words[..5], ["web", "10.1.2.3", "db.example", "1", "/proc/1"], "{reported}");
+    assert_eq!(words.len(), 5, "one process: {reported}");
 
     // Shared memory is the pod's.
     daemon.api.run_to_end(in_pod("p1", sh("echo seen > /dev/shm/word").id("writes")));
@@ -113,8 +113,8 @@ fn the_network_outlives_every_member() {
     daemon.api.delete("first", true).unwrap();
     assert!(asks("web", "127.0.0.1").contains("from-server"));
     assert!(asks("other", &address).contains("from-server"), "and by the network");
-    let told = script_output(&daemon, run("web", sh("cat /etc/hosts /etc/resolv.conf")));
-    assert!(told.contains(&format!("{address} web")) && told.contains("nameserver"), "{told}");
+    let reported = script_output(&daemon, run("web", sh("cat /etc/hosts /etc/resolv.conf")));
+    assert!(reported.contains(&format!("{address} web")) && reported.contains("nameserver"), "{reported}");
 
     delete(&daemon, "web", true).unwrap();
     delete(&daemon, "other", true).unwrap();
@@ -148,16 +148,16 @@ fn volumes_live_as_long_as_the_pod() {
     assert_eq!(script_output(&daemon, with("p1", both(), read)), "d\nm\n1000\n");
     assert!(script_output(&daemon, with("p2", both(), read)).contains("No such file"), "the control: another pod");
     let part = vec![mount("disk", "/tmp/d", "sub", true)];
-    let told = script_output(&daemon, with("p1", part, "cat /tmp/d/file; echo x > /tmp/d/file"));
-    assert!(told.starts_with("d\n") && told.contains("Read-only file system"), "{told}");
+    let reported = script_output(&daemon, with("p1", part, "cat /tmp/d/file; echo x > /tmp/d/file"));
+    assert!(reported.starts_with("d\n") && reported.contains("Read-only file system"), "{reported}");
     // Nothing leads out of a volume.
     let link = with("p1", both(), "ln -s /etc /tmp/d/link");
     assert_eq!(exit(&daemon.api.run_to_end(link.id("links"))), Ok(0));
     for (sub_path, why) in [("link", "symbolic link"), ("link/none", "symbolic link"), ("sub/file", "Not a directory")]
     {
         let refused = daemon.api.run(with("p1", vec![mount("disk", "/tmp/d", sub_path, false)], "true"));
-        let told = refused.unwrap_err().message().to_owned();
-        assert!(told.contains("volumes[0].sub_path") && told.contains(why), "{told}");
+        let reported = refused.unwrap_err().message().to_owned();
+        assert!(reported.contains("volumes[0].sub_path") && reported.contains(why), "{reported}");
     }
     let full = with("p1", both(), "head -c 2000000 /dev/zero > /tmp/m/big");
     assert!(script_output(&daemon, full).contains("No space left"), "a size holds");
@@ -193,8 +193,8 @@ fn missing_directory_of_a_volume_is_made() {
     let script = "for one in disk memory; do stat -c '%u:%g %a' /srv/$one; touch /srv/$one/file; stat -c %u:%g /srv/$one/file; done";
     let member = |volumes| RunRequest { volumes, extra_groups: vec!["2000".into()], ..in_pod("p", sh(script)) };
     for _ in 0..2 {
-        let told = script_output(&daemon, member(vec![mount("disk"), mount("memory")]).user("1000:1000"));
-        assert_eq!(told, "0:2000 2775\n1000:2000\n".repeat(2));
+        let reported = script_output(&daemon, member(vec![mount("disk"), mount("memory")]).user("1000:1000"));
+        assert_eq!(reported, "0:2000 2775\n1000:2000\n".repeat(2));
     }
     delete(&daemon, "p", true).unwrap();
     let medium = empty_volume::Medium::Disk;
@@ -219,8 +219,8 @@ fn processes_are_shared_where_it_is_asked_for() {
         let script = "for one in /proc/[0-9]*; do cat $one/cmdline; done | tr '\\0' ' '; echo $$";
         script_output(&daemon, in_pod(pod, sh(script)))
     };
-    let told = sees("shared");
-    assert!(told.contains("/bin/sleep 100000") && !told.trim_end().ends_with(" 1"), "{told}");
+    let reported = sees("shared");
+    assert!(reported.contains("/bin/sleep 100000") && !reported.trim_end().ends_with(" 1"), "{reported}");
     assert!(!sees("apart").contains("/bin/sleep 100000"), "the control");
 
     // SIGTERM ends a process that has no handler, because it is not the first one of its namespace.
@@ -229,8 +229,8 @@ fn processes_are_shared_where_it_is_asked_for() {
     // What a member leaves behind ends with it, and its secrets are wiped.
     let leaves = "(trap '' TERM HUP; exec sleep 4242) & echo $!";
     daemon.api.run_to_end(in_pod("shared", sh(leaves).id("leaves").file("a", b"secret")));
-    let told = sees("shared");
-    assert!(!told.contains("4242"), "{told}");
+    let reported = sees("shared");
+    assert!(!reported.contains("4242"), "{reported}");
     let wipe = daemon.api.get("leaves").unwrap().result.unwrap().wipe.unwrap();
     assert_eq!((wipe.files, wipe.verified), (1, true));
     assert_eq!(get(&daemon, "shared").state(), pod::State::Ready);

@@ -90,7 +90,7 @@ fn no_user_of_the_host_gets_to_set_user_id_programs() {
     };
     let home = lent.path("shared").parent().unwrap().to_owned();
     let allow = |mode| fs::set_permissions(&home, fs::Permissions::from_mode(mode)).unwrap();
-    let mount = OwnMount::of(&home);
+    let mount = OwnMount::from_dir(&home);
     mount.honour_set_user_id(true);
     let daemon = lent.daemon("");
     for mode in [0o755, 0o711, 0o701] {

@@ -32,11 +32,11 @@ fn dockers_forms() {
     );
     assert_eq!(memory.stdout, "700\n1777\n");
     assert_eq!(names(&lent.path("shared")), ["a", "dir"]);
-    let told = agent(&["-v", "/etc:/host"], "true");
-    assert_eq!(told.status, 125, "{told:?}");
-    assert!(told.stderr.contains("--volume /etc: ") && told.stderr.contains(&format!("shared ({shared})")), "{told:?}");
-    let told = agent(&["-v", "deps:/deps"], "true");
-    assert!(told.stderr.contains("read-only in this daemon's configuration"), "{told:?}");
+    let reported = agent(&["-v", "/etc:/host"], "true");
+    assert_eq!(reported.status, 125, "{reported:?}");
+    assert!(reported.stderr.contains("--volume /etc: ") && reported.stderr.contains(&format!("shared ({shared})")), "{reported:?}");
+    let reported = agent(&["-v", "deps:/deps"], "true");
+    assert!(reported.stderr.contains("read-only in this daemon's configuration"), "{reported:?}");
     let kept = run(
         &socket,
         &["run", "-d", "--id", "kept", "-v", "shared:/data:ro", "--rootfs", &reference, "--", "/bin/sleep", "100000"],

@@ -71,8 +71,8 @@ fn executed_processes_have_the_volumes() {
     assert_eq!(names(&lent.path("shared")), ["executed"]);
     let spec = daemon.api.get("c").unwrap().spec.unwrap();
     assert_eq!(spec.volumes, [named("shared", "/data"), read_only(named("deps", "/deps"))]);
-    let told = daemon.api.info().volumes;
-    let listed: Vec<_> = told.iter().map(|one| (&*one.name, &*one.path, one.read_only)).collect();
+    let reported = daemon.api.info().volumes;
+    let listed: Vec<_> = reported.iter().map(|one| (&*one.name, &*one.path, one.read_only)).collect();
     let (shared, deps) = (lent.path("shared"), lent.path("deps"));
     let expected = [("shared", shared.to_str().unwrap(), false), ("deps", deps.to_str().unwrap(), true)];
     assert_eq!(listed, expected);

@@ -101,7 +101,7 @@ fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
 }
 
 /// Takes out of a line what differs between any two containers: the id, ids of the host, descriptors, the number of processes.
-fn told(line: &str, id: &str) -> String {
+fn reported(line: &str, id: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.replace(id, "ID").split(' ') {
         let options = word.split(',').map(|option| match option.split_once('=') {
@@ -127,7 +127,7 @@ fn a_container_is_the_same_with_a_shell_and_without() {
         let printed = |daemon: &Daemon| {
             let container = daemon.api.run_to_end(request.clone().id(&id));
             // In any order: that of the mounts is another one.
-            let mut lines: Vec<String> = daemon.api.output(&id).text().lines().map(|line| told(line, &id)).collect();
+            let mut lines: Vec<String> = daemon.api.output(&id).text().lines().map(|line| reported(line, &id)).collect();
             lines.sort_unstable();
             (lines, exit(&container))
         };

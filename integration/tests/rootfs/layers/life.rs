@@ -42,7 +42,7 @@ fn containers_run_on_layers_that_nobody_changes() {
     let busybox = rootfs::Rootfs::busybox();
     let upper = tempfile::tempdir().unwrap();
     std::fs::write(upper.path().join("greeting"), "from the upper layer\n").unwrap();
-    let blobs = [Blob::of_directory(busybox.path()), Blob::of_directory(upper.path())];
+    let blobs = [Blob::from_directory(busybox.path()), Blob::from_directory(upper.path())];
     let ask = |blob: &Blob, parents: &[&Blob]| launcher.call(blob.request(parents), &[]);
     assert_eq!(reason(&ask(&blobs[0], &[])), Some(Reason::NotFound));
     assert_eq!(
@@ -97,7 +97,7 @@ fn damaged_layer_is_mended_by_unpacking_again() {
     let launcher = Launcher::start(&[]);
     let source = tempfile::tempdir().unwrap();
     std::fs::write(source.path().join("file"), CONTENT).unwrap();
-    let blob = Blob::of_directory(source.path());
+    let blob = Blob::from_directory(source.path());
     let file = || launcher.stored("sha256").pop().unwrap().join("fs/file");
     let flipped = |content: &[u8]| content.iter().map(|byte| byte ^ 1).collect::<Vec<u8>>();
     assert_done(&launcher.unpack(&blob, &[]));
@@ -126,7 +126,7 @@ fn damaged_layer_is_mended_by_unpacking_again() {
 fn a_deep_tree_goes_with_its_container() {
     let launcher = Launcher::start(&[]);
     let busybox = rootfs::Rootfs::busybox();
-    let image = launcher.unpack_image(&[Blob::of_directory(busybox.path())]);
+    let image = launcher.unpack_image(&[Blob::from_directory(busybox.path())]);
     let script = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd -P d || exit 9; i=$((i+1)); done; echo $i deep";
     let shim = launcher.launch(&plan("deep", image, script), &payload(script)).unwrap();
     shim.reach(State::Completed).unwrap();
@@ -155,7 +155,7 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
 fn many_at_once_and_nobody_waits_for_them() {
     let launcher = Launcher::start(&[]);
     let blobs: Vec<_> = (0..5)
-        .map(|index| Blob::of_many_files(if index == 0 { 20_000 } else { 3000 }, &format!("content {index}")))
+        .map(|index| Blob::from_many_files(if index == 0 { 20_000 } else { 3000 }, &format!("content {index}")))
         .collect();
     let mut order = Vec::new();
     for (sequence, blob) in blobs.iter().chain([&blobs[0]]).enumerate() {

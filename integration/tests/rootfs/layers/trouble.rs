@@ -49,7 +49,7 @@ const FILES: u32 = 20_000;
 #[test]
 fn a_killed_unpacker_leaves_nothing() {
     let launcher = Launcher::start(&[]);
-    let blob = Blob::of_many_files(FILES, "x");
+    let blob = Blob::from_many_files(FILES, "x");
     let pid = stop_while_unpacking(&launcher, &blob);
     assert!(launcher.stored("sha256").is_empty(), "half a layer is none");
     signal(pid, Signal::SIGKILL);
@@ -65,7 +65,7 @@ fn a_killed_unpacker_leaves_nothing() {
 #[test]
 fn a_killed_launcher_leaves_no_half_layer() {
     let mut launcher = Launcher::start(&[]);
-    let blob = Blob::of_many_files(FILES, "x");
+    let blob = Blob::from_many_files(FILES, "x");
     let pid = stop_while_unpacking(&launcher, &blob);
     launcher.kill();
     wait::until("the unpacker ends with its launcher", || {
@@ -90,10 +90,10 @@ fn a_full_disk_is_told_and_leaves_nothing() {
     launcher.kill();
     let disk = Tmpfs::mount(&launcher.state_dir().join("layers"), 4 << 20);
     launcher.start_again();
-    let (large, small) = (Blob::of_many_files(3000, &"x".repeat(5000)), Blob::of_many_files(10, "x"));
-    let told = refused(launcher.unpack(&large, &[]));
-    assert_eq!(told.reason, Reason::Exhausted as i32, "{told:?}");
-    assert!(told.message.contains("No space left on device"), "{told:?}");
+    let (large, small) = (Blob::from_many_files(3000, &"x".repeat(5000)), Blob::from_many_files(10, "x"));
+    let reported = refused(launcher.unpack(&large, &[]));
+    assert_eq!(reported.reason, Reason::Exhausted as i32, "{reported:?}");
+    assert!(reported.message.contains("No space left on device"), "{reported:?}");
     assert!(launcher.stored("ingest").is_empty() && launcher.stored("sha256").is_empty());
     assert!(matches!(launcher.unpack(&small, &[]), LauncherAnswer::Done(_)));
     // The mount lies in the launcher's directories, and is taken away before them.
@@ -106,7 +106,7 @@ fn a_full_disk_is_told_and_leaves_nothing() {
 #[test]
 fn an_unpacker_can_do_little() {
     let launcher = Launcher::start(&[]);
-    let pid = stop_while_unpacking(&launcher, &Blob::of_many_files(FILES, "x"));
+    let pid = stop_while_unpacking(&launcher, &Blob::from_many_files(FILES, "x"));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SYS_ADMIN for the overlay's attributes, SETFCAP; no program can add any.
     for line in [
@@ -134,7 +134,7 @@ fn an_unpacker_can_do_little() {
 #[test]
 fn what_is_wrong_with_a_layer_is_told() {
     let launcher = Launcher::start(&[]);
-    let blob = |archive: Vec<u8>| Blob::of_archive(&archive);
+    let blob = |archive: Vec<u8>| Blob::from_archive(&archive);
     let mut header = tar::Header::new_gnu();
     header.as_mut_bytes()[..15].copy_from_slice(b"../../etc/evil\0");
     header.set_entry_type(tar::EntryType::Regular);
@@ -152,8 +152,8 @@ fn what_is_wrong_with_a_layer_is_told() {
         (image, "is not that of a layer"),
         (blob(b"garbage".repeat(200)), "not a tar archive"),
     ] {
-        let told = refused(launcher.unpack(&blob, &[]));
-        assert!(told.reason == Reason::Precondition as i32 && told.message.contains(words), "{told:?}");
+        let reported = refused(launcher.unpack(&blob, &[]));
+        assert!(reported.reason == Reason::Precondition as i32 && reported.message.contains(words), "{reported:?}");
     }
     let mut named = blob(vec![0; 1024]);
     named.diff_id = "sha256:../../../etc".into();

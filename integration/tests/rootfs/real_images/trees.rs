@@ -58,9 +58,9 @@ fn assert_same_tree(id: &str, ours: &Tree, theirs: &Tree) {
 /// Checks that the tree has every kind of entry, so that comparisons mean something.
 fn holds_everything(tree: &Tree) {
     assert!(tree.len() > 1000, "{}", tree.len());
-    for (path, told) in CHANGED {
+    for (path, reported) in CHANGED {
         let line = tree.get(Path::new(path));
-        let fits = told.map_or(line.is_none(), |told| line.is_some_and(|line| line.contains(told)));
+        let fits = reported.map_or(line.is_none(), |reported| line.is_some_and(|line| line.contains(reported)));
         assert!(fits, "{path}: {line:?}");
     }
     for (what, least) in [
@@ -148,8 +148,8 @@ fn each_change_is_told(root: &Path, ours: &Tree) {
     for (path, change) in changes {
         change(path);
         changed.insert(PathBuf::from(path));
-        let told: BTreeSet<PathBuf> = differing_paths(ours, &umoci_tree(root)).into_iter().cloned().collect();
-        assert_eq!(told, changed, "after {path}");
+        let reported: BTreeSet<PathBuf> = differing_paths(ours, &umoci_tree(root)).into_iter().cloned().collect();
+        assert_eq!(reported, changed, "after {path}");
     }
 }
 

@@ -230,6 +230,6 @@ fn clients_fail_where_there_is_anything_but_bindings() {
     assert_eq!(seen["service-bindings"], "failed: ValueError", "{seen}");
     let seen = Reader::start(&daemon, "node", &options).reads();
     for client in ["kube-service-bindings", "@nebhale/service-bindings"] {
-        assert!(seen[client].as_str().is_some_and(|told| told.starts_with("failed: ")), "{seen}");
+        assert!(seen[client].as_str().is_some_and(|reported| reported.starts_with("failed: ")), "{seen}");
     }
 }

@@ -57,7 +57,7 @@ fn openssl_verifies_the_pair_with_its_names() {
     for purpose in ["sslclient", "sslserver"] {
         openssl(&["verify", "-x509_strict", "-purpose", purpose, "-CAfile", &ca.path("ca.crt"), &path("instance.crt")]);
     }
-    let told = openssl(&[
+    let reported = openssl(&[
         "x509",
         "-in",
         &path("instance.crt"),
@@ -74,7 +74,7 @@ fn openssl_verifies_the_pair_with_its_names() {
         "Digital Signature\n",
         "CA:FALSE",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
     let public = |words: &[&str]| openssl(words);
     assert_eq!(
@@ -84,7 +84,7 @@ fn openssl_verifies_the_pair_with_its_names() {
     let shown = cli::run(&daemon.socket(), &["inspect", "c-1", "--json"]).json();
     let identity = &shown["identity"];
     let serial = identity["serial_number"].as_str().unwrap().to_uppercase();
-    assert!(told.contains(&format!("serial={serial}")), "{identity} {told}");
+    assert!(reported.contains(&format!("serial={serial}")), "{identity} {reported}");
     assert_eq!(identity["key_path"], format!("{DIR}/instance.key"));
     let shown = cli::run(&daemon.socket(), &["inspect", "c-1"]).stdout;
     assert!(shown.contains("spiffe://cell.example/app/b") && !shown.contains("PRIVATE KEY"), "{shown}");

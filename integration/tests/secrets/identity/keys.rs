@@ -14,7 +14,7 @@ use crate::identity::{Ca, file, openssl, signers, with_identity};
 
 fn search(needles: &Needles, pids: impl IntoIterator<Item = i32>) -> Report {
     let mut search = Search::new(needles);
-    pids.into_iter().filter_map(|pid| Process::of(pid as u32)).for_each(|process| search.process(&process));
+    pids.into_iter().filter_map(|pid| Process::from_pid(pid as u32)).for_each(|process| search.process(&process));
     search.report()
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn everywhere(daemon: &Daemon, needles: &Needles, but: &[i32]) -> Rep
     pids.dedup();
     pids.retain(|pid| !but.contains(pid));
     let mut search = Search::new(needles);
-    pids.into_iter().filter_map(|pid| Process::of(pid as u32)).for_each(|process| search.process(&process));
+    pids.into_iter().filter_map(|pid| Process::from_pid(pid as u32)).for_each(|process| search.process(&process));
     search.files(daemon.setup().home());
     search.report()
 }

@@ -64,8 +64,8 @@ fn it_is_replaced_before_its_end_as_one_pair() {
     let serial = openssl(&["x509", "-in", &certificate, "-noout", "-serial"]);
     assert_eq!(serial.trim(), format!("serial={}", identity.serial_number.to_uppercase()));
     daemon.api.stop("r", None).unwrap();
-    let told: Vec<u8> = log.rest().into_iter().flat_map(|entry| entry.data).collect();
-    let seen: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    let reported: Vec<u8> = log.rest().into_iter().flat_map(|entry| entry.data).collect();
+    let seen: serde_json::Value = serde_json::from_slice(&reported).unwrap();
     assert_eq!((&seen["mixed"], &seen["missing"]), (&0.into(), &0.into()), "{seen}");
     assert!(seen["certificates"].as_u64().unwrap() >= 3 && seen["rounds"].as_u64().unwrap() > 100, "{seen}");
     let wipe = daemon.api.wait("r").unwrap().result.unwrap().wipe.unwrap();

@@ -74,10 +74,10 @@ fn a_program_that_hangs_is_killed() {
     let mut request = sleeper("h");
     request.volume_mounted_files.push(from("db/x", "program", "hang", ""));
     let refused = daemon.api.run(request.clone()).unwrap_err();
-    let told = refused.message();
+    let reported = refused.message();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     for part in ["volume_mounted_files[0].from", "program:hang", "/etc/cf-service-bindings/db/x", "within 3 s"] {
-        assert!(told.contains(part), "{told}");
+        assert!(reported.contains(part), "{reported}");
     }
     let before = pids(shelf.path());
     assert_eq!(before.len(), 2);

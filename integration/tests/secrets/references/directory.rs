@@ -44,7 +44,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
         fs::read_to_string(&seen).ok().filter(|text| text.ends_with('\n'))
     });
     assert_eq!(seen, "a word of eight a word of eight\n", "a text has no newline at its end");
-    let told: Vec<_> = container.secret_sources.iter().map(|one| (one.target.clone().unwrap(), one.followed)).collect();
+    let reported: Vec<_> = container.secret_sources.iter().map(|one| (one.target.clone().unwrap(), one.followed)).collect();
     let file = |path: &str| Target::File(format!("{ROOT}/{path}"));
     let expected = [
         (file("db/user"), true),
@@ -53,7 +53,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
         (Target::Argument(3), false),
         (file("word"), true),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert_eq!(container.secret_sources[1].reference, Some(reference("shelf", "password", "")));
     let ours = daemon.api.info().secret_providers.pop().unwrap();
     assert_eq!((ours.name.as_str(), ours.r#type.as_str(), ours.problem.as_str()), ("shelf", "directory", ""));
@@ -77,8 +77,8 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     assert_eq!(content(&container, "db/password"), "password 2", "the container keeps what it has");
     let listed = cli::run(&daemon.socket(), &["ps"]).stdout;
     assert!(listed.contains("stale secrets"), "{listed}");
-    let told = cli::run(&daemon.socket(), &["inspect", "d"]).stdout;
-    assert!(told.contains("shelf:password") && told.contains("STALE") && !told.contains("password 2"), "{told}");
+    let reported = cli::run(&daemon.socket(), &["inspect", "d"]).stdout;
+    assert!(reported.contains("shelf:password") && reported.contains("STALE") && !reported.contains("password 2"), "{reported}");
     shelf.put("password", "password 4");
     wait_for_content(&container, "db/password", "password 4");
     events_until(&daemon, "d", Kind::SecretsFresh);

@@ -28,7 +28,7 @@ fn search(daemon: &Daemon, needles: &Needles) -> Report {
 fn search_processes(daemon: &Daemon, needles: &Needles, ours: Vec<i32>) -> Report {
     let mut search = Search::new(needles);
     let pids = ours.into_iter().map(|pid| pid as u32).chain([daemon.pid() as u32]);
-    pids.filter_map(Process::of).for_each(|process| search.process(&process));
+    pids.filter_map(Process::from_pid).for_each(|process| search.process(&process));
     search.files(daemon.setup().home());
     search.report()
 }
@@ -110,12 +110,12 @@ fn nothing_is_left_of_a_value() {
     assert!(!search(&daemon, &other).hits.is_empty(), "the control: a value in force is found");
     put(&values);
     wait::until("all values are replaced", || {
-        let told = daemon.api.get("r").unwrap();
+        let reported = daemon.api.get("r").unwrap();
         let path = format!("/proc/{}/root/etc/cf-service-bindings/", integration::api::pid(&container));
         let is_new = values.iter().all(|value| {
             std::fs::read(format!("{path}f{}", value.as_bytes().len())).is_ok_and(|read| read == value.as_bytes())
         });
-        (is_new && told.secret_sources.iter().all(|one| !one.stale)).then_some(())
+        (is_new && reported.secret_sources.iter().all(|one| !one.stale)).then_some(())
     });
     wait::until_ok("nothing of the old values is left", || {
         let report = search_daemon(&daemon, &old);

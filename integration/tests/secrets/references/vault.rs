@@ -36,10 +36,10 @@ fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
     bao.put("u2", new.as_str());
     wait_for_content(&container, "db/password", new.as_str());
     assert_eq!((&*content(&container, "db/user"), &*content(&container, "first")), ("u2", "u1"));
-    let told = wait::until("the version is told", || {
+    let reported = wait::until("the version is told", || {
         Some(daemon.api.get("v").unwrap()).filter(|one| one.secret_sources[0].version == "2")
     });
-    assert_eq!((told.files_generation, &*told.secret_sources[1].version), (2, "2"), "one update for both");
+    assert_eq!((reported.files_generation, &*reported.secret_sources[1].version), (2, "2"), "one update for both");
     let old = needles("old", &[&old]);
     wait::until_ok("executord, the launcher and their files have nothing of the old value", || {
         let report = search_daemon(&daemon, &old);
@@ -90,10 +90,10 @@ fn what_a_real_server_does_not_give_is_told() {
         ("kv/app/large", "user", "", Code::FailedPrecondition, "more than 1048576 bytes"),
     ] {
         let refused = run(path, key, version).unwrap_err();
-        let told = refused.message();
-        assert!(refused.code() == code && told.contains(expected), "{path}#{key}@{version}: {refused}");
+        let reported = refused.message();
+        assert!(refused.code() == code && reported.contains(expected), "{path}#{key}@{version}: {refused}");
         assert!(
-            told.contains(&format!("vault:{path}#{key}")) && !format!("{refused:?}").contains("canary"),
+            reported.contains(&format!("vault:{path}#{key}")) && !format!("{refused:?}").contains("canary"),
             "{refused:?}"
         );
     }
@@ -238,9 +238,9 @@ fn answers_that_are_no_secret_are_told() {
         ("503", Code::Unavailable, "answered 503"),
     ] {
         let refused = run(name).unwrap_err();
-        let told = refused.message();
-        assert!(refused.code() == code && told.contains(expected), "{name}: {refused}");
-        assert!(told.contains(&format!("vault:kv/{name}#k")) && !format!("{refused:?}").contains(WORDS), "{refused:?}");
+        let reported = refused.message();
+        assert!(refused.code() == code && reported.contains(expected), "{name}: {refused}");
+        assert!(reported.contains(&format!("vault:kv/{name}#k")) && !format!("{refused:?}").contains(WORDS), "{refused:?}");
     }
     assert!(elsewhere.requests().is_empty(), "nothing went to the other address");
     run("good").expect("the control");

@@ -12,7 +12,7 @@ pub(crate) fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     let mut needles = Needles::new().unwrap();
     needles.add("secret", secret.as_bytes());
     let mut search = Search::new(&needles);
-    search.process(&Process::of(daemon.pid() as u32).unwrap());
+    search.process(&Process::from_pid(daemon.pid() as u32).unwrap());
     let report = search.report();
     assert!(report.processes == 1 && report.unsearched.is_empty(), "{report:?}");
     report.found()

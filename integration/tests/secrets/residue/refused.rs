@@ -238,8 +238,8 @@ fn after_a_user_was_refused() {
         raw.wait_until_read();
         is_gone(&daemon, &secret, "a user who is refused");
         raw.wait_until_read();
-        let told = daemon.api.get("c").unwrap_err();
-        assert_eq!(told.code(), tonic::Code::NotFound, "nothing was run for that user");
+        let reported = daemon.api.get("c").unwrap_err();
+        assert_eq!(reported.code(), tonic::Code::NotFound, "nothing was run for that user");
     }
 }
 

@@ -95,8 +95,8 @@ fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
     let ended = daemon.api.run_to_end(request);
     let expected = "g\nno\na\na\nno\nno\n640 root vcap\n444 root root\n600 root root\n750 root vcap\n750 root vcap\n700 root root\n";
     assert_eq!(daemon.api.output(&ended.id).text(), expected);
-    let told: Vec<(u32, u32)> = ended.files.iter().map(|file| (file.mode, file.gid)).collect();
-    assert_eq!(told, [(0o640, 1000), (0o444, 0), (0o600, 0)]);
+    let reported: Vec<(u32, u32)> = ended.files.iter().map(|file| (file.mode, file.gid)).collect();
+    assert_eq!(reported, [(0o640, 1000), (0o444, 0), (0o600, 0)]);
 }
 
 /// A replaced file keeps its mode and group unless the update names others. Errors name their field.

@@ -57,8 +57,8 @@ fn files_come_change_and_go() {
         (wait_for_single_generation(&container), read(&container, "again").as_deref()),
         ("..gen5".into(), Some("5"))
     );
-    let told = fs::read_to_string(format!("/proc/{}/mountinfo", integration::api::pid(&container))).unwrap();
-    let mounts: Vec<&str> = told.lines().filter(|line| line.contains("executor-secrets")).collect();
+    let reported = fs::read_to_string(format!("/proc/{}/mountinfo", integration::api::pid(&container))).unwrap();
+    let mounts: Vec<&str> = reported.lines().filter(|line| line.contains("executor-secrets")).collect();
     assert_eq!(mounts.len(), 2, "the directory, and the generations that its links lead to: {mounts:?}");
     for mount in mounts {
         let swaps_not = mount.contains("noswap") || mount.contains(" ramfs ");

@@ -95,8 +95,8 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     }
     assert_eq!(wait_for_single_generation(&container), format!("..gen{}", ROTATIONS + 1));
     daemon.api.stop("read", None).unwrap();
-    let told = log.rest().into_iter().flat_map(|entry| entry.data).collect::<Vec<u8>>();
-    let seen: Value = serde_json::from_slice(&told).unwrap();
+    let reported = log.rest().into_iter().flat_map(|entry| entry.data).collect::<Vec<u8>>();
+    let seen: Value = serde_json::from_slice(&reported).unwrap();
     eprintln!("the reader saw {seen}");
     for fault in ["torn", "mixed", "missing"] {
         assert_eq!(number(&seen, fault), 0, "{seen}");

@@ -63,10 +63,10 @@ fn a_process_changes_its_files_and_writes_beside_them() {
             "{printed:?}"
         );
         assert_eq!(ended.spec.as_ref().unwrap().writable_files, Some(WritableFiles { bytes_max: MOST }));
-        let told: Vec<_> = ended.files.iter().map(|file| (&*file.mount_point, &*file.mount_options)).collect();
+        let reported: Vec<_> = ended.files.iter().map(|file| (&*file.mount_point, &*file.mount_options)).collect();
         let options = "rw,nosuid,nodev,noexec";
         let points = [ROOT, ROOT, ROOT, "/root/.token", "/root/.kube"];
-        assert_eq!(told, points.map(|point| (point, options)));
+        assert_eq!(reported, points.map(|point| (point, options)));
         // Five files of the request by their second names too; `password` and `config`, which replaced two; y, run and
         // large.
         let wipe = ending(&ended).wipe.as_ref().unwrap();

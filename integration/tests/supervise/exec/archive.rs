@@ -173,8 +173,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
         (&home.path().display().to_string(), "c:/tmp/mine", "is not a directory"),
         ("nope", "c:/tmp", "cannot read nope"),
     ] {
-        let told = cp(&daemon, &[source, destination]);
-        assert!(told.status == 125 && told.stderr.contains(words), "{source} {destination}: {told:?}");
+        let reported = cp(&daemon, &[source, destination]);
+        assert!(reported.status == 125 && reported.stderr.contains(words), "{source} {destination}: {reported:?}");
     }
     assert!(!Path::new(&out).exists());
     // As a destination, a link to a directory counts as a directory; an entry does not lead through one.
@@ -186,9 +186,9 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     let through = cp(&daemon, &[&home.path().join("tree/.").display().to_string(), "c:/tmp"]);
     assert!(through.stderr.contains("/tmp/l: exists and is not a directory"), "{through:?}");
     let asked = GetArchiveRequest { id: "c".into(), path: "relative\0".into(), ..GetArchiveRequest::default() };
-    let told = daemon.api.block_on(daemon.api.rpc().get_archive(asked)).unwrap_err();
-    assert_eq!(told.code(), Code::InvalidArgument);
-    assert!(told.message().contains("not absolute") && told.message().contains("NUL"), "{told}");
+    let reported = daemon.api.block_on(daemon.api.rpc().get_archive(asked)).unwrap_err();
+    assert_eq!(reported.code(), Code::InvalidArgument);
+    assert!(reported.message().contains("not absolute") && reported.message().contains("NUL"), "{reported}");
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     assert!(cp(&daemon, &["c:/tmp/mine", &out]).stderr.contains("declared no outputs"));
@@ -248,8 +248,8 @@ fn secret_files_are_not_copied() {
             String::from_utf8_lossy(&copied.stderr)
         );
     }
-    let told = cp(&daemon, &["c:/srv/b", "/nowhere/x"]);
-    assert!(told.stderr.contains("volume of secret files"), "{told:?}");
+    let reported = cp(&daemon, &["c:/srv/b", "/nowhere/x"]);
+    assert!(reported.stderr.contains("volume of secret files"), "{reported:?}");
 }
 
 /// A client that does not read stops the copy, and nothing of it accumulates; a client that disconnects ends it.
@@ -339,9 +339,9 @@ fn a_large_upload_tells_why_it_is_refused() {
         ("c:/small/", "No space left on device"),
         ("c:/proc/x", "/proc"),
     ] {
-        let told = cp(&daemon, &[&large, destination]);
-        assert!(told.status == 125 && told.stderr.contains(words), "{destination}: {told:?}");
-        assert!(!told.stderr.contains("broken pipe"), "{told:?}");
+        let reported = cp(&daemon, &[&large, destination]);
+        assert!(reported.status == 125 && reported.stderr.contains(words), "{destination}: {reported:?}");
+        assert!(!reported.stderr.contains("broken pipe"), "{reported:?}");
     }
 }
 

@@ -61,8 +61,8 @@ fn input_by_a_pipe() {
     first.send_input(b"one\n");
     first.until("one");
     let again = AttachStart { id: "c".into(), input: true, ..AttachStart::default() };
-    let told = Attached::begin(&daemon.api, again.clone()).err().unwrap();
-    assert_eq!(told.code(), Code::FailedPrecondition, "{told}");
+    let reported = Attached::begin(&daemon.api, again.clone()).err().unwrap();
+    assert_eq!(reported.code(), Code::FailedPrecondition, "{reported}");
     let second = Attached::begin(&daemon.api, AttachStart { take_over: true, ..again }).unwrap();
     assert_eq!(first.end().err().unwrap().code(), Code::Aborted);
     second.send_input(b"two\n");
@@ -82,8 +82,8 @@ fn what_cannot_be_attached_to() {
     let begin =
         |id: &str, input| Attached::begin(&daemon.api, AttachStart { id: id.into(), input, ..AttachStart::default() });
     assert_eq!(begin("nobody", false).err().unwrap().code(), Code::NotFound);
-    let told = begin("c", true).err().unwrap();
-    assert!(told.code() == Code::FailedPrecondition && told.message().contains("stdin"), "{told}");
+    let reported = begin("c", true).err().unwrap();
+    assert!(reported.code() == Code::FailedPrecondition && reported.message().contains("stdin"), "{reported}");
     let all: Vec<Attached> = (0..16).map(|_| begin("c", false).unwrap()).collect();
     assert_eq!(begin("c", false).err().unwrap().code(), Code::ResourceExhausted);
     drop(all);

@@ -105,8 +105,8 @@ fn a_container_that_ends_meanwhile_refuses_in_order() {
         while refusals < 3 {
             match executed(&daemon.api, script(&id, "true")) {
                 Ok(done) => assert!(done.exit == Some(Ok(0)) || done.exit == Some(Err(9)) || done.failure.is_some()),
-                Err(told) => {
-                    assert_eq!(told.code(), Code::FailedPrecondition, "{told}");
+                Err(reported) => {
+                    assert_eq!(reported.code(), Code::FailedPrecondition, "{reported}");
                     refusals += 1;
                 }
             }
@@ -156,8 +156,8 @@ fn a_launcher_that_is_killed_leaves_no_process() {
     process.until("still here");
     let all = with_children(process.pid);
     node.revive().unwrap();
-    let told = process.end();
-    assert!(told.as_ref().is_err_and(|told| told.code() == Code::Unavailable), "{:?}", told.err());
+    let reported = process.end();
+    assert!(reported.as_ref().is_err_and(|reported| reported.code() == Code::Unavailable), "{:?}", reported.err());
     all_end("the process", &all);
     assert_eq!(executed(&node.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));
 }

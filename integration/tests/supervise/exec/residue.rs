@@ -53,7 +53,7 @@ impl Given {
         let mut search = Search::new(&self.needles);
         for root in roots.into_iter().flatten() {
             let below = Process::descendants(&all, root).into_iter().filter(|process| !process.contained);
-            let ours = Process::of(root).into_iter().chain(below);
+            let ours = Process::from_pid(root).into_iter().chain(below);
             ours.for_each(|process| search.process(&process));
         }
         search.report()
@@ -61,7 +61,7 @@ impl Given {
 
     fn in_process(&self) -> Vec<String> {
         let mut search = Search::new(&self.needles);
-        Process::of(self.process.pid.cast_unsigned()).iter().for_each(|process| search.process(process));
+        Process::from_pid(self.process.pid.cast_unsigned()).iter().for_each(|process| search.process(process));
         let mut labels: Vec<String> = search.report().hits.into_iter().map(|hit| hit.label).collect();
         labels.sort_unstable();
         labels.dedup();
@@ -125,7 +125,7 @@ fn copied(setup: Setup) -> (Daemon, Needles) {
 
 fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
     let mut search = Search::new(needles);
-    search.process(&Process::of(daemon.pid().cast_unsigned()).expect("a running process"));
+    search.process(&Process::from_pid(daemon.pid().cast_unsigned()).expect("a running process"));
     search.report()
 }
 

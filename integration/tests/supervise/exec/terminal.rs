@@ -19,11 +19,11 @@ fn its_three_descriptors_are_one_terminal_that_it_controls() {
     let daemon = sleeping("c");
     let text = "for fd in 0 1 2; do test -t $fd && echo tty$fd; done; echo err >&2; : </dev/tty && echo controls; \
                 tty; echo $TERM";
-    let told = on_terminal(&daemon, text).end().unwrap();
-    let text = told.text().replace("\r\n", "\n");
+    let reported = on_terminal(&daemon, text).end().unwrap();
+    let text = reported.text().replace("\r\n", "\n");
     assert!(text.starts_with("tty0\ntty1\ntty2\nerr\ncontrols\n/dev/pts/"), "{text}");
-    assert!(text.contains("\nxterm\n") && told.stderr.is_empty(), "{text}");
-    assert_eq!(told.exit, Some(Ok(0)));
+    assert!(text.contains("\nxterm\n") && reported.stderr.is_empty(), "{text}");
+    assert_eq!(reported.exit, Some(Ok(0)));
     let none = executed(&daemon.api, script("c", "test -t 0 || test -t 1 || test -t 2 || : </dev/tty")).unwrap();
     assert_ne!(none.exit, Some(Ok(0)), "the control: without one there is none");
 }
@@ -115,6 +115,6 @@ fn a_false_multiplexer_is_refused() {
     wait::until("the container has changed /dev/ptmx", || {
         daemon.api.logs_so_far("c").contains("changed").then_some(())
     });
-    let told = on_terminal(&daemon, "echo fooled").end().unwrap();
-    assert!(told.failure.unwrap().message.contains("/dev/ptmx is not the kernel's terminal multiplexer"));
+    let reported = on_terminal(&daemon, "echo fooled").end().unwrap();
+    assert!(reported.failure.unwrap().message.contains("/dev/ptmx is not the kernel's terminal multiplexer"));
 }

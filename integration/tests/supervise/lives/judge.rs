@@ -48,14 +48,14 @@ impl Figures {
     /// whole is not judged.
     pub(crate) fn rows(&self) -> [Row; 16] {
         let judged = |name, value, slack| Row { name, value, slack: Some(slack) };
-        let told = |name, value| Row { name, value, slack: None };
+        let reported = |name, value| Row { name, value, slack: None };
         [
-            told("executord_pss_kib", self.executord.pss_kib),
-            told("executord_rss_kib", self.executord.rss_kib),
+            reported("executord_pss_kib", self.executord.pss_kib),
+            reported("executord_rss_kib", self.executord.rss_kib),
             judged("executord_anonymous_pss_kib", self.executord.anonymous_pss_kib, 3072),
             judged("executord_anonymous_rss_kib", self.executord.anonymous_rss_kib, 3072),
-            told("launcher_pss_kib", self.launcher.pss_kib),
-            told("launcher_rss_kib", self.launcher.rss_kib),
+            reported("launcher_pss_kib", self.launcher.pss_kib),
+            reported("launcher_rss_kib", self.launcher.rss_kib),
             judged("launcher_anonymous_pss_kib", self.launcher.anonymous_pss_kib, 512),
             judged("launcher_anonymous_rss_kib", self.launcher.anonymous_rss_kib, 512),
             judged("executord_descriptors", self.executord_descriptors, 2),

@@ -58,7 +58,7 @@ impl Report<'_> {
             json!({"lives": count, "p50_us": u64::try_from(median).ok(), "p99_us": u64::try_from(last).ok()})
         });
         let [first, last] = times;
-        let told = json!({
+        let reported = json!({
             "lives": self.lives,
             "lives_at_once": self.at_once,
             "results_kept": self.kept,
@@ -68,6 +68,6 @@ impl Report<'_> {
             "first": first,
             "last": last,
         });
-        format!("{told:#}\n")
+        format!("{reported:#}\n")
     }
 }

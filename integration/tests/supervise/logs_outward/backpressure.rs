@@ -30,13 +30,13 @@ fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
     assert!(metric(&daemon, "executor_log_waiting_containers", "syslog") >= 1);
 
     let (mut flood, mut calm, mut dropped) = (0, Vec::new(), (0, 0));
-    let (mut ended, mut told) = (false, 0);
+    let (mut ended, mut reported) = (false, 0);
     while !ended || calm.len() < 3 {
         let message = connection.next().unwrap();
         if message.head.contains(" calm ") {
             calm.push(message.text);
         } else if let Some(lines) = message.parameter("dropped_lines") {
-            told += 1;
+            reported += 1;
             dropped.0 += lines;
             dropped.1 += message.parameter("dropped_bytes").unwrap();
             assert!(message.text.starts_with(&format!("{lines} lines of output")) && message.head.starts_with("<12>"));
@@ -49,7 +49,7 @@ fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
         }
     }
     assert_eq!(calm, ["calm 1", "calm 2", "calm 3"]);
-    assert!(told >= 1, "the log holds 2 MB of 100");
+    assert!(reported >= 1, "the log holds 2 MB of 100");
     let whole = LINES * 100 + 4;
     assert_eq!(flood + 4 + dropped.1, whole, "{flood} bytes came, {dropped:?} are told");
     let counted = || {

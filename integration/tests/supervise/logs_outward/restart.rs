@@ -78,7 +78,7 @@ fn no_secret_waits_in_memory_for_a_receiver() {
         });
         let found = || {
             let mut search = Search::new(&needles);
-            search.process(&Process::of(daemon.pid() as u32).unwrap());
+            search.process(&Process::from_pid(daemon.pid() as u32).unwrap());
             search.report().found()
         };
         let waiting = found();

@@ -64,8 +64,8 @@ fn judged(mut judge: Command, text: &str) -> Result<(), String> {
     let mut child = judge.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let told = [output.stdout, output.stderr].concat();
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&told).into_owned()) }
+    let reported = [output.stdout, output.stderr].concat();
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&reported).into_owned()) }
 }
 
 /// Prometheus' own tool, for the text form.

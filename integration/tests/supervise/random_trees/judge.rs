@@ -18,10 +18,10 @@ enum End {
     Succeeded,
     /// Only cancelled.
     Cancelled,
-    /// Failed, with its words; `told` are repeated by a timeout above.
+    /// Failed, with its words; `reported` are repeated by a timeout above.
     Failed {
         text: String,
-        told: bool,
+        reported: bool,
     },
 }
 
@@ -149,7 +149,7 @@ impl<'a> Judge<'a> {
             (State::Pending, _) => End::NotStarted,
             (State::Succeeded, LeafEnd::Exits(_, 0)) => End::Succeeded,
             (State::Failed, LeafEnd::Exits(_, code)) if code != 0 => {
-                End::Failed { text: format!("Exited with status {code}"), told: true }
+                End::Failed { text: format!("Exited with status {code}"), reported: true }
             }
             (State::Cancelled, _) if cancellable => End::Cancelled,
             (State::Cancelled, _) => return wrong("nobody could cancel it"),
@@ -197,7 +197,7 @@ impl<'a> Judge<'a> {
             ends.push((finished, self.node(path, part, cancellable || finished != first)?));
         }
         ends.sort_by_key(|(finished, _)| *finished);
-        let exited = || End::Failed { text: "Codependent step exited".into(), told: false };
+        let exited = || End::Failed { text: "Codependent step exited".into(), reported: false };
         let ends = ends.into_iter().map(|(_, end)| if end == End::Succeeded && fails_on_exit { exited() } else { end });
         let paths: Vec<&str> = parts.iter().map(|(path, _)| &**path).collect();
         together(&paths.join(", "), ends.collect())
@@ -218,8 +218,8 @@ impl<'a> Judge<'a> {
         if took.is_none_or(|took| took < after * 1_000_000) {
             return Err(format!("{path} expired after {took:?} ns instead of {after} ms"));
         }
-        let also = if let End::Failed { text, told: true } = end { format!("; {text}") } else { String::new() };
-        Ok(End::Failed { text: exceeded + &also, told: true })
+        let also = if let End::Failed { text, reported: true } = end { format!("; {text}") } else { String::new() };
+        Ok(End::Failed { text: exceeded + &also, reported: true })
     }
 }
 
@@ -238,5 +238,5 @@ fn together(path: &str, ends: Vec<End>) -> Result<End, String> {
     }
     let texts = errors.into_iter().filter_map(|end| if let End::Failed { text, .. } = end { Some(text) } else { None });
     let texts: Vec<String> = texts.collect();
-    Ok(if texts.is_empty() { End::Cancelled } else { End::Failed { text: texts.join("; "), told: false } })
+    Ok(if texts.is_empty() { End::Cancelled } else { End::Failed { text: texts.join("; "), reported: false } })
 }

@@ -20,13 +20,13 @@ fn plan(host_options: HostOptions) -> Result<Plan, Vec<Violation>> {
     validate(&Draft { id: "a", path: "/a", host_options, ..Draft::default() }, &policy())
 }
 
-fn told(host_options: HostOptions) -> Vec<(String, String)> {
+fn reported(host_options: HostOptions) -> Vec<(String, String)> {
     let violations = plan(host_options).err().unwrap_or_default();
     violations.into_iter().map(|violation| (violation.field, violation.description)).collect()
 }
 
 fn fields(host_options: HostOptions) -> Vec<String> {
-    told(host_options).into_iter().map(|(field, _)| field).collect()
+    reported(host_options).into_iter().map(|(field, _)| field).collect()
 }
 
 fn device(name: &str, path: &str, permissions: &str) -> Device {
@@ -77,7 +77,7 @@ fn what_is_left_out_is_filled_in_and_the_form_is_one() {
 
 #[test]
 fn only_devices_of_the_list_with_its_permissions() {
-    let unknown = told(devices(&[device("mem", "/dev/mem", "r")]));
+    let unknown = reported(devices(&[device("mem", "/dev/mem", "r")]));
     assert_eq!(unknown[0].0, "devices[0].name");
     assert!(unknown[0].1.contains("fuse, disk"), "{unknown:?}");
     for (permissions, refused) in [("r", false), ("w", true), ("rw", true), ("rm", true), ("rr", true), ("x", true)] {
@@ -177,7 +177,7 @@ fn every_fault_is_told_at_once() {
 
 #[test]
 fn swap_and_reservation_are_bounded() {
-    let told = |swap_bytes: Option<i64>, memory_reservation_bytes: u64, most: i64| -> Vec<String> {
+    let reported = |swap_bytes: Option<i64>, memory_reservation_bytes: u64, most: i64| -> Vec<String> {
         let policy = Policy { swap_bytes_max: most, ..Policy::default() };
         let draft = Draft {
             id: "a",
@@ -207,10 +207,10 @@ fn swap_and_reservation_are_bounded() {
         (-2, -1, false),
     ] {
         let expected = if allowed { &none[..] } else { &["limits.swap_bytes"] };
-        assert_eq!(told(Some(swap), 0, most), expected, "{swap} of {most}");
+        assert_eq!(reported(Some(swap), 0, most), expected, "{swap} of {most}");
     }
-    assert_eq!(told(None, 64 << 20, 0), none);
-    assert_eq!(told(None, (64 << 20) + 1, 0), ["limits.memory_reservation_bytes"]);
+    assert_eq!(reported(None, 64 << 20, 0), none);
+    assert_eq!(reported(None, (64 << 20) + 1, 0), ["limits.memory_reservation_bytes"]);
 }
 
 #[test]
@@ -232,8 +232,8 @@ fn the_lists_of_the_operator() {
         ("a", "/dev/a", "x", "use r"),
         ("a", "/dev/a", "wr", "as \"rw\""),
     ] {
-        let told = check_host_devices(&[host(name, path, permissions)]).unwrap_err();
-        assert!(told.contains(why), "{name} {path} {permissions}: {told}");
+        let reported = check_host_devices(&[host(name, path, permissions)]).unwrap_err();
+        assert!(reported.contains(why), "{name} {path} {permissions}: {reported}");
     }
     assert!(check_host_devices(&[host("a", "/dev/a", "r"), host("a", "/dev/b", "r")]).unwrap_err().contains("twice"));
     check_apparmor_profiles(&["docker-default".into(), "a//b".into(), "unconfined".into()]).unwrap();

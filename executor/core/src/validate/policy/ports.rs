@@ -33,7 +33,7 @@ pub struct BadPortRule {
 
 impl PortRule {
     /// The rule for these ports on every address, of every protocol.
-    pub(super) const fn of_every_address(first: u16, last: u16) -> Self {
+    pub(super) const fn from_every_address(first: u16, last: u16) -> Self {
         Self { address: None, first, last, protocol: None }
     }
 

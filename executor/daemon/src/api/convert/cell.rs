@@ -3,7 +3,7 @@
 use executor_proto::v1;
 
 use super::{duration, timestamp};
-use crate::cell::{CellState, Drain, DrainProgress};
+use crate::model::cell::{CellState, Drain, DrainProgress};
 
 /// Makes the message of a drain's progress.
 pub(crate) fn drain(progress: &DrainProgress, drain: &Drain) -> v1::DrainResponse {
@@ -21,7 +21,7 @@ pub(crate) fn drain(progress: &DrainProgress, drain: &Drain) -> v1::DrainRespons
 
 /// Makes the message of the cell's health. `unready` has the reasons for which the daemon itself cannot serve.
 pub(crate) fn health(state: &CellState, unready: impl Iterator<Item = String>) -> v1::Health {
-    let reasons: Vec<String> = unready.chain(state.ailments()).collect();
+    let reasons: Vec<String> = unready.chain(state.unhealthy_reasons()).collect();
     v1::Health {
         healthy: reasons.is_empty(),
         reasons,

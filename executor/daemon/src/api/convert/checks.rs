@@ -58,7 +58,7 @@ pub(super) fn statuses(health: Option<&Health>) -> Vec<v1::CheckStatus> {
         (Purpose::Readiness, v1::CheckPurpose::Readiness),
     ];
     let of = |(purpose, name): (Purpose, v1::CheckPurpose)| {
-        let states = health.of(purpose).iter().zip(0..);
+        let states = health.states(purpose).iter().zip(0..);
         states.map(move |(state, index)| status(name, index, state))
     };
     purposes.into_iter().flat_map(of).collect()

@@ -3,7 +3,7 @@
 use executor_proto::v1;
 
 use super::timestamp;
-use crate::identity::IdentityRecord;
+use crate::model::identity::IdentityRecord;
 
 /// Makes the message of a certificate.
 pub(super) fn identity(record: &IdentityRecord) -> v1::InstanceIdentity {

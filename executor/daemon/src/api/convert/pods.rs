@@ -5,11 +5,11 @@ use executor_core::plan::{Volume, pod_volume_name};
 use executor_proto::v1;
 
 use super::{dns, extra_host, network, network_status, port, result, timestamp, user_namespace, volumes};
-use crate::draft;
-use crate::facts::Facts;
+use crate::requests::draft;
+use crate::model::status::ContainerStatus;
 
 /// Makes the message of a pod, which takes no new members if it is `closed`.
-pub(in crate::api) fn pod(facts: &Facts, closed: bool, members: Vec<v1::PodMember>) -> v1::Pod {
+pub(in crate::api) fn pod(facts: &ContainerStatus, closed: bool, members: Vec<v1::PodMember>) -> v1::Pod {
     use v1::pod::State as Stage;
     let stage = match facts.state {
         State::Reserved | State::Initializing | State::Created => Stage::Creating,
@@ -30,7 +30,7 @@ pub(in crate::api) fn pod(facts: &Facts, closed: bool, members: Vec<v1::PodMembe
     }
 }
 
-fn spec(facts: &Facts) -> v1::PodSpec {
+fn spec(facts: &ContainerStatus) -> v1::PodSpec {
     let plan = &facts.plan;
     let connectivity = &plan.connectivity;
     let volume = |volume: &Volume| {

@@ -3,7 +3,7 @@
 use executor_proto::v1;
 
 use super::timestamp;
-use crate::reservation::Reservation;
+use crate::model::reservation::Reservation;
 
 /// Makes the message of a reservation.
 pub(crate) fn reservation(reservation: &Reservation) -> v1::Reservation {

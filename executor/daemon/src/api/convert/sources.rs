@@ -6,7 +6,7 @@ use executor_proto::v1::secret_source;
 use executor_providers::ProviderStatus;
 
 use super::{duration, timestamp};
-use crate::sources::{SourceRecord, Target};
+use crate::model::sources::{SourceRecord, Target};
 
 /// Makes the message of an input.
 pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {

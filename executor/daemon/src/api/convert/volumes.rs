@@ -4,7 +4,7 @@ use executor_core::plan::{EmptyVolume, HostVolume, Medium, Plan, Volume, VolumeS
 use executor_proto::v1::{self, empty_volume, volume_mount::Source};
 
 /// Makes the message of a volume.
-pub(super) fn of(volume: &Volume) -> v1::VolumeMount {
+pub(super) fn mount(volume: &Volume) -> v1::VolumeMount {
     let source = match &volume.source {
         VolumeSource::Empty(volume) => Source::Empty(empty(volume)),
         VolumeSource::Host(name) => Source::Host(v1::NamedVolume { name: name.clone() }),

@@ -116,7 +116,7 @@ fn outcome(text: &str) -> Result<String, String> {
     load(text, &[]).map(|config| {
         format!(
             "{:?} {launcher:?}",
-            Config { file: None, text: String::new(), args: crate::cli::Args::default(), ..config }
+            Config { file: None, text: String::new(), args: crate::config::cli::Args::default(), ..config }
         )
     })
 }
@@ -128,16 +128,16 @@ fn is_default(key: &str, value: &str) -> bool {
 
 /// Parses `Bounds: A to B.` or `Bounds: at least A.` in a text, as integers.
 fn bounds(text: &str) -> Option<(u64, Option<u64>)> {
-    let (_, told) = text.split_once("Bounds: ")?;
-    let (told, _) = told.split_once(['.', ',', ';']).expect("bounds end with a full stop");
+    let (_, reported) = text.split_once("Bounds: ")?;
+    let (reported, _) = reported.split_once(['.', ',', ';']).expect("bounds end with a full stop");
     let number = |text: &str| -> u64 {
-        let bytes: Bytes = serde_json::from_str(text).unwrap_or_else(|why| panic!("bounds {told:?}: {why}"));
+        let bytes: Bytes = serde_json::from_str(text).unwrap_or_else(|why| panic!("bounds {reported:?}: {why}"));
         bytes.0
     };
-    if let Some(least) = told.strip_prefix("at least ") {
+    if let Some(least) = reported.strip_prefix("at least ") {
         return Some((number(least), None));
     }
-    let (least, most) = told.split_once(" to ").unwrap_or_else(|| panic!("bounds {told:?}"));
+    let (least, most) = reported.split_once(" to ").unwrap_or_else(|| panic!("bounds {reported:?}"));
     Some((number(least), Some(number(most))))
 }
 

@@ -151,7 +151,7 @@ struct Current {
     chains: Arc<dyn ClientCertVerifier>,
     config: Arc<ServerConfig>,
     /// Trouble with the files that was told last, so that it is told once.
-    told: Option<CertificateError>,
+    reported: Option<CertificateError>,
     validity: Validity,
 }
 
@@ -195,7 +195,7 @@ impl Certificates {
         if let Ok(contents) = &read {
             let mut current = locked(&self.current);
             if current.contents == *contents {
-                current.told = None;
+                current.reported = None;
                 return;
             }
         }
@@ -216,9 +216,9 @@ impl Certificates {
                 tracing::info!("{certificate}: the certificates were replaced; later connections have the new ones");
             }
             Err(error) => {
-                if current.told.as_ref() != Some(&error) {
+                if current.reported.as_ref() != Some(&error) {
                     tracing::error!("the earlier certificates stay in force: {error}");
-                    current.told = Some(error);
+                    current.reported = Some(error);
                 }
             }
         }
@@ -281,7 +281,7 @@ fn describe(error: &rustls::Error) -> String {
 /// # Errors
 /// Returns a message if the certificate is malformed or no entry of `[[callers]]` matches.
 fn identify_caller(certificate: &[u8], rules: &Arc<Rules>) -> Result<Caller, String> {
-    let identity = Identity::of(certificate).map_err(|error| format!("its certificate is malformed: {error}"))?;
+    let identity = Identity::from_certificate(certificate).map_err(|error| format!("its certificate is malformed: {error}"))?;
     let shown = identity.to_string();
     Caller::new(identity, rules).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({shown})"))
 }
@@ -318,7 +318,7 @@ fn configuration(
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
-    Ok(Current { contents, chains, config: Arc::new(config), told: None, validity })
+    Ok(Current { contents, chains, config: Arc::new(config), reported: None, validity })
 }
 
 /// Verifies the chain of a client's certificate, then that it is a caller's.

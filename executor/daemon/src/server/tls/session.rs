@@ -343,7 +343,7 @@ mod tests {
         bytes
     }
 
-    fn hear(client: &mut ClientConnection, session: &mut Session) {
+    fn recv(client: &mut ClientConnection, session: &mut Session) {
         let mut waiting = session.waiting();
         while !waiting.is_empty() {
             client.read_tls(&mut waiting).unwrap();
@@ -366,7 +366,7 @@ mod tests {
             let (mut client, mut session) = pair(&pki);
             while session.is_handshaking() || client.is_handshaking() {
                 give(&mut session, &said(&mut client), piece).unwrap();
-                hear(&mut client, &mut session);
+                recv(&mut client, &mut session);
             }
             session.settle();
             client.writer().write_all(&[b's'; 50_000]).unwrap();
@@ -393,7 +393,7 @@ mod tests {
                 written += session.write(&[IoSlice::new(&answer[written..end]), IoSlice::new(&[])]).unwrap();
             }
             session.close().unwrap();
-            hear(&mut client, &mut session);
+            recv(&mut client, &mut session);
             let mut got = Vec::new();
             client.reader().read_to_end(&mut got).unwrap();
             assert!(got == answer, "{}", got.len());
@@ -440,7 +440,7 @@ mod tests {
                     assert!(session.write(&[IoSlice::new(b"x")]).is_err() && session.close().is_err());
                     break;
                 }
-                hear(&mut client, &mut session);
+                recv(&mut client, &mut session);
             }
         }
         assert!(failed > 100 && alerts > 50, "the control: {failed} failed, {alerts} of them with an alert");

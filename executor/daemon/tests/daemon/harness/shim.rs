@@ -375,7 +375,7 @@ fn now() -> Timestamp {
 }
 
 fn identity() -> ProcessIdentity {
-    executor_sys::identity::of(std::process::id() as i32).unwrap()
+    executor_sys::identity::read(std::process::id() as i32).unwrap()
 }
 
 fn prepared() -> Prepared {

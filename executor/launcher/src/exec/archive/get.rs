@@ -17,7 +17,7 @@ use prost::Message as _;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::{Asked, Failed, LeftOut, own};
+use super::{ArchiveRequest, Failed, LeftOut, own};
 use crate::kernel_files::is_of_the_kernel;
 
 /// Bytes of a block of an archive.
@@ -45,7 +45,7 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     /// Does not exist, or must not be read.
-    pub(super) fn open(root: BorrowedFd<'_>, asked: &Asked, secret_devices: &'a [u64]) -> io::Result<Self> {
+    pub(super) fn open(root: BorrowedFd<'_>, asked: &ArchiveRequest, secret_devices: &'a [u64]) -> io::Result<Self> {
         let at_end = if asked.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let open =
             |flags: OFlags| open_in_root(root, &asked.path, flags | at_end, Mode::empty(), Follow::LinksWithinRoot);
@@ -87,19 +87,19 @@ impl<'a> Source<'a> {
 
     /// Sends it: what it is, and then, unless that is all that is wanted, the archive.
     pub(super) fn send(self, stat_only: bool) -> Result<(), Failed> {
-        let failed = |error: io::Error| Failed::of(&self.path, error);
+        let failed = |error: io::Error| Failed::new(&self.path, error);
         let stdout = own(rustix::stdio::stdout()).map_err(failed)?;
         let mut archive = Archive::new(stdout, self.secret_devices);
         let Found { stat, link, .. } = &self.found;
-        let told = ArchiveStat {
+        let reported = ArchiveStat {
             size: u64::try_from(stat.st_size).unwrap_or(0),
             mode: stat.st_mode,
             link: link.clone(),
             mtime: stat.st_mtime,
         };
-        let told = told.encode_to_vec();
-        let head = (told.len() as u32).to_le_bytes();
-        archive.out.write_all(&head).and_then(|()| archive.out.write_all(&told)).map_err(failed)?;
+        let reported = reported.encode_to_vec();
+        let head = (reported.len() as u32).to_le_bytes();
+        archive.out.write_all(&head).and_then(|()| archive.out.write_all(&reported)).map_err(failed)?;
         if !stat_only {
             archive.entry(&self.found, &self.name, &self.path, 0)?;
             archive.end().map_err(failed)?;
@@ -127,7 +127,7 @@ impl<'a> Archive<'a> {
     /// Sends an entry and all below it.
     fn entry(&mut self, found: &Found, name: &[u8], path: &Path, depth: usize) -> Result<(), Failed> {
         let Found { content, stat, link } = found;
-        let failed = |error: io::Error| Failed::of(path, error);
+        let failed = |error: io::Error| Failed::new(path, error);
         let (kind, size) = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => (b'0', u64::try_from(stat.st_size).unwrap_or(0)),
             FileType::Directory => (b'5', 0),
@@ -161,7 +161,7 @@ impl<'a> Archive<'a> {
 
     /// Sends what is in a directory.
     fn below(&mut self, directory: &OwnedFd, name: &[u8], path: &Path, depth: usize) -> Result<(), Failed> {
-        let failed = |error: io::Error| Failed::of(path, error);
+        let failed = |error: io::Error| Failed::new(path, error);
         if is_of_the_kernel(directory.as_fd()).map_err(failed)? {
             return Ok(());
         }

@@ -90,7 +90,7 @@ impl Target {
 
     /// Unpacks standard input, and tells how much it was.
     pub(super) fn unpack(mut self) -> Result<(), Failed> {
-        let input = own(rustix::stdio::stdin()).map_err(|error| Failed::of(&self.path, error))?;
+        let input = own(rustix::stdio::stdin()).map_err(|error| Failed::new(&self.path, error))?;
         let mut reader = Reader::new(Input(input), Limits::default());
         let damaged = |error: UnpackError| Failed(error.to_string());
         while let Some(entry) = reader.next_entry().map_err(damaged)? {
@@ -102,15 +102,15 @@ impl Target {
                     self.done.bytes += entry.size;
                 }
                 Err(Err(error)) => return Err(damaged(error)),
-                Err(Ok(error)) if is_of_all(&error) => return Err(Failed::of(&self.path.join(&path), error)),
+                Err(Ok(error)) if is_of_all(&error) => return Err(Failed::new(&self.path.join(&path), error)),
                 Err(Ok(error)) => self.left_out.add(&self.path.join(&path), error),
             }
         }
         self.mark_but_above(Path::new(""));
         self.left_out.end()?;
-        let told = own(rustix::stdio::stdout())
+        let reported = own(rustix::stdio::stdout())
             .and_then(|mut stdout| io::Write::write_all(&mut stdout, &self.done.encode_to_vec()));
-        told.map_err(|error| Failed::of(&self.path, error))
+        reported.map_err(|error| Failed::new(&self.path, error))
     }
 
     /// Makes what an entry describes. An error of the archive's is the inner one.

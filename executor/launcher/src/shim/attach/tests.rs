@@ -38,13 +38,13 @@ fn drained(attached: &mut Attached, client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u
     loop {
         let before = (all.len(), positions.len());
         while let Ok(Some((length @ 1.., _))) = client.recv(&mut buffer) {
-            match FromShim::of(buffer[0]) {
+            match FromShim::from_mark(buffer[0]) {
                 Some(FromShim::Position) => positions.extend(position_of(&buffer[1..length])),
                 Some(FromShim::Stdout | FromShim::Stderr) => all.extend_from_slice(&buffer[1..length]),
                 _ => {}
             }
         }
-        attached.attend();
+        attached.poll_clients();
         if (all.len(), positions.len()) == before {
             return (all, positions);
         }
@@ -125,7 +125,7 @@ fn a_client_that_does_not_read_misses_output_or_is_waited_for() {
     assert!(!attached.holds_up() && !attached.is_settled(), "it has not said that it has it all");
     lossless.send(b"q", &[]).unwrap();
     drop(lossless);
-    attached.attend();
+    attached.poll_clients();
     assert!(attached.is_settled());
 }
 
@@ -137,7 +137,7 @@ fn a_reader_that_goes_away_holds_nothing_up() {
         attached.output(Stream::Stdout, &[b'x'; 10_000]);
     }
     drop(gone);
-    attached.attend();
+    attached.poll_clients();
     assert!(!attached.holds_up() && attached.clients.is_empty() && attached.is_settled());
     assert_eq!(attached.window.cost_from(0), 0, "nothing is kept for nobody");
 }
@@ -166,7 +166,7 @@ fn an_awaited_reader_gets_everything_from_the_first_byte() {
     nobody.output(Stream::Stdout, &numbered(0..1 << 20));
     assert!(nobody.holds_up());
     nobody.awaited = Some(Instant::now());
-    nobody.attend();
+    nobody.poll_clients();
     assert!(!nobody.holds_up() && nobody.is_settled() && nobody.window.cost_from(0) == 0);
 }
 
@@ -184,7 +184,7 @@ fn a_client_goes_on_where_it_was() {
     assert!(attached.window.cost_from(0) <= REPLAY_MAX + QUEUE_MAX);
     got.truncate(got.len() - 777_777); // on its way when the daemon died
     drop(first);
-    attached.attend();
+    attached.poll_clients();
     while !attached.holds_up() {
         attached.output(Stream::Stderr, &numbered(written..written + 30_000));
         written += 30_000;
@@ -210,7 +210,7 @@ fn a_client_goes_on_where_it_was() {
         client.send(b"q", &[]).unwrap();
     }
     drop((again, late));
-    attached.attend();
+    attached.poll_clients();
     assert!(attached.is_settled(), "who said goodbye is not expected back");
 }
 
@@ -223,13 +223,13 @@ fn one_client_sends_input_until_it_is_taken_over() {
     assert!(client(&mut attached, &INPUT).is_err());
     watcher.send(b"inot mine to send", &[]).unwrap();
     first.send(b"ia", &[]).unwrap();
-    attached.attend();
+    attached.poll_clients();
     let second = client(&mut attached, &Attach { take_over: true, ..INPUT }).unwrap();
     assert_eq!(received(&first), b"t");
     second.send(b"ib", &[]).unwrap();
     second.send(b".", &[]).unwrap();
     second.send(b"ilost", &[]).unwrap();
-    attached.attend();
+    attached.poll_clients();
     let mut read = Vec::new();
     io::Read::read_to_end(&mut std::fs::File::from(process), &mut read).unwrap();
     assert_eq!(read, b"ab");
@@ -246,13 +246,13 @@ fn input_waits_for_the_process() {
     let mut sent = 0;
     while typist.send(&packet, &[]).is_ok() {
         sent += 10_000;
-        attached.attend();
+        attached.poll_clients();
         assert!(attached.pending.len() <= ATTACHED_PACKET_MAX && sent < 100 << 20);
     }
     let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
     while read < sent {
         read += rustix::io::read(&process, &mut buffer).unwrap_or(0);
-        attached.attend();
+        attached.poll_clients();
     }
     assert_eq!(read, sent);
 }

@@ -54,7 +54,7 @@ pub(super) enum Found {
 }
 
 /// Says it. Nobody is left to be told where that fails: the shim is gone, or has killed this helper.
-pub(super) fn tell(socket: &Seqpacket, found: &Found, file: Option<&OwnedFd>) -> bool {
+pub(super) fn send(socket: &Seqpacket, found: &Found, file: Option<&OwnedFd>) -> bool {
     let Ok(message) = serde_json::to_vec(found) else { return false };
     let fds: Vec<_> = file.into_iter().map(AsFd::as_fd).collect();
     socket.send(&message, &fds).is_ok()
@@ -68,7 +68,7 @@ pub(super) struct Walk<'a> {
 }
 
 /// The shim listens no more.
-struct Unheard;
+struct RecvError;
 
 /// Entry at a path.
 enum Entry {
@@ -88,20 +88,20 @@ impl Walk<'_> {
         process::reset_signals()?;
         privileges::read_as(self.user.uid, self.user.gid, &self.user.groups)?;
         privileges::end_with_parent(parent)?;
-        let mut looker = Looker { walk: self, root: open_dir(Path::new("/"))?, socket, seen: 0 };
+        let mut looker = OutputWalker { walk: self, root: open_dir(Path::new("/"))?, socket, seen: 0 };
         let heard = match self.outputs {
             OutputSource::Files(files) => files.iter().try_for_each(|path| looker.declared_file(path)),
             OutputSource::Directory(directory) => looker.declared_directory(directory),
         };
         if heard.is_ok() {
-            let _ = looker.say(&Found::Done, None);
+            let _ = looker.send(&Found::Done, None);
         }
         Ok(())
     }
 }
 
 /// At work.
-struct Looker<'a> {
+struct OutputWalker<'a> {
     walk: &'a Walk<'a>,
     root: OwnedFd,
     socket: &'a Seqpacket,
@@ -109,8 +109,8 @@ struct Looker<'a> {
     seen: usize,
 }
 
-impl Looker<'_> {
-    fn declared_file(&mut self, path: &Path) -> Result<(), Unheard> {
+impl OutputWalker<'_> {
+    fn declared_file(&mut self, path: &Path) -> Result<(), RecvError> {
         match self.look(path) {
             Ok(Entry::File(file, mode)) => self.file(path, &file, mode),
             Ok(Entry::Directory) => self.skip(path, "a directory"),
@@ -118,7 +118,7 @@ impl Looker<'_> {
         }
     }
 
-    fn declared_directory(&mut self, top: &Path) -> Result<(), Unheard> {
+    fn declared_directory(&mut self, top: &Path) -> Result<(), RecvError> {
         match self.look(top) {
             Ok(Entry::Directory) => {}
             Ok(Entry::File(..)) => return self.skip(top, "not a directory"),
@@ -210,21 +210,21 @@ impl Looker<'_> {
         Ok(Entry::File(file, opened.st_mode & 0o7777))
     }
 
-    fn file(&self, path: &Path, file: &OwnedFd, mode: u32) -> Result<(), Unheard> {
+    fn file(&self, path: &Path, file: &OwnedFd, mode: u32) -> Result<(), RecvError> {
         match tellable(path.as_os_str().as_bytes()) {
-            Some(path) => self.say(&Found::File { path: path.to_owned(), mode }, Some(file)),
+            Some(path) => self.send(&Found::File { path: path.to_owned(), mode }, Some(file)),
             None => self.skip(path, "its name is not UTF-8"),
         }
     }
 
-    fn skip(&self, path: &Path, reason: &str) -> Result<(), Unheard> {
-        self.say(&Found::Skipped { path: escaped(path.as_os_str().as_bytes()), reason: reason.to_owned() }, None)
+    fn skip(&self, path: &Path, reason: &str) -> Result<(), RecvError> {
+        self.send(&Found::Skipped { path: escaped(path.as_os_str().as_bytes()), reason: reason.to_owned() }, None)
     }
 
     /// Says it and waits until the shim has taken it.
-    fn say(&self, found: &Found, file: Option<&OwnedFd>) -> Result<(), Unheard> {
-        let heard = tell(self.socket, found, file) && matches!(self.socket.recv(&mut [0; 1]), Ok(Some(_)));
-        if heard { Ok(()) } else { Err(Unheard) }
+    fn send(&self, found: &Found, file: Option<&OwnedFd>) -> Result<(), RecvError> {
+        let heard = send(self.socket, found, file) && matches!(self.socket.recv(&mut [0; 1]), Ok(Some(_)));
+        if heard { Ok(()) } else { Err(RecvError) }
     }
 }
 

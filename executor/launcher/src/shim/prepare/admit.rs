@@ -54,7 +54,7 @@ fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Re
         let why = format!("the plan is of container {}, the launch of container {}", plan.id, request.id);
         return Err(Refused::new(Reason::Invalid, why));
     }
-    recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+    recheck(&plan, &host.policy).map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     if plan.writable_files.is_some() && !host.noswap {
         return Err(no_bound());
     }
@@ -62,17 +62,17 @@ fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Re
     let used = shell.as_ref().filter(|_| fits_shell(&plan));
     let ids = match (used, &pod) {
         (Some(shell), _) => shell.ids(),
-        (None, None) => Rc::new(Ids::of(&plan, request.id_range, &host.policy)?),
-        (None, Some(pod)) => Rc::new(Ids::of_pod(pod.ids()?)),
+        (None, None) => Rc::new(Ids::new(&plan, request.id_range, &host.policy)?),
+        (None, Some(pod)) => Rc::new(Ids::from_pod(pod.ids()?)),
     };
     if shell.is_none() {
         isolate().map_err(|error| failed("mount namespace", &error))?; // a shell has one
     }
     let shim = match used {
         Some(shell) => shell.identity(),
-        None => identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?,
+        None => identity::read(std::process::id() as i32).map_err(|error| failed("/proc", &error))?,
     };
-    let dirs = Dirs::of(host, &plan.id);
+    let dirs = Dirs::new(host, &plan.id);
     let cgroup = used.map_or_else(|| host.cgroup_parent.join(plan.id.as_str()), Shell::cgroup);
     let fits = used.is_some();
     let record = ContainerRecord {
@@ -104,5 +104,5 @@ fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Re
 /// ramfs, which takes the place of a tmpfs without `noswap`, has neither a size nor a way to tell a hole from zeros.
 fn no_bound() -> Refused {
     let why = "needs a tmpfs that is never swapped, which this kernel does not have (Linux 6.4 or later does)";
-    Refused::of_fields(Reason::Precondition, &[Violation::new("writable_files", why)])
+    Refused::from_fields(Reason::Precondition, &[Violation::new("writable_files", why)])
 }

@@ -56,9 +56,9 @@ fn memory_is_bounded_and_what_does_not_fit_is_named() {
     let large: Vec<u8> = (0..4_000_000u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
     let watched = |name, value| Watched { name, value };
     let redactor = Redactor::new(Redaction::Auto, [watched("large", &large[..]), watched("small", b"a small value")]);
-    let told = redactor.warnings();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("not masked in every encoding") && told[0].ends_with(": large"), "{told:?}");
+    let reported = redactor.warnings();
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(reported[0].contains("not masked in every encoding") && reported[0].ends_with(": large"), "{reported:?}");
     let most = large.len() * 5 / 4 + ENCODED_MAX;
     assert!(redactor.bytes() < most, "{} of {most}", redactor.bytes());
     // The value itself is masked all the same, and the small one in every form.
@@ -75,10 +75,10 @@ fn more_values_than_are_watched_are_watched_as_far_as_possible() {
     let watched = |name, value| Watched { name, value };
     let values = [watched("larger", &larger[..]), watched("large", &large[..]), watched("small", b"a small value")];
     let redactor = Redactor::new(Redaction::Auto, values);
-    let told = redactor.warnings();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("not masked in full") && told[0].ends_with(": large, larger"), "{told:?}");
-    assert!(told[1].contains("not masked in every encoding") && told[1].ends_with(": large, larger"), "{told:?}");
+    let reported = redactor.warnings();
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert!(reported[0].contains("not masked in full") && reported[0].ends_with(": large, larger"), "{reported:?}");
+    assert!(reported[1].contains("not masked in every encoding") && reported[1].ends_with(": large, larger"), "{reported:?}");
     assert_eq!(redactor.text("a small value"), "[REDACTED:small]");
     assert_eq!(redactor.text("0123456789abcdef\n".repeat(100).as_str()).matches("[REDACTED:large]").count(), 1);
 }

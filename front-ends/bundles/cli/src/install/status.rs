@@ -26,9 +26,9 @@ impl Work<'_> {
                     (_, []) => (true, "Healthy", "its pods are ready".to_owned()),
                     (_, unready) => (false, "Unhealthy", format!("not ready: {}", unready.join(", "))),
                 };
-                let told = it.events.len();
+                let reported = it.events.len();
                 it.condition(ConditionKind::Healthy, healthy, reason, &message, current);
-                it.events.truncate(told); // what is only shown is no event
+                it.events.truncate(reported); // what is only shown is no event
             }
             let document = json!({"installation": it, "pods": pods, "unfinished": it.phase != Phase::Settled});
             print(self.global, &document, || status_text(&it))?;

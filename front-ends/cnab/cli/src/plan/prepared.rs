@@ -129,7 +129,7 @@ impl Prepared {
         history: &[Record],
         awaited: &BTreeSet<String>,
     ) -> Result<BTreeMap<String, Sourced>, Failure> {
-        let sources = ParameterSources::of(&self.bundle.custom).unwrap_or_default();
+        let sources = ParameterSources::from_custom(&self.bundle.custom).unwrap_or_default();
         let mut found = BTreeMap::new();
         for (parameter, sources) in self.sources(&sources).filter(|(name, _)| !awaited.contains(*name)) {
             for source in sources {
@@ -165,7 +165,7 @@ impl Prepared {
                 ahead.iter().any(|step| step.installation == name && step.bundle.outputs.contains_key(output))
             }
         };
-        let sources = ParameterSources::of(&self.bundle.custom).unwrap_or_default();
+        let sources = ParameterSources::from_custom(&self.bundle.custom).unwrap_or_default();
         let awaited = self.sources(&sources).filter(|(_, sources)| sources.iter().any(to_come));
         awaited.map(|(name, _)| name.to_owned()).collect()
     }

@@ -133,7 +133,7 @@ impl<'a> Explained<'a> {
         let kind = |definition: &str| bundle.definitions.get(definition).map_or_else(String::new, |it| it.type_name());
         let image = bundle.invocation_images.first();
         let act = |name: &&'a str| {
-            let action = Action::of(&bundle.actions, name).ok();
+            let action = Action::new(&bundle.actions, name).ok();
             Act {
                 name,
                 modifies: action.as_ref().is_some_and(Action::modifies),
@@ -177,7 +177,7 @@ impl<'a> Explained<'a> {
             apply_to: &it.apply_to,
             description: &it.description,
         });
-        let dependencies = Dependencies::of(&bundle.custom).unwrap_or_default();
+        let dependencies = Dependencies::from_custom(&bundle.custom).unwrap_or_default();
         Self {
             name: &bundle.name,
             version: &bundle.version,

@@ -28,7 +28,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Opens more connections than executord serves, all of them silent, and then makes a call.
 pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
-    let count = scale.of(300, 2000);
+    let count = scale.pick(300, 2000);
     let silent: Vec<UnixStream> = (0..count).filter_map(|_| UnixStream::connect(daemon.socket()).ok()).collect();
     let begun = Instant::now();
     let answered = loop {
@@ -42,7 +42,7 @@ pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
     };
     let seconds = begun.elapsed().as_secs_f64();
     let fault = (!answered).then(|| format!("{} silent connections: no answer within {seconds:.0} s", silent.len()));
-    Ok(Outcome::of(fault, format!("{} silent connections: an answer after {seconds:.1} s", silent.len())))
+    Ok(Outcome::new(fault, format!("{} silent connections: an answer after {seconds:.1} s", silent.len())))
 }
 
 /// Returns whether a new connection is answered within a second.
@@ -142,7 +142,7 @@ const NESTED_MAX: u64 = 48 << 20;
 pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut most = 0;
-    for depth in scale.of(&[1][..], &[1, 2, 10, 30, 90]) {
+    for depth in scale.pick(&[1][..], &[1, 2, 10, 30, 90]) {
         let request = of_actions(1_900_000, *depth);
         let mut client = CCore::connect(&daemon.socket())?;
         client.call("/executor.v1.Executor/Info", &[])?;
@@ -157,8 +157,8 @@ pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
         })?;
         most = most.max(cost);
     }
-    let told = format!("1.9 MB of actions cost {}", megabytes(most));
-    Ok(Outcome::of((most > NESTED_MAX).then(|| told.clone()), told))
+    let reported = format!("1.9 MB of actions cost {}", megabytes(most));
+    Ok(Outcome::new((most > NESTED_MAX).then(|| reported.clone()), reported))
 }
 
 /// Sends as many bytes in one field: the cost is some of it, and is measured.
@@ -193,9 +193,9 @@ fn with_a_long_list(containers: usize) -> Daemon {
 
 /// Calls List for long lists and reads no byte of the answers.
 pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
-    let daemon = with_a_long_list(scale.of(20, 100));
+    let daemon = with_a_long_list(scale.pick(20, 100));
     let size = daemon.api.list(v1::ListRequest { page_size: 1000, ..Default::default() })?.encoded_len() as u64;
-    let (connections, calls) = scale.of((10, 90_u64), (40, 90));
+    let (connections, calls) = scale.pick((10, 90_u64), (40, 90));
     let mut all = Vec::new();
     let cost = cost(daemon.pid(), || {
         for _ in 0..connections {
@@ -212,9 +212,9 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
         Ok(())
     })?;
     let asked = size * calls * connections as u64;
-    let told = format!("{} of unread answers cost {}", megabytes(asked), megabytes(cost));
-    ensure!(asked > 2 * UNREAD_MAX, "too little was asked for: {told}");
-    Ok(Outcome::of((cost > UNREAD_MAX).then(|| told.clone()), told))
+    let reported = format!("{} of unread answers cost {}", megabytes(asked), megabytes(cost));
+    ensure!(asked > 2 * UNREAD_MAX, "too little was asked for: {reported}");
+    Ok(Outcome::new((cost > UNREAD_MAX).then(|| reported.clone()), reported))
 }
 
 /// Reads the same list by a client that does read.
@@ -241,12 +241,12 @@ fn with_descriptors(most: u64) -> anyhow::Result<Daemon> {
 /// way.
 pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut codes, mut faults) = (Vec::new(), Vec::new());
-    for most in scale.of(&[80][..], &[96, 90, 84, 80, 77, 74]) {
+    for most in scale.pick(&[80][..], &[96, 90, 84, 80, 77, 74]) {
         let daemon = with_descriptors(*most)?;
         let run = |index| daemon.api.run(sleeper(&format!("c{index}")).file("a", b"1"));
         let refused = (0..CONTAINERS).find_map(|index| run(index).err());
         let refused = refused.with_context(|| format!("{CONTAINERS} containers with {most} descriptors"))?;
-        let mut told = vec![("Run", refused)];
+        let mut reported = vec![("Run", refused)];
         daemon.api.delete("c1", true)?; // so that there is room for a process of Exec
         let mut executed = Vec::new();
         let refused = (0..CONTAINERS).find_map(|_| {
@@ -254,25 +254,25 @@ pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
                 .map(|process| executed.push(process))
                 .err()
         });
-        told.push(("Exec", refused.with_context(|| format!("{CONTAINERS} processes with {most} descriptors"))?));
-        told.extend(daemon.api.update(update("c0", &[("a", b"2")])).err().map(|status| ("UpdateFiles", status)));
-        told.extend(
+        reported.push(("Exec", refused.with_context(|| format!("{CONTAINERS} processes with {most} descriptors"))?));
+        reported.extend(daemon.api.update(update("c0", &[("a", b"2")])).err().map(|status| ("UpdateFiles", status)));
+        reported.extend(
             daemon
                 .api
                 .logs(StreamLogsRequest { id: "c0".into(), ..Default::default() })
                 .err()
                 .map(|status| ("StreamLogs", status)),
         );
-        told.extend(daemon.api.stop("c0", Some(0)).err().map(|status| ("Stop", status)));
-        for (call, status) in told {
+        reported.extend(daemon.api.stop("c0", Some(0)).err().map(|status| ("Stop", status)));
+        for (call, status) in reported {
             match status.code() {
                 Code::ResourceExhausted => codes.push(format!("{call} with {most}")),
                 code => faults.push(format!("{call}, {most} descriptors: {code:?}: {}", status.message())),
             }
         }
     }
-    let told = format!("RESOURCE_EXHAUSTED: {}", codes.join(", "));
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+    let reported = format!("RESOURCE_EXHAUSTED: {}", codes.join(", "));
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
 /// Runs all containers and processes with enough descriptors.
@@ -327,7 +327,7 @@ pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
         let _ = fs::remove_file(daemon.setup().state_dir().join(format!("ballast{index}")));
     }
     daemon.start_again();
-    Ok(Outcome::of(fault, "it starts, refuses a container and deletes one"))
+    Ok(Outcome::new(fault, "it starts, refuses a container and deletes one"))
 }
 
 /// Runs a container on the same disk without the ballast.

@@ -28,7 +28,7 @@ fn secretive(id: &str, secret: &str) -> RunRequest {
 /// Makes a first Run on each of many connections, and further ones on the same. None may leave a part of its secret.
 pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
-    let (sizes, rounds) = scale.of(
+    let (sizes, rounds) = scale.pick(
         (&[64, 6000][..], 2),
         (&[32, 64, 200, 700, 1500, 4096, 6000, 16_384, 20_000, 65_536, 200_000, 900_000][..], 20),
     );
@@ -47,8 +47,8 @@ pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
             }
         }
     }
-    let told = format!("nothing kept of {calls} secrets on {} connections", sizes.len());
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+    let reported = format!("nothing kept of {calls} secrets on {} connections", sizes.len());
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
 /// Finds the container's id, which is no secret, by the same search.
@@ -80,7 +80,7 @@ pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
     // The connection's first request is not among those that are judged.
     client.call(LIST, &[])?;
     let (mut faults, mut calls) = (Vec::new(), 0);
-    for size in scale.of(&[700][..], &[64, 700, 4096, 20_000, 65_536, 900_000]) {
+    for size in scale.pick(&[700][..], &[64, 700, 4096, 20_000, 65_536, 900_000]) {
         for (way, expected) in WAYS {
             let secret = Canary::random(*size)?;
             let code = way(&mut client, secret.as_str())?;
@@ -92,7 +92,7 @@ pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
             }
         }
     }
-    Ok(Outcome::of(
+    Ok(Outcome::new(
         (!faults.is_empty()).then(|| faults.join("; ")),
         format!("nothing kept of {calls} refused requests"),
     ))
@@ -167,7 +167,7 @@ pub(crate) fn registry(_: Scale) -> anyhow::Result<Outcome> {
             faults.push(format!("after {verb}: {}", kept.join(", ")));
         }
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), "nothing kept of 2 passwords"))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), "nothing kept of 2 passwords"))
 }
 
 fn with_password(daemon: &Daemon, verb: &str, name: &str, password: &str) -> Command {
@@ -196,7 +196,7 @@ pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
 pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut faults = Vec::new();
-    let sizes = scale.of(&[3000][..], &[100, 3000, 20_000, 100_000]);
+    let sizes = scale.pick(&[3000][..], &[100, 3000, 20_000, 100_000]);
     for size in sizes {
         let secret = Canary::random(*size)?;
         let id = format!("c{size}");
@@ -209,7 +209,7 @@ pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
             faults.push(format!("{size} bytes: {}", kept.join(", ")));
         }
     }
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), format!("nothing kept of {} outputs", sizes.len())))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("nothing kept of {} outputs", sizes.len())))
 }
 
 /// Finds the same bytes where they rightfully stay, in the container's process.

@@ -185,7 +185,7 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
     living.join().expect("a thread");
     let held =
         format!("{} unread answers: root is answered at once, the attacker after {waited:.0} s", connections * calls);
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), held))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
 /// Lists on one connection that is not read: some answers are made and the last ones wait, so that the room is full.
@@ -216,7 +216,7 @@ fn flood_control(_: Scale) -> anyhow::Result<String> {
 fn followers(scale: Scale) -> anyhow::Result<Outcome> {
     // With more events than a follower that does not read holds.
     let daemon = with_a_long_list();
-    let connections = scale.of(17, 60);
+    let connections = scale.pick(17, 60);
     let (mut held, mut accepted) = (Vec::new(), 0);
     let cost = cost(daemon.pid(), || {
         (held, accepted) = open(&daemon, ATTACKER, connections, EVENTS)?;
@@ -226,10 +226,10 @@ fn followers(scale: Scale) -> anyhow::Result<Outcome> {
     let root = in_time(&daemon, ANSWER, rpc.watch_events(v1::WatchEventsRequest::default()));
     drop(held);
     let opened = connections * STREAMS;
-    let told = format!("{accepted} of {opened} streams of one caller are open and cost {}", megabytes(cost));
-    let fault = root.err().map(|why| format!("{told}; one of root: {why}"));
-    let fault = fault.or_else(|| (accepted > 1024 || cost > FOLLOWERS_MAX).then(|| told.clone()));
-    Ok(Outcome::of(fault, told))
+    let reported = format!("{accepted} of {opened} streams of one caller are open and cost {}", megabytes(cost));
+    let fault = root.err().map(|why| format!("{reported}; one of root: {why}"));
+    let fault = fault.or_else(|| (accepted > 1024 || cost > FOLLOWERS_MAX).then(|| reported.clone()));
+    Ok(Outcome::new(fault, reported))
 }
 
 /// Opens them as root, which may have all of them: the next one is refused.
@@ -259,7 +259,7 @@ fn with_containers(count: usize) -> anyhow::Result<Daemon> {
 
 /// Opens streams of counters of all containers, and reads them; root's calls are answered meanwhile.
 fn counters(scale: Scale) -> anyhow::Result<Outcome> {
-    let (containers, streams) = scale.of((5, 100), (40, 200));
+    let (containers, streams) = scale.pick((5, 100), (40, 200));
     let daemon = with_containers(containers)?;
     let api = &daemon.api;
     let readings = Arc::new(AtomicUsize::new(0));
@@ -288,10 +288,10 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     let asked = requests(&daemon) - before;
     let most = (begun.elapsed().as_secs_f64() / 0.9 + 2.0) * containers as f64;
     reading.iter().for_each(tokio::task::JoinHandle::abort);
-    let told =
+    let reported =
         format!("{streams} streams: {asked} requests to {containers} shims in {:.1} s", begun.elapsed().as_secs_f64());
-    faults.extend((asked > most).then(|| format!("{told}; at most {most:.0} were to be")));
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+    faults.extend((asked > most).then(|| format!("{reported}; at most {most:.0} were to be")));
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
 /// Reads one stream: each of its readings is a request to each shim. Two scrapes are, too.
@@ -356,17 +356,17 @@ fn scrapers(scale: Scale) -> anyhow::Result<Outcome> {
     integration::wait::until("64 clients are connected", || (connected.load(Ordering::Relaxed) >= 64).then_some(()));
     let mut faults = Vec::new();
     let (mut longest, begun) = (Duration::ZERO, Instant::now());
-    for _ in 0..scale.of(3, 30) {
+    for _ in 0..scale.pick(3, 30) {
         let asked = Instant::now();
         faults.extend(scrape(&daemon).err());
         longest = longest.max(asked.elapsed());
     }
     over.store(true, Ordering::Release);
     slow.into_iter().for_each(|client| client.join().expect("a thread"));
-    let told = format!("64 slow clients: scrapes take at most {:.1} s", longest.as_secs_f64());
+    let reported = format!("64 slow clients: scrapes take at most {:.1} s", longest.as_secs_f64());
     let fault =
         format!("{} scrapes in {:.0} s failed: {}", faults.len(), begun.elapsed().as_secs_f64(), faults.join("; "));
-    Ok(Outcome::of((!faults.is_empty()).then_some(fault), told))
+    Ok(Outcome::new((!faults.is_empty()).then_some(fault), reported))
 }
 
 /// Scrapes without other clients, and without a daemon.

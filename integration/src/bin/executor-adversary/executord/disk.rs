@@ -66,8 +66,8 @@ impl Site {
 
 pub(crate) fn moved(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut tried, mut moved) = (0, 0);
-    while moved < scale.of(1, 20) {
-        ensure!(tried < scale.of(10, 200), "the directory was moved {moved} times of {tried}");
+    while moved < scale.pick(1, 20) {
+        ensure!(tried < scale.pick(10, 200), "the directory was moved {moved} times of {tried}");
         tried += 1;
         let site = Site::new()?;
         if !site.remove_while_moving("others/home/b")? {
@@ -138,7 +138,7 @@ pub(crate) fn links(scale: Scale) -> anyhow::Result<Outcome> {
     let mut daemon = Setup::default().start();
     daemon.terminate();
     let (mut faults, mut tried) = (Vec::new(), Vec::new());
-    for place in PLACES.iter().take(scale.of(2, PLACES.len())) {
+    for place in PLACES.iter().take(scale.pick(2, PLACES.len())) {
         let victim = Victim::new(daemon.setup().home(), "victim")?;
         let link = plant(&daemon, place, &victim)?;
         let how = match start_or_end(&daemon)? {
@@ -157,7 +157,7 @@ pub(crate) fn links(scale: Scale) -> anyhow::Result<Outcome> {
         }
     }
     daemon.start_again();
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), tried.join("; ")))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), tried.join("; ")))
 }
 
 /// Follows such a link by a program that is allowed to: the change of the file is noticed.

@@ -90,7 +90,7 @@ fn broken(record: &[u8]) -> Option<String> {
 pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
     let (mut taken, mut refused) = (0, 0);
-    for attempt in 0..scale.of(12, 300) {
+    for attempt in 0..scale.pick(12, 300) {
         let id = format!("c{attempt}");
         let bytes = serde_json::to_vec(&plan(&id)?)?;
         let at = bytes.windows(200).position(|window| window.iter().all(|byte| *byte == b'a')).context("the label")?;
@@ -149,7 +149,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
     let (mut refused, mut slowest) = (0, Duration::ZERO);
     let mut shims = Vec::new();
-    for attempt in 0..scale.of(3, 20) {
+    for attempt in 0..scale.pick(3, 20) {
         let plan = sealed(&serde_json::to_vec(&plan(&format!("real{attempt}"))?)?)?;
         let (ours, theirs, process, files) = launch_descriptors()?;
         let begun = Instant::now();
@@ -185,8 +185,8 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
             integration::daemon::kill(init, 9);
         }
     }
-    let told = format!("{refused} launches refused, the slowest answer after {:.2} s", slowest.as_secs_f64());
-    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+    let reported = format!("{refused} launches refused, the slowest answer after {:.2} s", slowest.as_secs_f64());
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
 /// Launches the same with one id; the launcher finishes it when its shim is killed.
@@ -246,7 +246,7 @@ fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
 pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
     let (mut slowest, mut waited) = (Duration::ZERO, 0);
-    for attempt in 0..scale.of(1, 5) {
+    for attempt in 0..scale.pick(1, 5) {
         let id = format!("c{attempt}");
         let shim = running(&launcher, &id)?;
         let (ours, theirs) = Seqpacket::pair()?;
@@ -315,7 +315,7 @@ pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     shim.reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
     let got = asked(asking, NOBODY)?;
     end(&shim.0);
-    Ok(Outcome::of((got == "a handle").then(|| got.clone()), format!("executord's user gets {got}")))
+    Ok(Outcome::new((got == "a handle").then(|| got.clone()), format!("executord's user gets {got}")))
 }
 
 /// Gets the handle by a connection of root to the shim's own socket.

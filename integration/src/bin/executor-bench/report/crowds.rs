@@ -86,7 +86,7 @@ impl Report {
             milliseconds(many.delete_used.machine()),
         );
         for (what, used) in [("start", &many.start_used), ("deletion, with the shim", &many.delete_used)] {
-            println!("  of each {what}: {}", told(used));
+            println!("  of each {what}: {}", reported(used));
         }
         let together = many.memory.together();
         let each = megabytes(together) / f64::from(count);
@@ -133,7 +133,7 @@ impl Report {
         for failure in failures.lines.iter().take(5) {
             println!("  {failure}");
         }
-        println!("  by process, in ms: {}", told(&failures.used));
+        println!("  by process, in ms: {}", reported(&failures.used));
         tell_rest(failures.rest);
         self.failed |= !failures.lines.is_empty();
         let figures = json!({
@@ -149,7 +149,7 @@ impl Report {
 }
 
 /// Processor time by process for each life, in milliseconds.
-fn told(used: &Used) -> String {
-    let told: Vec<_> = used.by_process().iter().map(|(name, time)| format!("{name} {}", milliseconds(*time))).collect();
-    told.join(", ")
+fn reported(used: &Used) -> String {
+    let reported: Vec<_> = used.by_process().iter().map(|(name, time)| format!("{name} {}", milliseconds(*time))).collect();
+    reported.join(", ")
 }

@@ -133,16 +133,16 @@ impl Latency {
 
 /// Prints how long each phase takes, and which process computes: of the contestants that tell it.
 fn tell_where_time_goes(latencies: &[Latency]) {
-    let told: Vec<_> = latencies.iter().filter(|latency| !latency.phases.is_empty()).collect();
-    let Some(first) = told.first() else { return };
+    let reported: Vec<_> = latencies.iter().filter(|latency| !latency.phases.is_empty()).collect();
+    let Some(first) = reported.first() else { return };
     println!("\nWhere the time goes, in ms (p50 of each phase; rest: client, transport, executord and the launcher)");
     row("", first.phases.iter().map(|(name, _)| (*name).to_owned()));
-    for latency in &told {
+    for latency in &reported {
         row(&latency.name, latency.phases.iter().map(|(_, took)| milliseconds(took.median())));
     }
     println!("\nProcessor time by process, in ms for each life (other: the kernel's own threads, interrupts)");
     row("", first.used.by_process().iter().map(|(name, _)| (*name).to_owned()));
-    for latency in &told {
+    for latency in &reported {
         row(&latency.name, latency.used.by_process().iter().map(|(_, time)| milliseconds(*time)));
     }
 }

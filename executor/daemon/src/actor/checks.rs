@@ -1,0 +1,289 @@
+//! Makes the checks of a running container, one after the other, and reports what follows from them.
+//!
+//! One task for each container with checks, which sleeps until a check is due; the container's own task (`actor`) receives
+//! its reports and carries them out. Sockets are made by the shim in the container's network namespace; this process
+//! connects and speaks. Whatever a container does, its checks take one connection or one executed program at a time, for no
+//! longer than the check's time limit.
+//!
+//! A check that the executor cannot make (no shim, no launcher, no descriptors) does not count.
+
+mod http;
+mod program;
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::checks::{Change, CheckId, Health, Monitor, Outcome, words_of};
+use executor_core::plan::{Check, Checks, HttpProbe, Network, Probe};
+use executor_core::protocol::{MakeSocket, ShimCall};
+use executor_core::time::Timestamp;
+use executor_sys::clock;
+use tokio::net::TcpSocket;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use zeroize::Zeroizing;
+
+use crate::model::container::Handle;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+
+/// Time limit for the shim to make a socket. It may be writing new secret files.
+const SOCKET_WITHIN: Duration = Duration::from_secs(10);
+
+/// The checks of a container, which end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Checking {
+    reports: mpsc::Receiver<CheckReport>,
+    task: AbortHandle,
+    /// Number of the run that is checked.
+    run: u64,
+}
+
+/// What a check, or the passing of time, has brought.
+#[derive(Debug)]
+pub(crate) struct CheckReport {
+    /// Health of the container.
+    pub(crate) health: Health,
+    /// What follows.
+    pub(crate) change: Option<Change>,
+    /// True when the health is to be kept over a restart.
+    pub(crate) keep: bool,
+    /// Last lines of the programs that failed, for the container's log. They may contain secrets.
+    pub(crate) outputs: Vec<FailedOutput>,
+}
+
+/// Last lines of a program that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct FailedOutput {
+    id: CheckId,
+    /// Source of the lines; the container's when empty.
+    pub(crate) log_source: String,
+    pub(crate) text: Zeroizing<String>,
+}
+
+/// Result of one check, with the last lines of a program.
+struct Made {
+    outcome: Outcome,
+    output: Zeroizing<String>,
+}
+
+impl Made {
+    fn from_outcome(outcome: Outcome) -> Self {
+        Self { outcome, output: Zeroizing::default() }
+    }
+}
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Checking {
+    /// Begins with the checks of a container that runs; `None` if it has none.
+    pub(crate) fn begin(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
+        let (run, started_at) = facts.run().filter(|_| facts.plan.checks.is_some())?;
+        let (sender, reports) = mpsc::channel(1);
+        let target = Target {
+            node: Arc::clone(node),
+            handle: Arc::clone(handle),
+            address: address(facts),
+            origin: Instant::now(),
+            elapsed: elapsed(facts, started_at),
+        };
+        let (plan, kept) = (Arc::clone(&facts.plan), facts.health.clone());
+        let task = tokio::spawn(async move {
+            let Some(checks) = &plan.checks else { return };
+            // The receiver is gone when the container ends.
+            let _ = target.watch(checks, kept.as_deref(), &sender).await;
+        });
+        Some(Self { reports, task: task.abort_handle(), run })
+    }
+
+    /// Returns the number of the run that is checked.
+    pub(crate) fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// Waits for the next report; for ever once the container is to be ended.
+    pub(crate) async fn next(checking: &mut Option<Self>) -> CheckReport {
+        if let Some(checking) = checking
+            && let Some(report) = checking.reports.recv().await
+        {
+            return report;
+        }
+        std::future::pending().await
+    }
+}
+
+/// Returns the time since the start of the main action. If that began with the container's init, it is the age of the init: a wall
+/// clock that is set does not end a container's time to start. After `setup` or a restart the age of the init is the maximum.
+fn elapsed(facts: &ContainerStatus, started_at: Timestamp) -> Duration {
+    let by_date = crate::now().since(started_at);
+    match facts.prepared.as_ref().map(|prepared| clock::age_of(prepared.init.start_time)) {
+        Some(age) if facts.restarts.is_none() && facts.started_at == Some(started_at) => age,
+        Some(age) => by_date.min(age),
+        None => by_date,
+    }
+}
+
+/// Returns the address that checks connect to: the container's own on a CNI network, as Diego's and the kubelet's do, else
+/// that of loopback.
+fn address(facts: &ContainerStatus) -> IpAddr {
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    if facts.plan.network != Network::Cni {
+        return loopback;
+    }
+    let network = facts.prepared.as_ref().and_then(|prepared| prepared.network.as_ref());
+    network.and_then(|on| on.addresses.first()).map_or(loopback, |address| address.ip)
+}
+
+/// Returns a number below 1000, at random.
+fn spread() -> u32 {
+    (RandomState::new().build_hasher().finish() % 1000) as u32
+}
+
+/// A container that is checked.
+struct Target {
+    node: Arc<Node>,
+    handle: Arc<Handle>,
+    address: IpAddr,
+    /// Beginning of these checks.
+    origin: Instant,
+    /// Time from the start of the main action to `origin`.
+    elapsed: Duration,
+}
+
+/// Nobody receives the reports any more.
+struct RecvError;
+
+impl Target {
+    /// Returns the time since the start of the main action.
+    fn now(&self) -> Duration {
+        self.elapsed + self.origin.elapsed()
+    }
+
+    /// Returns the point of a time since the start of the main action.
+    fn at(&self, time: Duration) -> Instant {
+        self.origin + time.saturating_sub(self.elapsed)
+    }
+
+    async fn watch(
+        &self,
+        checks: &Checks,
+        kept: Option<&Health>,
+        reports: &mpsc::Sender<CheckReport>,
+    ) -> Result<(), RecvError> {
+        let mut monitor = Monitor::new(checks, kept, self.now(), spread);
+        // Output of the checks that failed last.
+        let mut failed: Vec<FailedOutput> = Vec::new();
+        let send_report = async |monitor: &Monitor<'_>, change: Option<Change>, keep: bool, failed: &[FailedOutput]| {
+            let outputs = if matches!(change, Some(Change::End(_))) { failed.to_vec() } else { Vec::new() };
+            let report = CheckReport { health: monitor.health().clone(), change, keep, outputs };
+            reports.send(report).await.map_err(|_| RecvError)
+        };
+        if kept != Some(monitor.health()) {
+            send_report(&monitor, None, true, &failed).await?;
+        }
+        while let Some((id, due)) = monitor.next() {
+            let deadline = monitor.deadline();
+            let over = async {
+                match deadline {
+                    Some(deadline) => sleep_until(self.at(deadline)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let made = async {
+                sleep_until(self.at(due)).await;
+                match monitor.check(id) {
+                    Some(check) => self.make(check).await,
+                    None => Made::from_outcome(Outcome::NotMade),
+                }
+            };
+            let made = tokio::select! {
+                made = made => Some(made),
+                () = over => None,
+            };
+            let (change, keep) = match made {
+                Some(made) => {
+                    failed.retain(|output| output.id != id);
+                    if matches!(made.outcome, Outcome::Failed(_)) {
+                        let log_source = monitor.check(id).map(|check| check.log_source.clone()).unwrap_or_default();
+                        failed.push(FailedOutput { id, log_source, text: made.output });
+                        failed.sort_by_key(|output| (output.id.purpose, output.id.index));
+                    }
+                    self.log(id, &made.outcome);
+                    monitor.report(id, &made.outcome, self.now(), crate::now(), spread())
+                }
+                // The timer may be early by its own resolution.
+                None => (monitor.tick(self.now().max(deadline.unwrap_or_default())), true),
+            };
+            send_report(&monitor, change, keep, &failed).await?;
+        }
+        Ok(())
+    }
+
+    fn log(&self, id: CheckId, outcome: &Outcome) {
+        let (container, purpose, index) = (self.handle.id(), id.purpose, id.index);
+        match outcome {
+            Outcome::Passed => {}
+            Outcome::Failed(reason) => tracing::debug!(%container, ?purpose, index, reason, "a check failed"),
+            Outcome::NotMade => tracing::warn!(%container, ?purpose, index, "a check could not be made"),
+        }
+    }
+
+    /// Makes a check.
+    async fn make(&self, check: &Check) -> Made {
+        match &check.probe {
+            Probe::Exec(probe) => program::check(&self.node, self.handle.id(), probe, check.timeout).await,
+            Probe::Tcp(port) => Made::from_outcome(self.connected(*port, check.timeout, None).await),
+            Probe::Http(probe) => Made::from_outcome(self.connected(probe.port, check.timeout, Some(probe)).await),
+        }
+    }
+
+    /// Makes a check that connects to a port.
+    async fn connected(&self, port: u16, limit: Duration, request: Option<&HttpProbe>) -> Outcome {
+        let Some(socket) = self.socket().await else { return Outcome::NotMade };
+        let to = SocketAddr::new(self.address, port);
+        let made = timeout(limit, async {
+            let stream = socket.connect(to).await.map_err(|error| reported(&error))?;
+            match request {
+                None => Ok(()),
+                Some(request) => http::check(stream, to, request).await,
+            }
+        });
+        let result = made.await.unwrap_or_else(|_| Err(format!("timed out after {}", words_of(limit))));
+        // In the words of Diego's healthcheck, which its users look for.
+        result.map_or_else(
+            |why| {
+                Outcome::Failed(match request {
+                    None => format!("Failed to make TCP connection to port {port}: {why}"),
+                    Some(request) => {
+                        format!("Failed to make HTTP request to '{}' on port {port}: {why}", request.path)
+                    }
+                })
+            },
+            |()| Outcome::Passed,
+        )
+    }
+
+    /// Gets a socket in the container's network namespace.
+    async fn socket(&self) -> Option<TcpSocket> {
+        let link = self.handle.shim()?;
+        let call = ShimCall::MakeSocket(MakeSocket { ipv6: self.address.is_ipv6() });
+        let fd = timeout(SOCKET_WITHIN, link.call_with_fds(call, &[])).await.ok()?.ok()??;
+        Some(TcpSocket::from_std_stream(fd.into()))
+    }
+}
+
+/// Returns the words for an error of a connection.
+fn reported(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => "connection refused".into(),
+        std::io::ErrorKind::ConnectionReset => "connection reset by peer".into(),
+        _ => error.to_string(),
+    }
+}

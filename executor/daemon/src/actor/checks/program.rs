@@ -1,0 +1,160 @@
+//! Checks by a program in the container, executed as with Exec. Its exit status counts; its last lines are kept for the
+//! container's log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::checks::{Outcome, words_of};
+use executor_core::ident::ContainerId;
+use executor_core::plan::ExecProbe;
+use executor_core::protocol::CHECK_OUTPUT_MAX;
+use executor_core::record::Exit;
+use executor_proto::v1;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::Made;
+use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio};
+use crate::node::Node;
+use crate::api_error::Kind;
+
+/// Time limit for the program to begin. A host that is too busy for it says nothing about the container.
+const BEGINS_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum bytes that a program may write.
+const WRITTEN_MAX: usize = 1 << 20;
+/// Bytes that are read at once.
+const PIECE: usize = 4096;
+
+/// Executes the program, and waits for its end.
+pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe, limit: Duration) -> Made {
+    let start = Start(v1::ExecStart {
+        id: id.to_string(),
+        path: probe.path.clone(),
+        args: probe.args.clone(),
+        dir: probe.dir.clone(),
+        user: probe.user.clone(),
+        container_environment: probe.container_environment,
+        ..v1::ExecStart::default()
+    });
+    let failed = |why: String| Made::from_outcome(Outcome::Failed(format!("`{}` {why}", probe.path)));
+    let (session, stdio) = match timeout(BEGINS_WITHIN, exec::begin(node, start)).await {
+        Ok(Ok(ExecOutcome::Running(session, stdio))) => (session, stdio),
+        Ok(Ok(ExecOutcome::Failed(failure))) => return failed(format!("cannot be executed: {}", failure.message)),
+        // As a user whom the root file system does not have.
+        Ok(Err(problem)) if problem.kind == Kind::Precondition => {
+            return failed(format!("cannot be executed: {}", problem.message));
+        }
+        Ok(Err(_)) | Err(_) => return Made::from_outcome(Outcome::NotMade),
+    };
+    let mut output = Output::default();
+    let ended = timeout(limit, follow(&session, &stdio, &mut output)).await;
+    drop(session); // what runs on is ended
+    let outcome = match ended {
+        Ok(Ended::Exit(Exit::Code(0))) => Outcome::Passed,
+        Ok(Ended::Exit(Exit::Code(code))) => Outcome::Failed(format!("`{}` exited with status {code}", probe.path)),
+        Ok(Ended::Exit(Exit::Signal(signal))) => {
+            Outcome::Failed(format!("`{}` was ended by signal {signal}", probe.path))
+        }
+        Ok(Ended::WroteTooMuch) => Outcome::Failed(format!("`{}` wrote more than {WRITTEN_MAX} bytes", probe.path)),
+        Ok(Ended::Lost) => Outcome::NotMade,
+        Err(_) => Outcome::Failed(format!("`{}` timed out after {}", probe.path, words_of(limit))),
+    };
+    Made { outcome, output: output.last_lines() }
+}
+
+/// How a program was left.
+enum Ended {
+    Exit(Exit),
+    WroteTooMuch,
+    /// Its supervisor is gone.
+    Lost,
+}
+
+/// Reads what the program writes until it has ended.
+async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> Ended {
+    let mut ended = std::pin::pin!(session.ended());
+    let (mut out, mut err) = (Zeroizing::new([0; PIECE]), Zeroizing::new([0; PIECE]));
+    let (mut out_open, mut err_open) = (true, stdio.stderr.is_some());
+    let read_err = async |buffer: &mut [u8; PIECE]| match &stdio.stderr {
+        Some(stderr) => stderr.read(buffer).await,
+        None => Ok(0),
+    };
+    let exit = loop {
+        let (read, open, buffer) = tokio::select! {
+            exit = &mut ended => break exit,
+            read = stdio.stdout.read(&mut *out), if out_open => (read, &mut out_open, &out),
+            read = read_err(&mut err), if err_open => (read, &mut err_open, &err),
+        };
+        match read {
+            Ok(0) | Err(_) => *open = false,
+            Ok(length) if !output.take(&buffer[..length]) => return Ended::WroteTooMuch,
+            Ok(_) => {}
+        }
+    };
+    // What it wrote last is in the pipes.
+    for end in std::iter::once(&stdio.stdout).chain(&stdio.stderr) {
+        while let Ok(length @ 1..) = end.read_now(&mut *out) {
+            if !output.take(&out[..length]) {
+                break;
+            }
+        }
+    }
+    exit.map_or(Ended::Lost, Ended::Exit)
+}
+
+/// The end of what a program writes.
+#[derive(Default)]
+struct Output {
+    written: usize,
+    last: Zeroizing<Vec<u8>>,
+}
+
+impl Output {
+    /// Takes a piece; false when there is too much of it.
+    fn take(&mut self, piece: &[u8]) -> bool {
+        self.written = self.written.saturating_add(piece.len());
+        self.last.extend_from_slice(piece);
+        let surplus = self.last.len().saturating_sub(CHECK_OUTPUT_MAX + 1);
+        self.last.drain(..surplus);
+        self.written <= WRITTEN_MAX
+    }
+
+    /// Returns the last lines, whole ones only: a part of a secret would not be masked.
+    fn last_lines(&self) -> Zeroizing<String> {
+        let mut text = Zeroizing::new(String::from_utf8_lossy(&self.last).into_owned());
+        let is_whole = self.written <= CHECK_OUTPUT_MAX && text.len() <= CHECK_OUTPUT_MAX;
+        if !is_whole {
+            // What is in front of the first new line that is near enough to the end is left out.
+            let from = text.len().saturating_sub(CHECK_OUTPUT_MAX + 1);
+            let newline = text.bytes().enumerate().position(|(at, byte)| at >= from && byte == b'\n');
+            text = Zeroizing::new(newline.map_or("", |at| &text[at + 1..]).to_owned());
+        }
+        Zeroizing::new(text.trim_end().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_lines_are_whole_and_bounded() {
+        let of = |pieces: &[&[u8]]| {
+            let mut output = Output::default();
+            pieces.iter().for_each(|piece| assert!(output.take(piece)));
+            output.last_lines().to_string()
+        };
+        assert_eq!(of(&[b"one\ntw", b"o\n\n"]), "one\ntwo");
+        assert_eq!(of(&[]), "");
+        let long = "x".repeat(CHECK_OUTPUT_MAX);
+        assert_eq!(of(&[long.as_bytes(), b"secret\nlast\n"]), "last");
+        assert_eq!(of(&[long.as_bytes(), b"no line is whole"]), "");
+        assert_eq!(of(&[b"cut\n", &long.as_bytes()[1..]]), long[1..]);
+        let not_utf8 = of(&[b"a\n", &[0xff; 1500], b"\nb"]);
+        assert_eq!(not_utf8, "b");
+        let mut output = Output::default();
+        let piece = [b'x'; PIECE];
+        assert_eq!((0..1000).take_while(|_| output.take(&piece)).count(), WRITTEN_MAX / PIECE);
+        assert!(output.last.len() <= CHECK_OUTPUT_MAX + 1);
+    }
+}

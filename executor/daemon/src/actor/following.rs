@@ -1,0 +1,244 @@
+//! Follows the references of a running container: asks their providers again, and replaces what has changed.
+//!
+//! One task for each running container with such references. All of a container's new values arrive as one update, with the
+//! generation that they were fetched for: an update of a caller in between wins, and the task looks again. While a provider does
+//! not answer the container keeps what it has, its sources are stale, and the pauses grow. After a restart of executord the task goes
+//! on from the container's records.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::backoff::Backoff;
+use executor_core::lifecycle::State;
+use executor_proto::v1;
+use executor_providers::{Fetched, Wanted};
+use tokio::task::AbortHandle;
+use zeroize::Zeroize as _;
+
+use crate::model::container::Handle;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::api_error::Kind;
+use crate::operations::rotate;
+use crate::model::sources::{SourceChange, SourceRecord, Stale, Target};
+
+/// Longest pause while a provider does not answer.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+/// Pause after an update that came in between.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The task that follows a container's references, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Following(AbortHandle);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Following {
+    /// Begins; `None` where nothing is to be followed.
+    pub(crate) fn begin(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
+        facts.sources.iter().find(|source| source.followed)?;
+        let (node, handle) = (Arc::clone(node), Arc::clone(handle));
+        let task = tokio::spawn(async move { follow(&node, &handle).await });
+        Some(Self(task.abort_handle()))
+    }
+}
+
+/// What a look has brought.
+enum RefreshOutcome {
+    /// Every provider answered.
+    Fresh,
+    /// Some did not.
+    Stale,
+    /// Another update came in between.
+    Overtaken,
+}
+
+async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
+    let mut backoff: Option<Backoff> = None;
+    let mut rules = node.rules.subscribe();
+    let mut again = false;
+    while let Some(facts) = handle.facts().filter(|facts| facts.state == State::Running) {
+        let Some(pause) = due_in(node, &facts) else { return };
+        let pause = match &mut backoff {
+            _ if again => AGAIN,
+            Some(backoff) => backoff.pause(),
+            None if is_any_followed_stale(&facts.sources) => AGAIN, // of an earlier daemon
+            None => pause,
+        };
+        let mut pause = std::pin::pin!(tokio::time::sleep(crate::with_jitter(pause)));
+        loop {
+            tokio::select! {
+                () = &mut pause => break,
+                Ok(()) = rules.changed() => end_denied(node, handle).await,
+            }
+        }
+        again = false;
+        match look(node, handle).await {
+            RefreshOutcome::Fresh => backoff = None,
+            RefreshOutcome::Stale if backoff.is_none() => {
+                backoff = Some(Backoff::new(shortest_poll(node, &facts), PAUSE_MAX));
+            }
+            RefreshOutcome::Stale => {}
+            RefreshOutcome::Overtaken => again = true,
+        }
+    }
+}
+
+/// Returns the time between two looks at a source's provider.
+fn poll(node: &Node, source: &SourceRecord) -> Duration {
+    node.providers.config(&source.reference.provider).map_or(PAUSE_MAX, |config| config.poll())
+}
+
+/// Returns the shortest time between two looks among the providers of what is followed.
+fn shortest_poll(node: &Node, facts: &ContainerStatus) -> Duration {
+    let followed = facts.sources.iter().filter(|source| source.followed);
+    followed.map(|source| poll(node, source)).min().unwrap_or(PAUSE_MAX)
+}
+
+/// Returns the time until the next look: a lease's renewal, or the shortest interval; `None` where nothing is followed.
+fn due_in(node: &Node, facts: &ContainerStatus) -> Option<Duration> {
+    let now = seconds();
+    let due = |source: &SourceRecord| match &source.lease {
+        Some(lease) => Duration::from_secs(lease.due_in(now)).max(AGAIN),
+        None => poll(node, source),
+    };
+    facts.sources.iter().filter(|source| source.followed).map(due).min()
+}
+
+/// By the clock that leases are counted by.
+fn seconds() -> u64 {
+    executor_providers::now_seconds()
+}
+
+/// Returns whether a followed source may be old.
+fn is_any_followed_stale(sources: &[SourceRecord]) -> bool {
+    sources.iter().any(|source| source.followed && source.stale.is_some())
+}
+
+/// Returns the path of the rule in force that allows a source to its requester, if one does. A record of an earlier version has
+/// no requester: a rule for the path is enough then.
+fn covering_rule(node: &Node, source: &SourceRecord) -> Option<String> {
+    let (rules, reference) = (node.rules.current(), &source.reference);
+    let covering = match &source.requester {
+        Some(requester) => rules.covering(requester, &reference.provider, &reference.path),
+        None => rules.covering_any(&reference.provider, &reference.path),
+    };
+    covering.map(str::to_owned)
+}
+
+fn is_allowed(node: &Node, source: &SourceRecord) -> bool {
+    covering_rule(node, source).is_some()
+}
+
+/// Stops following sources that no rule allows any longer. The container keeps their values, marked as stale, until an update
+/// names them again.
+async fn end_denied(node: &Node, handle: &Handle) {
+    let Some(facts) = handle.facts() else { return };
+    let denied = facts.sources.iter().filter(|source| source.followed && !is_allowed(node, source));
+    let mut ended = Vec::new();
+    for old in denied {
+        let who = old.requester.as_ref().map_or_else(|| "its requester".to_owned(), ToString::to_string);
+        let why =
+            format!("not followed any longer: no rule of secret_providers.allow allows {} to {who}", old.reference);
+        tracing::warn!(container = %handle.id(), "a reference is {why}");
+        ended.push(SourceRecord { followed: false, lease: None, stale: Some(stale(old, why)), ..old.clone() });
+    }
+    if !ended.is_empty() {
+        handle.tell_sources(SourceChange::Looked(ended)).await;
+    }
+}
+
+/// Asks the providers once, and replaces what has changed.
+async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
+    end_denied(node, handle).await;
+    // Under the lock of updates, sources and generation belong together.
+    let turn = handle.updating.lock().await;
+    let Some(facts) = handle.facts() else { return RefreshOutcome::Fresh };
+    drop(turn);
+    // Without the launcher's key no value can be compared.
+    let Some(key) = node.launcher.tag_key() else { return RefreshOutcome::Overtaken };
+    let now = seconds();
+    let is_due = |source: &&SourceRecord| {
+        source.followed && source.lease.as_ref().is_none_or(|lease| source.stale.is_some() || lease.due_in(now) == 0)
+    };
+    let due = facts.sources.iter().filter(is_due);
+    let due = due.filter_map(|source| Some((source, covering_rule(node, source)?)));
+    let (due, wanted): (Vec<&SourceRecord>, Vec<Wanted>) = due
+        .map(|(source, rule)| {
+            let (reference, lease) = (source.reference.clone(), source.lease.clone());
+            (source, Wanted { reference, rule, lease })
+        })
+        .unzip();
+    let results = node.providers.fetch(&wanted).await;
+    let (mut looked, mut files) = (Vec::new(), BTreeMap::new());
+    // The rules can have changed during the fetch.
+    for (old, result) in due.into_iter().zip(results).filter(|(old, _)| is_allowed(node, old)) {
+        let mut new = SourceRecord { stale: None, ..old.clone() };
+        match result {
+            Ok(Fetched::Renewed(lease)) => new.lease = Some(lease),
+            Ok(Fetched::Value(mut value)) => {
+                (new.tag, new.version) = (key.tag([&value.content[..]]), value.version.clone());
+                new.lease = value.lease.take();
+                if new.tag != old.tag {
+                    new.fetched_at = crate::now();
+                    if let Target::File(path) = &old.target {
+                        files.insert(path.clone(), std::mem::take(&mut *value.content));
+                    }
+                }
+            }
+            Err(error) => new.stale = Some(stale(old, error.why)),
+        }
+        looked.push(new);
+    }
+    executor_secrets::scrub_stack();
+    if !files.is_empty() {
+        let request = update(&facts, files);
+        match rotate::replace(node, request, SourceChange::Looked(looked.clone())).await {
+            Ok(()) => return if is_any_followed_stale(&looked) { RefreshOutcome::Stale } else { RefreshOutcome::Fresh },
+            Err(problem) if problem.kind == Kind::Aborted => return RefreshOutcome::Overtaken,
+            Err(_) if handle.state() != Some(State::Running) => return RefreshOutcome::Fresh,
+            Err(problem) => {
+                tracing::warn!(container = %handle.id(), "new secrets were not put in place: {problem}");
+                let reported = format!("the new value was not put in place: {problem}");
+                looked = facts.sources.iter().filter(is_due).cloned().collect();
+                looked.iter_mut().for_each(|source| source.stale = Some(stale(source, reported.clone())));
+            }
+        }
+    }
+    let outcome = if is_any_followed_stale(&looked) { RefreshOutcome::Stale } else { RefreshOutcome::Fresh };
+    if looked.iter().any(|source| !facts.sources.contains(source)) {
+        handle.tell_sources(SourceChange::Looked(looked)).await;
+    }
+    outcome
+}
+
+fn stale(old: &SourceRecord, why: String) -> Stale {
+    Stale { since: old.stale.as_ref().map_or_else(crate::now, |stale| stale.since), why }
+}
+
+/// Makes the update of a container's files. What is not secret in itself stays so.
+fn update(facts: &ContainerStatus, files: BTreeMap<PathBuf, Vec<u8>>) -> v1::UpdateFilesRequest {
+    let is_public = |path: &PathBuf| facts.plan.files.iter().any(|file| file.path == *path && file.public);
+    let files = files.into_iter().map(|(path, mut content)| {
+        let public = is_public(&path);
+        match path.into_os_string().into_string() {
+            Ok(path) => v1::File { path, content, public, ..v1::File::default() },
+            Err(_) => {
+                content.zeroize();
+                v1::File::default() // paths of requests are UTF-8
+            }
+        }
+    });
+    v1::UpdateFilesRequest {
+        id: facts.plan.id.to_string(),
+        files: files.collect(),
+        expected_generation: Some(facts.files_generation),
+        ..v1::UpdateFilesRequest::default()
+    }
+}

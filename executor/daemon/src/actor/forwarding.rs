@@ -1,0 +1,237 @@
+//! Sends the output of containers to the targets of the configuration: one task for each container and target.
+//!
+//! A task sleeps until the log grows, takes its turn at the target's connection, reads a chunk and sends it. It outlives the container
+//! until its log is sent; what a daemon that stops has not sent, the next one does, but for deleted containers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::lifecycle::State;
+use tokio::sync::watch;
+use tokio::time::sleep_until;
+
+use crate::model::container::{Handle, Presence};
+use crate::model::status::ContainerStatus;
+use crate::logs::sinks::{OutwardLog, Target};
+use crate::logs::watch::Subscription;
+use crate::node::Node;
+
+/// Time between two notes of how far logs were sent.
+const SAVE: Duration = Duration::from_secs(1);
+/// Notes after which drops are told.
+const TELL: u32 = 10;
+/// Time between two looks at a log whose directory cannot be watched.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Begins to send the output of a container. `is_over` is true of one that was completed before this daemon.
+pub(crate) fn begin(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus, is_over: bool) {
+    if handle.is_pod() || handle.is_self_test() {
+        return;
+    }
+    for target in node.outward.targets() {
+        let directory = node.config.paths.kept_container(handle.id());
+        if let Some(log) = target.log(&facts.plan, facts.created_at, directory, is_over) {
+            node.forwarding.send_modify(|tasks| *tasks += 1);
+            let (node, handle, target) = (Arc::clone(node), Arc::clone(handle), Arc::clone(target));
+            tokio::spawn(async move {
+                forward(&node, &handle, &target, log).await;
+                node.forwarding.send_modify(|tasks| *tasks -= 1);
+            });
+        }
+    }
+}
+
+/// Connects to the targets, and notes how far logs were sent, until the daemon stops.
+pub(crate) async fn run_log_sinks(node: Arc<Node>) {
+    if node.outward.targets().is_empty() {
+        return;
+    }
+    for target in node.outward.targets() {
+        let (node, target) = (Arc::clone(&node), Arc::clone(target));
+        tokio::spawn(async move {
+            let connect = async { target.turn().await.connect().await };
+            tokio::select! {
+                () = connect => {}
+                () = node.until_stopping() => {}
+            }
+        });
+    }
+    let mut round = 0;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(SAVE) => {}
+            () = node.until_stopping() => return,
+        }
+        round = (round + 1) % TELL;
+        let last = Arc::clone(&node);
+        let saved = tokio::task::spawn_blocking(move || {
+            if *last.settled.borrow() {
+                last.outward.retain(|id| last.registry.get(id).is_some());
+            }
+            last.outward.save();
+            if round == 0 {
+                last.outward.tell_drops();
+            }
+        });
+        let _ = saved.await;
+    }
+}
+
+/// Waits for the tasks of a daemon that stops, for at most this time, and notes how far logs were sent.
+pub(crate) async fn stop(node: &Arc<Node>, limit: Duration) {
+    if node.outward.targets().is_empty() {
+        return;
+    }
+    let mut tasks = node.forwarding.subscribe();
+    if tokio::time::timeout(limit, tasks.wait_for(|tasks| *tasks == 0)).await.is_err() {
+        tracing::warn!("some logs are still being read");
+    }
+    let last = Arc::clone(node);
+    let saved = tokio::task::spawn_blocking(move || {
+        last.outward.save();
+        last.outward.tell_drops();
+    });
+    let _ = saved.await;
+}
+
+/// Why a log is not sent any further for now.
+enum Paused {
+    /// Everything that there is was sent.
+    Sent,
+    /// The container has changed.
+    Changed,
+    /// The daemon stops.
+    Stopping,
+}
+
+async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<Target>, mut log: OutwardLog) {
+    let mut presence = handle.watch();
+    let mut changes: Option<Subscription> = None;
+    let mut waiting = None;
+    loop {
+        // The state is read before the file: a completed container has written all of its output.
+        let (over, deleted) = match &*presence.borrow_and_update() {
+            Presence::Present(facts) => (facts.state == State::Completed, false),
+            Presence::Deleted(_) | Presence::Refused(_) => (true, true),
+        };
+        if deleted && waiting.is_none() {
+            waiting = target.wait(log.remaining());
+            if waiting.is_none() {
+                log = blocking(log, |log| log.give_up(None)).await;
+                break;
+            }
+        }
+        // A directory that is not made yet, or cannot be watched, is looked at again.
+        if changes.is_none() && !over {
+            changes = node.log_watch.subscribe(log.directory()).ok();
+        }
+        if let Some(changes) = &mut changes {
+            changes.mark_seen();
+        }
+        let paused;
+        (log, paused) = drain(node, target, log, &mut presence, (over, deleted)).await;
+        match paused {
+            Paused::Stopping => {
+                if is_gone(&presence) {
+                    blocking(log, |log| log.give_up(None)).await;
+                }
+                return;
+            }
+            Paused::Changed => continue,
+            Paused::Sent if over => break,
+            Paused::Sent => {}
+        }
+        let due = log.due();
+        tokio::select! {
+            () = changed(&mut changes) => {}
+            _ = presence.changed() => {}
+            () = async { sleep_until(due.unwrap_or_else(tokio::time::Instant::now)).await }, if due.is_some() => {}
+            () = node.until_stopping() => {} // the drain sees it
+        }
+    }
+    log.finish();
+}
+
+/// True of a container whose log no later daemon finds.
+fn is_gone(presence: &watch::Receiver<Presence>) -> bool {
+    !matches!(&*presence.borrow(), Presence::Present(_))
+}
+
+/// Sends what there is. Each chunk has its turn.
+async fn drain(
+    node: &Arc<Node>,
+    target: &Arc<Target>,
+    mut log: OutwardLog,
+    presence: &mut watch::Receiver<Presence>,
+    (over, deleted): (bool, bool),
+) -> (OutwardLog, Paused) {
+    let _behind = target.behind();
+    loop {
+        let mut turn = tokio::select! {
+            biased;
+            () = node.until_stopping() => return (log, Paused::Stopping),
+            turn = target.turn() => turn,
+            // One that is deleted may not wait for its turn, where too many do.
+            _ = presence.changed(), if !deleted => return (log, Paused::Changed),
+        };
+        let read;
+        (log, read) = reading(log, over).await;
+        let batch = match read {
+            Ok(batch) => batch,
+            Err(error) => {
+                let path = log.directory().display();
+                tracing::warn!(%path, %error, "cannot read the log to send it");
+                return (log, Paused::Sent);
+            }
+        };
+        let mut sent = 0;
+        let stopped = tokio::select! {
+            biased;
+            () = node.until_stopping() => true,
+            () = turn.send(&batch, &mut sent) => false,
+        };
+        log.sent(&batch, sent);
+        if stopped {
+            if is_gone(presence) {
+                log = blocking(log, move |log| log.give_up(Some((&batch, sent)))).await;
+            }
+            return (log, Paused::Stopping);
+        }
+        if !batch.more {
+            return (log, Paused::Sent);
+        }
+    }
+}
+
+async fn reading(log: OutwardLog, over: bool) -> (OutwardLog, std::io::Result<crate::logs::sinks::Batch>) {
+    let mut log = log;
+    let read = tokio::task::spawn_blocking(move || {
+        let read = log.read(over);
+        (log, read)
+    });
+    joined(read).await
+}
+
+/// Lets a thread work on a log that may wait for the disk.
+async fn blocking(mut log: OutwardLog, work: impl FnOnce(&mut OutwardLog) + Send + 'static) -> OutwardLog {
+    let work = tokio::task::spawn_blocking(move || {
+        work(&mut log);
+        log
+    });
+    joined(work).await
+}
+
+/// Waits for a thread. One that panicked has ended the process; one that was never begun belongs to a runtime that ends.
+async fn joined<T>(task: tokio::task::JoinHandle<T>) -> T {
+    match task.await {
+        Ok(done) => done,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn changed(changes: &mut Option<Subscription>) {
+    match changes {
+        Some(changes) => changes.changed().await,
+        None => tokio::time::sleep(LOOK).await,
+    }
+}

@@ -1,0 +1,75 @@
+//! Keeps a process that can sign certificates: has the CA's files read again when they change, at SIGHUP, and for each new launcher.
+//!
+//! executord sees when the files change, and nothing of the key. A CA that cannot sign is told, and the one in force stays until
+//! its process ends. The two files are rarely replaced in the same moment: a failure is tried again.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::backoff::Backoff;
+use executor_core::time::Timestamp;
+use tokio::signal::unix::Signal;
+use tokio::time::sleep;
+
+use crate::node::Node;
+use crate::background::renewal;
+
+/// Time after a change until the files are read: several are often written one after the other.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Interval of the look without a change.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Pauses after failures.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// Keeps the process until the daemon stops.
+pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
+    let settings = &node.config.identity;
+    let paths = [&settings.ca_certificate, &settings.ca_key];
+    let mut greetings = node.launcher.watch_greetings();
+    let mut retry = RETRY;
+    let (mut seen, mut reported, mut is_wanted) = (None, String::new(), true);
+    loop {
+        let mut changes = renewal::watch(&node, paths.map(PathBuf::as_path), "the CA's files");
+        // What changes from here on is told.
+        let is = paths.map(|path| version(path));
+        is_wanted |= seen.as_ref() != Some(&is);
+        let is_connected = node.launcher.session().is_ok();
+        if is_wanted && is_connected {
+            match node.signer.reopen(&node.launcher).await {
+                Ok(ready) => {
+                    let until = Timestamp(ready.not_after.saturating_mul(1_000_000_000)).rfc3339();
+                    tracing::info!(subject = ready.subject, until, "the CA signs certificates of containers");
+                    (is_wanted, seen) = (false, Some(is));
+                    reported.clear();
+                    retry.reset();
+                }
+                Err(problem) => {
+                    let why = problem.to_string();
+                    if why != reported {
+                        tracing::error!("{why}");
+                        reported = why;
+                    }
+                }
+            }
+        }
+        let pause = if is_wanted && is_connected { retry.pause() } else { INTERVAL };
+        tokio::select! {
+            Some(_) = changes.join_next() => sleep(PAUSE).await,
+            _ = hangup.recv() => {
+                tracing::info!("SIGHUP: reading the CA's files again");
+                is_wanted = true;
+            }
+            _ = greetings.changed() => is_wanted = true, // the process ended with the last launcher
+            () = sleep(pause) => {}
+            () = node.until_stopping() => return,
+        }
+    }
+}
+
+/// What tells one version of a file from another, as far as this user may look.
+fn version(path: &Path) -> Option<(u64, u64, i64, i64)> {
+    let file = std::fs::metadata(path).ok()?;
+    Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+}

@@ -1,0 +1,185 @@
+//! Applies the rules of the configuration file again when the file changes, and at SIGHUP: `[[callers]]`, and `allow` of each
+//! provider of secrets.
+//!
+//! The file is read as the user that the daemon serves as. A text is applied after it was read twice without a change, so
+//! that a file that is still being written does not count. The whole file must be valid: otherwise the rules in force
+//! stay. Other keys are compared, and those that differ are logged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::Signal;
+use tokio::time::sleep;
+use toml::{Table, Value};
+
+use crate::config::{Config, ConfigError};
+use crate::node::Node;
+use crate::background::renewal;
+
+/// Pause between a change and the first reading of the file, and between two readings.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Interval of readings without a notification.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Provider's key whose changes take effect at once.
+const ALLOW: &str = "allow";
+/// Tables with such keys.
+const CALLERS: &str = "callers";
+const PROVIDERS: &str = "secret_providers";
+
+/// Keeps the rules up to date until the daemon stops.
+pub(crate) async fn run_reloads(node: Arc<Node>, mut hangup: Signal) {
+    let mut reload = Reload::new(&node.config);
+    loop {
+        let path = node.config.watched_file();
+        let mut changes = renewal::watch(&node, [path], "the configuration file");
+        // Later changes end a task of `changes`.
+        let config = Arc::clone(&node.config);
+        let read = tokio::task::spawn_blocking(move || config.read_again()).await;
+        let is_half_read = read.is_ok_and(|read| reload.take(&node, read));
+        let pause = if is_half_read { PAUSE } else { INTERVAL };
+        tokio::select! {
+            Some(_) = changes.join_next() => sleep(PAUSE).await, // a writer may be halfway through the file
+            _ = hangup.recv() => {
+                tracing::info!("SIGHUP: reading the configuration file again");
+                reload.forget();
+            }
+            () = sleep(pause) => {}
+            () = node.until_stopping() => return,
+        }
+    }
+}
+
+/// State of the readings.
+struct Reload {
+    /// Text that was last applied or refused; unset if it is to be applied again.
+    done: Option<String>,
+    /// Text of the last reading, if it differs from `done`.
+    candidate: Option<String>,
+    /// Last error in the log.
+    error: String,
+    /// Keys in the log that take effect at the next start.
+    pending: BTreeSet<String>,
+}
+
+impl Reload {
+    fn new(config: &Config) -> Self {
+        Self { done: Some(config.text.clone()), candidate: None, error: String::new(), pending: BTreeSet::new() }
+    }
+
+    /// Makes the next error and the next keys appear in the log even if they are the same.
+    fn forget(&mut self) {
+        self.error.clear();
+        self.pending.clear();
+        self.done = None;
+    }
+
+    /// Takes the result of a reading. Returns true if the file must be read once more before its text counts.
+    fn take(&mut self, node: &Node, read: Result<String, ConfigError>) -> bool {
+        let text = match read {
+            Ok(text) => text,
+            Err(error) => {
+                self.report(&error);
+                return false;
+            }
+        };
+        if self.done.as_ref() == Some(&text) {
+            self.candidate = None;
+            self.error.clear();
+            return false;
+        }
+        if self.candidate.as_ref() != Some(&text) {
+            self.candidate = Some(text);
+            return true;
+        }
+        self.candidate = None;
+        let made = node.config.with_text(&text);
+        self.done = Some(text);
+        match made {
+            Ok(config) => {
+                self.error.clear();
+                self.apply(node, &config);
+            }
+            Err(error) => self.report(&error),
+        }
+        false
+    }
+
+    fn apply(&mut self, node: &Node, config: &Config) {
+        let rules = config.rules();
+        let callers = rules.callers.0.len();
+        if node.rules.replace(rules) {
+            tracing::info!(callers, "{}: the rules of callers and references were replaced", path(config));
+        }
+        let pending = changed_keys(&node.config.text, &config.text);
+        if !pending.is_empty() && pending != self.pending {
+            let keys = pending.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            tracing::warn!(keys, "{}: changed keys take effect at the next start", path(config));
+        }
+        self.pending = pending;
+    }
+
+    fn report(&mut self, error: &ConfigError) {
+        let error = crate::chain(error);
+        if error != self.error {
+            tracing::error!("the rules of callers and references stay as they are: {error}");
+            self.error = error;
+        }
+    }
+}
+
+fn path(config: &Config) -> std::path::Display<'_> {
+    config.watched_file().display()
+}
+
+/// Returns the keys that differ between two texts and do not take effect at once.
+fn changed_keys(before: &str, after: &str) -> BTreeSet<String> {
+    let (before, after) = (keys(before), keys(after));
+    let differ = |key: &&String| before.get(*key) != after.get(*key);
+    before.keys().chain(after.keys()).filter(differ).cloned().collect()
+}
+
+/// Returns the keys of a text with their values, except for those that take effect at once.
+fn keys(text: &str) -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::new();
+    let mut tables = vec![(String::new(), text.parse::<Table>().unwrap_or_default())];
+    while let Some((prefix, table)) = tables.pop() {
+        for (key, mut value) in table {
+            let key = format!("{prefix}{key}");
+            if key == CALLERS {
+                continue;
+            }
+            if let (PROVIDERS, Value::Array(providers)) = (&*key, &mut value) {
+                providers.iter_mut().filter_map(Value::as_table_mut).for_each(|one| drop(one.remove(ALLOW)));
+            }
+            match value {
+                Value::Table(table) => tables.push((format!("{key}."), table)),
+                value => drop(found.insert(key, value)),
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_keys_leave_out_live_rules() {
+        let provider = |allow: &str, poll: u32| {
+            format!(
+                "[[secret_providers]]\nname = 'a'\ntype = 'directory'\npath = '/a'\npoll_seconds = {poll}\nallow = [{allow}]\n"
+            )
+        };
+        let before = format!("user = 'a'\n[policy]\ndefault_pids = 5\n{}", provider("", 1));
+        let rules = format!(
+            "user = 'a'\n[policy]\ndefault_pids = 5\n{}[[callers]]\ncn = 'a'\nmethods = ['read']\n",
+            provider("{ uid = 0, paths = ['/'] }", 1)
+        );
+        assert_eq!(changed_keys(&before, &rules), BTreeSet::new());
+        let other = format!("[policy]\ndefault_pids = 6\n{}[listen.tcp]\nhandshakes = 5\n", provider("", 2));
+        let expected = ["listen.tcp.handshakes", "policy.default_pids", "secret_providers", "user"];
+        assert_eq!(changed_keys(&before, &other), expected.map(str::to_owned).into());
+    }
+}

@@ -1,0 +1,236 @@
+//! Deletes completed containers that no caller deletes: after a while, beyond a number or a size on the disk, or at once
+//! where the request says so.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use executor_core::ident::ContainerId;
+use executor_core::time::Timestamp;
+
+use crate::config::RetentionSettings;
+use crate::model::container::Handle;
+use crate::operations::delete;
+use crate::node::Node;
+use crate::paths::Paths;
+use crate::api_error::Kind;
+
+/// Interval between looks for containers that are too old.
+const AGE_INTERVAL: Duration = Duration::from_secs(60);
+/// Least time between two looks: each goes over all containers.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Deletes completed containers beyond the configured number, age and size, for as long as the daemon lives.
+pub(crate) async fn run_retention(node: Arc<Node>) {
+    let mut seen = Seen::default();
+    loop {
+        for (handle, reason) in superfluous(&node, &mut seen).await {
+            match delete::delete(&node, Arc::clone(&handle), false).await {
+                Ok(()) if reason == Reason::Request => {}
+                Ok(()) => tracing::info!(container = %handle.id(), reason = reason.name(), "retention is over"),
+                Err(problem) => {
+                    tracing::warn!(container = %handle.id(), "cannot delete the container, whose retention is over: {problem}");
+                    if problem.kind == Kind::Unavailable {
+                        break; // no launcher: the next look may find one
+                    }
+                }
+            }
+        }
+        let _ = tokio::time::timeout(AGE_INTERVAL, node.completed.notified()).await;
+        tokio::time::sleep(LOOK_PAUSE).await;
+    }
+}
+
+/// Why a completed container is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// The request says so.
+    Request,
+    /// `retention.hours`.
+    Age,
+    /// `retention.completed`.
+    Number,
+    /// `retention.bytes`.
+    Bytes,
+}
+
+impl Reason {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Request => "remove_when_completed",
+            Self::Age => "retention.hours",
+            Self::Number => "retention.completed",
+            Self::Bytes => "retention.bytes",
+        }
+    }
+}
+
+/// First sights of completed containers. Ages are counted from there by the monotonic clock: a wall clock that is set makes
+/// no container old. Only the age at the first sight is computed from dates: for a container of an earlier daemon.
+#[derive(Default)]
+struct Seen(HashMap<ContainerId, FirstSighting>);
+
+#[derive(Clone, Copy)]
+struct FirstSighting {
+    finished_at: Timestamp,
+    at: Instant,
+    age: Duration,
+    /// Bytes on the disk. Measured once: the files of a completed container do not change.
+    bytes: Option<u64>,
+}
+
+impl Seen {
+    /// Returns the age of a container that is completed.
+    fn age(&mut self, id: &ContainerId, finished_at: Timestamp, (now, instant): (Timestamp, Instant)) -> Duration {
+        let sight = FirstSighting { finished_at, at: instant, age: now.since(finished_at), bytes: None };
+        let known = self.0.entry(id.clone()).or_insert(sight);
+        if known.finished_at != finished_at {
+            *known = sight; // another container of the same id
+        }
+        known.age + instant.saturating_duration_since(known.at)
+    }
+
+    /// Forgets the containers that are gone.
+    fn keep_only(&mut self, completed: &BTreeSet<ContainerId>) {
+        self.0.retain(|id, _| completed.contains(id));
+    }
+
+    /// Measures the containers that were not measured yet.
+    async fn measure(&mut self, paths: &Paths) {
+        let new = self.0.iter().filter(|(_, sight)| sight.bytes.is_none());
+        let new: Vec<(ContainerId, PathBuf)> = new.map(|(id, _)| (id.clone(), paths.kept_container(id))).collect();
+        if new.is_empty() {
+            return;
+        }
+        let measure = || new.into_iter().map(|(id, dir)| (id, bytes_on_disk(&dir))).collect::<Vec<_>>();
+        for (id, bytes) in tokio::task::spawn_blocking(measure).await.unwrap_or_default() {
+            if let Some(sight) = self.0.get_mut(&id) {
+                sight.bytes = Some(bytes);
+            }
+        }
+    }
+
+    fn all_bytes(&self) -> u64 {
+        self.0.values().filter_map(|sight| sight.bytes).fold(0, u64::saturating_add)
+    }
+
+    fn bytes(&self, id: &ContainerId) -> u64 {
+        self.0.get(id).and_then(|sight| sight.bytes).unwrap_or(0)
+    }
+}
+
+/// Returns the bytes that a container's logs, outputs and records take on the disk. What cannot be read counts as nothing.
+fn bytes_on_disk(dir: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let of_entry = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(about) if about.is_dir() => bytes_on_disk(&entry.path()),
+        Ok(about) => about.blocks() * 512, // as stat(2) counts blocks
+        Err(_) => 0,
+    };
+    entries.flatten().map(of_entry).sum()
+}
+
+/// Returns the containers to delete, the oldest first.
+async fn superfluous(node: &Node, seen: &mut Seen) -> Vec<(Arc<Handle>, Reason)> {
+    let now = (crate::now(), Instant::now());
+    let mut completed: Vec<(Duration, Arc<Handle>)> = Vec::new();
+    let mut unwanted = Vec::new();
+    let mut with_members = BTreeSet::new();
+    node.registry.visit(None, |handle| {
+        let Some(facts) = handle.facts() else { return true };
+        with_members.extend(facts.plan.member_of().cloned());
+        match facts.end.as_ref().map(|end| end.finished_at) {
+            Some(_) if facts.plan.remove_when_completed => unwanted.push((Arc::clone(handle), Reason::Request)),
+            finished_at => {
+                let age = finished_at.map(|at| seen.age(handle.id(), at, now));
+                completed.extend(age.map(|age| (age, Arc::clone(handle))));
+            }
+        }
+        true
+    });
+    seen.keep_only(&completed.iter().map(|(_, handle)| handle.id().clone()).collect());
+    seen.measure(&node.config.paths).await;
+    node.completed_bytes.store(seen.all_bytes(), Ordering::Relaxed);
+    // A pod is kept for as long as any of its members is.
+    completed.retain(|(_, handle)| !with_members.contains(handle.id()));
+    // Containers that were first seen at the same time are in the order of their dates.
+    completed.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
+    let sizes: Vec<(Duration, u64)> = completed.iter().map(|(age, handle)| (*age, seen.bytes(handle.id()))).collect();
+    let reasons = reasons(&sizes, &node.config.retention);
+    let expired = completed.into_iter().zip(reasons).filter_map(|((_, handle), reason)| Some((handle, reason?)));
+    unwanted.into_iter().chain(expired).collect()
+}
+
+/// Returns for each completed container, the oldest first, why it is deleted, if it is. Input is each one's age and size in
+/// bytes.
+fn reasons(completed: &[(Duration, u64)], limits: &RetentionSettings) -> Vec<Option<Reason>> {
+    let mut left = completed.len();
+    let mut bytes = completed.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+    let reason = |(age, size): &(Duration, u64)| {
+        let reason = if *age > limits.kept_for {
+            Reason::Age
+        } else if left > limits.completed {
+            Reason::Number
+        } else if bytes > limits.bytes {
+            Reason::Bytes
+        } else {
+            return None;
+        };
+        left -= 1;
+        bytes = bytes.saturating_sub(*size);
+        Some(reason)
+    };
+    completed.iter().map(reason).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn clock_jumps_make_no_container_old() {
+        let date = |hours: u64| Timestamp(hours * 3600 * 1_000_000_000);
+        let (mut seen, start) = (Seen::default(), Instant::now());
+        let (a, b): (ContainerId, ContainerId) = ("a".parse().unwrap(), "b".parse().unwrap());
+        assert_eq!(seen.age(&a, date(100), (date(100), start)), Duration::ZERO);
+        for (now, passed) in [(106, HOUR), (94, 2 * HOUR)] {
+            assert_eq!(seen.age(&a, date(100), (date(now), start + passed)), passed);
+        }
+        // One that ends after the clock was set back is the younger one, though its date is the earlier one.
+        assert_eq!(seen.age(&b, date(94), (date(94), start + 2 * HOUR)), Duration::ZERO);
+        // The control: a container of an earlier daemon is as old as its dates say.
+        seen.keep_only(&BTreeSet::new());
+        assert_eq!(seen.age(&a, date(100), (date(106), start)), 6 * HOUR);
+    }
+
+    #[test]
+    fn limits_expire_the_oldest_first() {
+        let limits = RetentionSettings { completed: 3, kept_for: HOUR, bytes: 100, events: 1 };
+        let minutes = |n: u32| HOUR / 60 * n;
+        let expired = |sizes: &[(Duration, u64)]| reasons(sizes, &limits);
+        assert_eq!(expired(&[(minutes(9), 40), (minutes(8), 40), (minutes(7), 20)]), [None; 3]);
+        let (age, number, bytes) = (Some(Reason::Age), Some(Reason::Number), Some(Reason::Bytes));
+        assert_eq!(expired(&[(minutes(61), 1), (minutes(9), 1)]), [age, None]);
+        assert_eq!(expired(&[(minutes(9), 1); 5]), [number, number, None, None, None]);
+        assert_eq!(expired(&[(minutes(9), 60), (minutes(8), 60), (minutes(7), 40)]), [bytes, None, None]);
+        // What the other limits expire no longer counts.
+        assert_eq!(expired(&[(minutes(61), 90), (minutes(9), 60), (minutes(8), 40)]), [age, None, None]);
+        assert_eq!(expired(&[(minutes(9), 101)]), [bytes]);
+    }
+
+    #[test]
+    fn size_counts_logs_and_outputs() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("outputs")).unwrap();
+        std::fs::write(dir.path().join("log"), vec![1; 10_000]).unwrap();
+        std::fs::write(dir.path().join("outputs/0"), vec![1; 20_000]).unwrap();
+        std::fs::File::create(dir.path().join("hole")).unwrap().set_len(1 << 40).unwrap();
+        let bytes = bytes_on_disk(dir.path());
+        assert!((30_000..60_000).contains(&bytes), "{bytes}");
+    }
+}

@@ -1,0 +1,32 @@
+//! Memory files for the launcher and for shims: documents in JSON, and payloads with secrets.
+
+use std::io;
+
+use executor_core::payload;
+use executor_sys::memfile::MemFile;
+use serde::Serialize;
+
+/// Puts a document into a memory file, as JSON.
+pub(crate) fn json(name: &str, document: &impl Serialize) -> io::Result<MemFile> {
+    MemFile::new(name, &[&serde_json::to_vec(document)?])
+}
+
+/// Puts strings into a memory file, encoded as a payload.
+pub(crate) fn strings(name: &str, strings: &[&[u8]]) -> io::Result<MemFile> {
+    let (head, prefixes) = (payload::head(strings.len()), strings.iter().map(|string| payload::prefix(string.len())));
+    let prefixes: Vec<[u8; 4]> = prefixes.collect();
+    let parts = prefixes.iter().zip(strings).flat_map(|(prefix, string)| [&prefix[..], string]);
+    MemFile::new(name, &std::iter::once(&head[..]).chain(parts).collect::<Vec<_>>())
+}
+
+/// A payload that is overwritten when it is dropped. Its receiver overwrites it as well, unless it was killed.
+#[derive(Debug)]
+pub(crate) struct Wiped(pub(crate) MemFile);
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.wipe() {
+            tracing::error!(%error, "cannot wipe a memory file with secrets");
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Makes messages of a log's entries: whole lines, or marked parts of those that are too long or do not end.
+//!
+//! An entry of a log is what was read at once, so a line may have several. They are joined here, up to the largest message. What
+//! waits for the rest of its line is bounded by that too, over all streams of a container, and goes out as a part when nothing came
+//! for a second.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use executor_core::logline::{Entry, Place, Stream, whole_characters};
+use executor_core::time::Timestamp;
+use tokio::time::Instant;
+
+use crate::logs::reader::Item;
+
+/// Time for which the rest of a line is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Most unfinished lines of a container: one for each stream of each of some processes.
+const OPEN_MAX: usize = 16;
+
+/// A line, or a part of one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// Time at which its beginning was read from the process.
+    pub(super) time: Timestamp,
+    /// Stream.
+    pub(super) stream: Stream,
+    /// Log source of its process.
+    pub(super) source: String,
+    /// Number of its first entry in the log, from 1 on.
+    pub(super) sequence: u64,
+    /// Place in its line, where it is a part.
+    pub(super) part: Option<MessagePart>,
+    /// Text without the newline.
+    pub(super) content: Vec<u8>,
+    /// Output that is missing before it, where that is what it tells.
+    pub(super) missing: Option<Dropped>,
+    /// Place at which the log is read again if this is the last message that was sent.
+    pub(super) resume: Place,
+}
+
+/// Place of a part in its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MessagePart {
+    /// Number of the first entry of the line.
+    pub(super) line: u64,
+    /// Number of the part, from 1 on.
+    pub(super) ordinal: u32,
+    /// True of the last one.
+    pub(super) last: bool,
+}
+
+/// Output that was not sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// Lines, or parts of them.
+    pub(crate) lines: u64,
+    /// Bytes.
+    pub(crate) bytes: u64,
+}
+
+impl Dropped {
+    pub(super) fn between(from: Place, to: Place) -> Self {
+        Self { lines: to.entries.saturating_sub(from.entries), bytes: to.bytes.saturating_sub(from.bytes) }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.lines = self.lines.saturating_add(other.lines);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
+/// A line whose end has not come.
+#[derive(Debug)]
+struct Open {
+    stream: Stream,
+    source: String,
+    time: Timestamp,
+    sequence: u64,
+    /// Place before the first entry of which something is in `content`.
+    before: Place,
+    content: Vec<u8>,
+    /// Parts that are out already.
+    parts: u32,
+    since: Instant,
+}
+
+/// Joins the entries of one container's log.
+#[derive(Debug)]
+pub(super) struct Assembler {
+    /// Most bytes of a message's content.
+    max: usize,
+    /// Rewrites the content of entries before it is measured.
+    rewrite: fn(&[u8]) -> Option<Vec<u8>>,
+    open: VecDeque<Open>,
+    /// Place up to which entries were taken.
+    at: Place,
+    /// What was missing since this was last asked.
+    dropped: Dropped,
+}
+
+impl Assembler {
+    /// Makes an assembler that begins at this place. `rewrite` gives none where it changes nothing.
+    pub(super) fn new(at: Place, max: usize, rewrite: fn(&[u8]) -> Option<Vec<u8>>) -> Self {
+        Self { max, rewrite, open: VecDeque::new(), at, dropped: Dropped::default() }
+    }
+
+    /// Returns the place at which the log is read again after everything that was given out.
+    pub(super) fn resume(&self) -> Place {
+        self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.before).min().unwrap_or(self.at)
+    }
+
+    /// Returns when the beginning of a line has waited for long enough.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.since + PATIENCE).min()
+    }
+
+    /// Returns what was missing since the last call.
+    pub(super) fn take_dropped(&mut self) -> Dropped {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Takes an item of the log. What lies before the place at which this began is passed over.
+    pub(super) fn take(&mut self, item: &Item<'_>, now: Timestamp, out: &mut Vec<Message>) {
+        match item {
+            Item::Entry(_, before) if before.entries < self.at.entries => {}
+            Item::Entry(entry, before) => {
+                let given = out.len();
+                self.at = *before;
+                self.entry(entry, *before, out);
+                self.at.pass(entry);
+                // The last message of an entry is behind all of it.
+                let resume = self.resume();
+                if let Some(last) = out[given..].last_mut() {
+                    last.resume = resume;
+                }
+            }
+            Item::Gap(from, to, missing) => self.gap((*from).max(self.at), *to, *missing, now, out),
+        }
+    }
+
+    fn gap(
+        &mut self,
+        from: Place,
+        to: Place,
+        missing: executor_core::logline::Missing,
+        now: Timestamp,
+        out: &mut Vec<Message>,
+    ) {
+        let dropped = Dropped::between(from, to);
+        if dropped == Dropped::default() {
+            return;
+        }
+        // Their rest is missing.
+        for mut open in std::mem::take(&mut self.open) {
+            if !open.content.is_empty() {
+                out.push(open.part(false, from));
+            }
+        }
+        self.at = to;
+        // What is above the log's limits is told in the log itself.
+        if missing == executor_core::logline::Missing::AboveLimits {
+            return;
+        }
+        self.dropped.add(dropped);
+        let Dropped { lines, bytes } = dropped;
+        let words = format!(
+            "{lines} lines of output with {bytes} bytes are missing here: they were gone from the log before they could be sent"
+        );
+        out.push(Message {
+            time: now,
+            stream: Stream::Executor,
+            source: String::new(),
+            sequence: from.entries.saturating_add(1),
+            part: None,
+            content: words.into_bytes(),
+            missing: Some(dropped),
+            resume: to,
+        });
+    }
+
+    fn entry(&mut self, entry: &Entry<'_>, before: Place, out: &mut Vec<Message>) {
+        let same = |open: &Open| open.stream == entry.stream && open.source == entry.source;
+        let known = self.open.iter().position(same).and_then(|at| self.open.remove(at));
+        let fresh = || Open {
+            stream: entry.stream,
+            source: entry.source.to_owned(),
+            time: entry.time,
+            sequence: before.entries.saturating_add(1),
+            before,
+            content: Vec::new(),
+            parts: 0,
+            since: Instant::now(),
+        };
+        let mut open = known.unwrap_or_else(fresh);
+        let rewritten = (self.rewrite)(entry.content);
+        let mut rest = rewritten.as_deref().unwrap_or(entry.content);
+        loop {
+            let room = self.max - open.content.len();
+            if rest.len() <= room {
+                if open.content.is_empty() {
+                    (open.before, open.since) = (before, Instant::now());
+                }
+                open.content.extend_from_slice(rest);
+                break;
+            }
+            // A character that does not fit is the next part's.
+            let whole = match whole_characters(&rest[..room]) {
+                0 if open.content.is_empty() => room,
+                whole => whole,
+            };
+            open.content.extend_from_slice(&rest[..whole]);
+            rest = &rest[whole..];
+            let resume = self.resume().min(before);
+            out.push(open.part(false, resume));
+        }
+        if entry.complete {
+            let resume = self.resume();
+            out.push(open.part(true, resume));
+            return;
+        }
+        self.open.push_back(open);
+        while self.open.len() > OPEN_MAX || self.open.iter().map(|open| open.content.len()).sum::<usize>() > self.max {
+            let Some(mut oldest) = self.open.pop_front() else { return };
+            let resume = self.resume();
+            if !oldest.content.is_empty() {
+                out.push(oldest.part(false, resume));
+            }
+        }
+    }
+
+    /// Gives out the beginnings of lines. With `all` no rest comes; else those that have waited for long enough, and their rest
+    /// follows as further parts.
+    pub(super) fn flush(&mut self, all: bool, out: &mut Vec<Message>) {
+        let now = Instant::now();
+        for index in 0..self.open.len() {
+            let at = self.at;
+            let open = &mut self.open[index];
+            if !open.content.is_empty() && (all || open.since + PATIENCE <= now) {
+                out.push(open.part(all, at));
+                let resume = self.resume();
+                out.last_mut().into_iter().for_each(|last| last.resume = resume);
+            }
+        }
+        if all {
+            self.open.clear();
+        }
+    }
+}
+
+impl Open {
+    /// Makes a message of what there is.
+    fn part(&mut self, last: bool, resume: Place) -> Message {
+        let is_whole = last && self.parts == 0;
+        self.parts = self.parts.saturating_add(1);
+        Message {
+            time: self.time,
+            stream: self.stream,
+            source: self.source.clone(),
+            sequence: self.sequence,
+            part: (!is_whole).then_some(MessagePart { line: self.sequence, ordinal: self.parts, last }),
+            content: std::mem::take(&mut self.content),
+            missing: None,
+            resume,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::logline::Missing;
+
+    use super::*;
+
+    fn entry(stream: Stream, source: &'static str, complete: bool, content: &'static str) -> Entry<'static> {
+        Entry { time: Timestamp(1), stream, complete, source, content: content.as_bytes() }
+    }
+
+    fn reported(out: &[Message]) -> Vec<String> {
+        let one = |message: &Message| {
+            let part =
+                message.part.map(|part| format!("{}.{}{}", part.line, part.ordinal, if part.last { "." } else { "" }));
+            format!("{}{}", part.map(|part| format!("[{part}]")).unwrap_or_default(), message.content.escape_ascii())
+        };
+        out.iter().map(one).collect()
+    }
+
+    #[tokio::test]
+    async fn lines_are_joined_split_and_marked() {
+        let mut assembler = Assembler::new(Place::default(), 8, |_| None);
+        let (mut out, mut place) = (Vec::new(), Place::default());
+        let entries = [
+            entry(Stream::Stdout, "", true, "one"),
+            entry(Stream::Stdout, "", false, "be"),
+            entry(Stream::Stderr, "", true, "err"),
+            entry(Stream::Stdout, "APP", true, "other"),
+            entry(Stream::Stdout, "", true, "gin"),
+            entry(Stream::Stdout, "", true, ""),
+            entry(Stream::Stdout, "", true, "aaaaaaaäbbbb"),
+        ];
+        for entry in &entries {
+            assembler.take(&Item::Entry(entry.clone(), place), Timestamp(9), &mut out);
+            place.pass(entry);
+        }
+        let a = "\\xc3\\xa4";
+        let parts = ["[7.1]aaaaaaa".to_owned(), format!("[7.2.]{a}bbbb")];
+        assert_eq!(reported(&out)[..5], ["one", "err", "other", "begin", ""]);
+        assert_eq!(reported(&out)[5..], parts);
+        // Until the open line is out, the log would be read again from its beginning.
+        let resumes: Vec<u64> = out.iter().map(|message| message.resume.entries).collect();
+        assert_eq!(resumes, [1, 1, 1, 5, 6, 6, 7]);
+        assert_eq!((assembler.resume(), assembler.due()), (place, None));
+    }
+
+    #[tokio::test]
+    async fn a_gap_is_told_once_and_what_was_sent_is_passed_over() {
+        let begun = Place { bytes: 10, entries: 2 };
+        let mut assembler = Assembler::new(begun, 100, |_| None);
+        let mut out = Vec::new();
+        let at = |bytes, entries| Place { bytes, entries };
+        assembler.take(&Item::Entry(entry(Stream::Stdout, "", true, "sent"), at(5, 1)), Timestamp(9), &mut out);
+        assert!(out.is_empty());
+        assembler.take(&Item::Gap(Place::default(), at(40, 5), Missing::Lost), Timestamp(9), &mut out);
+        assert_eq!(assembler.take_dropped(), Dropped { lines: 3, bytes: 30 });
+        assert_eq!((out.len(), out[0].resume), (1, at(40, 5)));
+        assembler.take(&Item::Gap(at(40, 5), at(90, 9), Missing::AboveLimits), Timestamp(9), &mut out);
+        assert_eq!((assembler.take_dropped(), out.len(), assembler.resume()), (Dropped::default(), 1, at(90, 9)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_beginning_of_a_line_does_not_wait_for_ever_and_is_bounded() {
+        let mut assembler = Assembler::new(Place::default(), 10, |_| None);
+        let (mut out, mut place) = (Vec::new(), Place::default());
+        let mut take = |assembler: &mut Assembler, entry: &Entry<'_>, out: &mut Vec<Message>| {
+            assembler.take(&Item::Entry(entry.clone(), place), Timestamp(9), out);
+            place.pass(entry);
+        };
+        take(&mut assembler, &entry(Stream::Stdout, "", false, "prompt"), &mut out);
+        assembler.flush(false, &mut out);
+        assert!(out.is_empty());
+        tokio::time::advance(PATIENCE).await;
+        assembler.flush(false, &mut out);
+        take(&mut assembler, &entry(Stream::Stdout, "", true, " answer"), &mut out);
+        assert_eq!(reported(&out), ["[1.1]prompt", "[1.2.] answer"]);
+        out.clear();
+        let sources = ["a", "b", "c", "d"];
+        for source in sources {
+            take(&mut assembler, &entry(Stream::Stderr, source, false, "xxxx"), &mut out);
+        }
+        assert_eq!(out.len(), 2, "ten bytes wait at most: {out:?}");
+        assembler.flush(true, &mut out);
+        assert_eq!((out.len(), assembler.due()), (4, None));
+    }
+}

@@ -1,0 +1,266 @@
+//! The connection to a receiver: made when it is needed, made again when it breaks, for as long as it takes.
+//!
+//! Nothing here gives up or drops: what cannot be sent stays in the logs' files, and who waits here is one task that reads a log.
+//! The pauses between attempts grow to 15 seconds, each a little longer or shorter at random, so that the nodes of a cell do not come
+//! back all at once. Certificates are read with each attempt.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::backoff::Backoff;
+use prometheus_client::metrics::gauge::Gauge;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixDatagram, UnixStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::Batch;
+use super::journald;
+use crate::config::SyslogAddress;
+
+/// First and longest pause between attempts.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(15));
+/// Time limit for an attempt.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// A receiver that does not believe the node's certificate says so after the handshake (TLS 1.3): time that it has for that.
+const REFUSAL: Duration = Duration::from_millis(300);
+/// A connection that broke sooner counts as a failed attempt.
+const SHORT: Duration = Duration::from_secs(10);
+
+/// Where a receiver is.
+#[derive(Clone, Debug)]
+pub(super) enum Address {
+    /// The journal's socket.
+    Journald(PathBuf),
+    /// A receiver of syslog.
+    Syslog(SyslogAddress),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Journald(path) | Self::Syslog(SyslogAddress::Unix(path)) => path.display().fmt(f),
+            Self::Syslog(SyslogAddress::Tls { host, port, .. }) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// A receiver.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    address: Address,
+    connection: Option<Connection>,
+    pauses: Backoff,
+    /// True when the next attempt has to wait.
+    failed: bool,
+    /// Why the last attempt failed, as it was told.
+    reported: Option<String>,
+    connected: Gauge,
+}
+
+#[derive(Debug)]
+struct Connection {
+    since: Instant,
+    channel: Channel,
+}
+
+enum Channel {
+    /// One message in each datagram.
+    Datagram(UnixDatagram),
+    /// Messages with their length before each (RFC 6587, section 3.4.1). The other end is watched, because only reading
+    /// shows that it has closed.
+    Stream { write: Box<dyn AsyncWrite + Send + Unpin>, closed: watch::Receiver<bool> },
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Datagram(_) => "Datagram",
+            Self::Stream { .. } => "Stream",
+        })
+    }
+}
+
+impl Receiver {
+    pub(super) fn new(address: Address, connected: Gauge) -> Self {
+        Self { address, connection: None, pauses: PAUSES, failed: false, reported: None, connected }
+    }
+
+    /// Connects where there is no connection, for as long as it takes.
+    pub(super) async fn connect(&mut self) {
+        while self.connection.is_none() {
+            if std::mem::take(&mut self.failed) {
+                tokio::time::sleep(crate::with_jitter(self.pauses.pause())).await;
+            }
+            let attempt = timeout(ATTEMPT, open(&self.address, &self.connected)).await;
+            match attempt.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))) {
+                Ok(channel) => {
+                    tracing::info!(receiver = %self.address, "connected to the receiver of logs");
+                    self.reported = None;
+                    self.connection = Some(Connection { since: Instant::now(), channel });
+                    self.connected.set(1);
+                }
+                Err(error) => {
+                    self.failed = true;
+                    let why = crate::plain(&error);
+                    // Once for each reason: it may go on for hours.
+                    if self.reported.as_ref() != Some(&why) {
+                        tracing::warn!(receiver = %self.address, why, "cannot connect to the receiver of logs: they wait");
+                        self.reported = Some(why);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends a batch, over as many connections as it takes. `sent` counts its messages that are out. A stream of which the batch was
+    /// not taken whole gets it again: messages of one batch may come twice then. To be dropped in between only when nothing more is sent.
+    pub(super) async fn send(&mut self, batch: &Batch, sent: &mut usize) {
+        while *sent < batch.messages.len() {
+            self.connect().await;
+            let Some(connection) = &mut self.connection else { continue };
+            let Err(error) = connection.channel.send(batch, sent).await else { continue };
+            let why = crate::plain(&error);
+            tracing::warn!(
+                receiver = %self.address, why,
+                "the connection to the receiver of logs broke: lines that it had not read may be missing there"
+            );
+            self.failed = connection.since.elapsed() < SHORT;
+            if !self.failed {
+                self.pauses.reset();
+            }
+            self.connection = None;
+            self.connected.set(0);
+        }
+    }
+}
+
+impl Channel {
+    async fn send(&mut self, batch: &Batch, sent: &mut usize) -> io::Result<()> {
+        match self {
+            Self::Datagram(socket) => {
+                while *sent < batch.messages.len() {
+                    let message = batch.message(*sent);
+                    match socket.send(message).await {
+                        Err(error) if is_too_long(&error) => journald::send_file(socket, message).await?,
+                        sent => drop(sent?),
+                    }
+                    *sent += 1;
+                }
+                Ok(())
+            }
+            Self::Stream { write, closed } => {
+                let mut frames = Vec::with_capacity(batch.bytes.len() + 8 * batch.messages.len());
+                for index in *sent..batch.messages.len() {
+                    let message = batch.message(index);
+                    frames.extend_from_slice(format!("{} ", message.len()).as_bytes());
+                    frames.extend_from_slice(message);
+                }
+                let out = async {
+                    write.write_all(&frames).await?;
+                    write.flush().await
+                };
+                tokio::select! {
+                    biased;
+                    _ = closed.wait_for(|closed| *closed) => return Err(io::ErrorKind::ConnectionReset.into()),
+                    done = out => done?,
+                }
+                *sent = batch.messages.len();
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_too_long(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [rustix::io::Errno::MSGSIZE, rustix::io::Errno::NOBUFS].iter().any(|one| Some(one.raw_os_error()) == errno)
+}
+
+async fn open(address: &Address, connected: &Gauge) -> io::Result<Channel> {
+    match address {
+        Address::Journald(path) => datagram(path).map(Channel::Datagram),
+        Address::Syslog(SyslogAddress::Unix(path)) => match datagram(path) {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PROTOTYPE.raw_os_error()) => {
+                Ok(stream(UnixStream::connect(path).await?, connected))
+            }
+            socket => socket.map(Channel::Datagram),
+        },
+        Address::Syslog(SyslogAddress::Tls { host, port, ca_file, own }) => {
+            let (ca_file, own) = (ca_file.clone(), own.clone());
+            let config = tokio::task::spawn_blocking(move || configuration(&ca_file, own.as_ref())).await;
+            let config = config.map_err(io::Error::other)??;
+            let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+            let tcp = TcpStream::connect((host.as_str(), *port)).await?;
+            tcp.set_nodelay(true)?;
+            rustix::net::sockopt::set_socket_keepalive(&tcp, true)?;
+            let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
+            let mut channel = stream(tls, connected);
+            if let Channel::Stream { closed, .. } = &mut channel
+                && timeout(REFUSAL, closed.wait_for(|closed| *closed)).await.is_ok()
+            {
+                return Err(io::Error::other(
+                    "it closed the connection after the handshake: it may want another certificate",
+                ));
+            }
+            Ok(channel)
+        }
+    }
+}
+
+fn datagram(path: &Path) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.connect(path)?;
+    Ok(socket)
+}
+
+/// Watches the stream's other end, which has nothing to say, and takes the other half to write to.
+fn stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, connected: &Gauge) -> Channel {
+    let (mut read, write) = tokio::io::split(stream);
+    let (closed, is_closed) = watch::channel(false);
+    let connected = connected.clone();
+    tokio::spawn(async move {
+        let mut nothing = [0; 256];
+        loop {
+            tokio::select! {
+                // The connection was given up.
+                () = closed.closed() => return,
+                read = read.read(&mut nothing) => if !matches!(read, Ok(1..)) { break },
+            }
+        }
+        connected.set(0);
+        closed.send_replace(true);
+    });
+    Channel::Stream { write: Box::new(write), closed: is_closed }
+}
+
+/// Reads the certificates.
+fn configuration(ca_file: &Path, own: Option<&(PathBuf, PathBuf)>) -> io::Result<ClientConfig> {
+    let of = |path: &Path| {
+        let shown = path.display().to_string();
+        move |error: &dyn std::fmt::Display| io::Error::other(format!("{shown}: {error}"))
+    };
+    let certificates = |path: &Path| {
+        let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let found = found.map_err(|error| of(path)(&error))?;
+        if found.is_empty() { Err(of(path)(&"has no certificate")) } else { Ok(found) }
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca_file)? {
+        roots.add(certificate).map_err(|error| of(ca_file)(&error))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots);
+    let Some((certificate, key)) = own else { return Ok(config.with_no_client_auth()) };
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| of(key)(&error))?;
+    config.with_client_auth_cert(certificates(certificate)?, secret).map_err(|error| of(certificate)(&error))
+}

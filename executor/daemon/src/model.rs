@@ -1,0 +1,10 @@
+//! What is known of the node and its containers: status, events, results, quarantine, reservations.
+
+pub mod cell;
+pub mod container;
+pub mod events;
+pub mod identity;
+pub mod quarantine;
+pub mod reservation;
+pub mod sources;
+pub mod status;

@@ -1,0 +1,194 @@
+//! State of the cell as a whole: whether it takes containers, and whether it is healthy.
+//!
+//! One value, which a restart of the daemon does not change: what an operator has said stays said. A drain is kept for the boot
+//! in which it was begun, because a machine that was restarted has no containers to drain.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use executor_core::ident::ContainerId;
+use executor_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{MutexGuard, watch};
+
+use crate::locked;
+
+/// State of the cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellState {
+    /// Drain that is under way or done.
+    #[serde(default)]
+    pub drain: Option<Drain>,
+    /// Reason for which an operator has called the cell unhealthy.
+    #[serde(default)]
+    pub unhealthy: Option<String>,
+    /// Result of the last self-test of this daemon.
+    #[serde(skip)]
+    pub self_test: Option<SelfTestResult>,
+}
+
+/// A drain, as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// Id of the boot in which it was begun.
+    pub boot_id: String,
+    /// Begin.
+    pub begun_at: Timestamp,
+    /// Time at which containers are killed.
+    pub deadline_at: Timestamp,
+    /// Maximum number of containers that are stopping at once.
+    pub parallel: usize,
+    /// Reason, for those whose containers are refused.
+    pub reason: String,
+    /// True when all containers have ended, or were given up.
+    pub done: bool,
+}
+
+/// Result of a self-test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfTestResult {
+    /// End of the test.
+    pub at: Timestamp,
+    /// Time that it took.
+    pub took: Duration,
+    /// Reason for which it failed.
+    pub failure: Option<String>,
+}
+
+/// Progress of a drain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainProgress {
+    /// Number of containers that the drain has met. Pods are not counted.
+    pub total: usize,
+    /// Number that is stopping.
+    pub stopping: usize,
+    /// Number that has ended.
+    pub ended: usize,
+    /// Those of them that were killed, because their grace period or the time of the drain was over.
+    pub killed: Vec<ContainerId>,
+    /// Those that had not ended when the drain gave them up.
+    pub left: Vec<ContainerId>,
+    /// True at the end.
+    pub done: bool,
+}
+
+impl CellState {
+    /// Returns why the cell is not healthy; empty where it is.
+    pub fn unhealthy_reasons(&self) -> Vec<String> {
+        let drained = self.drain.as_ref().map(|drain| drain.describe());
+        let reported = self.unhealthy.as_ref().map(|reason| format!("set by an operator: {reason}"));
+        let tested = self.self_test.as_ref().and_then(|result| result.failure.as_ref());
+        let tested = tested.map(|failure| format!("self-test: {failure}"));
+        drained.into_iter().chain(reported).chain(tested).collect()
+    }
+}
+
+impl Drain {
+    /// Returns the state in words, with the reason.
+    pub fn describe(&self) -> String {
+        let state = if self.done { "drained" } else { "draining" };
+        let reason = if self.reason.is_empty() { String::new() } else { format!(" ({})", self.reason) };
+        format!("{state}{reason}")
+    }
+}
+
+/// The cell's state and the progress of its drain, as one task changes them and others watch them.
+#[derive(Debug)]
+pub struct Cell {
+    state: watch::Sender<CellState>,
+    progress: watch::Sender<DrainProgress>,
+    /// Turns of the tasks that drain.
+    pub(crate) draining: Turns,
+    changing: Mutex<()>,
+}
+
+impl Cell {
+    /// Continues with the state of an earlier daemon.
+    pub fn new(state: CellState) -> Self {
+        Self {
+            state: watch::Sender::new(state),
+            progress: watch::Sender::new(DrainProgress::default()),
+            draining: Turns::default(),
+            changing: Mutex::new(()),
+        }
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> CellState {
+        self.state.borrow().clone()
+    }
+
+    /// Watches the state.
+    pub fn watch(&self) -> watch::Receiver<CellState> {
+        self.state.subscribe()
+    }
+
+    /// Returns the progress of the drain.
+    pub fn progress(&self) -> DrainProgress {
+        self.progress.borrow().clone()
+    }
+
+    /// Watches the progress of the drain.
+    pub fn watch_progress(&self) -> watch::Receiver<DrainProgress> {
+        self.progress.subscribe()
+    }
+
+    /// Changes the state; `keep` gets the new one, in the order of the changes.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut CellState), keep: impl FnOnce(CellState)) {
+        let _in_order = locked(&self.changing);
+        self.state.send_modify(change);
+        keep(self.state());
+    }
+
+    pub(crate) fn report(&self, progress: DrainProgress) {
+        self.progress.send_if_modified(|before| {
+            let is_new = *before != progress;
+            *before = progress;
+            is_new
+        });
+    }
+}
+
+/// Turns of tasks that do the same work: one task works, and at most one waits, whatever number is started.
+///
+/// The task that waits reads the state when its turn comes, so it does the work of all that were refused meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    working: tokio::sync::Mutex<()>,
+    is_awaited: AtomicBool,
+}
+
+impl Turns {
+    /// Waits for the turn. Returns `None` if another task is already waiting.
+    pub(crate) async fn next(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.is_awaited.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let turn = self.working.lock().await;
+        self.is_awaited.store(false, Ordering::SeqCst);
+        Some(turn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn turns_any_number_one_waits() {
+        let turns = Turns::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(Some(working)) = pin!(turns.next()).poll(&mut context) else { panic!("the first one works") };
+        let mut waiting = pin!(turns.next());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        for _ in 0..1000 {
+            assert!(matches!(pin!(turns.next()).poll(&mut context), Poll::Ready(None)));
+        }
+        drop(working);
+        assert!(matches!(waiting.poll(&mut context), Poll::Ready(Some(_))));
+    }
+}

@@ -1,0 +1,263 @@
+//! A container as the daemon knows it: facts that one task changes and all others watch.
+//!
+//! ```text
+//!  admit ──> Handle ── presence: watch ──> Get, List, Wait, StreamLogs
+//!              │  └── shim: link ────────> Stop, Signal
+//!              └── driven by one task (actor), from its launch or its recovery to its completion
+//! ```
+//! The handle outlives the task: a completed container is its facts alone. Between its completion and the end of the
+//! task its shim removes what it held of the node.
+
+pub mod link;
+pub(crate) mod reading;
+pub mod records;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use crate::model::status::ContainerStatus;
+use crate::locked;
+use crate::api_error::{Kind, ApiError};
+use crate::model::sources::{SourceChange, SourceNews};
+use link::{ShimLink, shim_is_gone};
+use reading::LatestReading;
+
+/// Time that a container in quarantine has to end after it was told to.
+const LAST_CHANCE: Duration = Duration::from_secs(2);
+
+/// Time limit for the container's task to take over a change of sources, and for the disk to have it. The task is between two
+/// connections to the shim at worst.
+const SOURCES_TAKEN: Duration = Duration::from_secs(5);
+
+/// Presence of a container, as its watchers see it.
+#[derive(Clone, Debug)]
+pub enum Presence {
+    /// The container is there.
+    Present(Arc<ContainerStatus>),
+    /// The container could not be made as requested; nothing of it is left.
+    Refused(ApiError),
+    /// The container was deleted; these are its last facts.
+    Deleted(Arc<ContainerStatus>),
+}
+
+/// A container.
+#[derive(Debug)]
+pub struct Handle {
+    id: ContainerId,
+    request_tag: String,
+    /// True of a pod.
+    is_pod: bool,
+    /// True of a pod that takes no new members.
+    closed: AtomicBool,
+    presence: watch::Sender<Presence>,
+    shim: Mutex<Option<Arc<ShimLink>>>,
+    /// Latest reading of the counters.
+    pub(crate) reading: LatestReading,
+    /// True when nothing is left of a completed container but what its deletion removes.
+    removed: watch::Sender<bool>,
+    /// Notified when the launcher has finished the container, whose shim was lost.
+    pub(crate) shim_lost: Notify,
+    /// Held by the call that deletes the container.
+    pub(crate) deleting: tokio::sync::Mutex<()>,
+    /// Held by the call that updates the secret files.
+    pub(crate) updating: tokio::sync::Mutex<()>,
+    /// Changes of the sources of secrets, for the container's task.
+    sources: mpsc::UnboundedSender<SourceNews>,
+    /// Other end, until the task takes it.
+    source_news: Mutex<Option<mpsc::UnboundedReceiver<SourceNews>>>,
+}
+
+impl Handle {
+    /// Makes the problem of an update whose answer was lost; `shows` says what shows if the shim carried it out.
+    pub(crate) fn answer_is_lost(&self, shows: &str) -> ApiError {
+        if self.state().is_none_or(|state| state >= State::Wiping) {
+            return shim_is_gone(self.id());
+        }
+        let why = format!("the connection to the shim of container {} was lost: its {shows}", self.id());
+        ApiError::new(Kind::Unavailable, why)
+    }
+
+    /// Makes the handle of a container with these facts.
+    pub fn new(facts: ContainerStatus) -> Self {
+        let (sources, source_news) = mpsc::unbounded_channel();
+        Self {
+            id: facts.plan.id.clone(),
+            request_tag: facts.request_tag.clone(),
+            is_pod: facts.plan.is_pod(),
+            closed: AtomicBool::new(false),
+            presence: watch::Sender::new(Presence::Present(Arc::new(facts))),
+            shim: Mutex::new(None),
+            reading: LatestReading::default(),
+            removed: watch::Sender::new(false),
+            shim_lost: Notify::new(),
+            deleting: tokio::sync::Mutex::new(()),
+            updating: tokio::sync::Mutex::new(()),
+            sources,
+            source_news: Mutex::new(Some(source_news)),
+        }
+    }
+
+    /// Returns the container's id.
+    pub fn id(&self) -> &ContainerId {
+        &self.id
+    }
+
+    /// Returns the keyed hash of the request that made the container.
+    pub fn request_tag(&self) -> &str {
+        &self.request_tag
+    }
+
+    /// True of a pod.
+    pub fn is_pod(&self) -> bool {
+        self.is_pod
+    }
+
+    /// True of the container with which the daemon tests itself.
+    pub(crate) fn is_self_test(&self) -> bool {
+        self.id.is_self_test()
+    }
+
+    /// True of a pod that is being stopped or deleted.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Has a pod take no new members. Only the registry calls it, under its lock.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Returns the facts; `None` of a container that was refused or deleted.
+    pub fn facts(&self) -> Option<Arc<ContainerStatus>> {
+        match &*self.presence.borrow() {
+            Presence::Present(facts) => Some(Arc::clone(facts)),
+            Presence::Refused(_) | Presence::Deleted(_) => None,
+        }
+    }
+
+    /// Returns the state; `None` of a container that was refused or deleted.
+    pub fn state(&self) -> Option<State> {
+        match &*self.presence.borrow() {
+            Presence::Present(facts) => Some(facts.state),
+            Presence::Refused(_) | Presence::Deleted(_) => None,
+        }
+    }
+
+    /// True when the container is completed, refused or deleted.
+    pub fn is_over(&self) -> bool {
+        self.state().is_none_or(|state| state == State::Completed)
+    }
+
+    /// True of a completed container of which the node holds something still: cgroup, mounts, writable layer.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_over() && !*self.removed.borrow()
+    }
+
+    /// Waits until nothing is left of a container that is over but what its deletion removes.
+    pub(crate) async fn until_removed(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.removed.subscribe().wait_for(|removed| *removed).await;
+    }
+
+    /// Tells those who wait that the container holds nothing of the node any more. Only the registry calls it.
+    pub(crate) fn set_removed(&self) {
+        self.removed.send_replace(true);
+    }
+
+    /// Watches the container.
+    pub fn watch(&self) -> watch::Receiver<Presence> {
+        self.presence.subscribe()
+    }
+
+    /// Waits until the process was started, or certainly never will be.
+    ///
+    /// # Errors
+    /// The container could not be made as requested, or not in time.
+    pub async fn started(&self) -> Result<Arc<ContainerStatus>, ApiError> {
+        let facts = self.wait_for(|facts| facts.start_is_decided() || facts.quarantine.is_some()).await?;
+        if facts.start_is_decided() { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+    }
+
+    /// Waits until a container that was told to stop is completed.
+    ///
+    /// # Errors
+    /// The container could not be made as requested, or does not end in time.
+    pub(crate) async fn ended(&self) -> Result<Arc<ContainerStatus>, ApiError> {
+        // One that is in quarantine may end by what it was just told.
+        if let Ok(ended) = timeout(LAST_CHANCE, self.completed()).await {
+            return ended;
+        }
+        let facts = self.wait_for(|facts| facts.state == State::Completed || facts.quarantine.is_some()).await?;
+        if facts.state == State::Completed { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+    }
+
+    /// Makes the problem of a container that does not go on.
+    fn in_quarantine(&self, facts: &ContainerStatus) -> ApiError {
+        let since = facts.quarantine.map(|quarantine| (quarantine.phase.name(), quarantine.since.rfc3339()));
+        let (phase, since) = since.unwrap_or_default();
+        let why = format!("container {} is in quarantine since {since}: its {phase} does not end in time", self.id);
+        ApiError::new(Kind::Unavailable, why)
+    }
+
+    /// Waits until the container is completed.
+    ///
+    /// # Errors
+    /// The container could not be made as requested.
+    pub async fn completed(&self) -> Result<Arc<ContainerStatus>, ApiError> {
+        self.wait_for(|facts| facts.state == State::Completed).await
+    }
+
+    /// Waits until the shim is connected, or the container is completed, refused or deleted.
+    pub(crate) async fn settled(&self) {
+        let mut watch = self.watch();
+        let over =
+            |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.state != State::Completed);
+        // Both changes are published: a link is set before the shim's first report is.
+        let _ = watch.wait_for(|presence| over(presence) || self.shim().is_some()).await;
+    }
+
+    async fn wait_for(&self, condition: impl Fn(&ContainerStatus) -> bool) -> Result<Arc<ContainerStatus>, ApiError> {
+        let mut watch = self.watch();
+        let presence =
+            watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if !condition(facts))).await;
+        match presence.as_deref() {
+            Ok(Presence::Present(facts) | Presence::Deleted(facts)) => Ok(Arc::clone(facts)),
+            Ok(Presence::Refused(problem)) => Err(problem.clone()),
+            // The sender lives as long as `self`.
+            Err(_) => Err(ApiError::no_container(self.id.as_str())),
+        }
+    }
+
+    /// Has the container's task take over a change of the sources of secrets, and waits for it. In vain where the task has ended.
+    pub(crate) async fn tell_sources(&self, change: SourceChange) {
+        let (done, taken) = oneshot::channel();
+        if self.sources.send(SourceNews { change, done }).is_ok() {
+            let _ = timeout(SOURCES_TAKEN, taken).await;
+        }
+    }
+
+    /// Returns the changes of the sources of secrets; once.
+    pub(crate) fn take_source_news(&self) -> Option<mpsc::UnboundedReceiver<SourceNews>> {
+        locked(&self.source_news).take()
+    }
+
+    /// Tells the watchers.
+    pub(crate) fn publish(&self, presence: Presence) {
+        self.presence.send_replace(presence);
+    }
+
+    /// Returns the connection to the shim, while there is one.
+    pub(crate) fn shim(&self) -> Option<Arc<ShimLink>> {
+        locked(&self.shim).clone()
+    }
+
+    pub(crate) fn set_shim(&self, link: Option<Arc<ShimLink>>) {
+        *locked(&self.shim) = link;
+    }
+}

@@ -1,0 +1,141 @@
+//! The connection to a container's shim: any task sends calls, the container's own task receives the reports.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use executor_core::protocol::{ReadUsage, Refused, ShimCall, ShimNews, ShimReport, ShimRequest};
+use executor_core::usage::Usage;
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message as _;
+use tokio::time::Instant;
+
+use crate::locked;
+use crate::ipc::packets::{Packets, PendingCalls};
+use crate::api_error::{Kind, ApiError};
+
+/// A connection to a shim.
+#[derive(Debug)]
+pub struct ShimLink {
+    packets: Packets,
+    calls: PendingCalls<Result<Answer, Refused>>,
+    /// End of the grace period, where this daemon has told the container to stop.
+    kill_at: Mutex<Option<Instant>>,
+}
+
+/// What an answer brings.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one at a time, on its way
+enum Answer {
+    /// A descriptor, if any.
+    Done(Option<OwnedFd>),
+    /// Counters.
+    Usage(Usage),
+}
+
+impl ShimLink {
+    /// Takes over a connected socket.
+    ///
+    /// # Errors
+    /// The runtime cannot watch it (out of descriptors).
+    pub fn new(socket: Seqpacket) -> std::io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { packets: Packets::new(socket)?, calls: PendingCalls::default(), kill_at: Mutex::default() }))
+    }
+
+    /// Sends a call to the shim, and waits until the shim has carried it out.
+    ///
+    /// # Errors
+    /// The shim's refusal; `None` where the shim is gone, so that the container's end is near.
+    pub async fn call(&self, call: ShimCall) -> Result<(), Option<ApiError>> {
+        self.call_with_fds(call, &[]).await.map(drop).map_err(|refused| refused.map(ApiError::from))
+    }
+
+    /// Sends a call with descriptors. Returns the descriptor that comes back, if any does, and the shim's own refusal.
+    ///
+    /// # Errors
+    /// As [`ShimLink::call`].
+    pub async fn call_with_fds(
+        &self,
+        call: ShimCall,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Option<OwnedFd>, Option<Refused>> {
+        match self.ask(call, fds).await? {
+            Answer::Done(fd) => Ok(fd),
+            Answer::Usage(_) => Err(Some(unexpected())),
+        }
+    }
+
+    /// Returns the container's counters, or those of its log alone.
+    ///
+    /// # Errors
+    /// As [`ShimLink::call_with_fds`].
+    pub(crate) async fn usage(&self, log_only: bool) -> Result<Usage, Option<Refused>> {
+        match self.ask(ShimCall::ReadUsage(ReadUsage { log_only }), &[]).await? {
+            Answer::Usage(usage) => Ok(usage),
+            Answer::Done(_) => Err(Some(unexpected())),
+        }
+    }
+
+    /// Returns when the grace period ends, where this daemon has told the container to stop.
+    pub(crate) fn kill_at(&self) -> Option<Instant> {
+        *locked(&self.kill_at)
+    }
+
+    async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<Answer, Option<Refused>> {
+        if let ShimCall::Stop(stop) = &call {
+            let at = Instant::now() + Duration::from_millis(stop.grace_ms);
+            let mut kill_at = locked(&self.kill_at);
+            // A later stop can only shorten the time.
+            *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
+        }
+        let (sequence, answer) = self.calls.register().ok_or(None)?;
+        let request = ShimRequest { sequence, call: Some(call) };
+        self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| None)?;
+        match answer.await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(refused)) => Err(Some(refused)),
+            Err(_) => Err(None),
+        }
+    }
+
+    /// Waits for the next report; answers to calls are given to their callers meanwhile. `None` when the shim is gone.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn next(&self) -> std::io::Result<Option<ShimNews>> {
+        loop {
+            let Some((report, fds)) = self.packets.recv_with_fds::<ShimReport>().await? else { return Ok(None) };
+            match (report.sequence, report.news) {
+                (0, Some(news)) => return Ok(Some(news)),
+                (sequence, Some(ShimNews::Done(_))) => {
+                    let fd = fds.map(|fds| fds.into_iter().next());
+                    // The descriptor may find no room in this process.
+                    let missing = |error: std::io::Error| {
+                        let why = ApiError::from_system("the answer of the container's shim", &error).message;
+                        Refused::new(executor_core::protocol::Reason::Exhausted, why)
+                    };
+                    self.calls.answer(sequence, fd.map(Answer::Done).map_err(missing));
+                }
+                (sequence, Some(ShimNews::Usage(usage))) => self.calls.answer(sequence, Ok(Answer::Usage(usage))),
+                (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
+                // An answer of a newer shim.
+                (sequence, _) => self.calls.answer(sequence, Err(unexpected())),
+            }
+        }
+    }
+
+    /// Ends all waiting calls: no answer will come any more.
+    pub fn close(&self) {
+        self.calls.close();
+    }
+}
+
+/// Refuses an answer to another call.
+fn unexpected() -> Refused {
+    Refused::new(executor_core::protocol::Reason::Internal, "the container's shim gave an unexpected answer")
+}
+
+/// Makes the problem of a call that finds no shim any more.
+pub(crate) fn shim_is_gone(id: &executor_core::ident::ContainerId) -> ApiError {
+    ApiError::new(Kind::Precondition, format!("container {id} has no shim any more: it is ending"))
+}

@@ -1,0 +1,136 @@
+//! The latest reading of a container's counters, which all calls, streams and scrapes share.
+//!
+//! The daemon sends a shim at most one request in [`FRESH`], whatever the number of clients, and one request at a time. A
+//! request continues after its client disconnects, so that clients that connect and disconnect cause no further requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::usage::Usage;
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::link::ShimLink;
+
+/// Time for which a reading answers further clients.
+pub(crate) const FRESH: Duration = Duration::from_millis(900);
+/// Time limit for a shim to answer. It may be writing new secret files.
+pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The latest reading; locked while the shim is asked.
+#[derive(Debug, Default)]
+pub(crate) struct LatestReading(Arc<Mutex<Option<ClaimedReader>>>);
+
+#[derive(Debug)]
+struct ClaimedReader {
+    at: Instant,
+    /// True if the counters are those of the log alone.
+    log_only: bool,
+    /// Unset if the shim did not answer.
+    usage: Option<Usage>,
+}
+
+/// There is no fresh reading: the shim has to be asked, or is being asked.
+#[derive(Debug)]
+pub(crate) struct Stale;
+
+impl ClaimedReader {
+    fn answers(&self, log_only: bool) -> bool {
+        self.at.elapsed() < FRESH && (log_only || !self.log_only)
+    }
+}
+
+impl LatestReading {
+    /// Returns the latest reading; `None` if the shim did not answer it.
+    ///
+    /// # Errors
+    /// Returns [`Stale`] if the reading is too old or of the log alone.
+    pub(crate) fn get(&self, log_only: bool) -> Result<Option<Usage>, Stale> {
+        let taken = self.0.try_lock().map_err(|_| Stale)?;
+        let fresh = taken.as_ref().filter(|taken| taken.answers(log_only)).ok_or(Stale)?;
+        Ok(fresh.usage.clone())
+    }
+
+    /// Returns a fresh reading, and asks the shim if need be; `None` if there is no answer by then. `requests` counts the
+    /// requests to shims.
+    pub(crate) async fn read(
+        &self,
+        shim: Arc<ShimLink>,
+        log_only: bool,
+        by: Instant,
+        requests: Counter,
+    ) -> Option<Usage> {
+        self.read_by(log_only, by, async move {
+            requests.inc();
+            shim.usage(log_only).await.ok()
+        })
+        .await
+    }
+
+    async fn read_by(
+        &self,
+        log_only: bool,
+        by: Instant,
+        ask: impl Future<Output = Option<Usage>> + Send + 'static,
+    ) -> Option<Usage> {
+        let mut taken = timeout_at(by, Arc::clone(&self.0).lock_owned()).await.ok()?;
+        if let Some(taken) = taken.as_ref().filter(|taken| taken.answers(log_only)) {
+            return taken.usage.clone();
+        }
+        let asking = tokio::spawn(async move {
+            let usage = timeout(ANSWERED_WITHIN, ask).await.ok().flatten();
+            *taken = Some(ClaimedReader { at: Instant::now(), log_only, usage: usage.clone() });
+            usage
+        });
+        timeout_at(by, asking).await.ok()?.ok()?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Asks as a shim that answers after a while, and counts.
+    async fn read(latest: &LatestReading, log_only: bool, within: Duration, asked: &Arc<AtomicUsize>) -> bool {
+        let asked = Arc::clone(asked);
+        let ask = async move {
+            asked.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(100)).await; // paused clock: the shim's time to answer
+            Some(Usage::default())
+        };
+        latest.read_by(log_only, Instant::now() + within, ask).await.is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_readers_cause_one_request_each_second() {
+        let (latest, asked) = (LatestReading::default(), Arc::default());
+        let second = Duration::from_secs(1);
+        for round in 1..=3 {
+            let mut all = std::pin::pin!(async {
+                let [a, b, c] = [false, true, false].map(|log_only| read(&latest, log_only, second, &asked));
+                tokio::join!(a, b, c)
+            });
+            assert_eq!(all.as_mut().await, (true, true, true));
+            assert!(matches!(latest.get(false), Ok(Some(_))));
+            assert_eq!(asked.load(Ordering::SeqCst), round);
+            tokio::time::sleep(FRESH).await; // paused clock: the reading becomes stale
+            assert!(latest.get(true).is_err());
+        }
+        assert!(read(&latest, true, second, &asked).await);
+        assert!(read(&latest, false, second, &asked).await, "counters of the log are not those of the container");
+        assert_eq!(asked.load(Ordering::SeqCst), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_outlives_the_reader_that_made_it() {
+        let (latest, asked) = (LatestReading::default(), Arc::default());
+        for _ in 0..10 {
+            assert!(!read(&latest, false, Duration::from_millis(1), &asked).await);
+        }
+        assert!(read(&latest, false, Duration::from_secs(1), &asked).await);
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,64 @@
+//! Reports of the processes that copy files in containers: status, summary, failure.
+
+use std::sync::Arc;
+
+use executor_core::record::Exit;
+use executor_core::shortage;
+use tokio::task::JoinSet;
+
+use crate::operations::exec::StdioFd;
+use crate::api_error::{Kind, ApiError};
+
+/// Longest report of the process: status of a path, summary, or failure.
+pub(crate) const REPORT_MAX: usize = 16 << 10;
+
+/// Reads until a buffer is full; `false` at an earlier end.
+pub(crate) async fn fill(end: &StdioFd, buffer: &mut [u8]) -> bool {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match end.read(&mut buffer[filled..]).await {
+            Ok(length @ 1..) => filled += length,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Reads a report to its end, up to the limit.
+pub(crate) async fn all(end: &StdioFd) -> Vec<u8> {
+    let (mut reported, mut length) = (vec![0; REPORT_MAX], 0);
+    while let Ok(more @ 1..) = end.read(&mut reported[length..]).await {
+        length += more;
+    }
+    reported.truncate(length);
+    reported
+}
+
+/// Reads the process's report of a failure, in a task of its own.
+pub(crate) fn failure(stderr: Option<Arc<StdioFd>>) -> JoinSet<String> {
+    let mut reading = JoinSet::new();
+    if let Some(stderr) = stderr {
+        reading.spawn(async move { String::from_utf8_lossy(&all(&stderr).await).into_owned() });
+    }
+    reading
+}
+
+/// Checks the exit of the process; a failure has the process's own words.
+pub(crate) async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) -> Result<(), ApiError> {
+    let lost = || {
+        ApiError::new(Kind::Unavailable, "the supervisor of the process that copied was lost: the copy is incomplete")
+    };
+    let exit = exit.ok_or_else(lost)?;
+    if exit == Exit::Code(0) {
+        return Ok(());
+    }
+    let words = failure.join_next().await.and_then(Result::ok).filter(|words| !words.is_empty());
+    let words = words.unwrap_or_else(|| match exit {
+        Exit::Code(code) => format!("the process that copied ended with exit code {code}"),
+        Exit::Signal(signal) => {
+            format!("the process that copied was killed by signal {signal}: its container ended, or is out of memory")
+        }
+    });
+    let kind = if shortage::named(&words).is_some() { Kind::Exhausted } else { Kind::Precondition };
+    Err(ApiError::new(kind, words))
+}

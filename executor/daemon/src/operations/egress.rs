@@ -1,0 +1,58 @@
+//! UpdateEgress: new rules for the connections that a running container may open.
+//!
+//! The rules are validated here and, by the same code, in the shim, which brings them into force and records them. Updates of a
+//! container run one after the other, and each goes on once it has begun, even if its caller goes away.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use executor_core::protocol::{ShimCall, UpdateEgress};
+use executor_core::update::EgressUpdate;
+use executor_core::validate::validate_egress;
+use executor_proto::v1;
+
+use crate::model::container::Presence;
+use crate::model::container::link::shim_is_gone;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::api_error::{Kind, ApiError};
+use crate::operations::rotate::{REPORT_PATIENCE, running};
+use crate::requests::draft;
+use crate::ipc::memfiles;
+
+/// Replaces the egress of a container.
+///
+/// # Errors
+/// Those that the interface lists for UpdateEgress. The egress is unchanged then, except after UNAVAILABLE.
+pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateEgressRequest) -> Result<Arc<ContainerStatus>, ApiError> {
+    let shared = Arc::clone(node);
+    node.run_detached(async move { carry_out(&shared, &request).await }).await
+}
+
+async fn carry_out(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<ContainerStatus>, ApiError> {
+    let handle = node.find(&request.id)?;
+    let _turn = handle.updating.lock().await;
+    let record = running(node, &handle, "its egress can be replaced")?;
+    let mut violations = Vec::new();
+    let update =
+        EgressUpdate { egress: request.egress, rules: draft::egress_rules(&request.egress_rules, &mut violations) };
+    violations.extend(validate_egress(&update, &record.plan, &node.config.policy).err().unwrap_or_default());
+    if !violations.is_empty() {
+        return Err(ApiError::invalid(violations));
+    }
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
+    let file = memfiles::json("executor-egress", &update).map_err(|error| {
+        let why = format!("no memory or descriptors for new rules of container {}: {error}", handle.id());
+        ApiError::new(Kind::Exhausted, why)
+    })?;
+    let answer = link.call_with_fds(ShimCall::UpdateEgress(UpdateEgress {}), &[file.as_fd()]).await;
+    answer.map_err(|reported| {
+        reported.map_or_else(|| handle.answer_is_lost("egress_generation shows if the rules were replaced"), ApiError::from)
+    })?;
+    let base = record.egress_generation;
+    let mut watch = handle.watch();
+    let news =
+        watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.egress_generation <= base));
+    let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
+    handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))
+}

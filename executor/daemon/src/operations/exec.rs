@@ -1,0 +1,339 @@
+//! Executes a process in a container: from the request to a session with its supervisor.
+//!
+//! The decoded message goes in by value, because it holds the only copies of arguments and values; a running process
+//! with its own descriptors comes out. The launcher forks the supervisor; the process's input and output go through no
+//! other process of the executor.
+
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::payload::{self, ProcessPayload};
+use executor_core::protocol::{
+    self, ARCHIVE_DOWNLOAD, ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork, ExecNews, ExecOrder, ExecReport, LauncherAnswer,
+    LauncherCall,
+};
+use executor_core::record::Exit;
+use executor_core::validate::{ExecDraft, Violation, ViolationReason, validate_exec};
+use executor_proto::v1;
+use executor_sys::memfile::MemFile;
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message as _;
+use tokio::io::unix::AsyncFd;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::model::container::Handle;
+use crate::model::status::ContainerStatus;
+use crate::ipc::memfiles::{self, Wiped};
+use crate::node::Node;
+use crate::ipc::packets::{Packets, watched};
+use crate::api_error::{Kind, ApiError};
+use crate::requests::references;
+
+/// Time limit for the supervisor's first report. The supervisor gives the program 60 s.
+const STARTED_WITHIN: Duration = Duration::from_secs(70);
+
+/// Name of the memory file with program, arguments and environment.
+const PAYLOAD: &str = "executor-process";
+
+/// A request that is overwritten when it is dropped.
+pub(crate) struct Start(pub(crate) v1::ExecStart);
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        self.0.args.zeroize();
+        self.0.env.iter_mut().for_each(|variable| variable.value.zeroize());
+    }
+}
+
+/// An executed process. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct ExecSession {
+    packets: Packets,
+    /// Pid on the host.
+    pub(crate) pid: i32,
+}
+
+/// The daemon's descriptors of a process's input and output.
+#[derive(Debug)]
+pub(crate) struct Stdio {
+    /// True when the process has a terminal, which is all of these descriptors.
+    pub(crate) terminal: bool,
+    pub(crate) input: Option<Arc<StdioFd>>,
+    pub(crate) stdout: Arc<StdioFd>,
+    pub(crate) stderr: Option<Arc<StdioFd>>,
+}
+
+/// A descriptor of a process's input or output: a pipe or a terminal.
+#[derive(Debug)]
+pub(crate) struct StdioFd(AsyncFd<Owned>);
+
+#[derive(Debug)]
+struct Owned(OwnedFd);
+
+impl AsRawFd for Owned {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Outcome of a request to execute a process.
+#[derive(Debug)]
+pub(crate) enum ExecOutcome {
+    /// The process runs.
+    Running(ExecSession, Stdio),
+    /// The program could not be executed.
+    Failed(v1::ExecFailure),
+}
+
+impl StdioFd {
+    fn new(fd: OwnedFd) -> std::io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        watched(Owned(fd)).map(Self)
+    }
+
+    /// Returns the descriptor.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().0.as_fd()
+    }
+
+    /// Waits for bytes and reads them; 0 at the end.
+    pub(crate) async fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.async_io(tokio::io::Interest::READABLE, |owned| read(owned.0.as_fd(), buffer)).await
+    }
+
+    /// Reads the bytes that are there, without waiting.
+    pub(crate) fn read_now(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        read(self.fd(), buffer)
+    }
+
+    /// Writes all bytes.
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            let interest = tokio::io::Interest::WRITABLE;
+            let written = self.0.async_io(interest, |owned| Ok(rustix::io::write(&owned.0, bytes)?)).await?;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+}
+
+/// Reads from a pipe or a terminal. A terminal that no process has open any more (EIO) is at its end.
+fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match rustix::io::read(fd, buffer) {
+        Err(rustix::io::Errno::IO) => Ok(0),
+        result => Ok(result?),
+    }
+}
+
+impl ExecSession {
+    /// Sends a signal to the process, by way of its supervisor.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(crate) async fn signal(&self, signal: i32) -> std::io::Result<()> {
+        self.packets.send(&ExecOrder { signal }.encode_to_vec(), &[]).await
+    }
+
+    /// Waits for the process's end; `None` where the supervisor is lost.
+    pub(crate) async fn ended(&self) -> Option<Exit> {
+        loop {
+            match self.packets.recv::<ExecReport>().await.ok()??.news {
+                Some(ExecNews::Code(code)) => return Some(Exit::Code(code)),
+                Some(ExecNews::Signal(signal)) => return Some(Exit::Signal(signal)),
+                _ => {} // of a newer launcher
+            }
+        }
+    }
+}
+
+/// Executes a process.
+///
+/// # Errors
+/// Those that the interface lists for Exec.
+pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome, ApiError> {
+    let request = &start.0;
+    let window = request.window.unwrap_or_default();
+    let draft = ExecDraft {
+        path: &request.path,
+        args: request.args.iter().map(String::as_str).collect(),
+        env: request.env.iter().map(|variable| (&*variable.name, &*variable.value)).collect(),
+        dir: &request.dir,
+        user: &request.user,
+        window: (window.rows, window.columns),
+    };
+    validate_exec(&draft, &node.config.policy).map_err(ApiError::invalid)?;
+    let sources = references::plain_variables("start.env", &request.env);
+    if !sources.is_empty() {
+        return Err(ApiError::invalid(sources));
+    }
+    let (handle, facts) = running(node, &request.id, "a process can be executed in")?;
+    if facts.is_paused() {
+        let why = format!("container {} is paused: no process can be executed in it before Resume", handle.id());
+        return Err(ApiError::new(Kind::Precondition, why));
+    }
+    if request.container_environment && !facts.plan.keep_environment {
+        let id = handle.id();
+        let why = format!("container {id} does not keep its environment: it was run without keep_environment");
+        let violation = Violation::new("start.container_environment", ViolationReason::Unsuitable.because(why));
+        return Err(ApiError { kind: Kind::Precondition, ..ApiError::invalid(vec![violation]) });
+    }
+    let payload = Wiped(load(request, &facts).map_err(|error| exhausted(handle.id(), &error))?);
+    let exec = protocol::Exec {
+        container_id: request.id.clone(),
+        user: request.user.clone(),
+        terminal: request.terminal,
+        rows: window.rows,
+        columns: window.columns,
+        stdin: request.stdin,
+        created_at: facts.created_at.0,
+        container_environment: request.container_environment,
+    };
+    let terminal = exec.terminal;
+    drop(start);
+    hand_over(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
+}
+
+/// Copies files, by a process of the executor's own in the container, as this user; the container's own when empty.
+///
+/// # Errors
+/// Those of [`begin`].
+pub(crate) async fn archive(
+    node: &Arc<Node>,
+    id: &str,
+    path: &str,
+    user: &str,
+    direction: CopyDirection,
+) -> Result<ExecOutcome, ApiError> {
+    let (handle, facts) = running(node, id, "files can be copied from and to")?;
+    let (work, flags): (ArchiveWork, Vec<&[u8]>) = match direction {
+        CopyDirection::Out { follow, stat } => {
+            let flags = [(follow, ARCHIVE_FOLLOW), (stat, ARCHIVE_STAT)].into_iter().filter(|(set, _)| *set);
+            (ArchiveWork::Get, flags.map(|(_, flag)| flag.as_bytes()).collect())
+        }
+        CopyDirection::In { download } => {
+            (ArchiveWork::Put, download.then_some(ARCHIVE_DOWNLOAD.as_bytes()).into_iter().collect())
+        }
+    };
+    let count = flags.len().to_string();
+    let strings = ProcessPayload::strings(path.as_bytes(), b"/", count.as_bytes(), &flags, &[]);
+    let payload = Wiped(memfiles::strings(PAYLOAD, &strings).map_err(|error| exhausted(handle.id(), &error))?);
+    let exec = protocol::Exec {
+        container_id: id.to_owned(),
+        user: user.to_owned(),
+        stdin: work == ArchiveWork::Put,
+        created_at: facts.created_at.0,
+        ..protocol::Exec::default()
+    };
+    let call = LauncherCall::Archive(protocol::Archive { exec: Some(exec), work: work.into() });
+    hand_over(node, handle.id(), call, false, payload).await
+}
+
+/// Direction in which files are copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CopyDirection {
+    /// Out of the container.
+    Out {
+        /// Follow a symbolic link at the end of the path.
+        follow: bool,
+        /// Return the status of the path alone.
+        stat: bool,
+    },
+    /// Into the container.
+    In {
+        /// A download: missing directories are made, and device nodes are refused.
+        download: bool,
+    },
+}
+
+/// Finds a running container; `what` begins the refusal of another one.
+fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<ContainerStatus>), ApiError> {
+    let handle = node.find(id)?;
+    let facts = handle.facts().ok_or_else(|| ApiError::no_container(id))?;
+    if matches!(facts.state, State::Running | State::Stopping) {
+        return Ok((handle, facts));
+    }
+    let why = format!("container {id} is {}: {what} a running container only", facts.state.name());
+    Err(ApiError::new(Kind::Precondition, why))
+}
+
+fn exhausted(id: &ContainerId, error: &std::io::Error) -> ApiError {
+    ApiError::new(Kind::Exhausted, format!("no memory or descriptors for a process in container {id}: {error}"))
+}
+
+/// Hands the order over to the launcher, and waits until the process runs.
+async fn hand_over(
+    node: &Node,
+    id: &ContainerId,
+    call: LauncherCall,
+    terminal: bool,
+    payload: Wiped,
+) -> Result<ExecOutcome, ApiError> {
+    let exhausted = |error: std::io::Error| exhausted(id, &error);
+    let session = node.launcher.session()?;
+    let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
+    let packets = Packets::new(ours).map_err(exhausted)?;
+    let lost =
+        || ApiError::new(Kind::Unavailable, "the connection to the launcher was lost while it executed the process");
+    match session.call(call, &[theirs.as_fd(), payload.0.as_fd()]).await {
+        Ok(LauncherAnswer::Done(_)) => {}
+        Ok(LauncherAnswer::Refused(refused)) => return Err(refused.into()),
+        Ok(_) => return Err(ApiError::new(Kind::Internal, "the launcher gave an unexpected answer")),
+        Err(_) => return Err(lost()),
+    }
+    drop(theirs);
+    let reported = tokio::time::timeout(STARTED_WITHIN, packets.recv_with_fds::<ExecReport>()).await;
+    let (report, fds) = reported.ok().and_then(Result::ok).flatten().ok_or_else(lost)?;
+    drop(payload); // the process has its own copy
+    match report.news {
+        Some(ExecNews::Started(started)) => {
+            let stdio = fds.and_then(|fds| stdio(terminal, fds)).map_err(exhausted)?;
+            Ok(ExecOutcome::Running(ExecSession { packets, pid: started.pid }, stdio))
+        }
+        Some(ExecNews::NotExecuted(failed)) => {
+            Ok(ExecOutcome::Failed(v1::ExecFailure { message: failed.message, errno: failed.errno }))
+        }
+        Some(ExecNews::Refused(refused)) => Err(refused.into()),
+        _ => Err(ApiError::new(Kind::Internal, "the process's supervisor sent an unexpected report")),
+    }
+}
+
+fn stdio(terminal: bool, fds: Vec<OwnedFd>) -> std::io::Result<Stdio> {
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().map(StdioFd::new).transpose().map(|fd| fd.map(Arc::new));
+    let stdout = next()?.ok_or_else(|| std::io::Error::other("the process's output descriptor is missing"))?;
+    if terminal {
+        return Ok(Stdio { terminal, input: Some(Arc::clone(&stdout)), stdout, stderr: None });
+    }
+    Ok(Stdio { terminal, stderr: next()?, input: next()?, stdout })
+}
+
+/// Tells whether the environment that a container keeps has a variable.
+fn is_inherited(name: &str, facts: &ContainerStatus) -> bool {
+    let first = facts.plan.first_process().and_then(|first| facts.plan.processes.get(first));
+    let listed = first.is_some_and(|process| {
+        process.environment_names.iter().chain(&process.secret_environment_names).any(|one| one == name)
+    });
+    // Every process has a PATH, and one with a terminal has TERM.
+    listed || name == "PATH" || (name == "TERM" && facts.plan.terminal)
+}
+
+/// Puts program, arguments and environment into a memory file.
+fn load(start: &v1::ExecStart, facts: &ContainerStatus) -> std::io::Result<MemFile> {
+    let own_dir = facts.plan.main().map_or("/", |main| &main.dir);
+    let dir = if start.dir.is_empty() { own_dir } else { &start.dir };
+    let count = start.args.len().to_string();
+    let args: Vec<&[u8]> = start.args.iter().map(String::as_bytes).collect();
+    let variables = start.env.iter();
+    let joined: Vec<Zeroizing<String>> =
+        variables.map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
+    let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
+    // What the container's process has comes with its environment.
+    let inherits = |name: &str| start.container_environment && is_inherited(name, facts);
+    let has = |name: &str| start.env.iter().any(|variable| variable.name == name) || inherits(name);
+    env.extend(payload::default_environment(has, start.terminal));
+    let strings = ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
+    memfiles::strings(PAYLOAD, &strings)
+}

@@ -1,0 +1,88 @@
+//! UpdateLimits: new limits for a running container.
+//!
+//! They are validated here and, by the same code, in the shim, which brings them into force and records them. The node's capacity for
+//! the larger of old and new limits is reserved first; when the shim has answered, the container holds what is in force.
+
+use std::sync::Arc;
+
+use executor_core::protocol::{ShimCall, UpdateLimits};
+use executor_core::validate::{Violation, ViolationReason, validate_limits};
+use executor_proto::v1;
+
+use crate::model::container::Presence;
+use crate::model::container::link::shim_is_gone;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::api_error::{Kind, ApiError};
+use crate::operations::rotate::{REPORT_PATIENCE, running};
+
+/// Replaces limits of a container.
+///
+/// # Errors
+/// Those that the interface lists for UpdateLimits. The limits are unchanged then, except after UNAVAILABLE.
+pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateLimitsRequest) -> Result<Arc<ContainerStatus>, ApiError> {
+    let shared = Arc::clone(node);
+    node.run_detached(async move { replace(&shared, &request).await }).await
+}
+
+async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<ContainerStatus>, ApiError> {
+    let handle = node.find(&request.id)?;
+    let _turn = handle.updating.lock().await;
+    let record = running(node, &handle, "its limits can be replaced")?;
+    let limits = request.limits.clone().unwrap_or_default();
+    let mut violations = fixed(&limits);
+    let update = UpdateLimits {
+        memory_bytes: limits.memory_bytes,
+        pids: limits.pids,
+        cpu_millis: limits.cpu_millis,
+        cpu_weight: limits.cpu_weight,
+        io_weight: limits.io_weight,
+        swap_bytes: limits.swap_bytes,
+        memory_reservation_bytes: limits.memory_reservation_bytes,
+    };
+    // Without any other limit, what cannot be changed is the fault, and not that nothing is given.
+    let is_checked = violations.is_empty() || update != UpdateLimits::default();
+    let validated = is_checked.then(|| validate_limits(&update, &record.plan, &node.config.policy));
+    let plan = match validated {
+        Some(Ok(plan)) if violations.is_empty() => plan,
+        validated => {
+            violations.extend(validated.and_then(Result::err).unwrap_or_default());
+            return Err(ApiError::invalid(violations));
+        }
+    };
+    let gone = || ApiError::no_container(handle.id().as_str());
+    let facts = handle.facts().ok_or_else(gone)?;
+    if plan.limits == record.plan.limits {
+        return Ok(facts);
+    }
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
+    node.registry
+        .reserve_update(&facts, &plan.limits)
+        .map_err(|exhausted| ApiError::new(Kind::Exhausted, exhausted.to_string()))?;
+    let answer = link.call(ShimCall::UpdateLimits(update)).await;
+    if let Err(problem) = answer {
+        // A shim that carried it out although its answer was lost reports it, and the capacity follows.
+        handle.facts().iter().for_each(|facts| node.registry.hold(facts));
+        return Err(problem.map_or_else(
+            || handle.answer_is_lost("limits_generation shows if the limits were replaced"),
+            ApiError::from,
+        ));
+    }
+    let mut watch = handle.watch();
+    let base = record.limits_generation;
+    let news =
+        watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.limits_generation <= base));
+    let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
+    handle.facts().ok_or_else(gone)
+}
+
+/// Returns a violation for each limit that a running container keeps.
+fn fixed(limits: &v1::Limits) -> Vec<Violation> {
+    let given = [
+        ("limits.disk_bytes", limits.disk_bytes != 0),
+        ("limits.cpuset_cpus", !limits.cpuset_cpus.is_empty()),
+        ("limits.cpuset_mems", !limits.cpuset_mems.is_empty()),
+    ];
+    let why = || ViolationReason::Unsuitable.because("cannot be changed while the container runs");
+    given.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| Violation::new(field, why())).collect()
+}

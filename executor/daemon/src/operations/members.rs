@@ -1,0 +1,98 @@
+//! Containers and members of pods: told to stop, one by one or all of a pod, and ended when their pod has ended without them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::backoff::Backoff;
+use executor_core::ident::ContainerId;
+use executor_core::protocol::{ShimCall, Stop};
+use tokio::task::JoinSet;
+
+use crate::model::container::Handle;
+use crate::node::Node;
+use crate::api_error::ApiError;
+
+/// Pauses between attempts to tell a shim whose connection broke.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+
+/// Stops containers at the same time, each with this grace period or its own, and waits until they are completed.
+///
+/// # Errors
+/// The first problem of a container that was not stopped; the others are.
+pub(crate) async fn stop_all(members: Vec<Arc<Handle>>, grace: Option<Duration>) -> Result<(), ApiError> {
+    let mut stops = JoinSet::new();
+    for member in members {
+        stops.spawn(async move { stop(&member, grace).await });
+    }
+    let mut first = Ok(());
+    while let Some(stopped) = stops.join_next().await {
+        first = first.and(stopped.map_err(ApiError::from).flatten());
+    }
+    first
+}
+
+/// Stops a container and waits until it is completed.
+///
+/// # Errors
+/// The shim refuses, or the container does not end in time.
+pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(), ApiError> {
+    let Some(facts) = handle.facts() else { return Ok(()) };
+    request_stop(handle, (grace.unwrap_or(facts.plan.grace), 0)).await?;
+    match handle.ended().await {
+        Err(problem) if !handle.is_over() => Err(problem),
+        // One that is refused in the meantime is over, too.
+        _ => Ok(()),
+    }
+}
+
+/// Tells a container to stop, with a grace period and a signal (0 is the container's own). Waits until its shim is connected, and
+/// tells it again where the connection breaks. A container that is over is not told.
+///
+/// # Errors
+/// The shim refuses.
+pub(crate) async fn request_stop(handle: &Handle, (grace, signal): (Duration, i32)) -> Result<(), ApiError> {
+    let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+    let mut again = AGAIN;
+    loop {
+        handle.settled().await;
+        if handle.is_over() {
+            return Ok(());
+        }
+        let reported = match handle.shim() {
+            Some(link) => link.call(ShimCall::Stop(Stop { signal, grace_ms })).await,
+            None => Err(None),
+        };
+        match reported {
+            Ok(()) => return Ok(()),
+            Err(Some(problem)) => return Err(problem),
+            Err(None) => tokio::time::sleep(again.pause()).await,
+        }
+    }
+}
+
+/// Stops the members of a pod that has ended.
+pub(crate) async fn end(node: Arc<Node>, pod: ContainerId) {
+    let members: Vec<Arc<Handle>> =
+        node.registry.members(&pod).into_iter().filter(|member| !member.is_over()).collect();
+    for member in &members {
+        tracing::info!(container = %member.id(), %pod, "stopped: its pod has ended");
+    }
+    if let Err(problem) = stop_all(members, None).await {
+        tracing::error!(%pod, "a member of the pod, which has ended, was not stopped: {problem}");
+    }
+}
+
+/// Stops the members of pods that ended while no daemon was there to see it.
+pub(crate) fn end_abandoned(node: &Arc<Node>) {
+    let mut ended = std::collections::BTreeSet::new();
+    for member in node.registry.all().into_iter().filter(|handle| !handle.is_over()) {
+        let Some(facts) = member.facts() else { continue };
+        let Some(pod) = facts.plan.member_of() else { continue };
+        if node.registry.get(pod).is_none_or(|pod| !pod.is_pod() || pod.is_over()) {
+            ended.insert(pod.clone());
+        }
+    }
+    for pod in ended {
+        tokio::spawn(end(Arc::clone(node), pod));
+    }
+}

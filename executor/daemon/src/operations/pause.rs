@@ -1,0 +1,43 @@
+//! Pause and Resume: the shim stops all processes of a container, or lets them go on.
+
+use std::sync::Arc;
+
+use executor_core::protocol::{self, ShimCall};
+
+use crate::model::container::Presence;
+use crate::model::container::link::shim_is_gone;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::api_error::ApiError;
+use crate::operations::rotate::{REPORT_PATIENCE, running};
+
+/// Pauses a container.
+///
+/// # Errors
+/// Those that the interface lists for Pause.
+pub(crate) async fn pause(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerStatus>, ApiError> {
+    change(node, id, true).await
+}
+
+/// Lets a paused container go on.
+///
+/// # Errors
+/// Those that the interface lists for Resume.
+pub(crate) async fn resume(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerStatus>, ApiError> {
+    change(node, id, false).await
+}
+
+async fn change(node: &Arc<Node>, id: &str, paused: bool) -> Result<Arc<ContainerStatus>, ApiError> {
+    let handle = node.find(id)?;
+    let _turn = handle.updating.lock().await;
+    running(node, &handle, "it can be paused or resumed")?;
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
+    let call = if paused { ShimCall::Pause(protocol::Pause {}) } else { ShimCall::Resume(protocol::Resume {}) };
+    let answer = link.call(call).await;
+    let lost = || handle.answer_is_lost("field `paused` shows what came of it");
+    answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;
+    let mut watch = handle.watch();
+    let reported = |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.paused != paused);
+    let _ = tokio::time::timeout(REPORT_PATIENCE, watch.wait_for(reported)).await;
+    handle.facts().ok_or_else(|| ApiError::no_container(id))
+}

@@ -1,0 +1,260 @@
+//! UpdateFiles: new secret files for a running container.
+//!
+//! The decoded message goes in by value, because it holds the only copies of the new contents; the container with its
+//! new generation comes out. The list is made from the shim's own record and validated at once; the shim validates it
+//! again. Updates of a container run one after the other, and each goes on once it has begun, even if its caller goes
+//! away.
+
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::lifecycle::State;
+use executor_core::protocol::{self, Reason, ShimCall};
+use executor_core::record::ContainerRecord;
+use executor_core::update::{FileUpdate, forbidden};
+use executor_core::validate::{PlannedUpdate, UpdateDraft, Violation, ViolationReason, validate_update};
+use executor_proto::v1;
+use executor_sys::memfile::MemFile;
+use tokio::time::Instant;
+use zeroize::Zeroize as _;
+
+use crate::access::Client;
+use crate::model::container::link::shim_is_gone;
+use crate::model::container::{Handle, Presence, records};
+use crate::model::status::ContainerStatus;
+use crate::ipc::memfiles::Wiped;
+use crate::node::Node;
+use crate::api_error::{Kind, ApiError};
+use crate::model::sources::SourceChange;
+use crate::requests::draft;
+use crate::ipc::memfiles;
+use crate::requests::references;
+
+/// Time for which a busy shim is asked again. Old generations are removed within half a second.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two requests to a busy shim.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// Most times that a list is made again because another daemon's update came in between.
+const STALE_MAX: u32 = 5;
+/// Time limit for the shim's report of the new record, which comes before its answer, on the same connection.
+pub(crate) const REPORT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A request that is overwritten when it is dropped.
+struct Request(v1::UpdateFilesRequest);
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.0.files.iter_mut().for_each(|file| file.content.zeroize());
+    }
+}
+
+/// Replaces, adds and removes secret files.
+///
+/// # Errors
+/// Those that the interface lists for UpdateFiles. The files are unchanged then, except after UNAVAILABLE where the
+/// shim's answer was lost.
+pub(crate) async fn update(
+    node: &Arc<Node>,
+    request: v1::UpdateFilesRequest,
+    client: Option<&Client>,
+) -> Result<Arc<ContainerStatus>, ApiError> {
+    let mut request = Request(request);
+    let change = with_values(node, &mut request.0, client).await?;
+    let shared = Arc::clone(node);
+    node.run_detached(async move { carry_out(&shared, &request.0, change).await }).await
+}
+
+/// Replaces files that the executor itself has fetched again. `change` is what that means for their sources.
+///
+/// # Errors
+/// As of [`update`].
+pub(crate) async fn replace(
+    node: &Arc<Node>,
+    request: v1::UpdateFilesRequest,
+    change: SourceChange,
+) -> Result<(), ApiError> {
+    let request = Request(request);
+    let node = Arc::clone(node);
+    // It goes on where the container's task, which follows its references, ends meanwhile.
+    tokio::spawn(async move { carry_out(&node, &request.0, Some(change)).await.map(drop) }).await?
+}
+
+/// Fetches what an update has by reference. Returns what it means for the sources of the container's files.
+async fn with_values(
+    node: &Node,
+    request: &mut v1::UpdateFilesRequest,
+    client: Option<&Client>,
+) -> Result<Option<SourceChange>, ApiError> {
+    let handle = node.find(&request.id)?;
+    let collected = references::resolve_update(node, request, client);
+    if let Some(problem) = collected.problem() {
+        return Err(problem);
+    }
+    let root = &node.config.policy.files_root;
+    let reserved = handle.facts().map(|facts| of_identity(root, &facts, request)).unwrap_or_default();
+    if !reserved.is_empty() {
+        return Err(ApiError::invalid(reserved));
+    }
+    let has_sources = handle.facts().is_some_and(|facts| !facts.sources.is_empty());
+    if collected.asked.is_empty() && !has_sources {
+        return Ok(None);
+    }
+    let paths = request.files.iter().map(|file| &file.path).chain(&request.removed_paths);
+    let files = paths.map(|path| root.join(path)).collect();
+    let mut sources = Vec::new();
+    if !collected.asked.is_empty() {
+        let key =
+            node.launcher.tag_key().ok_or_else(|| ApiError::new(Kind::Unavailable, "the launcher is not connected"))?;
+        let fetched = references::fetch(node, &collected, &key).await?;
+        references::fill_update(request, &collected.asked, fetched.values);
+        sources = fetched.records;
+    }
+    Ok(Some(SourceChange::Replaced { files, sources }))
+}
+
+/// Finds files of an update that belong to a container's identity.
+fn of_identity(root: &Path, facts: &ContainerStatus, request: &v1::UpdateFilesRequest) -> Vec<Violation> {
+    let Some(identity) = &facts.identity else { return Vec::new() };
+    let is_ours = |path: &str| identity.files.contains(&root.join(path));
+    let fault =
+        || ViolationReason::Reserved.because("belongs to the container's identity, which the executor replaces");
+    let files = request.files.iter().enumerate().filter(|(_, file)| is_ours(&file.path));
+    let files = files.map(|(index, _)| Violation::new(format!("files[{index}].path"), fault()));
+    let removed = request.removed_paths.iter().enumerate().filter(|(_, path)| is_ours(path));
+    files.chain(removed.map(|(index, _)| Violation::new(format!("removed_paths[{index}]"), fault()))).collect()
+}
+
+async fn carry_out(
+    node: &Node,
+    request: &v1::UpdateFilesRequest,
+    change: Option<SourceChange>,
+) -> Result<Arc<ContainerStatus>, ApiError> {
+    let handle = node.find(&request.id)?;
+    let _turn = handle.updating.lock().await;
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    let mut stale = 0;
+    let base = loop {
+        let record = current(node, &handle)?;
+        expected(request, &record)?;
+        match attempt(node, &handle, request, &record).await {
+            Ok(()) => break record.files_generation,
+            Err((Retry::Stale, _)) if stale < STALE_MAX => stale += 1,
+            Err((Retry::Busy, _)) if Instant::now() < deadline => tokio::time::sleep(BUSY_PAUSE).await,
+            Err((_, problem)) => return Err(problem),
+        }
+    };
+    let mut watch = handle.watch();
+    let news =
+        watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.files_generation <= base));
+    let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
+    if let Some(change) = change {
+        // Under the lock, so that whoever looks next sees generation and sources that belong together.
+        handle.tell_sources(change).await;
+    }
+    handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))
+}
+
+/// Returns the shim's own record of a running container whose files can be updated.
+fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, ApiError> {
+    let record = running(node, handle, "its files can be replaced")?;
+    match forbidden(&record.plan) {
+        None => Ok(record),
+        Some(why) => Err(ApiError::new(Kind::Precondition, why)),
+    }
+}
+
+/// Returns the shim's own record of a running container; `what` says in the error what can be done with it.
+///
+/// # Errors
+/// The container does not run.
+pub(crate) fn running(node: &Node, handle: &Handle, what: &str) -> Result<ContainerRecord, ApiError> {
+    let id = handle.id();
+    let facts = handle.facts().ok_or_else(|| ApiError::no_container(id.as_str()))?;
+    if facts.state != State::Running {
+        let why = format!("container {id} is {}: {what} only while it runs", facts.state.name());
+        return Err(ApiError::new(Kind::Precondition, why));
+    }
+    match records::live(&node.config.paths, id) {
+        Ok(Some(record)) => Ok(record),
+        Ok(None) => Err(shim_is_gone(id)),
+        Err(error) => Err(ApiError::from_system(&format!("container {id}"), &error)),
+    }
+}
+
+fn expected(request: &v1::UpdateFilesRequest, record: &ContainerRecord) -> Result<(), ApiError> {
+    let is = record.files_generation;
+    match request.expected_generation {
+        Some(expected) if expected != is => {
+            let why = format!("the files of container {} are of generation {is}, not {expected}", record.plan.id);
+            Err(ApiError::new(Kind::Aborted, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prospect of another attempt after a failed one.
+#[derive(Clone, Copy)]
+enum Retry {
+    /// The list was made from an older generation: a new list may be accepted.
+    Stale,
+    /// The shim is busy: it may accept the list later.
+    Busy,
+    /// The failure is final.
+    Never,
+}
+
+/// Asks the shim once.
+async fn attempt(
+    node: &Node,
+    handle: &Handle,
+    request: &v1::UpdateFilesRequest,
+    record: &ContainerRecord,
+) -> Result<(), (Retry, ApiError)> {
+    let failed = |problem| (Retry::Never, problem);
+    let planned = validate_update(&draft_of(request), &record.plan, &node.config.policy);
+    let planned = planned.map_err(|violations| failed(ApiError::invalid(violations)))?;
+    let link = handle.shim().ok_or_else(|| failed(shim_is_gone(handle.id())))?;
+    let signal = planned.signal;
+    let (list, contents) = load(request, record, planned).map_err(|error| {
+        let why = format!("no memory or descriptors for new files of container {}: {error}", handle.id());
+        failed(ApiError::new(Kind::Exhausted, why))
+    })?;
+    let call = ShimCall::UpdateFiles(protocol::UpdateFiles { signal });
+    let answer = link.call_with_fds(call, &[list.as_fd(), contents.0.as_fd()]).await;
+    drop(contents);
+    answer.map(drop).map_err(|reported| match reported {
+        None => failed(handle.answer_is_lost("files_generation shows if the files were replaced")),
+        Some(refused) => {
+            let retry = match refused.reason() {
+                Reason::Stale => Retry::Stale,
+                Reason::Busy => Retry::Busy,
+                _ => Retry::Never,
+            };
+            (retry, refused.into())
+        }
+    })
+}
+
+fn draft_of(request: &v1::UpdateFilesRequest) -> UpdateDraft<'_> {
+    let files = request.files.iter().enumerate();
+    UpdateDraft {
+        files: files.map(|(index, file)| draft::file(format!("files[{index}]"), file)).collect(),
+        removed: request.removed_paths.iter().map(String::as_str).collect(),
+        signal: request.signal,
+    }
+}
+
+/// Puts the list and the contents into memory files.
+fn load(
+    request: &v1::UpdateFilesRequest,
+    record: &ContainerRecord,
+    planned: PlannedUpdate,
+) -> std::io::Result<(MemFile, Wiped)> {
+    let PlannedUpdate { files, changed, sources, signal: _ } = planned;
+    let update = FileUpdate { base_generation: record.files_generation, files, changed };
+    let list = memfiles::json("executor-update", &update)?;
+    let contents: Vec<&[u8]> = sources.iter().map(|index| &*request.files[*index].content).collect();
+    Ok((list, Wiped(memfiles::strings("executor-files", &contents)?)))
+}

@@ -1,0 +1,147 @@
+//! Counters of containers: from the shims of those that run, from the records of those that have ended.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::usage::Usage;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::model::container::Handle;
+use crate::model::container::reading::ANSWERED_WITHIN;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::api_error::ApiError;
+
+/// Maximum number of shims that are asked at the same time.
+const ASKED_AT_ONCE: usize = 64;
+
+/// What was read of a container.
+pub(crate) type Reading = (Arc<ContainerStatus>, Option<Usage>);
+
+/// Containers whose counters are read.
+#[derive(Clone, Debug)]
+pub(crate) enum Chosen {
+    /// These, in the order of their ids.
+    Named(Vec<Arc<Handle>>),
+    /// Every one that runs.
+    Running,
+}
+
+impl Chosen {
+    /// Finds the named containers, or chooses every running one where none is named.
+    ///
+    /// # Errors
+    /// One does not exist.
+    pub(crate) fn new(node: &Node, ids: &[String]) -> Result<Self, ApiError> {
+        if ids.is_empty() {
+            return Ok(Self::Running);
+        }
+        let ids: BTreeSet<&String> = ids.iter().collect();
+        Ok(Self::Named(ids.into_iter().map(|id| node.find(id)).collect::<Result<_, _>>()?))
+    }
+
+    /// Returns the containers behind an id that a filter takes, in the order of their ids: `most` of them at most, and whether there
+    /// are more.
+    pub(crate) fn page(
+        &self,
+        node: &Node,
+        after: Option<&ContainerId>,
+        most: usize,
+        takes: impl Fn(&ContainerStatus) -> bool,
+    ) -> (Vec<Arc<Handle>>, bool) {
+        let (mut page, mut more) = (Vec::new(), false);
+        let runs = |facts: &ContainerStatus| matches!(facts.state, State::Running | State::Stopping);
+        let mut take = |handle: &Arc<Handle>, is_named: bool| {
+            if handle.facts().is_some_and(|facts| (is_named || runs(&facts)) && takes(&facts)) {
+                more = page.len() == most;
+                if !more {
+                    page.push(Arc::clone(handle));
+                }
+            }
+            !more
+        };
+        match self {
+            Self::Running => node.registry.visit(after, |handle| take(handle, false)),
+            Self::Named(handles) => {
+                let mut behind = handles.iter().filter(|handle| after.is_none_or(|after| handle.id() > after));
+                while behind.next().is_some_and(|handle| take(handle, true)) {}
+            }
+        }
+        (page, more)
+    }
+
+    /// Waits until every named container has ended; for ever where none is named.
+    pub(crate) async fn over(&self) {
+        match self {
+            Self::Running => std::future::pending().await,
+            Self::Named(handles) => {
+                for handle in handles {
+                    let _ = handle.completed().await; // one that was refused has ended, too
+                }
+            }
+        }
+    }
+
+    /// Tells whether every named container has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Self::Named(handles) if handles.iter().all(|handle| handle.is_over()))
+    }
+}
+
+/// Reads the counters of these containers, in their order. Those that were deleted meanwhile are left out. Counters may be
+/// as old as [`FRESH`](crate::model::container::reading::FRESH).
+pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<Reading> {
+    read_within(node, handles.into_iter().map(|handle| (handle, false)).collect(), None).await
+}
+
+/// Reads the counters of these containers likewise, those of the log alone where the flag is set. Shims that have not answered at the
+/// deadline are not waited for.
+pub(crate) async fn read_within(
+    node: &Node,
+    handles: Vec<(Arc<Handle>, bool)>,
+    deadline: Option<Instant>,
+) -> Vec<Reading> {
+    let mut readings: Vec<Option<Reading>> = handles.iter().map(|_| None).collect();
+    let mut waiting = handles.into_iter().enumerate();
+    let mut asked = JoinSet::new();
+    loop {
+        while asked.len() < ASKED_AT_ONCE
+            && let Some((index, (handle, log_only))) = waiting.next()
+        {
+            let Some(facts) = handle.facts() else { continue };
+            let shim = match (facts.state, handle.shim()) {
+                (State::Running | State::Stopping, Some(shim)) => shim,
+                _ => {
+                    readings[index] = Some(reading_of(facts, None));
+                    continue;
+                }
+            };
+            if let Ok(usage) = handle.reading.get(log_only) {
+                readings[index] = Some(reading_of(facts, usage));
+                continue;
+            }
+            let by = Instant::now() + ANSWERED_WITHIN;
+            let by = deadline.map_or(by, |deadline| deadline.min(by));
+            let requests = node.metrics.readings.clone();
+            asked.spawn(async move {
+                let usage = handle.reading.read(shim, log_only, by, requests).await;
+                // One that has ended meanwhile has its final counters.
+                (index, reading_of(handle.facts().unwrap_or(facts), usage))
+            });
+        }
+        match asked.join_next().await {
+            Some(Ok((index, reading))) => readings[index] = Some(reading),
+            Some(Err(_)) => {} // the daemon is stopping
+            None => return readings.into_iter().flatten().collect(),
+        }
+    }
+}
+
+/// Makes a reading: of a container that has ended it has the final counters.
+fn reading_of(facts: Arc<ContainerStatus>, usage: Option<Usage>) -> Reading {
+    let usage = facts.end.as_ref().map_or(usage, |end| end.usage.clone());
+    (facts, usage)
+}

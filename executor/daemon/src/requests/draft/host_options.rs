@@ -1,0 +1,21 @@
+//! Processors, devices, confinement and attributes of processes of a request.
+
+use executor_core::plan::{Device, HostOptions, Ulimit};
+use executor_proto::v1::{DeviceMount, Limits, RunRequest};
+
+pub(super) fn from_request(request: &RunRequest, limits: &Limits) -> HostOptions {
+    let device = |asked: &DeviceMount| Device {
+        name: asked.name.clone(),
+        path: asked.path.clone().into(),
+        permissions: asked.permissions.clone(),
+    };
+    let ulimits = request.ulimits.iter();
+    HostOptions {
+        cpus: limits.cpuset_cpus.clone(),
+        memory_nodes: limits.cpuset_mems.clone(),
+        oom_score_adj: request.oom_score_adj,
+        ulimits: ulimits.map(|asked| Ulimit { name: asked.name.clone(), soft: asked.soft, hard: asked.hard }).collect(),
+        apparmor_profile: request.apparmor_profile.clone(),
+        devices: request.devices.iter().map(device).collect(),
+    }
+}

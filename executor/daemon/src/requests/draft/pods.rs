@@ -1,0 +1,170 @@
+//! Drafts of pods, and what a member's draft has from its pod.
+
+use executor_core::limits::MEMORY_MIN;
+use executor_core::plan::{Medium, Plan, PodRole, Volume, VolumeSource, pod_volume_path};
+use executor_core::validate::ViolationReason::Conflict;
+use executor_core::validate::{Draft, VOLUMES_MAX, Violation};
+use executor_proto::v1::{CreatePodRequest, RunRequest};
+
+use super::{connectivity, isolation, network, surroundings, volumes};
+
+/// Memory of a pod's first process.
+const MEMORY: u64 = 8 * MEMORY_MIN;
+/// Its processes.
+const PIDS: u64 = 8;
+
+/// Makes the draft of a pod. Returns the violations of fields that cannot be translated, too.
+pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
+    let mut violations = Vec::new();
+    let kind = network(request.network).map_err(|violation| violations.push(violation)).ok();
+    // What pods and containers have in common is translated once.
+    let shared = RunRequest {
+        network_name: request.network_name.clone(),
+        network_namespace: request.network_namespace.clone(),
+        ports: request.ports.clone(),
+        egress: request.egress,
+        egress_rules: request.egress_rules.clone(),
+        hostname: request.hostname.clone(),
+        dns: request.dns.clone(),
+        extra_hosts: request.extra_hosts.clone(),
+        sysctls: request.sysctls.clone(),
+        shm_bytes: request.shm_bytes,
+        user_namespace: request.user_namespace,
+        ..RunRequest::default()
+    };
+    let listed = request.volumes.iter().take(VOLUMES_MAX + 1).enumerate();
+    let volume = |(index, asked): (usize, &executor_proto::v1::PodVolume)| Volume {
+        path: pod_volume_path(&asked.name),
+        source: VolumeSource::Empty(volumes::empty(index, &asked.empty.unwrap_or_default(), &mut violations)),
+        sub_path: "".into(),
+        read_only: false,
+    };
+    let volumes: Vec<Volume> = listed.map(volume).collect();
+    let in_memory = volumes.iter().filter_map(Volume::empty).filter(|empty| empty.medium == Medium::Memory);
+    let draft = Draft {
+        id: &request.id,
+        memory_bytes: in_memory.fold(MEMORY, |sum, empty| sum.saturating_add(empty.bytes)),
+        pids: PIDS,
+        labels: request.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        network: kind,
+        isolation: isolation(&shared, &mut violations),
+        connectivity: connectivity::from_request(&shared, &mut violations),
+        surroundings: surroundings(&shared, &mut violations),
+        volumes,
+        pod: Some(PodRole::Holder { share_processes: request.share_processes }),
+        ..Draft::default()
+    };
+    (draft, violations)
+}
+
+/// Gives a member's draft what it has from its pod. Fields of the request that belong to the pod must be unset.
+pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, violations: &mut Vec<Violation>) {
+    let set = [
+        ("network", request.network != 0),
+        ("network_name", !request.network_name.is_empty()),
+        ("network_namespace", !request.network_namespace.is_empty()),
+        ("ports", !request.ports.is_empty()),
+        ("egress", request.egress),
+        ("egress_rules", !request.egress_rules.is_empty()),
+        ("hostname", !request.hostname.is_empty()),
+        ("dns", request.dns.is_some()),
+        ("extra_hosts", !request.extra_hosts.is_empty()),
+        ("sysctls", !request.sysctls.is_empty()),
+        ("shm_bytes", request.shm_bytes != 0),
+        ("user_namespace", request.user_namespace != 0),
+    ];
+    for (field, _) in set.into_iter().filter(|(_, is_set)| *is_set) {
+        let why = format!("belongs to the pod {}: set it when the pod is created", pod.id);
+        violations.push(Violation::new(field, Conflict.because(why)));
+    }
+    draft.pod = Some(PodRole::Member { pod: pod.id.clone(), share_processes: pod.shares_processes() });
+    draft.network = Some(pod.network);
+    draft.connectivity = pod.connectivity.clone();
+    draft.surroundings.extra_hosts.clone_from(&pod.surroundings.extra_hosts);
+    draft.surroundings.shm_bytes = pod.surroundings.shm_bytes;
+    draft.surroundings.sysctls.clear();
+    draft.isolation.user_namespace = pod.isolation.user_namespace;
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::validate::{Policy, check_member, validate};
+    use executor_proto::v1::{Action, Dns, EmptyVolume, ExtraHost, PodVolume, RunAction, empty_volume};
+
+    use super::*;
+
+    fn request() -> CreatePodRequest {
+        let medium = empty_volume::Medium::Memory.into();
+        CreatePodRequest {
+            id: "p".into(),
+            hostname: "web".into(),
+            extra_hosts: vec![ExtraHost { name: "db".into(), address: "10.0.0.1".into() }],
+            share_processes: true,
+            volumes: vec![
+                PodVolume { name: "a".into(), empty: None },
+                PodVolume {
+                    name: "b".into(),
+                    empty: Some(EmptyVolume { medium, size_bytes: 1 << 20, ..Default::default() }),
+                },
+            ],
+            ..CreatePodRequest::default()
+        }
+    }
+
+    #[test]
+    fn a_pod_has_room_for_its_volumes_in_memory() {
+        let asked = request();
+        let (draft, violations) = pod(&asked);
+        assert_eq!(violations, []);
+        let plan = validate(&draft, &Policy::default()).unwrap();
+        assert_eq!(plan.limits.memory_bytes, MEMORY + (1 << 20));
+        assert_eq!(plan.volumes[1].path.to_str(), Some("/volumes/b"));
+        let wrong = CreatePodRequest {
+            network: 7,
+            user_namespace: 9,
+            volumes: vec![PodVolume { name: "..".into(), empty: None }],
+            ..request()
+        };
+        let (draft, mut violations) = pod(&wrong);
+        violations.extend(validate(&draft, &Policy::default()).err().unwrap_or_default());
+        let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+        assert!(
+            fields.starts_with(&["network", "user_namespace"]) && fields.contains(&"volumes[0].path"),
+            "{fields:?}"
+        );
+    }
+
+    #[test]
+    fn a_member_has_everything_from_its_pod_and_may_not_ask_for_it() {
+        let asked = request();
+        let pod = validate(&pod(&asked).0, &Policy::default()).unwrap();
+        let run = RunAction { path: "/bin/true".into(), ..Default::default() };
+        let plain = RunRequest {
+            id: "m".into(),
+            action: Some(Action { run: Some(run), ..Default::default() }),
+            ..Default::default()
+        };
+        let joined = |request: &RunRequest| {
+            let (mut draft, mut violations) = super::super::from_request(request);
+            join(&mut draft, request, &pod, &mut violations);
+            (validate(&draft, &Policy::default()), violations)
+        };
+        let (plan, violations) = joined(&plain);
+        assert_eq!(violations, []);
+        check_member(&plan.unwrap(), &pod).unwrap();
+        let greedy = RunRequest {
+            network: 2,
+            network_name: "n".into(),
+            egress: true,
+            hostname: "h".into(),
+            dns: Some(Dns::default()),
+            extra_hosts: request().extra_hosts,
+            shm_bytes: 1 << 20,
+            ..plain
+        };
+        let (_, violations) = joined(&greedy);
+        let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+        assert_eq!(fields, ["network", "network_name", "egress", "hostname", "dns", "extra_hosts", "shm_bytes"]);
+        assert!(violations[0].description.contains("belongs to the pod p"), "{violations:?}");
+    }
+}

@@ -1,0 +1,82 @@
+//! Volumes of a request, as validation takes them.
+
+use executor_core::plan::{EmptyVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeSource};
+use executor_core::validate::ViolationReason::{Required, UnknownValue};
+use executor_core::validate::{VOLUMES_MAX, Violation};
+use executor_proto::v1::{self, RunRequest, volume_mount::Source};
+
+use crate::images;
+
+/// Returns the volumes of a request, with placeholders for images. Of a list that is too long only so much is translated
+/// that validation notices.
+pub(super) fn from_request(request: &RunRequest, violations: &mut Vec<Violation>) -> Vec<Volume> {
+    let listed = request.volumes.iter().take(VOLUMES_MAX + 1).enumerate();
+    listed.map(|(index, asked)| volume(index, asked, violations)).collect()
+}
+
+fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>) -> Volume {
+    let source = match &asked.source {
+        Some(Source::Empty(asked)) => VolumeSource::Empty(empty(index, asked, violations)),
+        Some(Source::Host(named)) => VolumeSource::Host(named.name.clone()),
+        Some(Source::Image(image)) => VolumeSource::Image(images::volume_placeholder(&image.reference)),
+        Some(Source::HostPath(of)) => VolumeSource::HostPath(of.path.clone().into()),
+        Some(Source::Pod(named)) => VolumeSource::Pod(named.name.clone()),
+        None => {
+            let why = "is not set: set `empty`, `host`, `host_path`, `image` or `pod`";
+            violations.push(Violation::new(format!("volumes[{index}].source"), Required.because(why)));
+            // It keeps its place: violations name volumes by their indices.
+            return Volume {
+                path: asked.path.clone().into(),
+                source: VolumeSource::Empty(EmptyVolume {
+                    medium: Medium::Disk,
+                    bytes: 0,
+                    mode: VOLUME_MODE_DEFAULT,
+                    gid: None,
+                }),
+                sub_path: "".into(),
+                read_only: false,
+            };
+        }
+    };
+    let (path, sub_path) = (asked.path.clone().into(), asked.sub_path.clone().into());
+    Volume { path, source, sub_path, read_only: asked.read_only }
+}
+
+/// Translates an empty volume.
+pub(super) fn empty(index: usize, asked: &v1::EmptyVolume, violations: &mut Vec<Violation>) -> EmptyVolume {
+    let medium = medium(asked.medium).unwrap_or_else(|why| {
+        violations.push(Violation::new(format!("volumes[{index}].empty.medium"), UnknownValue.because(why)));
+        Medium::Disk
+    });
+    EmptyVolume { medium, bytes: asked.size_bytes, mode: asked.mode.unwrap_or(VOLUME_MODE_DEFAULT), gid: asked.gid }
+}
+
+fn medium(number: i32) -> Result<Medium, String> {
+    match number {
+        0 => Ok(Medium::Disk),
+        1 => Ok(Medium::Memory),
+        _ => Err(format!("is {number}; 0 (disk) and 1 (memory) are allowed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_proto::v1::VolumeMount;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_translated_keeps_its_place() {
+        let empty = |medium| Some(Source::Empty(v1::EmptyVolume { medium, ..Default::default() }));
+        let mount = |source| VolumeMount { path: "/a".into(), source, ..Default::default() };
+        let request = RunRequest { volumes: vec![mount(None), mount(empty(2)), mount(empty(1))], ..Default::default() };
+        let mut violations = Vec::new();
+        let volumes = from_request(&request, &mut violations);
+        let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+        assert_eq!(fields, ["volumes[0].source", "volumes[1].empty.medium"]);
+        let last = EmptyVolume { medium: Medium::Memory, bytes: 0, mode: 0o1777, gid: None };
+        assert_eq!((volumes.len(), volumes[2].empty()), (3, Some(&last)));
+        let many = RunRequest { volumes: vec![mount(empty(0)); 10_000], ..Default::default() };
+        assert_eq!(from_request(&many, &mut violations).len(), VOLUMES_MAX + 1);
+    }
+}

@@ -1,0 +1,348 @@
+//! Secrets by reference: from the references of a request to values in their places.
+//!
+//! ```text
+//!  request ── collect, judge ──> references ── fetch ──> values ── fill ──> request with values, as if they had come with it
+//!                                                  └──> records (no values), kept with the container ──> following
+//! ```
+//! From `fill` on nothing knows that a value came by reference: launcher and shim never learn of it. The container's records
+//! say which inputs are fetched again while it runs (`following`).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use executor_core::reference::{REFERENCES_MAX, SecretReference};
+use executor_core::validate::ViolationReason::{Conflict, InvalidCharacter, NotAllowed, TooMany, UnknownValue};
+use executor_core::validate::{Violation, ViolationReason};
+use executor_proto::v1::{self, Action, EnvironmentVariable, File, RunAction, RunRequest, UpdateFilesRequest};
+use executor_providers::{ErrorKind, FetchError, Fetched, Value, Wanted};
+use executor_secrets::TagKey;
+
+use crate::access::Client;
+use crate::access::rules::Requester;
+use crate::node::Node;
+use crate::api_error::{Kind, ApiError};
+use crate::model::sources::{SourceRecord, Target};
+
+/// A reference of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestedValue {
+    /// Field of the input that has it.
+    field: String,
+    target: Target,
+    action: String,
+    reference: SecretReference,
+    /// Path of the rule that allows it.
+    rule: String,
+    followed: bool,
+}
+
+/// References of a request, and what is wrong with them.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    /// References, in the order in which [`fill`] takes the values.
+    pub(crate) asked: Vec<RequestedValue>,
+    /// Client that the references were judged for.
+    requester: Option<Arc<Requester>>,
+    /// Everything that is wrong.
+    pub(crate) violations: Vec<Violation>,
+    /// True when the caller may not use a reference, and nothing else is wrong.
+    pub(crate) is_denial: bool,
+}
+
+/// Collects the references of a request, and judges them for a caller.
+pub(crate) fn for_request(node: &Node, request: &RunRequest, client: Option<&Client>) -> Collected {
+    let root = &node.config.policy.files_root;
+    let mut collecting = Collecting::default();
+    let is_single = request.single_run().is_some();
+    let is_writable = request.writable_files.is_some();
+    for (field, run) in runs(request) {
+        let action = if is_single { "" } else { field.strip_suffix(".run").unwrap_or(&field) };
+        collecting.run(&field, action, run, root, is_single && !is_writable);
+    }
+    for (index, file) in request.volume_mounted_files.iter().enumerate() {
+        collecting.file(format!("volume_mounted_files[{index}]"), "", file, root, !is_writable);
+    }
+    collecting.refuse_plain("environment", &request.environment);
+    collecting.judged(node, "volume_mounted_files", client)
+}
+
+/// Collects the references of an update, and judges them for a caller.
+pub(crate) fn resolve_update(node: &Node, request: &UpdateFilesRequest, client: Option<&Client>) -> Collected {
+    let mut collecting = Collecting::default();
+    for (index, file) in request.files.iter().enumerate() {
+        collecting.file(format!("files[{index}]"), "", file, &node.config.policy.files_root, true);
+    }
+    collecting.judged(node, "files", client)
+}
+
+/// Refuses sources of variables that are not secret.
+pub(crate) fn plain_variables(field: &str, variables: &[EnvironmentVariable]) -> Vec<Violation> {
+    let mut collecting = Collecting::default();
+    collecting.refuse_plain(field, variables);
+    collecting.violations
+}
+
+/// Returns every run action with the name of its field, in the order of [`RunRequest::for_each_run`].
+fn runs(request: &RunRequest) -> Vec<(String, &RunAction)> {
+    let sidecars = request.sidecars.iter().enumerate();
+    let sidecars =
+        sidecars.filter_map(|(index, one)| Some((format!("sidecars[{index}].action"), one.action.as_ref()?)));
+    let setup = request.setup.iter().map(|action| ("setup".to_owned(), action));
+    let action = request.action.iter().map(|action| ("action".to_owned(), action));
+    let mut waiting: Vec<(String, &Action)> = setup.chain(action).chain(sidecars).collect();
+    waiting.reverse();
+    let mut all = Vec::new();
+    while let Some((path, action)) = waiting.pop() {
+        all.extend(action.run.as_ref().map(|run| (format!("{path}.run"), run)));
+        let below: Vec<_> = action.below().into_iter().map(|(step, one)| (format!("{path}{step}"), one)).collect();
+        waiting.extend(below.into_iter().rev());
+    }
+    all
+}
+
+#[derive(Default)]
+struct Collecting {
+    asked: Vec<RequestedValue>,
+    violations: Vec<Violation>,
+}
+
+impl Collecting {
+    fn run(&mut self, field: &str, action: &str, run: &RunAction, root: &Path, followed: bool) {
+        for (index, file) in run.volume_mounted_files.iter().enumerate() {
+            self.file(format!("{field}.volume_mounted_files[{index}]"), action, file, root, followed);
+        }
+        for (index, variable) in run.secret_environment.iter().enumerate() {
+            let (field, target) =
+                (format!("{field}.secret_environment[{index}]"), Target::Variable(variable.name.clone()));
+            self.input(field, action, target, variable.from.as_ref(), ("value", variable.value.is_empty()), false);
+        }
+        for (index, argument) in run.secret_arguments.iter().enumerate() {
+            let (field, target) = (format!("{field}.secret_arguments[{index}]"), Target::Argument(argument.index));
+            self.input(field, action, target, argument.from.as_ref(), ("value", argument.value.is_empty()), false);
+        }
+        self.refuse_plain(&format!("{field}.env"), &run.env);
+    }
+
+    fn file(&mut self, field: String, action: &str, file: &File, root: &Path, followed: bool) {
+        let target = Target::File(root.join(&file.path));
+        let is_empty = file.content.is_empty();
+        self.input(field, action, target, file.from.as_ref(), ("content", is_empty), followed && action.is_empty());
+    }
+
+    fn input(
+        &mut self,
+        field: String,
+        action: &str,
+        target: Target,
+        from: Option<&v1::SecretReference>,
+        (value, is_empty): (&str, bool),
+        followed: bool,
+    ) {
+        let Some(v1::SecretReference { provider, path, key, version }) = from else { return };
+        if !is_empty {
+            let why = format!("is set beside {value}; set one of the two");
+            self.violations.push(Violation::new(format!("{field}.from"), Conflict.because(why)));
+        }
+        let reference = SecretReference {
+            provider: provider.clone(),
+            path: path.clone(),
+            key: key.clone(),
+            version: version.clone(),
+        };
+        // A version stays what it is.
+        let followed = followed && reference.version.is_empty();
+        self.asked.push(RequestedValue { field, target, action: action.to_owned(), reference, rule: String::new(), followed });
+    }
+
+    fn refuse_plain(&mut self, field: &str, variables: &[EnvironmentVariable]) {
+        for (index, _) in variables.iter().enumerate().filter(|(_, variable)| variable.from.is_some()) {
+            let why = NotAllowed.because("is for secret variables only (secret_environment)");
+            self.violations.push(Violation::new(format!("{field}[{index}].from"), why));
+        }
+    }
+
+    /// Judges each reference: its form, its provider, and the caller's right to it.
+    fn judged(self, node: &Node, list: &str, client: Option<&Client>) -> Collected {
+        let Self { mut asked, mut violations } = self;
+        if asked.len() > REFERENCES_MAX {
+            let why = format!("{} references in the request; at most {REFERENCES_MAX}", asked.len());
+            violations.push(Violation::new(list, TooMany.because(why)));
+            return Collected { asked, violations, ..Collected::default() };
+        }
+        let (rules, requester) = (node.rules.current(), client.map(Requester::new));
+        let mut denials = Vec::new();
+        for RequestedValue { field, reference, rule, .. } in &mut asked {
+            let name = |part: &str| format!("{field}.from.{part}");
+            let faults = reference.faults();
+            if !faults.is_empty() {
+                violations.extend(faults.into_iter().map(|(part, fault)| Violation::new(name(part), fault)));
+                continue;
+            }
+            let Some(config) = node.providers.config(&reference.provider) else {
+                let why = format!("{:?} is not a provider of this node (secret_providers)", reference.provider);
+                violations.push(Violation::new(name("provider"), UnknownValue.because(why)));
+                continue;
+            };
+            if let Some((part, why)) = config.misfit(reference) {
+                violations.push(Violation::new(name(part), ViolationReason::InvalidFormat.because(why)));
+            }
+            let covering = requester
+                .as_ref()
+                .and_then(|requester| rules.covering(requester, &reference.provider, &reference.path));
+            if let Some(covering) = covering {
+                covering.clone_into(rule);
+            } else {
+                let who = requester.as_ref().map_or_else(|| "this caller".to_owned(), ToString::to_string);
+                let why = format!(
+                    "{who} may not use {:?} of provider {:?}: no rule of secret_providers.allow covers it",
+                    reference.path, reference.provider
+                );
+                denials.push(Violation::new(name("path"), NotAllowed.because(why)));
+            }
+        }
+        let is_denial = violations.is_empty() && !denials.is_empty();
+        violations.extend(denials);
+        Collected { asked, requester: requester.map(|requester| Arc::new(requester.bounded())), violations, is_denial }
+    }
+}
+
+impl Collected {
+    /// Returns the problem of what is wrong, if anything is.
+    pub(crate) fn problem(&self) -> Option<ApiError> {
+        let kind = if self.is_denial { Kind::Denied } else { Kind::Invalid };
+        (!self.violations.is_empty()).then(|| ApiError { kind, ..ApiError::invalid(self.violations.clone()) })
+    }
+}
+
+/// Values of references, in their order, and their records.
+pub(crate) struct Fetches {
+    pub(crate) values: Vec<Value>,
+    pub(crate) records: Vec<SourceRecord>,
+}
+
+/// Fetches all references at once.
+///
+/// # Errors
+/// One cannot be fetched: each is named with its field, its target, provider and path.
+pub(crate) async fn fetch(node: &Node, collected: &Collected, key: &TagKey) -> Result<Fetches, ApiError> {
+    let Collected { asked, requester, .. } = collected;
+    let wanted: Vec<Wanted> = asked
+        .iter()
+        .map(|one| Wanted { reference: one.reference.clone(), rule: one.rule.clone(), lease: None })
+        .collect();
+    let results = tokio::select! {
+        results = node.providers.fetch(&wanted) => results,
+        () = node.until_stopping() => return Err(ApiError::stopping()),
+    };
+    let (now, mut failed) = (crate::now(), Vec::new());
+    let mut fetches = Fetches { values: Vec::new(), records: Vec::new() };
+    for (one, result) in asked.iter().zip(results) {
+        let value = match result {
+            Ok(Fetched::Value(value)) => value,
+            Ok(Fetched::Renewed(_)) => {
+                failed
+                    .push((one, FetchError { kind: ErrorKind::Unavailable, why: "the provider gave no value".into() }));
+                continue;
+            }
+            Err(error) => {
+                failed.push((one, error));
+                continue;
+            }
+        };
+        fetches.records.push(record(one, requester.as_ref(), &value, key, now));
+        fetches.values.push(value);
+    }
+    executor_secrets::scrub_stack();
+    if failed.is_empty() { Ok(fetches) } else { Err(not_fetched(&failed)) }
+}
+
+fn record(
+    asked: &RequestedValue,
+    requester: Option<&Arc<Requester>>,
+    value: &Value,
+    key: &TagKey,
+    now: executor_core::time::Timestamp,
+) -> SourceRecord {
+    SourceRecord {
+        requester: requester.filter(|_| asked.followed).map(Arc::clone),
+        target: asked.target.clone(),
+        action: asked.action.clone(),
+        reference: asked.reference.clone(),
+        version: value.version.clone(),
+        tag: key.tag([&value.content[..]]),
+        fetched_at: now,
+        followed: asked.followed,
+        lease: value.lease.clone(),
+        stale: None,
+    }
+}
+
+/// Makes the problem of references that could not be fetched.
+fn not_fetched(failed: &[(&RequestedValue, FetchError)]) -> ApiError {
+    let violation = |(asked, error): &(&RequestedValue, FetchError)| {
+        let reason = match error.kind {
+            ErrorKind::NotFound => ViolationReason::NotFound,
+            ErrorKind::Denied => ViolationReason::AccessDenied,
+            ErrorKind::Unsuitable => ViolationReason::Unsuitable,
+            ErrorKind::Unavailable => ViolationReason::InvalidValue,
+        };
+        let into = match &asked.target {
+            Target::File(path) => format!("file {}", path.display()),
+            Target::Variable(name) => format!("variable {name}"),
+            Target::Argument(index) => format!("argument {index}"),
+        };
+        let why = format!("cannot fetch {} for {into}: {}", asked.reference, error.why);
+        Violation::new(format!("{}.from", asked.field), reason.because(why))
+    };
+    let has = |kind: ErrorKind| failed.iter().any(|(_, error)| error.kind == kind);
+    let kind = match () {
+        () if has(ErrorKind::Denied) => Kind::Denied,
+        () if has(ErrorKind::NotFound) => Kind::NotFound,
+        () if has(ErrorKind::Unsuitable) => Kind::Precondition,
+        () => Kind::Unavailable,
+    };
+    ApiError { kind, ..ApiError::invalid(failed.iter().map(violation).collect()) }
+}
+
+/// Puts values into their places in a request, in the order in which the references were collected.
+///
+/// # Errors
+/// The value of a variable or an argument is not a text.
+pub(crate) fn fill(request: &mut RunRequest, asked: &[RequestedValue], values: Vec<Value>) -> Result<(), ApiError> {
+    let mut pairs = asked.iter().zip(values);
+    let mut violations = Vec::new();
+    request.for_each_run(|run| {
+        fill_files(&mut run.volume_mounted_files, &mut pairs);
+        let variables = run.secret_environment.iter_mut().map(|one| (one.from.is_some(), &mut one.value));
+        let arguments = run.secret_arguments.iter_mut().map(|one| (one.from.is_some(), &mut one.value));
+        for (_, text) in variables.chain(arguments).filter(|(has_source, _)| *has_source) {
+            let Some((asked, mut value)) = pairs.next() else { return };
+            // Editors and `echo` add a newline that is not part of the secret.
+            if value.content.last() == Some(&b'\n') {
+                value.content.pop();
+            }
+            match std::str::from_utf8(&value.content) {
+                Ok(found) => found.clone_into(text),
+                Err(_) => {
+                    let why = format!("{}: the value is not UTF-8; only a file can hold that", asked.reference);
+                    violations.push(Violation::new(format!("{}.from", asked.field), InvalidCharacter.because(why)));
+                }
+            }
+        }
+    });
+    fill_files(&mut request.volume_mounted_files, &mut pairs);
+    if violations.is_empty() { Ok(()) } else { Err(ApiError::invalid(violations)) }
+}
+
+/// Does the same for files alone.
+pub(crate) fn fill_update(request: &mut UpdateFilesRequest, asked: &[RequestedValue], values: Vec<Value>) {
+    fill_files(&mut request.files, &mut asked.iter().zip(values));
+}
+
+fn fill_files<'a>(files: &mut [File], pairs: &mut impl Iterator<Item = (&'a RequestedValue, Value)>) {
+    for file in files.iter_mut().filter(|file| file.from.is_some()) {
+        if let Some((_, mut value)) = pairs.next() {
+            file.content = std::mem::take(&mut *value.content);
+        }
+    }
+}

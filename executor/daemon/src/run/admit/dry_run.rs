@@ -1,0 +1,114 @@
+//! Validate: the checks of Run and CreatePod without their effects.
+//!
+//! A request goes in, nothing or every violation comes out. Only checks that need nothing but the request, the configuration and
+//! the total capacity are made: no id is reserved, no image and no secret is fetched, and free capacity does not count.
+
+use executor_core::capacity::Amount;
+use executor_core::plan::Plan;
+use executor_core::validate::{Violation, ViolationReason};
+use executor_proto::v1;
+
+use super::{Wiped, check_request, fill_in_id, plan_of_pod, pod_of};
+use crate::access::Client;
+use crate::node::Node;
+use crate::api_error::{Kind, ApiError};
+
+/// Checks a request for a container, a pod, or a container in a pod that need not exist.
+///
+/// # Errors
+/// Returns the problem that Run or CreatePod would return; its fields begin with `run.` or `pod.`.
+pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option<&Client>) -> Result<(), ApiError> {
+    let v1::ValidateRequest { run, pod } = request;
+    let mut run = run.map(Wiped);
+    if run.is_none() && pod.is_none() {
+        let why = ViolationReason::Required.because("neither `run` nor `pod` is set: one of them must be");
+        return Err(ApiError::invalid_field("run", why));
+    }
+    let planned = pod.as_ref().map(|pod| plan_pod(node, pod));
+    let of_run = run.as_mut().map(|run| match (&pod, &planned) {
+        // The members of an invalid pod are checked against the parts that decide about members, if these are valid.
+        (Some(pod), Some(Err(_))) => match plan_pod(node, &for_members(pod)) {
+            Ok(plan) => validate_run(node, &mut run.0, Some(&plan), client),
+            Err(_) => Ok(()),
+        },
+        (_, Some(Ok(plan))) => validate_run(node, &mut run.0, Some(plan), client),
+        (_, None) => validate_run(node, &mut run.0, None, client),
+        (None, Some(_)) => Ok(()),
+    });
+    let of_pod = planned.map_or(Ok(()), |planned| planned.map(drop)).map_err(|problem| below("pod", problem));
+    let of_run = of_run.unwrap_or(Ok(())).map_err(|problem| below("run", problem));
+    match (of_pod, of_run) {
+        (Err(pod), Err(run)) if pod.kind == run.kind && pod.kind == Kind::Invalid => {
+            Err(ApiError::invalid([pod.violations, run.violations].concat()))
+        }
+        (of_pod, of_run) => of_pod.and(of_run),
+    }
+}
+
+fn plan_pod(node: &Node, pod: &v1::CreatePodRequest) -> Result<Plan, ApiError> {
+    let mut pod = pod.clone();
+    fill_in_id(&mut pod.id);
+    let plan = plan_of_pod(node, &pod)?;
+    Node::check_id(&plan.id)?;
+    fits_node(node, &plan)?;
+    Ok(plan)
+}
+
+/// Returns a pod's request without the fields that do not decide about its members.
+fn for_members(pod: &v1::CreatePodRequest) -> v1::CreatePodRequest {
+    v1::CreatePodRequest {
+        id: pod.id.clone(),
+        user_namespace: pod.user_namespace,
+        share_processes: pod.share_processes,
+        volumes: pod.volumes.clone(),
+        ..v1::CreatePodRequest::default()
+    }
+}
+
+fn validate_run(
+    node: &Node,
+    request: &mut v1::RunRequest,
+    pod: Option<&Plan>,
+    client: Option<&Client>,
+) -> Result<(), ApiError> {
+    fill_in_id(&mut request.id);
+    let known;
+    let pod = match pod {
+        Some(pod) if request.pod == pod.id.as_str() => Some(pod),
+        Some(pod) => {
+            let why = format!("is {:?}; beside `pod` it must be that pod's id, {}", request.pod, pod.id);
+            return Err(ApiError::invalid_field("pod", ViolationReason::Conflict.because(why)));
+        }
+        None => {
+            known = pod_of(node, request)?;
+            known.as_deref()
+        }
+    };
+    fits_node(node, &check_request(node, request, pod, client)?.plan)
+}
+
+/// Checks that the node's total capacity suffices. What is free at the moment changes.
+fn fits_node(node: &Node, plan: &Plan) -> Result<(), ApiError> {
+    let Amount { memory_bytes, pids, disk_bytes, .. } = Amount::new(&plan.limits, &plan.volumes);
+    let total = node.registry.capacity().total;
+    let fields = [
+        ("memory_bytes", memory_bytes, total.memory_bytes),
+        ("pids", pids, total.pids),
+        ("disk_bytes", disk_bytes, total.disk_bytes),
+    ];
+    let beyond = fields.into_iter().filter(|(_, asked, total)| asked > total).map(|(field, asked, total)| {
+        let why = format!("needs {asked}, volumes included; this node has {total} in all");
+        Violation::new(format!("limits.{field}"), ViolationReason::Insufficient.because(why))
+    });
+    let violations: Vec<Violation> = beyond.collect();
+    match violations.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError { kind: Kind::Exhausted, ..ApiError::invalid(violations) }),
+    }
+}
+
+/// Puts the fields of a problem below a field of ValidateRequest.
+fn below(field: &str, problem: ApiError) -> ApiError {
+    let moved = |violation: Violation| Violation { field: format!("{field}.{}", violation.field), ..violation };
+    ApiError { violations: problem.violations.into_iter().map(moved).collect(), ..problem }
+}

@@ -1,0 +1,92 @@
+//! Pods: made, stopped and removed as one.
+//!
+//! A pod is a container without a program (its holder), with a shim, a record and an entry in the ledger like any other; so
+//! it outlives executord and the launcher, and its fate is known. What concerns its members is here and in `members`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::ident::ContainerId;
+use executor_proto::v1;
+
+use crate::model::container::Handle;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::api_error::{Kind, ApiError};
+use crate::run::admit;
+use crate::operations::delete;
+use crate::operations::members;
+
+/// Maximum number of members that an error names.
+const NAMES_SHOWN: usize = 20;
+
+/// Makes a pod. Returns it, and true if this call made it.
+///
+/// # Errors
+/// Those that the interface lists for CreatePod. Nothing is left then, and the id is free.
+pub(crate) async fn create(node: &Arc<Node>, request: v1::CreatePodRequest) -> Result<(Arc<ContainerStatus>, bool), ApiError> {
+    node.until_found().await;
+    let explain = |problem| node.launcher.explain(problem);
+    let (handle, created) = admit::pod(node, request).await.map_err(explain)?;
+    let facts = tokio::select! {
+        facts = handle.started() => facts.map_err(explain)?,
+        () = node.until_stopping() => return Err(ApiError::stopping()),
+    };
+    Ok((facts, created))
+}
+
+/// Stops a pod: its members with this grace period or their own, then what they shared.
+///
+/// # Errors
+/// A member could not be stopped; the pod is there still, and takes no new members.
+pub(crate) async fn stop(node: &Arc<Node>, pod: Arc<Handle>, grace: Option<Duration>) -> Result<Arc<ContainerStatus>, ApiError> {
+    // A task of its own: a caller that goes away does not leave a pod half stopped.
+    let task = tokio::spawn({
+        let (node, pod) = (Arc::clone(node), Arc::clone(&pod));
+        async move {
+            let members = node.registry.close_pod(&pod, false).map_err(|living| still_runs(pod.id(), &living))?;
+            members::stop_all(members, grace).await?;
+            members::stop(&pod, Some(Duration::ZERO)).await
+        }
+    });
+    tokio::select! {
+        done = task => done??,
+        () = node.until_stopping() => return Err(ApiError::stopping()),
+    }
+    pod.facts().ok_or_else(|| ApiError::no_pod(pod.id().as_str()))
+}
+
+/// Deletes a pod with its members; with `force` those that run are killed first.
+///
+/// # Errors
+/// A member runs, and `force` is not given; there is no launcher; the launcher cannot remove the files.
+pub(crate) async fn delete(node: &Arc<Node>, pod: Arc<Handle>, force: bool) -> Result<(), ApiError> {
+    node.run_detached(delete_whole(Arc::clone(node), pod, force)).await
+}
+
+async fn delete_whole(node: Arc<Node>, pod: Arc<Handle>, force: bool) -> Result<(), ApiError> {
+    // Checked before anything is killed: without a launcher nothing can be removed afterwards.
+    node.launcher.session()?;
+    let members = node.registry.close_pod(&pod, !force).map_err(|living| still_runs(pod.id(), &living))?;
+    members::stop_all(members.clone(), Some(Duration::ZERO)).await?;
+    members::stop(&pod, Some(Duration::ZERO)).await?;
+    for member in members.into_iter().filter(|member| member.state().is_some()) {
+        match delete::delete(&node, member, true).await {
+            // Deleted meanwhile, as its request asks for or by another caller.
+            Err(problem) if problem.kind == Kind::NotFound => {}
+            deleted => deleted?,
+        }
+    }
+    delete::delete(&node, pod, false).await
+}
+
+fn still_runs(pod: &ContainerId, living: &[Arc<Handle>]) -> ApiError {
+    let names: Vec<&str> = living.iter().map(|member| member.id().as_str()).take(NAMES_SHOWN).collect();
+    let more = living.len() - names.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let why = format!(
+        "the pod {pod} has members that are not completed ({}{more}): stop it first, or delete it with force",
+        names.join(", ")
+    );
+    ApiError::new(Kind::Precondition, why)
+}

@@ -1,0 +1,384 @@
+//! Finds the containers of earlier daemons again.
+//!
+//! There are three sources: the ledger (containers that were admitted, and those that were completed), the run
+//! directory (containers with a shim) and the state directory (containers with an exit record). None is complete: the
+//! ledger lacks its last moment before a kill, the run directory goes with a reboot, an exit record comes last and may be
+//! lost when the machine loses its power.
+//! Together they are registered before the first call is served; what is still open is decided by each container's own
+//! task, with the launcher's help.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::record::{ContainerRecord, RestartRecord, StepRecord};
+use executor_sys::seqpacket::Seqpacket;
+use tokio::time::timeout;
+
+use crate::actor;
+use crate::model::container::link::ShimLink;
+use crate::model::container::{Handle, records};
+use crate::model::events::EventKind;
+use crate::model::status::{End, ContainerStatus};
+use crate::actor::forwarding;
+use crate::operations::members;
+use crate::node::{Node, Remembered};
+use crate::paths::containers_in;
+use crate::operations::reserve;
+
+/// Time limit for shims to report their states. One that hangs must not keep the clients of others waiting.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Registers every container that is known from before, and resumes those that are not completed. `node.settled`
+/// becomes true when each of them is connected or completed.
+pub fn recover(node: &Arc<Node>, remembered: Remembered) {
+    let Remembered { containers: remembered, reservations } = remembered;
+    let (deleted, mut remembered): (Vec<_>, Vec<_>) =
+        remembered.into_iter().partition(|facts| was_deleted(node, facts));
+    deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
+    if node.booted {
+        remembered.iter_mut().for_each(|facts| look_for_record(node, facts));
+    }
+    node.ledger.keep_boot(&node.boot_id); // behind what was found out about the time before
+    let mut known: BTreeMap<ContainerId, ContainerStatus> =
+        remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
+    // Steps and restarts of which events tell already.
+    let reported = |facts: &ContainerStatus| (facts.steps.clone(), facts.restarts.clone());
+    let reported: BTreeMap<ContainerId, (Vec<StepRecord>, Option<RestartRecord>)> =
+        known.iter().map(|(id, facts)| (id.clone(), reported(facts))).collect();
+    for id in containers(&node.config.paths.kept_containers()) {
+        if let Some(record) = read_exit_record(node, &id) {
+            merge(&mut known, record);
+        }
+    }
+    for id in containers(&node.config.paths.live_containers()) {
+        if let Some(record) = read_live_record(node, &id) {
+            merge(&mut known, record);
+        }
+    }
+    for id in containers(&node.config.paths.kept_containers()) {
+        if !known.contains_key(&id)
+            && let Some(facts) = lost(node, &id)
+        {
+            known.insert(id, facts);
+        }
+    }
+    let (mut completed, mut open) = (0, Vec::new());
+    for facts in known.into_values() {
+        if facts.state == State::Completed {
+            completed += 1;
+            let is_removed = !node.config.paths.live_container(&facts.plan.id).exists();
+            let facts = if is_removed { out_of_quarantine(node, facts) } else { facts };
+            let adopted = node.registry.adopt(facts.clone(), is_removed);
+            if let Some(handle) = &adopted {
+                forwarding::begin(node, handle, &facts, true);
+            }
+            if let Some(handle) = adopted.filter(|_| !is_removed) {
+                tokio::spawn(actor::resume(Arc::clone(node), handle, facts, None));
+            }
+        } else {
+            let reported = reported.get(&facts.plan.id);
+            let reported = reported.map_or((&[][..], None), |(steps, restarts)| (&steps[..], restarts.as_ref()));
+            open.extend(resume(node, facts, reported));
+        }
+    }
+    reserve::restore(node, reservations);
+    tracing::info!(completed, open = open.len(), "registered the containers of earlier daemons");
+    tokio::spawn(settle(Arc::clone(node), open));
+}
+
+/// True of a completed container whose exit record is gone: it was deleted in the ledger's last moment before a kill. A
+/// container that never had a record (its end is unknown) stays; so does one that may have lost it with the machine's power,
+/// because records are not synced and the ledger is.
+fn was_deleted(node: &Node, facts: &ContainerStatus) -> bool {
+    !node.booted && has_record(facts) && !node.config.paths.exit_record(&facts.plan.id).exists()
+}
+
+/// True of a completed container that has an exit record, by the ledger.
+fn has_record(facts: &ContainerStatus) -> bool {
+    let recorded = |end: &Arc<End>| (end.recorded || end.wipe.is_some()) && !end.record_lost;
+    facts.state == State::Completed && facts.end.as_ref().is_some_and(recorded)
+}
+
+/// Notes in the ledger where the machine was stopped before the exit record of a completed container was on the disk. The
+/// ledger has the result.
+fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
+    if !has_record(facts) || matches!(records::exit(&node.config.paths, &facts.plan.id), Ok(Some(_))) {
+        return;
+    }
+    tracing::warn!(container = %facts.plan.id, "the exit record was lost with the machine's power; the ledger has the result");
+    if let Some(end) = &mut facts.end {
+        Arc::make_mut(end).record_lost = true;
+    }
+    node.ledger.put(Arc::new(facts.clone()));
+}
+
+/// Returns the facts of a container of which neither the ledger nor a record of its end or its life is left, but a directory with its
+/// first record. It is taken for one that was made, so that its task looks for its shim and then concludes that it is lost.
+fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
+    match records::first(&node.config.paths, id) {
+        Ok(Some(record)) => Some(ContainerStatus { state: State::Created, ..ContainerStatus::from_record(record) }),
+        Ok(None) => {
+            let directory = node.config.paths.kept_container(id);
+            tracing::error!(container = %id, directory = %directory.display(), "a container's directory has no record at all: remove it by hand");
+            None
+        }
+        Err(error) => {
+            tracing::error!(container = %id, error = crate::chain(&error), "cannot use the container's first record");
+            None
+        }
+    }
+}
+
+/// Takes a container out of quarantine of which nothing is left.
+fn out_of_quarantine(node: &Node, mut facts: ContainerStatus) -> ContainerStatus {
+    if let Some(quarantine) = facts.quarantine.take() {
+        let ended = EventKind::QuarantineEnded(quarantine.phase);
+        node.events.append(&facts.plan.id, ended, None, crate::now());
+        node.ledger.put(Arc::new(facts.clone()));
+    }
+    facts
+}
+
+/// Registers a container that is not completed, and starts its task.
+fn resume(
+    node: &Arc<Node>,
+    facts: ContainerStatus,
+    (reported, restarts): (&[StepRecord], Option<&RestartRecord>),
+) -> Option<Arc<Handle>> {
+    let handle = node.registry.adopt(facts.clone(), false)?;
+    forwarding::begin(node, &handle, &facts, facts.state == State::Completed);
+    node.events.append_steps(&facts.plan.id, reported, &facts.steps);
+    node.events.append_restart(&facts.plan.id, restarts, facts.restarts.as_ref());
+    node.ledger.put(Arc::new(facts.clone()));
+    let link = Seqpacket::connect(&node.config.paths.shim_socket(handle.id())).and_then(ShimLink::new);
+    let (id, state, shim) = (handle.id(), facts.state.name(), link.is_ok());
+    tracing::info!(container = %id, state, shim, "found a container of an earlier daemon");
+    tokio::spawn(actor::resume(Arc::clone(node), Arc::clone(&handle), facts, link.ok()));
+    Some(handle)
+}
+
+/// Reads the record of an ended container.
+fn read_exit_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
+    match records::exit(&node.config.paths, id) {
+        Ok(exit) => exit.map(|exit| exit.container),
+        Err(error) => {
+            tracing::error!(container = %id, error = crate::chain(&error), "cannot use the container's exit record");
+            None
+        }
+    }
+}
+
+/// Reads the record of a container with a shim.
+fn read_live_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
+    records::live(&node.config.paths, id).unwrap_or_else(|error| {
+        tracing::error!(container = %id, error = crate::chain(&error), "cannot use the container's record");
+        None
+    })
+}
+
+/// Merges a record into the containers of the ledger. The ledger's entry under the same id may be an earlier container,
+/// deleted and made again in the ledger's last moment: the record is the newer one then.
+fn merge(known: &mut BTreeMap<ContainerId, ContainerStatus>, record: ContainerRecord) {
+    match known.get_mut(&record.plan.id) {
+        Some(facts) if facts.created_at == record.created_at => {
+            if facts.state != State::Completed {
+                facts.update(record);
+            }
+        }
+        _ => drop(known.insert(record.plan.id.clone(), ContainerStatus::from_record(record))),
+    }
+}
+
+/// Waits until each container is connected or completed.
+async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
+    // The time limit begins with the launcher's greeting.
+    let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
+    // By now the launcher has finished the containers that it found, and has forked those that an executord that died
+    // asked for last: there may be more than the three sources had before.
+    let unknown = |directory: &Path| {
+        let ids = containers(directory);
+        ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()
+    };
+    for id in unknown(&node.config.paths.kept_containers()) {
+        open.extend(
+            read_exit_record(&node, &id).and_then(|record| resume(&node, ContainerStatus::from_record(record), (&[], None))),
+        );
+    }
+    for id in unknown(&node.config.paths.live_containers()) {
+        open.extend(
+            read_live_record(&node, &id).and_then(|record| resume(&node, ContainerStatus::from_record(record), (&[], None))),
+        );
+    }
+    node.found.send_replace(true);
+    members::end_abandoned(&node);
+    let all = async {
+        for handle in &open {
+            handle.settled().await;
+        }
+    };
+    if timeout(PATIENCE, all).await.is_err() {
+        tracing::error!("some shims of earlier daemons' containers did not report within {} s", PATIENCE.as_secs());
+    }
+    node.settled.send_replace(true);
+}
+
+fn containers(directory: &Path) -> Vec<ContainerId> {
+    containers_in(directory).unwrap_or_else(|error| {
+        tracing::error!(%error, directory = %directory.display(), "cannot list the containers of earlier daemons");
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::record::{Exit, ExitRecord, FailureKind, Timings};
+    use executor_core::time::Timestamp;
+    use executor_core::validate::{Draft, Policy, validate};
+    use executor_sys::identity;
+
+    use super::*;
+    use crate::access::rules::Rules;
+    use crate::config::cli::Args;
+    use crate::config::Config;
+    use crate::store::ledger::Ledger;
+
+    /// State of a node between two daemons.
+    struct Disk(tempfile::TempDir);
+
+    impl Disk {
+        /// A disk on which the daemon of a boot has left completed containers: their results are in the ledger.
+        fn left_by(boot_id: Option<&str>, ids: &[&str]) -> Self {
+            let disk = Self(tempfile::tempdir().unwrap());
+            std::fs::create_dir_all(disk.config().paths.ledger()).unwrap();
+            let (ledger, _) = Ledger::open(&disk.config().paths.ledger()).unwrap();
+            for id in ids {
+                let record = record(id);
+                let mut facts = ContainerStatus::from_record(record.container.clone());
+                facts.conclude(record);
+                facts.state = State::Completed;
+                ledger.put(Arc::new(facts));
+            }
+            boot_id.iter().for_each(|boot_id| ledger.keep_boot(boot_id));
+            ledger.close(1);
+            disk
+        }
+
+        fn config(&self) -> Arc<Config> {
+            let path = |name| Some(self.0.path().join(name));
+            let args = Args { run_dir: path("run"), state_dir: path("state"), ..Args::default() };
+            Arc::new(Config::load(&args).unwrap())
+        }
+
+        fn open(&self) -> (Arc<Node>, Remembered) {
+            let config = self.config();
+            let rules = Arc::new(Rules::new(config.rules()));
+            Node::open(config, rules).unwrap()
+        }
+
+        fn write_record(&self, id: &str, content: &[u8]) {
+            let path = self.config().paths.exit_record(&id.parse().unwrap());
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+
+        /// Starts a daemon and ends it. Returns the exit codes that it knows, by id.
+        fn codes(&self) -> Vec<(String, Option<Exit>)> {
+            let (node, remembered) = self.open();
+            recover(&node, remembered);
+            let known = node.registry.all();
+            let code = |handle: &Arc<Handle>| handle.facts().and_then(|facts| facts.end.as_ref()?.exit);
+            let codes = known.iter().map(|handle| (handle.id().to_string(), code(handle))).collect();
+            node.ledger.close(node.events.close());
+            codes
+        }
+    }
+
+    fn record(id: &str) -> ExitRecord {
+        let plan = validate(&Draft { id, path: "/bin/true", ..Draft::default() }, &Policy::default()).unwrap();
+        let container = ContainerRecord {
+            state: State::Completed,
+            started_at: Some(Timestamp(3)),
+            exit: Some(Exit::Code(7)),
+            ..ContainerRecord::first(
+                plan,
+                (Timestamp(1), Timestamp(2)),
+                executor_core::ident::ProcessIdentity { pid: 1, start_time: 1, boot_id: "before".into() },
+                id.into(),
+            )
+        };
+        ExitRecord {
+            container,
+            exit: Some(Exit::Code(7)),
+            oom_killed: false,
+            failure: None,
+            timings: Timings::default(),
+            wipe: None,
+            outputs: None,
+            output_incomplete: false,
+            usage: None,
+            termination_message: String::new(),
+            finished_at: Timestamp(4),
+        }
+    }
+
+    /// Forms in which a power cut can leave an exit record that was not synced.
+    fn torn() -> Vec<(&'static str, Vec<u8>)> {
+        let whole = serde_json::to_vec(&record("torn")).unwrap();
+        let mut holed = whole.clone();
+        holed[40..].fill(0);
+        vec![
+            ("empty", Vec::new()),
+            ("half", whole[..whole.len() / 2].to_vec()),
+            ("zeros", vec![0; whole.len()]),
+            ("its beginning", holed),
+        ]
+    }
+
+    #[tokio::test]
+    async fn a_power_cut_takes_no_result_that_the_ledger_has() {
+        let seven = |id: &str| (id.to_owned(), Some(Exit::Code(7)));
+        for (form, content) in torn() {
+            let disk = Disk::left_by(Some("another boot"), &["gone", "torn", "whole"]);
+            disk.write_record("torn", &content);
+            disk.write_record("whole", &serde_json::to_vec(&record("whole")).unwrap());
+            let expected = ["gone", "torn", "whole"].map(seven);
+            assert_eq!(disk.codes(), expected, "{form}");
+            // What the launcher of this boot has removed since was no container to it.
+            std::fs::remove_dir_all(disk.config().paths.kept_container(&"torn".parse().unwrap())).unwrap();
+            assert_eq!(disk.codes(), expected, "{form}: the next daemon");
+        }
+    }
+
+    /// The control: a record that is gone without the machine having been stopped was deleted.
+    #[tokio::test]
+    async fn a_record_that_is_gone_in_the_same_boot_was_deleted() {
+        let boot_id = identity::boot_id().unwrap();
+        for boot_id in [Some(&*boot_id), None] {
+            assert!(Disk::left_by(boot_id, &["gone"]).codes().is_empty(), "{boot_id:?}");
+        }
+    }
+
+    /// Without the ledger a part of a record is no result: nobody takes the container for one that ended in order.
+    #[tokio::test]
+    async fn a_part_of_a_record_is_never_a_result() {
+        for (form, content) in torn() {
+            let disk = Disk::left_by(None, &[]);
+            disk.write_record("torn", &content);
+            assert!(disk.codes().is_empty(), "{form}: no container is known by it");
+            let (node, _) = disk.open();
+            let facts = ContainerStatus { state: State::Running, ..ContainerStatus::from_record(record("torn").container) };
+            let handle = node.registry.adopt(facts.clone(), false).unwrap();
+            actor::resume(Arc::clone(&node), Arc::clone(&handle), facts, None).await;
+            let end = handle.facts().unwrap().end.clone().unwrap();
+            assert_eq!(
+                (end.exit, end.failure.as_ref().map(|failure| failure.kind)),
+                (None, Some(FailureKind::HostStopped))
+            );
+            node.ledger.close(node.events.close());
+        }
+    }
+}

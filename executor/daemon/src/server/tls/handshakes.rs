@@ -1,0 +1,377 @@
+//! Places before authentication: handshakes at once, and connections of each address.
+//!
+//! A handshake lives for [`LIFE_MIN`] whatever comes, so that callers that are far away can end theirs. When all places are
+//! taken, an older handshake goes for a new one; if there is none, the new client is refused. A part of the places is for addresses
+//! of which a client authenticated lately: strangers, from however many addresses, do not lock out those callers. An address with
+//! many handshakes at once has the minimum life for some of them only, so that a few addresses lock out no other.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::locked;
+
+/// Minimum life of a handshake: several round trips around the world.
+const LIFE_MIN: Duration = Duration::from_millis(500);
+/// Part of the places for addresses that authenticated lately: one in so many.
+const KEPT: usize = 4;
+/// Part of the places that an address may have with the minimum life: one in so many.
+const SHARE: usize = 16;
+/// Maximum number of addresses that are remembered.
+const REMEMBERED_MAX: usize = 1024;
+/// Time for which an address is remembered after its last client authenticated or left.
+const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// Places for connections, shared by all of them.
+#[derive(Clone, Debug)]
+pub(super) struct HandshakeLimiter {
+    handshakes: usize,
+    each: usize,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Connections by address. No address has 0.
+    connections: HashMap<IpAddr, Connections>,
+    /// Handshakes, the oldest first.
+    shaking: Vec<Handshake>,
+    /// Handshakes in [`State::shaking`] of addresses that were not remembered.
+    strangers: usize,
+    /// Addresses of which a client authenticated, with the last time at which one authenticated or left.
+    remembered: HashMap<IpAddr, Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    all: usize,
+    /// Those in the handshake.
+    shaking: usize,
+}
+
+#[derive(Debug)]
+struct Handshake {
+    address: IpAddr,
+    is_stranger: bool,
+    since: Instant,
+    leave: Arc<Notify>,
+}
+
+impl State {
+    fn shaking_of(&self, address: IpAddr) -> usize {
+        self.connections.get(&address).map_or(0, |connections| connections.shaking)
+    }
+
+    /// Removes the oldest handshake that fits, if there is one, and has its connection closed.
+    fn drop_oldest(&mut self, fits: impl Fn(&Self, &Handshake) -> bool) -> Option<()> {
+        let place = self.shaking.iter().position(|handshake| fits(self, handshake))?;
+        self.remove(place).leave.notify_one();
+        Some(())
+    }
+
+    fn remove(&mut self, place: usize) -> Handshake {
+        let handshake = self.shaking.remove(place);
+        self.strangers -= usize::from(handshake.is_stranger);
+        if let Some(connections) = self.connections.get_mut(&handshake.address) {
+            connections.shaking -= 1;
+        }
+        handshake
+    }
+
+    fn is_remembered(&self, address: IpAddr, now: Instant) -> bool {
+        self.remembered.get(&address).is_some_and(|last| now.saturating_duration_since(*last) < REMEMBERED_FOR)
+    }
+
+    fn remember(&mut self, address: IpAddr, now: Instant) {
+        self.remembered.insert(address, now);
+        if self.remembered.len() > REMEMBERED_MAX {
+            let oldest = self.remembered.iter().min_by_key(|(_, last)| **last).map(|(address, _)| *address);
+            oldest.and_then(|oldest| self.remembered.remove(&oldest));
+        }
+    }
+}
+
+/// A connection's place; given back when this is dropped.
+#[derive(Debug)]
+pub(in super::super) struct Place {
+    crowd: HandshakeLimiter,
+    address: IpAddr,
+    leave: Arc<Notify>,
+    /// True after the client was accepted.
+    is_settled: bool,
+}
+
+impl HandshakeLimiter {
+    pub(super) fn new(handshakes: usize, each: usize) -> Self {
+        Self { handshakes, each, state: Arc::default() }
+    }
+
+    /// Takes a place for a handshake; `None` if the client must be refused.
+    pub(super) fn enter(&self, address: IpAddr, now: Instant) -> Option<Place> {
+        let address = network(address);
+        let mut state = locked(&self.state);
+        let is_old = |handshake: &Handshake| now.saturating_duration_since(handshake.since) >= LIFE_MIN;
+        if state.connections.get(&address).is_some_and(|connections| connections.all >= self.each) {
+            // Its place is free in a moment; until then the address has one more.
+            state.drop_oldest(|_, one| one.address == address && is_old(one))?;
+        }
+        let is_stranger = !state.is_remembered(address, now);
+        let kept = self.handshakes / KEPT;
+        let is_full = state.shaking.len() >= self.handshakes;
+        if is_full || (is_stranger && state.strangers >= self.handshakes - kept) {
+            // A stranger takes the place of another one, or one that remembered addresses have beyond those kept for them.
+            let is_beyond = state.shaking.len() - state.strangers > kept;
+            let may_go = |one: &Handshake| one.is_stranger || !is_stranger || (is_full && is_beyond);
+            let share = (self.handshakes / SHARE).max(1);
+            let most = state.connections.values().map(|connections| connections.shaking).max().unwrap_or_default();
+            let is_of_many = |state: &State, one: &Handshake| most > share && state.shaking_of(one.address) == most;
+            state
+                .drop_oldest(|state, one| may_go(one) && is_of_many(state, one))
+                .or_else(|| state.drop_oldest(|_, one| one.is_stranger && is_old(one)))
+                .or_else(|| state.drop_oldest(|_, one| may_go(one) && is_old(one)))?;
+        }
+        let leave = Arc::new(Notify::new());
+        let connections = state.connections.entry(address).or_default();
+        (connections.all, connections.shaking) = (connections.all + 1, connections.shaking + 1);
+        state.strangers += usize::from(is_stranger);
+        state.shaking.push(Handshake { address, is_stranger, since: now, leave: Arc::clone(&leave) });
+        drop(state);
+        Some(Place { crowd: self.clone(), address, leave, is_settled: false })
+    }
+}
+
+impl Place {
+    /// Resolves when another handshake has got the place.
+    pub(super) async fn lost(&self) {
+        self.leave.notified().await;
+    }
+
+    /// Notes that the handshake is over and the client accepted.
+    pub(super) fn settle(&mut self, now: Instant) {
+        self.is_settled = true;
+        let mut state = locked(&self.crowd.state);
+        self.end_handshake(&mut state);
+        state.remember(self.address, now);
+    }
+
+    fn end_handshake(&self, state: &mut State) {
+        if let Some(place) = state.shaking.iter().position(|one| Arc::ptr_eq(&one.leave, &self.leave)) {
+            state.remove(place);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = locked(&self.crowd.state);
+        self.end_handshake(&mut state);
+        if self.is_settled {
+            state.remember(self.address, Instant::now());
+        }
+        if let Some(connections) = state.connections.get_mut(&self.address) {
+            connections.all -= 1;
+            if connections.all == 0 {
+                state.connections.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Address that counts: of IPv6 the network of 64 bits, of which one host has all addresses.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// One of many addresses.
+    fn address(number: u32) -> IpAddr {
+        IpAddr::from((0x0a00_0000 + number).to_be_bytes())
+    }
+
+    fn is_lost(place: &Place) -> bool {
+        let mut lost = std::pin::pin!(place.lost());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        lost.as_mut().poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn handshake_lives_its_minimum_life() {
+        let (crowd, now) = (HandshakeLimiter::new(4, 100), Instant::now());
+        let places: Vec<Place> = (0..3).map(|number| crowd.enter(address(number), now).unwrap()).collect();
+        assert!(crowd.enter(address(9), now + LIFE_MIN / 2).is_none(), "a quarter is kept, and the others are young");
+        assert!(!places.iter().any(is_lost));
+        let next = crowd.enter(address(9), now + LIFE_MIN).unwrap();
+        assert!(is_lost(&places[0]) && !is_lost(&places[1]) && !is_lost(&next), "the oldest goes");
+        drop((places, next));
+        let state = locked(&crowd.state);
+        assert!(state.shaking.is_empty() && state.connections.is_empty() && state.strangers == 0, "{state:?}");
+    }
+
+    #[test]
+    fn remembered_address_finds_a_kept_place() {
+        let (crowd, now) = (HandshakeLimiter::new(4, 100), Instant::now());
+        crowd.enter(ip("fd00::1"), now).unwrap().settle(now);
+        let strangers: Vec<Place> = (0..3).map(|number| crowd.enter(address(number), now).unwrap()).collect();
+        assert!(crowd.enter(address(9), now).is_none(), "the control");
+        let caller = crowd.enter(ip("fd00::2"), now).expect("an address of the same network of 64 bits");
+        assert!(!is_lost(&caller) && !strangers.iter().any(is_lost));
+        let later = now + REMEMBERED_FOR * 2;
+        assert!(!locked(&crowd.state).is_remembered(ip("fd00::"), later));
+    }
+
+    #[test]
+    fn remembered_addresses_are_bounded() {
+        let (crowd, now) = (HandshakeLimiter::new(4, 100), Instant::now());
+        for number in 0..2 * REMEMBERED_MAX as u32 {
+            let at = now + Duration::from_millis(u64::from(number));
+            locked(&crowd.state).remember(address(number), at);
+        }
+        let state = locked(&crowd.state);
+        assert_eq!(state.remembered.len(), REMEMBERED_MAX);
+        assert!(
+            !state.is_remembered(address(0), now) && state.is_remembered(address(2 * REMEMBERED_MAX as u32 - 1), now)
+        );
+    }
+
+    #[test]
+    fn address_with_many_handshakes_yields() {
+        let (crowd, now) = (HandshakeLimiter::new(32, 100), Instant::now());
+        let hanging: Vec<Place> = (0..24).map(|_| crowd.enter(ip("10.0.0.1"), now).unwrap()).collect();
+        let other = crowd.enter(ip("10.0.0.2"), now).unwrap();
+        assert!(is_lost(&hanging[0]) && !is_lost(&hanging[1]) && !is_lost(&other));
+        let again = crowd.enter(ip("::ffff:10.0.0.1"), now).unwrap();
+        assert!(is_lost(&hanging[1]) && !is_lost(&other) && !is_lost(&again), "its own goes");
+        assert_eq!(locked(&crowd.state).shaking.len(), 24);
+    }
+
+    #[test]
+    fn address_has_its_maximum_of_connections() {
+        let (crowd, now) = (HandshakeLimiter::new(100, 3), Instant::now());
+        let mut settled: Vec<Place> = (0..2).map(|_| crowd.enter(ip("fd00::1"), now).unwrap()).collect();
+        settled.iter_mut().for_each(|place| place.settle(now));
+        let shaking = crowd.enter(ip("fd00::2"), now).unwrap();
+        assert!(crowd.enter(ip("fd00::3"), now).is_none(), "the handshake is young");
+        let mut next = crowd.enter(ip("fd00::3"), now + LIFE_MIN).unwrap();
+        assert!(is_lost(&shaking), "one network of 64 bits is one address");
+        drop(shaking);
+        next.settle(now);
+        assert!(crowd.enter(ip("fd00::4"), now + LIFE_MIN).is_none(), "all three are accepted");
+        assert!(crowd.enter(ip("fd00:0:0:1::4"), now).is_some());
+        drop(next);
+        assert!(crowd.enter(ip("fd00::4"), now).is_some());
+    }
+
+    /// Strangers from an address each, so many a second, and callers whose handshakes take this long. Returns how many of the
+    /// callers were served.
+    fn attacked(places: usize, each_second: u32, takes: Duration, are_remembered: bool) -> usize {
+        let (crowd, start) = (HandshakeLimiter::new(places, 128), Instant::now());
+        let callers: Vec<IpAddr> = (0..8).map(|number| IpAddr::from([192, 0, 2, number])).collect();
+        if are_remembered {
+            callers.iter().for_each(|caller| locked(&crowd.state).remember(*caller, start));
+        }
+        let (mut strangers, mut waiting, mut served) = (VecDeque::new(), Vec::new(), 0);
+        for number in 0..3 * each_second {
+            let now = start + Duration::from_secs(1) * number / each_second;
+            if let Some(place) = crowd.enter(address(number), now) {
+                strangers.push_back(place);
+            }
+            strangers.retain(|place| !is_lost(place));
+            // The callers come one after the other in the second of the three seconds.
+            if number >= each_second
+                && (number - each_second).is_multiple_of(each_second / 8)
+                && let Some(caller) = callers.get(((number - each_second) / (each_second / 8)) as usize)
+                && let Some(place) = crowd.enter(*caller, now)
+            {
+                waiting.push((place, now + takes));
+            }
+            waiting.retain_mut(|(place, end)| {
+                if is_lost(place) {
+                    return false;
+                }
+                if *end <= now {
+                    place.settle(now);
+                    served += 1;
+                }
+                *end > now
+            });
+        }
+        served
+    }
+
+    #[test]
+    fn strangers_of_many_addresses_cut_no_caller() {
+        let takes = Duration::from_millis(400);
+        assert_eq!(attacked(512, 700, takes, false), 8);
+        assert_eq!(attacked(512, 2000, takes, true), 8, "addresses that authenticated lately");
+        assert!(attacked(64, 700, takes, false) < 8 && attacked(512, 2000, takes, false) < 8, "the controls");
+    }
+
+    /// Random events against the rules that hold at all times.
+    #[test]
+    fn random_events_keep_the_bounds() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        for round in 0..20 {
+            let (places, each) = (1 + next(64) as usize, 1 + next(40) as usize);
+            let (crowd, mut now) = (HandshakeLimiter::new(places, each), Instant::now());
+            let mut shaking: Vec<(Place, Instant)> = Vec::new();
+            let mut settled = Vec::new();
+            for _ in 0..2000 {
+                now += Duration::from_millis(next(40));
+                let below = 1 + next(60);
+                let from = address(next(below) as u32);
+                match next(10) {
+                    0 if !shaking.is_empty() => {
+                        let (mut place, _) = shaking.swap_remove(next(shaking.len() as u64) as usize);
+                        place.settle(now);
+                        settled.push(place);
+                    }
+                    1 if !shaking.is_empty() => drop(shaking.swap_remove(next(shaking.len() as u64) as usize)),
+                    2 if !settled.is_empty() => drop(settled.swap_remove(next(settled.len() as u64) as usize)),
+                    _ => {
+                        let before = locked(&crowd.state).shaking.iter().map(|one| one.address).collect::<Vec<_>>();
+                        let entered = crowd.enter(from, now);
+                        shaking.retain(|(place, since)| {
+                            let of_address = before.iter().filter(|one| **one == place.address).count();
+                            let is_young = now.saturating_duration_since(*since) < LIFE_MIN;
+                            let lost = is_lost(place);
+                            let may_be_lost = !is_young || of_address > (places / SHARE).max(1);
+                            assert!(
+                                !lost || may_be_lost,
+                                "round {round}: a young handshake of {of_address} was dropped"
+                            );
+                            !lost
+                        });
+                        shaking.extend(entered.map(|place| (place, now)));
+                    }
+                }
+                let state = locked(&crowd.state);
+                assert!(state.shaking.len() <= places && state.strangers <= places - places / KEPT, "{state:?}");
+                assert_eq!(state.shaking.len(), shaking.len());
+                assert_eq!(state.strangers, state.shaking.iter().filter(|one| one.is_stranger).count());
+                assert_eq!(state.connections.values().map(|one| one.all).sum::<usize>(), shaking.len() + settled.len());
+                assert!(state.connections.values().all(|one| one.all <= each && one.shaking <= one.all), "{state:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Connections whose HTTP/2 library holds no byte of their content.
+//!
+//! ```text
+//!            client
+//!     requests │ ▲ answers
+//!              ▼ │
+//!  inbound, outbound   frames, HPACK, between the socket and the library     socket
+//!   bytes │ ▲      │ ▲
+//!         │ │      │ │ zeros of the same length, numbers, the streams' ids
+//!         │ │      ▼ │
+//!         │ │   hyper, h2   streams, windows, settings, their order
+//!         │ │      │ ▲
+//!         ▼ │      ▼ │
+//!        calls ── body   whole gRPC messages, bounded before they are decoded
+//! ```
+//! h2 reads into one buffer for each connection, hands out pieces of it, keeps header fields that a client has it
+//! remember, and copies small answers into a buffer for writing. How much it keeps, and for how long, depends on the
+//! client. So no content of requests and answers goes through it (docs/adr/0014): this module reads the frames, keeps
+//! fields and bodies by their streams, and gives the library frames of the same shape without content. A stream's
+//! memory is freed with the stream, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
+//!
+//! A socket and a service go in, requests with their own fields and bodies come out. All bounds on bytes of a
+//! connection are here: blocks of fields, messages (`weight`), unread answers (`budget`).
+
+pub(crate) mod body;
+pub(crate) mod budget;
+pub(crate) mod calls;
+pub(crate) mod conversation;
+mod frame;
+mod hpack;
+mod huffman;
+mod inbound;
+mod outbound;
+mod socket;
+mod status;
+mod weight;
+
+pub(crate) use calls::Calls;
+pub(crate) use inbound::FIELDS_MAX;
+pub(crate) use socket::Wire;
+
+/// Returns the bytes that the HTTP/2 library gets for a client's bytes, which come in pieces of this size. Ends where
+/// the client does not speak HTTP/2.
+pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
+    let mut inbound = inbound::Inbound::new(Calls::new(8));
+    let mut reported = Vec::new();
+    let mut room = [0xaa; 1000];
+    for mut rest in bytes.chunks(piece.max(1)) {
+        while !rest.is_empty() {
+            let Ok(taken) = inbound.feed(rest) else { return reported };
+            rest = &rest[taken..];
+            loop {
+                let given = inbound.give(&mut room);
+                reported.extend_from_slice(&room[..given]);
+                if given == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    reported
+}
+
+/// Checks that a method's request is cheap enough to decode.
+///
+/// # Errors
+/// The request would take too much memory, or has strings that are not UTF-8.
+pub fn check_message(method: &str, message: &[u8]) -> Result<(), tonic::Status> {
+    weight::Weigher::from_method(method).check(message)
+}

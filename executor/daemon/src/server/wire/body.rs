@@ -1,0 +1,385 @@
+//! Requests with their own fields and bodies, restored from the library's, and answers without theirs.
+//!
+//! A call comes from the HTTP/2 library as a path with the stream's id, and a body of zeros. The bytes are in
+//! [`Calls`]; for every zero that the library hands on one of them is taken, so that its flow control holds. A body is
+//! handed on message by message, each whole and checked before it is decoded.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::body::{Body as _, Bytes, Frame, Incoming};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{self, HeaderMap};
+
+use super::budget::AnswerPermit;
+use super::calls::{Calls, Request};
+use super::conversation::Conversation;
+use super::hpack;
+use super::weight::Weigher;
+use crate::telemetry::metrics::calls::CallTimer;
+use crate::api_error::{Kind, ApiError};
+
+/// Bytes for the library in place of an answer's.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Bytes of the prefix that gRPC puts before a message: a flag, and a length of four bytes.
+const PREFIX: usize = 5;
+/// Metadata by which a client wants requests with unknown fields refused.
+const STRICT_FIELDS: &str = "executor-strict-fields";
+/// A message without content.
+const EMPTY: Bytes = Bytes::from_static(&[0; PREFIX]);
+
+/// A call with its own request.
+#[derive(Debug)]
+pub(crate) struct Call {
+    calls: Calls,
+    id: u32,
+    pub(crate) request: Request,
+    body: Incoming,
+}
+
+impl Call {
+    /// Returns the call of the library's request; `None` where its stream is gone, or was beyond the limit.
+    pub(crate) fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
+        let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
+        let request = calls.begin(id)?;
+        Some(Self { calls: calls.clone(), id, request, body: shadow.into_body() })
+    }
+
+    /// Returns true if the client wants unknown fields refused.
+    ///
+    /// # Errors
+    /// Returns a problem if the value is neither `true` nor `false`.
+    pub(crate) fn is_strict(&self) -> Result<bool, ApiError> {
+        let mut values = self.request.fields.get_all(STRICT_FIELDS).iter();
+        match (values.next().map(|value| value.as_bytes()), values.next()) {
+            (None | Some(b"false"), None) => Ok(false),
+            (Some(b"true"), None) => Ok(true),
+            _ => Err(ApiError::new(Kind::Invalid, format!("metadata {STRICT_FIELDS}: must be `true` or `false`, once"))),
+        }
+    }
+
+    /// Returns the request, whose messages have at most `most` bytes, and the responder for its answer.
+    pub(crate) fn open(self, most: usize, is_strict: bool) -> (http::Request<RequestBody>, Responder) {
+        let Self { calls, id, request: Request { method, path, fields, .. }, body } = self;
+        let conversation = Conversation::new(&path);
+        let weigher = Weigher::from_method(&path).strict(is_strict);
+        let body = RequestBody {
+            body,
+            calls: calls.clone(),
+            id,
+            owed: 0,
+            parser: Parser::Prefix([0; PREFIX], 0),
+            ready: VecDeque::new(),
+            most,
+            weigher,
+            conversation: conversation.clone(),
+        };
+        let mut request = http::Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = http::Uri::try_from(path).unwrap_or_default();
+        *request.headers_mut() = fields;
+        *request.version_mut() = http::Version::HTTP_2;
+        request.extensions_mut().insert(conversation.clone());
+        (request, Responder { calls, id, conversation })
+    }
+
+    /// Returns the responder of a call that is not carried out.
+    pub(crate) fn refuse(self) -> Responder {
+        self.calls.drop_body(self.id);
+        let conversation = Conversation::new("");
+        Responder { calls: self.calls, id: self.id, conversation }
+    }
+}
+
+/// Responder of a call.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    calls: Calls,
+    id: u32,
+    conversation: Conversation,
+}
+
+impl Responder {
+    /// Answers with one message, which is encoded at once, so that its room is that of its own size however slowly the
+    /// client reads. Without room for it the call is refused.
+    pub(crate) async fn answer_whole(
+        self,
+        answer: http::Response<Body>,
+        mut permit: AnswerPermit,
+        secrets: bool,
+        timer: CallTimer,
+    ) -> http::Response<ResponseBody> {
+        let (head, mut body) = answer.into_parts();
+        let (mut parts, mut trailers) = (Vec::new(), None);
+        let mut failure = None;
+        while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            match frame.map(Frame::into_data) {
+                Ok(Ok(part)) => parts.push(part),
+                Ok(Err(frame)) => trailers = frame.into_trailers().ok(),
+                Err(status) => failure = Some(status),
+            }
+        }
+        drop(body);
+        let size = parts.iter().map(Bytes::len).sum();
+        let room = match failure {
+            Some(status) => Err(status),
+            None => permit.resize(size).await.map_err(Status::resource_exhausted),
+        };
+        if let Err(status) = room {
+            drop(parts);
+            return self.answer(status.into_http(), Some(permit), false, timer);
+        }
+        let (calls, id) = (self.calls.clone(), self.id);
+        let mut shadow = self.answer(http::Response::from_parts(head, Body::empty()), Some(permit), secrets, timer);
+        let body = shadow.body_mut();
+        for part in parts {
+            body.owed += part.len();
+            calls.send(id, part);
+        }
+        body.trailers = trailers.is_some();
+        if let Some(trailers) = trailers {
+            body.finish(&trailers);
+        }
+        shadow
+    }
+
+    /// Answers. Returns the answer as the library gets it. `secrets` says that it holds some; the permit is given back
+    /// when it is written.
+    pub(crate) fn answer(
+        self,
+        answer: http::Response<Body>,
+        permit: Option<AnswerPermit>,
+        secrets: bool,
+        mut timer: CallTimer,
+    ) -> http::Response<ResponseBody> {
+        let Self { calls, id, conversation } = self;
+        let (head, body) = answer.into_parts();
+        let mut block = Vec::new();
+        hpack::put_status(&mut block, head.status.as_u16());
+        put_fields(&mut block, &head.headers);
+        timer.take_status(&head.headers);
+        calls.answer(id, block, permit, secrets);
+        let mut shadow =
+            http::Response::new(ResponseBody { body, calls, id, owed: 0, trailers: false, conversation, timer });
+        *shadow.status_mut() = head.status;
+        shadow
+    }
+}
+
+fn put_fields(block: &mut Vec<u8>, fields: &HeaderMap) {
+    for (name, value) in fields {
+        hpack::put_field(block, name.as_str(), value.as_bytes());
+    }
+}
+
+/// Body of a request.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    body: Incoming,
+    calls: Calls,
+    id: u32,
+    /// Number of the library's zeros for which no bytes were taken yet.
+    owed: usize,
+    parser: Parser,
+    ready: VecDeque<Bytes>,
+    most: usize,
+    weigher: Weigher,
+    conversation: Conversation,
+}
+
+#[derive(Debug)]
+enum Parser {
+    /// In a message's prefix, of which this many bytes are there.
+    Prefix([u8; PREFIX], usize),
+    /// In a message, here with its prefix; this many bytes are still to come.
+    Message(Vec<u8>, usize),
+    /// At the end: no more bytes are taken.
+    Over,
+}
+
+impl RequestBody {
+    /// Parses bytes of the client.
+    fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
+        while !bytes.is_empty() {
+            match &mut self.parser {
+                Parser::Prefix(prefix, have) => {
+                    let taken = bytes.len().min(PREFIX - *have);
+                    prefix[*have..*have + taken].copy_from_slice(&bytes[..taken]);
+                    bytes = &bytes[taken..];
+                    *have += taken;
+                    if *have < PREFIX {
+                        return Ok(());
+                    }
+                    let prefix = *prefix;
+                    let [flag, length @ ..] = prefix;
+                    let length = u32::from_be_bytes(length) as usize;
+                    if flag != 0 || length > self.most {
+                        // The gRPC library refuses it with the reason.
+                        self.ready.push_back(prefix.to_vec().into());
+                        self.parser = Parser::Over;
+                    } else {
+                        let mut message = Vec::with_capacity(PREFIX + length.min(bytes.len()));
+                        message.extend_from_slice(&prefix);
+                        self.parser = Parser::Message(message, length);
+                        self.message()?;
+                    }
+                }
+                Parser::Message(message, left) => {
+                    let taken = bytes.len().min(*left);
+                    if message.capacity() - message.len() < taken {
+                        // Doubled, up to the final length: the allocator overwrites the memory that is left.
+                        message.reserve_exact(taken.max(message.len().min(*left)));
+                    }
+                    message.extend_from_slice(&bytes[..taken]);
+                    bytes = &bytes[taken..];
+                    *left -= taken;
+                    self.message()?;
+                }
+                Parser::Over => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks and hands on the message if it is whole.
+    fn message(&mut self) -> Result<(), Status> {
+        let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
+        let message = std::mem::take(message);
+        self.parser = Parser::Prefix([0; PREFIX], 0);
+        self.weigher.check(&message[PREFIX..])?;
+        let message = Bytes::from(message);
+        if self.conversation.streams_requests() {
+            self.conversation.push_request(message.slice(PREFIX..));
+            self.ready.push_back(EMPTY);
+        } else {
+            self.ready.push_back(message);
+        }
+        Ok(())
+    }
+
+    /// Returns a part of a message where one is incomplete at the end of the body, so that the gRPC library notices.
+    fn incomplete(&mut self) -> Option<Bytes> {
+        let incomplete = match std::mem::replace(&mut self.parser, Parser::Over) {
+            Parser::Prefix(_, 0) | Parser::Over => false,
+            Parser::Prefix(..) | Parser::Message(..) => true,
+        };
+        incomplete.then(|| EMPTY.slice(..1))
+    }
+}
+
+impl hyper::body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(ready) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(ready))));
+            }
+            while this.owed > 0 {
+                // Missing bytes were dropped with their stream, whose end the library reports.
+                let Some(part) = this.calls.take(this.id, this.owed) else {
+                    this.owed = 0;
+                    break;
+                };
+                this.owed -= part.len();
+                if let Err(status) = this.feed(&part) {
+                    this.parser = Parser::Over;
+                    this.calls.drop_body(this.id);
+                    return Poll::Ready(Some(Err(status)));
+                }
+            }
+            if !this.ready.is_empty() {
+                continue;
+            }
+            match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => this.owed += frame.data_ref().map_or(0, Bytes::len),
+                Some(Err(error)) => return Poll::Ready(Some(Err(Status::from_error(Box::new(error))))),
+                None => return Poll::Ready(this.incomplete().map(|part| Ok(Frame::data(part)))),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ready.is_empty()
+            && self.owed == 0
+            && matches!(self.parser, Parser::Prefix(_, 0))
+            && self.body.is_end_stream()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.calls.drop_body(self.id);
+    }
+}
+
+/// Body of an answer, as the library gets it.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    body: Body,
+    calls: Calls,
+    id: u32,
+    /// Number of zeros still to be given to the library.
+    owed: usize,
+    /// True if the trailers are there already and the library has not got its own yet.
+    trailers: bool,
+    conversation: Conversation,
+    timer: CallTimer,
+}
+
+impl ResponseBody {
+    fn finish(&mut self, trailers: &HeaderMap) {
+        let mut block = Vec::new();
+        put_fields(&mut block, trailers);
+        self.timer.take_status(trailers);
+        self.calls.finish(self.id, block);
+    }
+}
+
+impl hyper::body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        loop {
+            if this.owed > 0 {
+                let given = this.owed.min(ZEROS.len());
+                this.owed -= given;
+                return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&ZEROS[..given])))));
+            }
+            if std::mem::take(&mut this.trailers) {
+                return Poll::Ready(Some(Ok(Frame::trailers(HeaderMap::new()))));
+            }
+            let Some(frame) = ready!(Pin::new(&mut this.body).poll_frame(context)?) else { return Poll::Ready(None) };
+            let frame = match frame.into_data() {
+                Ok(data) if this.conversation.streams_answers() => {
+                    for _ in 0..data.len() / PREFIX {
+                        let message = this.conversation.next_answer().unwrap_or(EMPTY);
+                        this.owed += message.len();
+                        this.calls.send(this.id, message);
+                    }
+                    continue;
+                }
+                Ok(data) => {
+                    this.owed += data.len();
+                    this.calls.send(this.id, data);
+                    continue;
+                }
+                Err(frame) => frame,
+            };
+            if let Ok(trailers) = frame.into_trailers() {
+                this.finish(&trailers);
+                return Poll::Ready(Some(Ok(Frame::trailers(HeaderMap::new()))));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.owed == 0 && !self.trailers && self.body.is_end_stream()
+    }
+}

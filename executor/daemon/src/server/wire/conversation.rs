@@ -1,0 +1,260 @@
+//! The messages of streaming calls, which are kept out of the gRPC library, too.
+//!
+//! The gRPC library decodes a stream's requests from one buffer and encodes its answers into another. Both stay for as
+//! long as the stream does, with their last content: typed input, printed output. So the library gets an empty message
+//! for each message, and the messages themselves are here, each in memory of its own.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use hyper::body::Bytes;
+use prost::Message;
+use tokio::sync::{Notify, mpsc};
+use tonic::{Extensions, Status, Streaming};
+
+use crate::locked;
+
+/// Most bytes of answers that wait in a stream for its client, except for one larger message.
+const WAITING_MAX: usize = 32 << 10;
+/// Most answers that wait likewise.
+const DEPTH: usize = 32;
+/// Methods with streams of requests.
+const REQUEST_STREAMS: [&str; 4] = [
+    "/executor.v1.Executor/Exec",
+    "/executor.v1.Executor/Attach",
+    "/executor.v1.Executor/PutArchive",
+    "/executor.v1.Images/Import",
+];
+
+/// Messages of a call, shared by its handler and its bodies.
+#[derive(Clone, Debug)]
+pub(crate) struct Conversation(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// True when requests come as empty messages.
+    streams_requests: bool,
+    /// True when answers come as empty messages.
+    streams_answers: AtomicBool,
+    incoming: Mutex<VecDeque<Bytes>>,
+    outgoing: Mutex<Outgoing>,
+    room: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Outgoing {
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Outgoing {
+    /// Takes a message where there is room; returns it where there is none.
+    fn push(&mut self, message: Bytes) -> Result<(), Bytes> {
+        if self.bytes > 0 && self.bytes + message.len() > WAITING_MAX {
+            return Err(message);
+        }
+        self.bytes += message.len();
+        self.messages.push_back(message);
+        Ok(())
+    }
+}
+
+/// Encodes a message with gRPC's prefix.
+fn encoded(message: &impl Message) -> Bytes {
+    let mut bytes = Vec::with_capacity(5 + message.encoded_len());
+    bytes.push(0);
+    bytes.extend_from_slice(&(message.encoded_len() as u32).to_be_bytes());
+    message.encode_raw(&mut bytes);
+    bytes.into()
+}
+
+impl Conversation {
+    /// Makes the conversation of a call of this method.
+    pub(super) fn new(method: &str) -> Self {
+        Self(Arc::new(Shared {
+            streams_requests: REQUEST_STREAMS.contains(&method),
+            streams_answers: AtomicBool::new(false),
+            incoming: Mutex::default(),
+            outgoing: Mutex::default(),
+            room: Notify::new(),
+        }))
+    }
+
+    /// Returns the conversation of a request.
+    ///
+    /// # Errors
+    /// The request did not come through a connection: an internal error.
+    pub(crate) fn from_extensions(extensions: &Extensions) -> Result<Self, Status> {
+        extensions.get::<Self>().cloned().ok_or_else(|| Status::internal("the call has no connection"))
+    }
+
+    /// True when requests come as empty messages.
+    pub(super) fn streams_requests(&self) -> bool {
+        self.0.streams_requests
+    }
+
+    /// Takes in a request.
+    pub(super) fn push_request(&self, message: Bytes) {
+        locked(&self.0.incoming).push_back(message);
+    }
+
+    /// True when answers come as empty messages.
+    pub(super) fn streams_answers(&self) -> bool {
+        self.0.streams_answers.load(Ordering::Acquire)
+    }
+
+    /// Takes the next answer, with gRPC's prefix.
+    pub(super) fn next_answer(&self) -> Option<Bytes> {
+        let mut outgoing = locked(&self.0.outgoing);
+        let message = outgoing.messages.pop_front()?;
+        outgoing.bytes -= message.len();
+        drop(outgoing);
+        self.0.room.notify_waiters();
+        Some(message)
+    }
+
+    /// Returns the outlet for a handler's answers, and the stream that the handler returns.
+    pub(crate) fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
+        self.0.streams_answers.store(true, Ordering::Release);
+        let (sender, marks) = mpsc::channel(DEPTH);
+        (Outlet { sender, conversation: self.clone(), of: PhantomData }, Answers { marks, of: PhantomData })
+    }
+
+    /// Returns the requests.
+    pub(crate) fn requests<T: Message + Default>(&self, stream: Streaming<T>) -> Requests<T> {
+        Requests { stream, conversation: self.clone() }
+    }
+}
+
+/// Stream of empty messages that a handler returns.
+#[derive(Debug)]
+pub(crate) struct Answers<T> {
+    /// Marks of answers, of which the messages are in the conversation, and a problem at the end.
+    marks: mpsc::Receiver<Option<Box<Status>>>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Default> tokio_stream::Stream for Answers<T> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let answer = |mark: Option<Box<Status>>| mark.map_or_else(|| Ok(T::default()), |status| Err(*status));
+        self.get_mut().marks.poll_recv(context).map(|mark| mark.map(answer))
+    }
+}
+
+/// The client does not read the answers any longer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientGone;
+
+/// Outlet for answers.
+#[derive(Debug)]
+pub(crate) struct Outlet<T> {
+    sender: mpsc::Sender<Option<Box<Status>>>,
+    conversation: Conversation,
+    of: PhantomData<fn(T)>,
+}
+
+impl<T> Clone for Outlet<T> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone(), conversation: self.conversation.clone(), of: PhantomData }
+    }
+}
+
+impl<T: Message + Default> Outlet<T> {
+    /// Waits for room, and sends.
+    ///
+    /// # Errors
+    /// The client does not read any longer.
+    pub(crate) async fn send(&self, answer: Result<T, Status>) -> Result<(), ClientGone> {
+        let mark = match answer {
+            Ok(message) => {
+                let bytes = encoded(&message);
+                drop(message);
+                self.push(bytes).await?;
+                None
+            }
+            Err(status) => Some(Box::new(status)),
+        };
+        self.sender.send(mark).await.map_err(|_| ClientGone)
+    }
+
+    /// Sends where there is room now; `false` where there is none.
+    pub(crate) fn try_send(&self, message: &T) -> bool {
+        let Ok(permit) = self.sender.try_reserve() else { return false };
+        let fits = locked(&self.conversation.0.outgoing).push(encoded(message)).is_ok();
+        if fits {
+            permit.send(None);
+        }
+        fits
+    }
+
+    async fn push(&self, mut message: Bytes) -> Result<(), ClientGone> {
+        loop {
+            let room = self.conversation.0.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            match locked(&self.conversation.0.outgoing).push(message) {
+                Ok(()) => return Ok(()),
+                Err(back) => message = back,
+            }
+            tokio::select! {
+                () = room => {}
+                () = self.sender.closed() => return Err(ClientGone),
+            }
+        }
+    }
+
+    /// Resolves when the connection has taken all answers, or the client does not read any longer.
+    pub(crate) async fn taken(&self) {
+        loop {
+            let taken = self.conversation.0.room.notified();
+            tokio::pin!(taken);
+            taken.as_mut().enable();
+            if locked(&self.conversation.0.outgoing).messages.is_empty() {
+                return;
+            }
+            tokio::select! {
+                () = taken => {}
+                () = self.sender.closed() => return,
+            }
+        }
+    }
+
+    /// Resolves when the client does not read any longer.
+    pub(crate) async fn closed(&self) {
+        self.sender.closed().await;
+    }
+}
+
+/// Requests of a call.
+#[derive(Debug)]
+pub(crate) struct Requests<T> {
+    stream: Streaming<T>,
+    conversation: Conversation,
+}
+
+impl<T: Message + Default> Requests<T> {
+    /// Waits for the next request; `None` at the end.
+    ///
+    /// # Errors
+    /// The request is malformed, or the stream was broken off.
+    pub(crate) async fn next(&mut self) -> Result<Option<T>, Status> {
+        if self.stream.message().await?.is_none() {
+            return Ok(None);
+        }
+        let message = locked(&self.conversation.0.incoming).pop_front().unwrap_or_default();
+        let decoded = T::decode(&*message);
+        decoded.map(Some).map_err(|error| Status::invalid_argument(format!("cannot decode the request: {error}")))
+    }
+}
+
+impl<T> Drop for Requests<T> {
+    fn drop(&mut self) {
+        locked(&self.conversation.0.incoming).clear();
+    }
+}

@@ -1,0 +1,502 @@
+//! A client's frames: content goes to the calls, the shape to the HTTP/2 library.
+//!
+//! The library gets a frame for each meaningful frame: a header block with the stream's id, zeros for a body, numbers
+//! where the frame has numbers. Everything else that a client writes (fields, paddings, unknown frames and settings,
+//! debug data, PINGs) ends here. A frame that breaks the rules of this level reaches the library as a frame that breaks
+//! them, too, so that the library answers to it.
+
+use std::io;
+
+use tonic::codegen::http::{HeaderName, HeaderValue, Method};
+
+use super::calls::{Calls, Request};
+use super::frame::{self, HEADER, Head, PAYLOAD_MAX, PREFACE, code, flag, kind};
+use super::hpack::{self, Decoder, ENTRY_OVERHEAD};
+
+/// Largest list of fields of a request: the tokens and trace contexts of a gRPC call fit many times.
+pub(crate) const FIELDS_MAX: usize = 16 << 10;
+/// Largest block of fields that is decoded, if only to be refused.
+const BLOCK_MAX: usize = 256 << 10;
+/// Most frames of a block.
+const BLOCK_FRAMES_MAX: usize = 64;
+
+/// Parser of a client's frames.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    calls: Calls,
+    hpack: Decoder,
+    parser: Parser,
+    block: Option<Block>,
+    /// Bytes for the library.
+    reported: Vec<u8>,
+    /// Number of those that it has got.
+    given: usize,
+    /// Zeros for the library behind these bytes.
+    zeros: usize,
+    /// True when the client has broken a rule, after which its bytes are ignored.
+    over: bool,
+}
+
+#[derive(Debug)]
+enum Parser {
+    /// In the preface, of which this many bytes are there.
+    Preface(usize),
+    Header([u8; HEADER], usize),
+    Payload(Head, Vec<u8>),
+}
+
+/// A block of fields that continues in another frame.
+#[derive(Debug)]
+struct Block {
+    stream: u32,
+    end_stream: bool,
+    frames: usize,
+    bytes: Vec<u8>,
+}
+
+impl Inbound {
+    /// Makes the parser of a new connection.
+    pub(super) fn new(calls: Calls) -> Self {
+        Self {
+            calls,
+            hpack: Decoder::default(),
+            parser: Parser::Preface(0),
+            block: None,
+            reported: Vec::new(),
+            given: 0,
+            zeros: 0,
+            over: false,
+        }
+    }
+
+    /// True when no more bytes come out.
+    pub(super) fn is_over(&self) -> bool {
+        self.over && self.waiting() == 0
+    }
+
+    /// Returns the number of bytes for the library.
+    pub(super) fn waiting(&self) -> usize {
+        self.reported.len() - self.given + self.zeros
+    }
+
+    /// Gives bytes to the library; returns how many.
+    pub(super) fn give(&mut self, room: &mut [u8]) -> usize {
+        let reported = room.len().min(self.reported.len() - self.given);
+        room[..reported].copy_from_slice(&self.reported[self.given..self.given + reported]);
+        self.given += reported;
+        if self.given == self.reported.len() {
+            self.reported.clear();
+            self.given = 0;
+        }
+        let zeros = (room.len() - reported).min(self.zeros);
+        room[reported..reported + zeros].fill(0);
+        self.zeros -= zeros;
+        reported + zeros
+    }
+
+    /// Parses bytes, to the end of a frame at most; returns how many. To be called when all bytes are given.
+    ///
+    /// # Errors
+    /// The client does not speak HTTP/2.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.over {
+            return Ok(bytes.len());
+        }
+        match &mut self.parser {
+            Parser::Preface(have) => {
+                let taken = bytes.len().min(PREFACE.len() - *have);
+                if bytes[..taken] != PREFACE[*have..*have + taken] {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak HTTP/2"));
+                }
+                *have += taken;
+                if *have == PREFACE.len() {
+                    self.reported.extend_from_slice(PREFACE);
+                    self.parser = Parser::Header([0; HEADER], 0);
+                }
+                Ok(taken)
+            }
+            Parser::Header(header, have) => {
+                let taken = bytes.len().min(HEADER - *have);
+                header[*have..*have + taken].copy_from_slice(&bytes[..taken]);
+                *have += taken;
+                if *have == HEADER {
+                    let head = Head::parse(*header);
+                    if head.length > PAYLOAD_MAX {
+                        self.fail(code::FRAME_SIZE_ERROR);
+                    } else if head.length == 0 {
+                        self.frame(head, Vec::new());
+                    } else {
+                        self.parser = Parser::Payload(head, Vec::with_capacity(head.length));
+                    }
+                }
+                Ok(taken)
+            }
+            Parser::Payload(head, payload) => {
+                let taken = bytes.len().min(head.length - payload.len());
+                payload.extend_from_slice(&bytes[..taken]);
+                if payload.len() == head.length {
+                    let (head, payload) = (*head, std::mem::take(payload));
+                    self.frame(head, payload);
+                }
+                Ok(taken)
+            }
+        }
+    }
+
+    /// Ends the connection with this error code, by a frame without a stream, which the library refuses.
+    fn fail(&mut self, code: u32) {
+        self.calls.failed(code);
+        frame::put(&mut self.reported, kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
+        self.over = true;
+        (self.parser, self.block) = (Parser::Preface(0), None);
+    }
+
+    fn frame(&mut self, head: Head, payload: Vec<u8>) {
+        self.parser = Parser::Header([0; HEADER], 0);
+        let goes_on = self.block.as_ref().map(|block| block.stream);
+        match (goes_on, head.kind) {
+            (Some(stream), kind::CONTINUATION) if stream == head.stream => {}
+            (None, kind::CONTINUATION) | (Some(_), _) => return self.fail(code::PROTOCOL_ERROR),
+            (None, _) => {}
+        }
+        match head.kind {
+            kind::DATA => self.data(head, payload),
+            kind::HEADERS => match fragment(&head, &payload) {
+                Some(bytes) => {
+                    let end_stream = head.has(flag::END_STREAM);
+                    self.more(head, Block { stream: head.stream, end_stream, frames: 0, bytes: bytes.to_vec() });
+                }
+                None => self.fail(code::PROTOCOL_ERROR),
+            },
+            kind::CONTINUATION => {
+                if let Some(mut block) = self.block.take() {
+                    block.bytes.extend_from_slice(&payload);
+                    self.more(head, block);
+                }
+            }
+            kind::RST_STREAM => {
+                self.calls.reset(head.stream);
+                self.push_shadow(head, known_code(&payload, 0));
+            }
+            kind::SETTINGS => self.settings(head, &payload),
+            kind::PING => self.ping(head, &payload),
+            // Passed on without its debug data.
+            kind::GOAWAY => self.push_shadow(head, known_code(payload.get(..8).unwrap_or_default(), 4)),
+            kind::WINDOW_UPDATE => self.push_shadow(head, payload),
+            kind::PUSH_PROMISE => self.fail(code::PROTOCOL_ERROR),
+            // Without a meaning (RFC 9113, 5.3.2 and 5.5).
+            kind::PRIORITY => {}
+            _ => {}
+        }
+    }
+
+    /// Gives the library a frame of numbers, whose size it checks itself.
+    fn push_shadow(&mut self, head: Head, mut payload: Vec<u8>) {
+        payload.truncate(8);
+        frame::put(&mut self.reported, head.kind, 0, head.stream, &payload);
+    }
+
+    fn data(&mut self, head: Head, mut payload: Vec<u8>) {
+        let flags = head.flags & (flag::END_STREAM | flag::PADDED);
+        Head { flags, ..head }.put(&mut self.reported);
+        self.zeros = payload.len();
+        let mut whole = true;
+        if head.has(flag::PADDED)
+            && let Some(padding) = payload.first().copied()
+        {
+            // The library needs the length of the padding for what it hands on.
+            self.reported.push(padding);
+            self.zeros -= 1;
+            whole = usize::from(padding) < payload.len();
+            payload.truncate(payload.len().saturating_sub(usize::from(padding)).max(1));
+            payload.remove(0);
+        }
+        if whole {
+            self.calls.received(head.stream, payload, head.has(flag::END_STREAM));
+        }
+    }
+
+    fn settings(&mut self, head: Head, payload: &[u8]) {
+        /// Settings that the library acts on: no push, the window, the largest frame.
+        const TOLD: [u16; 3] = [2, 4, 5];
+        if head.has(flag::ACK) {
+            self.calls.settle();
+            self.hpack.drop_table();
+        }
+        let (entries, rest) = payload.as_chunks::<6>();
+        let mut last = [None; TOLD.len()];
+        for entry in entries {
+            let id = u16::from_be_bytes([entry[0], entry[1]]);
+            if let Some(place) = TOLD.iter().position(|reported| *reported == id) {
+                last[place] = Some(entry);
+            }
+        }
+        let mut reported: Vec<u8> = last.iter().flatten().flat_map(|entry| entry.iter().copied()).collect();
+        // An invalid size stays invalid.
+        reported.extend(rest.iter().map(|_| 0));
+        if head.has(flag::ACK) && !payload.is_empty() {
+            reported.resize(payload.len().min(6), 0);
+        }
+        frame::put(&mut self.reported, kind::SETTINGS, head.flags & flag::ACK, head.stream, &reported);
+    }
+
+    fn ping(&mut self, head: Head, payload: &[u8]) {
+        let mut reported = vec![0; payload.len().min(9)];
+        if let Ok(said) = <[u8; 8]>::try_from(payload)
+            && head.stream == 0
+        {
+            if head.has(flag::ACK) {
+                if !self.calls.answers_ping(&said) {
+                    return;
+                }
+                reported.copy_from_slice(&said); // the library's own payload
+            } else if !self.calls.pinged(said) {
+                return self.fail(code::ENHANCE_YOUR_CALM);
+            }
+        }
+        frame::put(&mut self.reported, kind::PING, head.flags & flag::ACK, head.stream, &reported);
+    }
+
+    /// Takes in a part of a block of fields.
+    fn more(&mut self, head: Head, mut block: Block) {
+        block.frames += 1;
+        if block.bytes.len() > BLOCK_MAX || block.frames > BLOCK_FRAMES_MAX {
+            return self.fail(code::ENHANCE_YOUR_CALM);
+        }
+        if !head.has(flag::END_HEADERS) {
+            self.block = Some(block);
+            return;
+        }
+        let mut fields = Fields::default();
+        if self.hpack.decode(&block.bytes, |name, value| fields.add(name, value)).is_err() {
+            return self.fail(code::COMPRESSION_ERROR);
+        }
+        let mut reported = Vec::new();
+        if self.calls.is_new(block.stream) {
+            // An empty block is malformed, which ends the stream (RFC 9113, 8.1.1).
+            if let Some(request) = fields.request() {
+                hpack::put_request(&mut reported, &format!("/{}", block.stream));
+                self.calls.opened(block.stream, request, block.end_stream);
+            }
+        } else if block.end_stream {
+            // Trailers of a request have no meaning in gRPC.
+            self.calls.client_is_done(block.stream);
+        }
+        let flags = flag::END_HEADERS | if block.end_stream { flag::END_STREAM } else { 0 };
+        frame::put(&mut self.reported, kind::HEADERS, flags, block.stream, &reported);
+    }
+}
+
+/// Returns the block of a HEADERS frame without padding and priority.
+fn fragment<'a>(head: &Head, mut payload: &'a [u8]) -> Option<&'a [u8]> {
+    let mut padding = 0;
+    if head.has(flag::PADDED) {
+        (padding, payload) = payload.split_first().map(|(padding, rest)| (usize::from(*padding), rest))?;
+    }
+    if head.has(flag::PRIORITY) {
+        payload = payload.get(5..)?;
+    }
+    payload.get(..payload.len().checked_sub(padding)?)
+}
+
+/// Returns the payload, with an error code at this offset that is not defined replaced by INTERNAL_ERROR.
+fn known_code(payload: &[u8], at: usize) -> Vec<u8> {
+    let mut reported = payload.to_vec();
+    if let Some(place) = reported.get_mut(at..at + 4)
+        && let Ok(number) = <[u8; 4]>::try_from(&*place)
+        && u32::from_be_bytes(number) > code::LAST
+    {
+        place.copy_from_slice(&code::INTERNAL_ERROR.to_be_bytes());
+    }
+    reported
+}
+
+/// Fields of a request (RFC 9113, 8.2 and 8.3).
+#[derive(Default)]
+struct Fields {
+    request: Request,
+    method: bool,
+    scheme: bool,
+    path: bool,
+    authority: bool,
+    /// True when a regular field has come: pseudo-header fields must come before.
+    regular: bool,
+    malformed: bool,
+}
+
+impl Fields {
+    fn add(&mut self, name: &[u8], value: &[u8]) {
+        self.request.size = self.request.size.saturating_add(name.len() + value.len() + ENTRY_OVERHEAD);
+        if name.first() == Some(&b':') {
+            return self.add_pseudo(name, value);
+        }
+        self.regular = true;
+        // Connection-specific fields are not allowed (RFC 9113, 8.2.2).
+        let of_connection: [&[u8]; 5] =
+            [b"connection", b"transfer-encoding", b"upgrade", b"keep-alive", b"proxy-connection"];
+        if of_connection.contains(&name)
+            || name.iter().any(u8::is_ascii_uppercase)
+            || (name == b"te" && value != b"trailers")
+        {
+            self.malformed = true;
+        }
+        if self.request.size > FIELDS_MAX {
+            self.request.fields.clear();
+            return;
+        }
+        match (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            (Ok(name), Ok(mut value)) => {
+                value.set_sensitive(true); // keeps it out of Debug output
+                self.malformed |= self.request.fields.try_append(name, value).is_err();
+            }
+            _ => self.malformed = true,
+        }
+    }
+
+    fn add_pseudo(&mut self, name: &[u8], value: &[u8]) {
+        let seen = match name {
+            b":method" => {
+                self.request.method = Method::from_bytes(value).unwrap_or_else(|_| {
+                    self.malformed = true;
+                    Method::GET
+                });
+                &mut self.method
+            }
+            b":path" => {
+                // A malformed path is that of no method.
+                self.request.path = str::from_utf8(value).unwrap_or_default().to_owned();
+                &mut self.path
+            }
+            b":scheme" => &mut self.scheme,
+            // Ignored: clients on gRPC's C core send a socket's path, which is not a valid authority (RFC 3986, 3.2).
+            b":authority" => &mut self.authority,
+            _ => return self.malformed = true,
+        };
+        if std::mem::replace(seen, true) || self.regular {
+            self.malformed = true;
+        }
+    }
+
+    fn request(self) -> Option<Request> {
+        (self.method && self.scheme && self.path && !self.malformed).then_some(self.request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shadow;
+    use super::*;
+
+    const CANARY: &[u8] = b"a canary that is long enough to be found again";
+
+    fn frame_of(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        frame::put(&mut bytes, kind, flags, stream, payload);
+        bytes
+    }
+
+    /// A request's block with one more field.
+    fn block(name: &str, value: &[u8]) -> Vec<u8> {
+        let mut block = Vec::new();
+        hpack::put_request(&mut block, "/executor.v1.Executor/Run");
+        hpack::put_field(&mut block, name, value);
+        block
+    }
+
+    /// Returns the bytes that the library gets for frames, without the preface.
+    fn reported(frames: &[Vec<u8>]) -> Vec<u8> {
+        let said = [PREFACE.to_vec(), frames.concat()].concat();
+        let reported = shadow(&said, 7);
+        assert_eq!(reported, shadow(&said, 1 << 20));
+        assert!(!reported.windows(16).any(|window| CANARY.windows(16).any(|canary| canary == window)));
+        reported[PREFACE.len()..].to_vec()
+    }
+
+    #[test]
+    fn the_library_is_told_shapes() {
+        let mut request = Vec::new();
+        hpack::put_request(&mut request, "/1");
+        let opened = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &request);
+        let zeros = frame_of(kind::DATA, flag::END_STREAM, 1, &[0; CANARY.len()]);
+        let head = block("authorization", CANARY);
+        let data = frame_of(kind::DATA, flag::END_STREAM, 1, CANARY);
+        let whole = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &head);
+        assert_eq!(reported(&[whole, data]), [&opened[..], &zeros].concat());
+        // In pieces, with padding and priority.
+        let first = [&[9][..], &[0; 5], &head[..20], CANARY[..9].as_ref()].concat();
+        let pieces = [
+            frame_of(kind::HEADERS, flag::PADDED | flag::PRIORITY, 1, &first),
+            frame_of(kind::CONTINUATION, 0, 1, &head[20..30]),
+            frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &head[30..]),
+        ];
+        assert_eq!(reported(&pieces), opened);
+        let padded = frame_of(kind::DATA, flag::PADDED, 1, &[&[40][..], b"xy", &CANARY[..40]].concat());
+        let without = frame_of(kind::DATA, flag::PADDED, 1, &[&[40][..], &[0; 42]].concat());
+        assert_eq!(reported(&[padded]), without);
+        // What has no meaning is left out; what has only numbers keeps them.
+        assert_eq!(reported(&[frame_of(0xfa, 0xff, 9, CANARY), frame_of(kind::PRIORITY, 0, 3, &CANARY[..5])]), b"");
+        let settings = [&[0xf0][..], &CANARY[..5], &[0, 4, 0, 1, 0, 0], &[0, 4, 0, 2, 0, 0]].concat();
+        let known = frame_of(kind::SETTINGS, 0, 0, &[0, 4, 0, 2, 0, 0]);
+        assert_eq!(reported(&[frame_of(kind::SETTINGS, 0, 0, &settings)]), known);
+        let goaway = frame_of(kind::GOAWAY, 0, 0, &[&[0, 0, 0, 0, 0, 0, 0, 1], CANARY].concat());
+        assert_eq!(reported(&[goaway]), frame_of(kind::GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 1]));
+        assert_eq!(reported(&[frame_of(kind::PING, 0, 0, &CANARY[..8])]), frame_of(kind::PING, 0, 0, &[0; 8]));
+        assert_eq!(reported(&[frame_of(kind::PING, 1, 0, &CANARY[..8])]), b"", "an answer to nothing");
+        let reset = frame_of(kind::RST_STREAM, 0, 1, b"code");
+        assert_eq!(reported(&[reset]), frame_of(kind::RST_STREAM, 0, 1, &[0, 0, 0, 2]));
+    }
+
+    /// A malformed request ends its stream, by a block without a field; trailers say nothing.
+    #[test]
+    fn malformed_requests_stay_so() {
+        let empty = |flags| frame_of(kind::HEADERS, flags, 1, &[]);
+        for (name, value) in
+            [("Upper", &b"x"[..]), ("connection", b"close"), (":path", b"/"), ("x", b"a\nb"), ("te", b"x")]
+        {
+            let said = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &block(name, value));
+            assert_eq!(reported(&[said]), empty(flag::END_HEADERS), "{name}");
+        }
+        let mut no_path = Vec::new();
+        hpack::put_field(&mut no_path, ":method", b"POST");
+        let said = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &no_path);
+        assert_eq!(reported(&[said]), empty(flag::END_HEADERS));
+        let call = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &block("x", b"y"));
+        let mut trailers = Vec::new();
+        hpack::put_field(&mut trailers, "x", CANARY);
+        let flags = flag::END_HEADERS | flag::END_STREAM;
+        let all = reported(&[call, frame_of(kind::HEADERS, flags, 1, &trailers)]);
+        assert!(all.ends_with(&empty(flags)));
+    }
+
+    /// Errors of the connection become one frame without a stream, and nothing behind it.
+    #[test]
+    fn faults_end_the_connection_with_their_code() {
+        let fault = frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
+        let open = frame_of(kind::HEADERS, 0, 1, &block("x", CANARY));
+        let flood = vec![frame_of(kind::CONTINUATION, 0, 1, b""); BLOCK_FRAMES_MAX];
+        let cases = [
+            (vec![frame_of(kind::HEADERS, flag::END_HEADERS, 1, b"\x80")], code::COMPRESSION_ERROR),
+            (vec![vec![0, 0x40, 1, 0, 0, 0, 0, 0, 1]], code::FRAME_SIZE_ERROR),
+            (vec![open.clone(), frame_of(kind::DATA, 0, 1, CANARY)], code::PROTOCOL_ERROR),
+            (vec![open.clone(), frame_of(kind::CONTINUATION, 4, 3, CANARY)], code::PROTOCOL_ERROR),
+            (vec![frame_of(kind::CONTINUATION, 4, 1, CANARY)], code::PROTOCOL_ERROR),
+            (vec![frame_of(kind::PUSH_PROMISE, 4, 1, CANARY)], code::PROTOCOL_ERROR),
+            (vec![frame_of(kind::HEADERS, flag::PADDED | 4, 1, &[200, 1, 2])], code::PROTOCOL_ERROR),
+            ([vec![open], flood].concat(), code::ENHANCE_YOUR_CALM),
+        ];
+        for (frames, expected) in cases {
+            let more = frame_of(kind::DATA, 0, 1, CANARY);
+            assert_eq!(reported(&[frames.concat(), more]), fault);
+            let calls = Calls::new(8);
+            let mut inbound = Inbound::new(calls.clone());
+            let said = [PREFACE.to_vec(), frames.concat()].concat();
+            let mut rest = &said[..];
+            while !rest.is_empty() {
+                let taken = inbound.feed(rest).unwrap();
+                rest = &rest[taken..];
+            }
+            assert_eq!(calls.goes_away(1), Some(expected));
+        }
+        assert!(Inbound::new(Calls::new(8)).feed(b"GET / HTTP/1.1\r\n").is_err());
+    }
+}

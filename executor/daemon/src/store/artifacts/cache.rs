@@ -1,0 +1,288 @@
+//! Files of downloads: those under way, and the cache of artifacts by their keys.
+//!
+//! ```text
+//! NAME.part      a download under way, or an artifact on its way into the cache
+//! DIGEST         an artifact: the digest is that of its place (a URL without its query, as a digest) and its key
+//! DIGEST.json    its validators and the number of its bytes. Written last and removed first: without it there is no artifact
+//! ```
+//! No URL is here. An artifact is given out only after its server has said that it is the present one. The longest unused ones
+//! go when there are more bytes than the budget.
+
+use std::collections::HashMap;
+use std::fs::{self, File, FileTimes};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use executor_transfers::job::Validators;
+use executor_transfers::key_digest;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use crate::locked;
+
+const PART: &str = "part";
+const MARK: &str = "json";
+
+/// Files of downloads.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    dir: PathBuf,
+    bytes_max: u64,
+    /// Downloads that hold the key of a place, by the digest of both.
+    held: Mutex<HashMap<String, Arc<AsyncMutex<()>>>>,
+}
+
+/// A downloaded file.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) file: File,
+    pub(crate) validators: Validators,
+    /// Path of a file that is not in the cache yet.
+    part: Option<PartialFile>,
+}
+
+/// A file that is removed when it does not go into the cache.
+#[derive(Debug)]
+struct PartialFile(PathBuf);
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0); // it may be in the cache by now
+    }
+}
+
+/// A key that this download alone may change. It is given up when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    digest: String,
+    _lock: OwnedMutexGuard<()>,
+}
+
+impl std::ops::Deref for Held {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.digest
+    }
+}
+
+/// The mark of an artifact.
+#[derive(Debug, Serialize, Deserialize)]
+struct Mark {
+    validators: Validators,
+    bytes: u64,
+}
+
+impl Cache {
+    /// Opens the directory, and removes what is not whole.
+    pub(crate) fn open(dir: PathBuf, bytes_max: u64) -> Self {
+        let cache = Self { dir, bytes_max, held: Mutex::default() };
+        if let Err(error) = cache.sweep()
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(dir = %cache.dir.display(), %error, "cannot tidy the directory of downloads");
+        }
+        cache
+    }
+
+    /// Returns the directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns whether anything is kept.
+    pub(crate) fn is_used(&self) -> bool {
+        self.bytes_max > 0
+    }
+
+    /// Returns the number of artifacts, and their bytes.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        let (mut files, mut bytes) = (0, 0);
+        for found in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let path = found.path();
+            if path.extension().is_some_and(|extension| extension == MARK) {
+                files += 1;
+                bytes += fs::metadata(path.with_extension("")).map_or(0, |artifact| artifact.len());
+            }
+        }
+        (files, bytes)
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        for found in fs::read_dir(&self.dir)? {
+            let path = found?.path();
+            let is_whole = match path.extension().and_then(|extension| extension.to_str()) {
+                None => path.with_extension(MARK).exists(),
+                Some(MARK) => path.with_extension("").exists() && self.is_used(),
+                Some(_) => false,
+            };
+            if !is_whole {
+                fs::remove_file(&path)?;
+            }
+        }
+        self.evict(0)
+    }
+
+    /// Waits until no other download holds the key of this place. Downloads from elsewhere have artifacts of their own under the same
+    /// key, so that a server holds up only the downloads from it.
+    pub(crate) async fn hold(&self, place: &str, key: &str) -> Held {
+        let digest = key_digest(&format!("{place} {key}"));
+        let lock = {
+            let mut held = locked(&self.held);
+            held.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(held.entry(digest.clone()).or_default())
+        };
+        Held { digest, _lock: lock.lock_owned().await }
+    }
+
+    /// Makes a file for a download.
+    pub(crate) fn staging(&self) -> io::Result<Entry> {
+        let path = self.dir.join(uuid::Uuid::new_v4().to_string()).with_extension(PART);
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        Ok(Entry { file, validators: Validators::default(), part: Some(PartialFile(path)) })
+    }
+
+    /// Returns the artifact of a key that is held.
+    pub(crate) fn get(&self, digest: &str) -> Option<Entry> {
+        let path = self.dir.join(digest);
+        let mark: Mark = serde_json::from_slice(&fs::read(path.with_extension(MARK)).ok()?).ok()?;
+        let file = File::open(&path).ok()?;
+        let is_whole = file.metadata().is_ok_and(|found| found.len() == mark.bytes);
+        is_whole.then_some(Entry { file, validators: mark.validators, part: None })
+    }
+
+    /// Keeps an artifact under a key that is held, or marks it as used now.
+    pub(crate) fn keep(&self, digest: &str, entry: &Entry) {
+        let path = self.dir.join(digest);
+        let kept = match &entry.part {
+            None => File::open(path.with_extension(MARK))
+                .and_then(|mark| mark.set_times(FileTimes::new().set_modified(SystemTime::now()))),
+            Some(part) => self.put(&path, &part.0, entry),
+        };
+        if let Err(error) = kept {
+            tracing::warn!(%error, "a download is not kept in the cache");
+        }
+    }
+
+    fn put(&self, path: &Path, part: &Path, entry: &Entry) -> io::Result<()> {
+        let bytes = entry.file.metadata()?.len();
+        if bytes > self.bytes_max || !entry.validators.can_be_asked() {
+            return Ok(());
+        }
+        let mark = path.with_extension(MARK);
+        match fs::remove_file(&mark) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.evict(bytes)?;
+        fs::rename(part, path)?;
+        let staged = part.with_extension("mark.part");
+        let document = Mark { validators: entry.validators.clone(), bytes };
+        fs::write(&staged, serde_json::to_vec(&document)?)?;
+        fs::rename(staged, mark)
+    }
+
+    /// Removes the longest unused artifacts until there is room for so many bytes.
+    fn evict(&self, room: u64) -> io::Result<()> {
+        let mut marks = Vec::new();
+        for found in fs::read_dir(&self.dir)? {
+            let path = found?.path();
+            if path.extension().is_some_and(|extension| extension == MARK) {
+                let bytes = fs::metadata(path.with_extension("")).map_or(0, |artifact| artifact.len());
+                marks.push((fs::metadata(&path)?.modified()?, path, bytes));
+            }
+        }
+        marks.sort();
+        let mut bytes: u64 = marks.iter().map(|(.., bytes)| bytes).sum();
+        for (_, mark, size) in marks {
+            if bytes.saturating_add(room) <= self.bytes_max {
+                break;
+            }
+            fs::remove_file(&mark)?;
+            fs::remove_file(mark.with_extension(""))?;
+            bytes -= size;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Seek as _, Write as _};
+
+    use super::*;
+
+    fn entry(cache: &Cache, content: &str, etag: Option<&str>) -> Entry {
+        let mut entry = cache.staging().unwrap();
+        entry.file.write_all(content.as_bytes()).unwrap();
+        entry.validators.etag = etag.map(str::to_owned);
+        entry
+    }
+
+    fn content(cache: &Cache, digest: &str) -> Option<String> {
+        let mut text = String::new();
+        let mut entry = cache.get(digest)?;
+        entry.file.rewind().unwrap();
+        entry.file.read_to_string(&mut text).unwrap();
+        Some(text)
+    }
+
+    fn names(cache: &Cache) -> usize {
+        fs::read_dir(&cache.dir).unwrap().count()
+    }
+
+    #[tokio::test]
+    async fn artifacts_are_kept_within_the_budget() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(dir.path().to_owned(), 10);
+        for (digest, text) in [("a", "12345"), ("b", "1234"), ("a", "54321")] {
+            cache.keep(digest, &entry(&cache, text, Some("e")));
+        }
+        assert_eq!((content(&cache, "a").as_deref(), content(&cache, "b").as_deref()), (Some("54321"), Some("1234")));
+        // The use counts, not the age.
+        let earlier = SystemTime::now() - std::time::Duration::from_secs(60);
+        let of_a = File::open(dir.path().join("a.json")).unwrap();
+        of_a.set_times(FileTimes::new().set_modified(earlier)).unwrap();
+        cache.keep("a", &cache.get("a").unwrap());
+        File::open(dir.path().join("b.json")).unwrap().set_times(FileTimes::new().set_modified(earlier)).unwrap();
+        cache.keep("c", &entry(&cache, "123", Some("e")));
+        assert_eq!((content(&cache, "b"), content(&cache, "a").as_deref()), (None, Some("54321")));
+        // Neither what is too large, nor what cannot be checked.
+        cache.keep("d", &entry(&cache, "12345678901", Some("e")));
+        cache.keep("e", &entry(&cache, "1", None));
+        assert!(cache.get("d").is_none() && cache.get("e").is_none());
+        assert_eq!(names(&cache), 4, "no file of a download is left");
+        let again = Cache::open(dir.path().to_owned(), 5);
+        assert!(again.get("a").is_some() != again.get("c").is_some(), "a smaller budget holds from the start");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_whole_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["x.part", "without-mark", "without-artifact.json"] {
+            fs::write(dir.path().join(name), "{}").unwrap();
+        }
+        let cache = Cache::open(dir.path().to_owned(), 100);
+        assert_eq!(names(&cache), 0);
+        cache.keep("a", &entry(&cache, "12345", Some("e")));
+        File::options().write(true).open(dir.path().join("a")).unwrap().set_len(2).unwrap();
+        assert!(cache.get("a").is_none());
+        let missing = Cache::open(dir.path().join("missing"), 100);
+        assert!(missing.get("a").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_key_of_a_place_is_held_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(dir.path().to_owned(), 100);
+        let first = cache.hold("place", "key").await;
+        let others = [cache.hold("place", "other").await, cache.hold("elsewhere", "key").await];
+        assert!(others.iter().all(|other| **other != *first));
+        let second = tokio::time::timeout(std::time::Duration::from_millis(20), cache.hold("place", "key")).await;
+        assert!(second.is_err());
+        drop(first);
+        assert_eq!(cache.hold("place", "key").await.len(), 64);
+    }
+}

@@ -1,0 +1,254 @@
+//! The event log: events of all containers in one order, numbered without end.
+//!
+//! State changes go in; events come out to every follower, from any point that is still kept. The number of an event
+//! (its cursor) never repeats, over restarts and crashes too: numbers are reserved in the ledger in blocks, before they
+//! are given out. A start after a crash goes on without a hole if the ledger has the last event that was given out (the module
+//! `last`), and begins behind the block otherwise: a follower sees the jump as a gap, because events are lost.
+
+mod last;
+mod ring;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use executor_core::ident::ContainerId;
+use executor_core::record::{RestartRecord, StepRecord};
+use executor_core::time::Timestamp;
+use tokio::sync::watch;
+
+use crate::model::events::{Event, EventKind, KeptEvents};
+use crate::model::status::End;
+use crate::store::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};
+use crate::locked;
+use last::LastCursor;
+use ring::Ring;
+
+/// The log.
+#[derive(Debug)]
+pub struct EventLog {
+    inner: Mutex<Inner>,
+    newest: watch::Sender<u64>,
+    ledger: Arc<Ledger>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ring: Ring,
+    last: LastCursor,
+    next: u64,
+    reserved: u64,
+    closed: bool,
+}
+
+/// Events for one follower.
+#[derive(Debug)]
+pub struct Batch {
+    /// Events, each with a flag that says that events before it are lost to this follower.
+    pub events: Vec<(Arc<Event>, bool)>,
+    /// Position behind them.
+    pub position: Position,
+}
+
+/// Position of a follower in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Last cursor that it has seen, or passed over.
+    after: u64,
+    /// Events were lost to it, and it was not told of that yet.
+    gap: bool,
+    /// The follower has seen nothing and asked for all kept events, so that none can be missing before the first.
+    fresh: bool,
+}
+
+/// What an event tells besides its kind.
+#[derive(Default)]
+struct About {
+    end: Option<Arc<End>>,
+    step: Option<Arc<StepRecord>>,
+    restarts: Option<Arc<RestartRecord>>,
+}
+
+impl EventLog {
+    /// Continues the log of the ledger in `dir`, in a boot, with the number of this daemon on the ledger. Keeps at most `most` events.
+    pub fn open(dir: &Path, boot_id: &str, start: u64, kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
+        let KeptEvents { events, next, reserved } = kept;
+        // While the ledger cannot reserve cursors, the numbers of the last daemon are not known to be free after the next boot.
+        let start = if ledger.trouble().is_none() { start } else { 0 };
+        let (last, next) = LastCursor::open(dir, boot_id, start, events.last().map(|event| event.cursor), next.max(1));
+        let newest = watch::Sender::new(next - 1);
+        let inner = Mutex::new(Inner { ring: Ring::new(events, most), last, next, reserved, closed: false });
+        Self { inner, newest, ledger }
+    }
+
+    /// Logs an event.
+    pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<End>>, time: Timestamp) {
+        self.append_about(container, kind, About { end, ..About::default() }, time);
+    }
+
+    /// Appends events of the steps of a tree of actions that have started or ended since `before`, in the order of their times.
+    pub fn append_steps(&self, container: &ContainerId, before: &[StepRecord], now: &[StepRecord]) {
+        let pending = StepRecord::default();
+        let mut changed = Vec::new();
+        for (index, step) in now.iter().enumerate() {
+            let before = before.get(index).unwrap_or(&pending);
+            // At one time, ends come before what they start, and of several the innermost first.
+            let (outermost, innermost) = (1 + index as i64, -(1 + index as i64));
+            // One that runs again has begun anew, whatever of its earlier end was seen. The start of a run may be set twice: when it
+            // was ordered, and when its process is there.
+            let began_before = before.started_at.is_some() && before.finished_at.is_none() && before.pid == 0;
+            let started = step.started_at.filter(|_| step.started_at != before.started_at && !began_before);
+            let finished = step.finished_at.filter(|_| step.finished_at != before.finished_at);
+            changed.extend(started.map(|at| (at, outermost, step)));
+            changed.extend(finished.map(|at| (at, innermost, step)));
+        }
+        changed.sort_by_key(|(at, order, _)| (*at, *order));
+        for (at, order, step) in changed {
+            let ended = order < 0;
+            let kind = if ended { EventKind::StepEnded } else { EventKind::StepStarted };
+            let step = Some(Arc::new(step.clone()));
+            self.append_about(container, kind, About { step, ..About::default() }, at);
+        }
+    }
+
+    /// Appends the event of an end that a restart follows, if there was one since `before`.
+    pub fn append_restart(&self, container: &ContainerId, before: Option<&RestartRecord>, now: Option<&RestartRecord>) {
+        let Some(last) = now.and_then(|now| now.last.as_ref()) else { return };
+        if before.and_then(|before| before.last.as_ref()) != Some(last) {
+            let (kind, restarts) = (EventKind::Restarting, now.cloned().map(Arc::new));
+            self.append_about(container, kind, About { restarts, ..About::default() }, last.finished_at);
+        }
+    }
+
+    fn append_about(&self, container: &ContainerId, kind: EventKind, about: About, time: Timestamp) {
+        let About { end, step, restarts } = about;
+        let mut inner = locked(&self.inner);
+        if inner.closed {
+            return;
+        }
+        let cursor = inner.next;
+        inner.next += 1;
+        inner.last.set(cursor);
+        let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end, step, restarts });
+        inner.ring.push(Arc::clone(&event));
+        // Early enough that the reservation is on disk long before its first number is used.
+        if inner.reserved < inner.next + CURSORS_RESERVED_AT_ONCE / 2 {
+            inner.reserved += CURSORS_RESERVED_AT_ONCE;
+            self.ledger.reserve_cursors(inner.reserved);
+        }
+        let oldest = inner.ring.oldest().unwrap_or(cursor);
+        self.ledger.put_event(event, oldest);
+        drop(inner);
+        self.newest.send_replace(cursor);
+    }
+
+    /// Returns the newest event's cursor.
+    pub fn newest(&self) -> u64 {
+        locked(&self.inner).next - 1
+    }
+
+    /// Returns a receiver that is notified of newer events.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
+    }
+
+    /// Returns at most `most` events after a position, those of the container `only` where one is given.
+    pub fn after(&self, position: Position, only: Option<&ContainerId>, most: usize) -> Batch {
+        let inner = locked(&self.inner);
+        let mut position = position;
+        let mut events = Vec::new();
+        for kept in inner.ring.newer(position.after) {
+            position.gap |= !position.fresh && kept.cursor() > position.after + 1;
+            position.fresh = false;
+            position.after = kept.cursor();
+            if let Some(event) = kept.event(only) {
+                events.push((event, std::mem::take(&mut position.gap)));
+                if events.len() == most {
+                    break;
+                }
+            }
+        }
+        Batch { events, position }
+    }
+
+    /// Closes the log. Returns the first cursor that was never given out.
+    pub fn close(&self) -> u64 {
+        let mut inner = locked(&self.inner);
+        inner.closed = true;
+        inner.next
+    }
+}
+
+impl Position {
+    /// Position behind the event of this cursor; 0 for the beginning of what is kept.
+    pub fn behind(cursor: u64) -> Self {
+        Self { after: cursor, gap: false, fresh: cursor == 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(dir: &Path, most: usize) -> EventLog {
+        let (ledger, loaded) = Ledger::open(dir).unwrap();
+        EventLog::open(dir, "boot", loaded.starts, loaded.events, Arc::new(ledger), most)
+    }
+
+    fn add(log: &EventLog, id: &str) {
+        log.append(&id.parse().unwrap(), EventKind::Deleted, None, Timestamp(7));
+    }
+
+    fn seen(batch: &Batch) -> Vec<(u64, bool)> {
+        batch.events.iter().map(|(event, gap)| (event.cursor, *gap)).collect()
+    }
+
+    #[test]
+    fn a_follower_sees_each_event_once_and_is_told_of_what_it_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(dir.path(), 5);
+        for id in ["a", "b", "a", "b", "a", "b", "a"] {
+            add(&log, id);
+        }
+        let all = log.after(Position::behind(0), None, 100);
+        assert_eq!(seen(&all), [(3, false), (4, false), (5, false), (6, false), (7, false)]);
+        assert_eq!(seen(&log.after(Position::behind(1), None, 2)), [(3, true), (4, false)]);
+        assert_eq!(seen(&log.after(Position::behind(2), None, 2)), [(3, false), (4, false)]);
+        let b = "b".parse().unwrap();
+        let batch = log.after(Position::behind(1), Some(&b), 1);
+        assert_eq!(seen(&batch), [(4, true)]);
+        let batch = log.after(batch.position, Some(&b), 9);
+        assert_eq!(seen(&batch), [(6, false)]);
+        assert_eq!(log.after(batch.position, None, 9).events.len(), 0, "passed over what is not its own");
+        assert_eq!(log.newest(), 7);
+    }
+
+    /// After a crash the next daemon finds the file as it was: a copy of it, made while it is open. It must not use
+    /// a number again, although the ledger had not seen the last events.
+    #[test]
+    fn cursors_never_go_back() {
+        let mut dir = tempfile::tempdir().unwrap();
+        let mut last = 0;
+        for crash in [true, false, true, false, false] {
+            let log = log(dir.path(), 50);
+            add(&log, "a");
+            let batch = log.after(Position::behind(last), None, 1);
+            assert!(batch.events[0].0.cursor > last);
+            last = log.newest();
+            if crash {
+                let other = tempfile::tempdir().unwrap();
+                std::fs::copy(dir.path().join("executord.redb"), other.path().join("executord.redb")).unwrap();
+                drop(log);
+                dir = other;
+            } else {
+                let next = log.close();
+                add(&log, "late");
+                assert_eq!(log.newest(), last, "closed");
+                log.ledger.close(next);
+            }
+        }
+        let log = log(dir.path(), 50);
+        let all = log.after(Position::behind(0), None, 9);
+        let cursors: Vec<u64> = all.events.iter().map(|(event, _)| event.cursor).collect();
+        assert_eq!(&cursors[cursors.len() - 2..], [last - 1, last], "a clean stop leaves no hole");
+    }
+}

@@ -1,0 +1,200 @@
+//! The kept events, oldest first. The newest are there as they are. Those behind them, which hardly anybody reads again, are JSON in
+//! a few pieces of memory: each in an allocation of its own, between those of requests that pass, ten thousand took three times as much.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use executor_core::ident::ContainerId;
+
+use crate::model::events::Event;
+
+/// Events that are packed into a piece, at once.
+const PIECE: usize = 64;
+/// Most events that are kept as they are.
+const AT_HAND: usize = 2 * PIECE;
+
+/// At most a number of events.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pieces: VecDeque<Piece>,
+    at_hand: VecDeque<Arc<Event>>,
+    /// Number of events that are kept.
+    kept: usize,
+    most: usize,
+}
+
+/// An event that is kept.
+pub(super) enum Kept<'a> {
+    /// As JSON.
+    Packed(&'a Packed, &'a [u8]),
+    /// As it is.
+    AtHand(&'a Arc<Event>),
+}
+
+/// Some events, one after the other as JSON.
+#[derive(Debug)]
+struct Piece {
+    json: Box<[u8]>,
+    events: Box<[Packed]>,
+    /// Number of the first ones that are not kept any more.
+    dropped: usize,
+}
+
+/// An event that is kept as JSON in a piece: what is looked up without parsing it, and where it ends.
+#[derive(Debug)]
+pub(super) struct Packed {
+    cursor: u64,
+    /// Hash of the container's id.
+    container: u64,
+    /// Place in the piece at which its JSON ends, in bytes. The next one begins there.
+    end: usize,
+}
+
+impl Ring {
+    /// Keeps the last `most` of these events, which are in order, and from then on the last `most` of all.
+    pub(super) fn new(events: Vec<Event>, most: usize) -> Self {
+        let mut ring = Self { pieces: VecDeque::new(), at_hand: VecDeque::new(), kept: 0, most };
+        for event in events {
+            ring.push(Arc::new(event));
+        }
+        ring
+    }
+
+    /// Adds an event, which is newer than all.
+    pub(super) fn push(&mut self, event: Arc<Event>) {
+        self.at_hand.push_back(event);
+        self.kept += 1;
+        if self.at_hand.len() >= AT_HAND {
+            // One that cannot be packed stays as it is, with those behind it.
+            if let Ok(piece) = Piece::from_events(self.at_hand.range(..PIECE)) {
+                self.pieces.push_back(piece);
+                self.at_hand.drain(..PIECE);
+            }
+        }
+        if self.kept > self.most {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        self.kept -= 1;
+        match self.pieces.front_mut() {
+            Some(piece) => {
+                piece.dropped += 1;
+                if piece.kept().is_empty() {
+                    self.pieces.pop_front();
+                }
+            }
+            None => drop(self.at_hand.pop_front()),
+        }
+    }
+
+    /// Cursor of the oldest event that is kept.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        let packed = self.pieces.front().and_then(|piece| piece.kept().first()).map(|packed| packed.cursor);
+        packed.or_else(|| self.at_hand.front().map(|event| event.cursor))
+    }
+
+    /// The kept events with a higher cursor, in order. Only these are looked at: a follower at the end of a long log is the usual one.
+    pub(super) fn newer(&self, than: u64) -> impl Iterator<Item = Kept<'_>> {
+        let first = self.pieces.partition_point(|piece| piece.events.last().is_none_or(|last| last.cursor <= than));
+        let packed = self.pieces.range(first..).flat_map(move |piece| {
+            let seen = piece.kept().partition_point(|packed| packed.cursor <= than);
+            (piece.dropped + seen..piece.events.len()).map(|index| piece.get(index))
+        });
+        let seen = self.at_hand.partition_point(|event| event.cursor <= than);
+        packed.chain(self.at_hand.range(seen..).map(Kept::AtHand))
+    }
+}
+
+impl Piece {
+    fn from_events<'a>(events: impl Iterator<Item = &'a Arc<Event>>) -> serde_json::Result<Self> {
+        let (mut json, mut packed) = (Vec::new(), Vec::with_capacity(PIECE));
+        for event in events {
+            serde_json::to_writer(&mut json, &**event)?;
+            packed.push(Packed { cursor: event.cursor, container: hash(&event.container), end: json.len() });
+        }
+        Ok(Self { json: json.into(), events: packed.into(), dropped: 0 })
+    }
+
+    fn kept(&self) -> &[Packed] {
+        &self.events[self.dropped..]
+    }
+
+    fn get(&self, index: usize) -> Kept<'_> {
+        let start = index.checked_sub(1).map_or(0, |before| self.events[before].end);
+        let packed = &self.events[index];
+        Kept::Packed(packed, &self.json[start..packed.end])
+    }
+}
+
+impl Kept<'_> {
+    /// Cursor of the event.
+    pub(super) fn cursor(&self) -> u64 {
+        match self {
+            Self::Packed(packed, _) => packed.cursor,
+            Self::AtHand(event) => event.cursor,
+        }
+    }
+
+    /// The event, if it is one of the container `only`, or none is given.
+    pub(super) fn event(&self, only: Option<&ContainerId>) -> Option<Arc<Event>> {
+        let event = match self {
+            Self::Packed(packed, _) if only.is_some_and(|id| hash(id) != packed.container) => return None,
+            // What was written from an event is one.
+            Self::Packed(_, json) => Arc::new(serde_json::from_slice(json).ok()?),
+            Self::AtHand(event) => Arc::clone(event),
+        };
+        only.is_none_or(|id| *id == event.container).then_some(event)
+    }
+}
+
+fn hash(id: &ContainerId) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::time::Timestamp;
+
+    use super::*;
+    use crate::model::events::EventKind;
+
+    fn event(cursor: u64) -> Event {
+        let container = format!("c{}", cursor % 3).parse().unwrap();
+        let (time, kind) = (Timestamp(cursor * 10), EventKind::FilesUpdated(cursor));
+        Event { cursor, time, container, kind, end: None, step: None, restarts: None }
+    }
+
+    fn cursors(ring: &Ring, than: u64, only: Option<&ContainerId>) -> Vec<u64> {
+        ring.newer(than).filter_map(|kept| kept.event(only)).map(|event| event.cursor).collect()
+    }
+
+    /// Cursors are the odd numbers: they may have holes.
+    #[test]
+    fn the_last_events_are_there_as_they_were_however_many_are_packed() {
+        for most in [1, PIECE - 1, AT_HAND, 5 * PIECE + 7] {
+            for (begun, added) in [(0, 7 * PIECE as u64), (300, 200), (2 * AT_HAND as u64, 1)] {
+                let all: Vec<Event> = (0..begun + added).map(|index| event(2 * index + 1)).collect();
+                let (first, then) = all.split_at(begun as usize);
+                let mut ring = Ring::new(first.to_vec(), most);
+                then.iter().cloned().for_each(|event| ring.push(Arc::new(event)));
+                let kept = &all[all.len().saturating_sub(most)..];
+                let found: Vec<Event> = ring.newer(0).map(|kept| (*kept.event(None).unwrap()).clone()).collect();
+                assert_eq!(found, kept, "{most} of {begun} and {added}");
+                assert_eq!(ring.oldest(), Some(kept[0].cursor));
+                assert!(ring.at_hand.len() < AT_HAND, "the others are packed");
+                let id = "c1".parse().unwrap();
+                for than in (0..=2 * all.len() as u64).step_by(61) {
+                    let newer = || kept.iter().filter(|event| event.cursor > than);
+                    assert_eq!(cursors(&ring, than, None), newer().map(|event| event.cursor).collect::<Vec<_>>());
+                    let of_one = newer().filter(|event| event.container == id).map(|event| event.cursor);
+                    assert_eq!(cursors(&ring, than, Some(&id)), of_one.collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Reads a container's captured outputs: the list, and each file in pieces.
+//!
+//! A process with more privilege than the daemon wrote them, from files that a container made. All the same every size
+//! is bounded and compared, no link is followed, and a file that differs from the list is an error and never a shorter
+//! or a longer answer. The functions block: they are not for the threads of the runtime.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use executor_core::outputs::{CapturedFile, DIRECTORY, LIST, LIST_BYTES_MAX, LIST_VERSION, OutputsList};
+use rustix::fs::{Mode, OFlags, open};
+
+/// Why outputs cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputsError {
+    /// A file is missing.
+    #[error("{} does not exist", .0.display())]
+    Gone(PathBuf),
+    /// A file cannot be read.
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    /// A file is malformed, or differs from the list.
+    #[error("{}: {why}", .path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// The outputs of a container.
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    directory: PathBuf,
+}
+
+/// A file being read.
+#[derive(Debug)]
+pub struct Reading {
+    file: File,
+    path: PathBuf,
+    left: u64,
+}
+
+impl Outputs {
+    /// Returns the outputs in a container's state directory.
+    pub fn from_container(container: &Path) -> Self {
+        Self { directory: container.join(DIRECTORY) }
+    }
+
+    /// Reads the list.
+    ///
+    /// # Errors
+    /// See [`OutputsError`].
+    pub fn list(&self) -> Result<OutputsList, OutputsError> {
+        let path = self.directory.join(LIST);
+        let (file, size) = regular(&path)?;
+        let form = |why: String| OutputsError::Form { path: path.clone(), why };
+        if size > LIST_BYTES_MAX {
+            return Err(form(format!("has {size} bytes; at most {LIST_BYTES_MAX} are allowed")));
+        }
+        let mut bytes = Vec::with_capacity(size as usize);
+        file.take(LIST_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| OutputsError::Read(path.clone(), error))?;
+        let list: OutputsList = serde_json::from_slice(&bytes).map_err(|error| form(error.to_string()))?;
+        if list.version > LIST_VERSION {
+            return Err(form(format!(
+                "has version {}; this executord reads versions up to {LIST_VERSION}",
+                list.version
+            )));
+        }
+        Ok(list)
+    }
+
+    /// Opens a file of the list.
+    ///
+    /// # Errors
+    /// See [`OutputsError`].
+    pub fn open(&self, captured: &CapturedFile) -> Result<Reading, OutputsError> {
+        let path = self.directory.join(captured.number.to_string());
+        let (file, size) = regular(&path)?;
+        if size != captured.size {
+            let why = format!("has {size} bytes; the list says {}", captured.size);
+            return Err(OutputsError::Form { path, why });
+        }
+        Ok(Reading { file, path, left: size })
+    }
+}
+
+impl Reading {
+    /// Reads the next piece, of at most `most` bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// See [`OutputsError`].
+    pub fn next(&mut self, most: usize) -> Result<Option<Vec<u8>>, OutputsError> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(most);
+        if most == 0 {
+            return Ok(None);
+        }
+        let mut piece = vec![0; most];
+        self.file.read_exact(&mut piece).map_err(|error| OutputsError::Read(self.path.clone(), error))?;
+        self.left -= piece.len() as u64;
+        Ok(Some(piece))
+    }
+}
+
+/// Opens a regular file. Returns its size, too.
+fn regular(path: &Path) -> Result<(File, u64), OutputsError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let read = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => OutputsError::Gone(path.to_owned()),
+        _ => OutputsError::Read(path.to_owned(), error),
+    };
+    let file = File::from(open(path, flags, Mode::empty()).map_err(|error| read(error.into()))?);
+    let metadata = file.metadata().map_err(read)?;
+    if !metadata.is_file() {
+        return Err(OutputsError::Form { path: path.to_owned(), why: "is not a regular file".into() });
+    }
+    Ok((file, metadata.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn with(files: &[(&str, &[u8])], list: &str) -> (tempfile::TempDir, Outputs) {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join(DIRECTORY);
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join(LIST), list).unwrap();
+        files.iter().for_each(|(name, content)| fs::write(directory.join(name), content).unwrap());
+        let outputs = Outputs::from_container(home.path());
+        (home, outputs)
+    }
+
+    fn list(size: u64) -> String {
+        format!(
+            r#"{{"version":1,"files":[{{"number":0,"path":"/a","size":{size},"mode":420}}],"skipped":[],"skipped_more":0}}"#
+        )
+    }
+
+    #[test]
+    fn a_file_comes_in_pieces() {
+        let (_home, outputs) = with(&[("0", b"abcdefgh")], &list(8));
+        let list = outputs.list().unwrap();
+        let mut reading = outputs.open(&list.files[0]).unwrap();
+        let mut pieces = Vec::new();
+        while let Some(piece) = reading.next(3).unwrap() {
+            pieces.push(piece);
+        }
+        assert_eq!(pieces, [&b"abc"[..], b"def", b"gh"]);
+    }
+
+    #[test]
+    fn what_is_not_as_the_list_says_is_an_error() {
+        let reported =
+            |outputs: &Outputs| outputs.list().and_then(|list| outputs.open(&list.files[0])).unwrap_err().to_string();
+        let (_a, shorter) = with(&[("0", b"abc")], &list(8));
+        assert!(reported(&shorter).ends_with("has 3 bytes; the list says 8"), "{}", reported(&shorter));
+        let (_b, gone) = with(&[], &list(8));
+        assert!(matches!(gone.open(&gone.list().unwrap().files[0]), Err(OutputsError::Gone(_))));
+        let (_c, newer) = with(&[], &list(8).replace("\"version\":1", "\"version\":2"));
+        assert!(reported(&newer).contains("version 2"), "{}", reported(&newer));
+        let (home, link) = with(&[], &list(5));
+        std::os::unix::fs::symlink("/etc/hostname", home.path().join(DIRECTORY).join("0")).unwrap();
+        assert!(matches!(link.open(&link.list().unwrap().files[0]), Err(OutputsError::Read(..))));
+        let (home, large) = with(&[], "");
+        let sparse = File::options().write(true).open(home.path().join(DIRECTORY).join(LIST)).unwrap();
+        sparse.set_len(LIST_BYTES_MAX + 1).unwrap();
+        assert!(large.list().unwrap_err().to_string().contains("at most"));
+    }
+
+    /// A file that is cut while it is read is an error, and no shorter answer.
+    #[test]
+    fn a_file_that_is_cut_is_told() {
+        let (home, outputs) = with(&[("0", b"abcdefgh")], &list(8));
+        let mut reading = outputs.open(&outputs.list().unwrap().files[0]).unwrap();
+        assert_eq!(reading.next(4).unwrap().unwrap(), b"abcd");
+        File::options().write(true).open(home.path().join(DIRECTORY).join("0")).unwrap().set_len(5).unwrap();
+        assert!(matches!(reading.next(4), Err(OutputsError::Read(..))));
+    }
+}

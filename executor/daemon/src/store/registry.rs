@@ -1,0 +1,458 @@
+//! The containers by id, and the capacity of the host that they hold.
+
+mod reserved;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use executor_core::capacity::{Account, Amount, Exhausted};
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::plan::Limits;
+use executor_core::time::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use crate::model::container::Handle;
+use crate::model::status::ContainerStatus;
+use crate::locked;
+use crate::model::reservation::Reservation;
+use reserved::Reserved;
+
+/// Time that a request waits for the removal of what completed containers left, where it needs their capacity.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// All containers by id, and the account of the capacity that they hold. One lock guards both, so that an id and its
+/// capacity are taken and given back together.
+#[derive(Debug)]
+pub struct Registry {
+    inner: Mutex<Inner>,
+    /// Most that the reservations of one owner hold.
+    share: Amount,
+    /// Number of times that capacity was given back.
+    releases: watch::Sender<u64>,
+    /// Notified when a reservation was made, renewed or is not used by a run any more.
+    reservations: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    containers: BTreeMap<ContainerId, Arc<Handle>>,
+    account: Account,
+    reserved: Reserved,
+    /// True while nothing new is taken.
+    closed: bool,
+}
+
+/// Outcome of an admission.
+#[derive(Debug)]
+pub enum Admission {
+    /// The container is new.
+    New(Arc<Handle>),
+    /// The id belongs to this container already.
+    Used(Arc<Handle>),
+    /// The pod of the container takes no members.
+    PodEnds,
+    /// The container needs more than the reservation of its id holds.
+    BeyondReservation(Exhausted),
+    /// The request requires a reservation, and there is none.
+    NotReserved,
+    /// Nothing new is taken.
+    Closed,
+}
+
+/// Outcome of a request for a reservation.
+#[derive(Debug)]
+pub(crate) enum Reserving {
+    /// The reservation is new.
+    Made(Reservation),
+    /// There was one with the same resources, whose time has begun anew.
+    Renewed(Reservation),
+    /// A container or a pod has the id.
+    Container(ContainerId),
+    /// There is one with other resources.
+    Different(ContainerId),
+    /// The reservations of its owner would hold more than the share of one owner.
+    BeyondShare(Exhausted),
+    /// Nothing new is taken.
+    Closed,
+}
+
+/// Capacity of the host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CapacityUse {
+    /// All there is.
+    pub(crate) total: Amount,
+    /// Free.
+    pub(crate) remaining: Amount,
+    /// Held by containers and reservations.
+    pub(crate) allocated: Amount,
+    /// Held by reservations.
+    pub(crate) reserved: Amount,
+    /// Number of reservations.
+    pub(crate) reservations: usize,
+}
+
+/// Returns what a container holds: nothing where it is the daemon's test of itself, which has to find out about a full node, too.
+fn amount_of(facts: &ContainerStatus) -> Amount {
+    if facts.plan.id.is_self_test() {
+        return Amount::default();
+    }
+    Amount::new(&facts.plan.limits, &facts.plan.volumes)
+}
+
+impl Inner {
+    fn takes_members(&self, pod: &ContainerId) -> bool {
+        let pod = self.containers.get(pod).filter(|pod| pod.is_pod() && !pod.is_closed());
+        pod.is_some_and(|pod| pod.state() == Some(State::Running))
+    }
+
+    fn members(&self, pod: &ContainerId) -> Vec<Arc<Handle>> {
+        let is_member = |handle: &&Arc<Handle>| handle.facts().is_some_and(|facts| facts.plan.member_of() == Some(pod));
+        self.containers.values().filter(is_member).cloned().collect()
+    }
+}
+
+impl Registry {
+    /// Makes an empty registry over the capacity of the host. The reservations of one owner hold at most `share`.
+    pub fn new(total: Amount, share: Amount) -> Self {
+        let inner = Inner {
+            containers: BTreeMap::new(),
+            account: Account::new(total),
+            reserved: Reserved::default(),
+            closed: false,
+        };
+        Self { inner: Mutex::new(inner), share, releases: watch::Sender::new(0), reservations: watch::Sender::new(()) }
+    }
+
+    /// Returns the container of an id.
+    pub fn get(&self, id: &ContainerId) -> Option<Arc<Handle>> {
+        locked(&self.inner).containers.get(id).cloned()
+    }
+
+    /// Takes an id and capacity for a new container, out of the reservation of its id where there is one; `needs_reservation`
+    /// says that there must be. `taken` is called with a reservation that is used up.
+    ///
+    /// # Errors
+    /// Some capacity does not suffice.
+    pub(crate) fn admit(
+        &self,
+        facts: ContainerStatus,
+        needs_reservation: bool,
+        taken: impl FnOnce(&Reservation),
+    ) -> Result<Admission, Exhausted> {
+        let mut inner = locked(&self.inner);
+        let id = facts.plan.id.clone();
+        if let Some(handle) = inner.containers.get(&id) {
+            return Ok(Admission::Used(Arc::clone(handle)));
+        }
+        if inner.closed {
+            return Ok(Admission::Closed);
+        }
+        if facts.plan.member_of().is_some_and(|pod| !inner.takes_members(pod)) {
+            return Ok(Admission::PodEnds);
+        }
+        let amount = amount_of(&facts);
+        match inner.reserved.get(&id).map(|reservation| reservation.amount) {
+            None if needs_reservation => return Ok(Admission::NotReserved),
+            None => {}
+            Some(reserved) => {
+                if let Err(short) = reserved.suffices_for(&amount, &reserved) {
+                    return Ok(Admission::BeyondReservation(short));
+                }
+            }
+        }
+        inner.account.reserve(&id, amount)?;
+        if let Some(reservation) = inner.reserved.take(&id) {
+            taken(&reservation);
+        }
+        let handle = Arc::new(Handle::new(facts));
+        inner.containers.insert(id, Arc::clone(&handle));
+        Ok(Admission::New(handle))
+    }
+
+    /// Takes capacity for new limits of a container, beside the old ones, until [`Self::hold`] says which are in force.
+    ///
+    /// # Errors
+    /// Some capacity does not suffice; what the container holds is unchanged.
+    pub(crate) fn reserve_update(&self, facts: &ContainerStatus, limits: &Limits) -> Result<(), Exhausted> {
+        let (old, new) = (amount_of(facts), Amount::new(limits, &facts.plan.volumes));
+        locked(&self.inner).account.reserve(&facts.plan.id, old.most(&new))
+    }
+
+    /// Holds the capacity that the limits in force of a container need, whatever is left. A container that has given its capacity
+    /// back stays without.
+    pub(crate) fn hold(&self, facts: &ContainerStatus) {
+        locked(&self.inner).account.change(&facts.plan.id, amount_of(facts));
+        self.releases.send_modify(|releases| *releases += 1);
+    }
+
+    /// Takes an id and capacity for a new container. Where there is not enough, but will be when what completed containers
+    /// left is removed, waits for that.
+    ///
+    /// # Errors
+    /// Some capacity does not suffice.
+    pub(crate) async fn admit_when_removed(
+        &self,
+        facts: &ContainerStatus,
+        needs_reservation: bool,
+        taken: impl Fn(&Reservation),
+    ) -> Result<Admission, Exhausted> {
+        let amount = amount_of(facts);
+        self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), needs_reservation, &taken)).await
+    }
+
+    /// Holds capacity for a later container, waiting as [`Self::admit_when_removed`] does. `keep` is called with what is held, and
+    /// whether it is new, while nobody else can take it.
+    ///
+    /// # Errors
+    /// Some capacity does not suffice.
+    pub(crate) async fn reserve(
+        &self,
+        asked: Reservation,
+        ttl: Duration,
+        keep: impl Fn(&Reservation, bool),
+    ) -> Result<Reserving, Exhausted> {
+        self.when_removed(&asked.id, asked.amount, || self.try_reserve(asked.clone(), ttl, &keep)).await
+    }
+
+    fn try_reserve(
+        &self,
+        asked: Reservation,
+        ttl: Duration,
+        keep: impl FnOnce(&Reservation, bool),
+    ) -> Result<Reserving, Exhausted> {
+        let mut inner = locked(&self.inner);
+        if inner.containers.contains_key(&asked.id) {
+            return Ok(Reserving::Container(asked.id));
+        }
+        if inner.closed {
+            return Ok(Reserving::Closed);
+        }
+        if let Some(owner) = &asked.owner {
+            let left = self.share.minus(&inner.reserved.sum_of(owner, &asked.id));
+            if let Err(short) = left.suffices_for(&asked.amount, &self.share) {
+                return Ok(Reserving::BeyondShare(short));
+            }
+        }
+        let outcome = match inner.reserved.get(&asked.id) {
+            Some(there) if there.amount != asked.amount => return Ok(Reserving::Different(asked.id)),
+            Some(there) => Reserving::Renewed(Reservation { created_at: there.created_at, ..asked }),
+            None => {
+                inner.account.reserve(&asked.id, asked.amount)?;
+                Reserving::Made(asked)
+            }
+        };
+        if let Reserving::Made(held) | Reserving::Renewed(held) = &outcome {
+            inner.reserved.hold(held.clone(), ttl);
+            keep(held, matches!(outcome, Reserving::Made(_)));
+        }
+        drop(inner);
+        self.reservations.send_replace(());
+        Ok(outcome)
+    }
+
+    /// Has it take nothing new, or take it again. Containers that are admitted by then are in it.
+    pub(crate) fn set_closed(&self, closed: bool) {
+        locked(&self.inner).closed = closed;
+    }
+
+    /// Takes back the reservation of an earlier daemon, whatever remains.
+    pub(crate) fn restore(&self, reservation: Reservation, ttl: Duration) {
+        let mut inner = locked(&self.inner);
+        inner.account.adopt(&reservation.id, reservation.amount);
+        inner.reserved.hold(reservation, ttl);
+        drop(inner);
+        self.reservations.send_replace(());
+    }
+
+    /// Returns the reservation of an id.
+    pub(crate) fn reservation(&self, id: &ContainerId) -> Option<Reservation> {
+        locked(&self.inner).reserved.get(id).cloned()
+    }
+
+    /// Returns all reservations, in the order of their ids.
+    pub(crate) fn all_reservations(&self) -> Vec<Reservation> {
+        locked(&self.inner).reserved.all()
+    }
+
+    /// Ends a reservation; false where there is none. `before` runs while the id is still taken.
+    pub(crate) fn release_reservation(&self, id: &ContainerId, before: impl FnOnce(&Reservation)) -> bool {
+        let mut inner = locked(&self.inner);
+        let Some(reservation) = inner.reserved.take(id) else { return false };
+        before(&reservation);
+        inner.account.release(id);
+        drop(inner);
+        self.releases.send_modify(|releases| *releases += 1);
+        true
+    }
+
+    /// Ends the reservations whose time is over. `before` is called for each while its id is still taken.
+    pub(crate) fn expire(&self, now: Timestamp, before: impl Fn(&ContainerId)) {
+        let mut inner = locked(&self.inner);
+        for reservation in inner.reserved.expire(Instant::now(), now) {
+            before(&reservation.id);
+            inner.account.release(&reservation.id);
+        }
+        drop(inner);
+        self.releases.send_modify(|releases| *releases += 1);
+    }
+
+    /// Returns when the next reservation expires.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        locked(&self.inner).reserved.next()
+    }
+
+    /// Watches for reservations whose time changes.
+    pub(crate) fn watch_reservations(&self) -> watch::Receiver<()> {
+        self.reservations.subscribe()
+    }
+
+    /// Returns the time at which a reservation of this id expired, where that is remembered.
+    pub(crate) fn expired_at(&self, id: &ContainerId) -> Option<Timestamp> {
+        locked(&self.inner).reserved.expired_at(id)
+    }
+
+    /// Keeps a reservation from expiring while a run uses it; false where there is none.
+    pub(crate) fn claim(&self, id: &ContainerId) -> bool {
+        locked(&self.inner).reserved.claim(id)
+    }
+
+    /// Ends a claim.
+    pub(crate) fn unclaim(&self, id: &ContainerId) {
+        locked(&self.inner).reserved.unclaim(id);
+        self.reservations.send_replace(());
+    }
+
+    /// Makes an attempt to take capacity, and others while what completed containers left is being removed.
+    async fn when_removed<T>(
+        &self,
+        id: &ContainerId,
+        amount: Amount,
+        attempt: impl Fn() -> Result<T, Exhausted>,
+    ) -> Result<T, Exhausted> {
+        let mut releases = self.releases.subscribe();
+        let deadline = Instant::now() + REMOVAL_PATIENCE;
+        loop {
+            releases.mark_unchanged();
+            match attempt() {
+                Err(exhausted) => {
+                    let waits = self.suffices_when_removed(id, amount);
+                    if !waits || timeout_at(deadline, releases.changed()).await.is_err() {
+                        return Err(exhausted);
+                    }
+                }
+                admitted => return admitted,
+            }
+        }
+    }
+
+    /// True where there is enough capacity without the completed containers that still hold some.
+    fn suffices_when_removed(&self, id: &ContainerId, amount: Amount) -> bool {
+        let inner = locked(&self.inner);
+        let mut after = inner.account.clone();
+        let leaving = inner.containers.values().filter(|handle| handle.is_leaving());
+        leaving.for_each(|handle| after.release(handle.id()));
+        after.reserve(id, amount).is_ok()
+    }
+
+    /// Takes in a container of an earlier daemon. One that is there, or has left something, holds its capacity, whatever
+    /// remains. `None` where the id has been taken since.
+    pub fn adopt(&self, facts: ContainerStatus, is_removed: bool) -> Option<Arc<Handle>> {
+        let mut inner = locked(&self.inner);
+        if inner.containers.contains_key(&facts.plan.id) {
+            return None;
+        }
+        // It took its reservation in the ledger's last moment.
+        if inner.reserved.take(&facts.plan.id).is_some() {
+            inner.account.release(&facts.plan.id);
+        }
+        if !is_removed {
+            inner.account.adopt(&facts.plan.id, amount_of(&facts));
+        }
+        let handle = Arc::new(Handle::new(facts));
+        if is_removed {
+            handle.set_removed();
+        }
+        inner.containers.insert(handle.id().clone(), Arc::clone(&handle));
+        Some(handle)
+    }
+
+    /// Has a pod take no new members, and returns those that it has. With `idle` only where all of them are completed.
+    ///
+    /// # Errors
+    /// The members that are not completed; nothing is changed.
+    pub fn close_pod(&self, pod: &Handle, idle: bool) -> Result<Vec<Arc<Handle>>, Vec<Arc<Handle>>> {
+        let inner = locked(&self.inner);
+        let members = inner.members(pod.id());
+        let living: Vec<Arc<Handle>> = members.iter().filter(|member| !member.is_over()).cloned().collect();
+        if idle && !living.is_empty() {
+            return Err(living);
+        }
+        pod.close();
+        Ok(members)
+    }
+
+    /// Returns the members of a pod, in the order of their ids.
+    pub fn members(&self, pod: &ContainerId) -> Vec<Arc<Handle>> {
+        locked(&self.inner).members(pod)
+    }
+
+    /// Gives back the capacity of a container, which stays known where it is. A later container of its id keeps its own.
+    pub fn release(&self, handle: &Handle) {
+        let mut inner = locked(&self.inner);
+        if inner.containers.get(handle.id()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {
+            inner.account.release(handle.id());
+        }
+        drop(inner);
+        handle.set_removed();
+        self.releases.send_modify(|releases| *releases += 1);
+    }
+
+    /// Forgets a container, and gives back its capacity. `before` runs while the id is still taken and nobody can look
+    /// the container up; it must not use the registry.
+    pub fn remove(&self, id: &ContainerId, before: impl FnOnce()) {
+        let mut inner = locked(&self.inner);
+        before();
+        inner.account.release(id);
+        let removed = inner.containers.remove(id);
+        drop(inner);
+        removed.iter().for_each(|handle| handle.set_removed());
+        self.releases.send_modify(|releases| *releases += 1);
+    }
+
+    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false; not for that of the
+    /// self-test. The registry is not locked during a call.
+    pub fn visit(&self, after: Option<&ContainerId>, mut visit: impl FnMut(&Arc<Handle>) -> bool) {
+        let mut at = after.cloned();
+        loop {
+            let start = at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            let some: Vec<Arc<Handle>> = locked(&self.inner)
+                .containers
+                .range((start, Bound::Unbounded))
+                .take(64)
+                .map(|(_, handle)| Arc::clone(handle))
+                .collect();
+            let Some(last) = some.last() else { return };
+            at = Some(last.id().clone());
+            if !some.iter().filter(|handle| !handle.is_self_test()).all(&mut visit) {
+                return;
+            }
+        }
+    }
+
+    /// Returns all containers.
+    pub fn all(&self) -> Vec<Arc<Handle>> {
+        locked(&self.inner).containers.values().cloned().collect()
+    }
+
+    /// Returns the capacity and its use.
+    pub(crate) fn capacity(&self) -> CapacityUse {
+        let inner = locked(&self.inner);
+        let (total, remaining) = (inner.account.total(), inner.account.remaining());
+        let (reserved, reservations) = inner.reserved.sum();
+        CapacityUse { total, remaining, allocated: total.minus(&remaining), reserved, reservations }
+    }
+}

@@ -1,0 +1,382 @@
+//! What the daemon counts and times while it works: starts, failures, wipes, connections, calls. The scrape adds what can be
+//! read of the node at any moment.
+//!
+//! No label has a value that a client chose: methods, codes, phases and kinds are all from lists of this program. Everything is
+//! counted from the daemon's start on.
+
+pub(crate) mod calls;
+mod logs;
+mod outward;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use executor_core::record::{Exit, FailureKind};
+use executor_core::usage::LogUsage;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::model::status::{End, ContainerStatus, Phase};
+pub(crate) use logs::Logs;
+pub(crate) use outward::SinkMetrics;
+
+/// Bounds of the buckets of times, in seconds.
+const SECONDS: [f64; 16] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// One label and its value.
+type Labels1 = [(&'static str, &'static str); 1];
+/// Two labels and their values.
+type Labels2 = [(&'static str, &'static str); 2];
+
+/// Counters and times of a daemon.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    starts: Histogram,
+    phases: Family<Labels1, Histogram>,
+    failures: Family<Labels1, Counter>,
+    ends: Family<Labels1, Counter>,
+    oom_kills: Counter,
+    restarts: Counter,
+    wipes: Family<Labels1, Counter>,
+    wiped_bytes: Counter,
+    rotations: Counter,
+    egress_updates: Counter,
+    limits_updates: Counter,
+    cache: Family<Labels1, Counter>,
+    connections: Family<Labels1, Gauge>,
+    accepted: Family<Labels1, Counter>,
+    refused: Family<Labels1, Counter>,
+    strangers: Counter,
+    in_progress: Gauge,
+    /// Requests to shims for counters.
+    pub(crate) readings: Counter,
+    calls: Family<Labels2, Counter>,
+    call_times: Family<Labels1, Histogram>,
+    /// Counters of spans.
+    pub(crate) spans: Spans,
+    /// Counters of containers' logs.
+    pub(crate) logs: Mutex<Logs>,
+    outward: outward::Families,
+}
+
+/// Counters of spans.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spans {
+    pub(crate) exported: Counter,
+    dropped: Family<Labels1, Counter>,
+}
+
+/// Why spans were not exported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SpanLoss {
+    /// The queue was full.
+    QueueFull,
+    /// The collector did not take them.
+    ExportFailed,
+}
+
+impl Spans {
+    pub(crate) fn lost(&self, why: SpanLoss, spans: usize) {
+        let why = match why {
+            SpanLoss::QueueFull => "queue_full",
+            SpanLoss::ExportFailed => "export_failed",
+        };
+        self.dropped.get_or_create(&[("reason", why)]).inc_by(spans as u64);
+    }
+}
+
+fn times() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+/// Makes the family of a label, with every value of it from the start on.
+fn family<M: Default>(label: &'static str, values: impl IntoIterator<Item = &'static str>) -> Family<Labels1, M> {
+    let family = Family::default();
+    values.into_iter().for_each(|value| drop(family.get_or_create(&[(label, value)])));
+    family
+}
+
+/// Returns the name of a failure, as in metrics and spans.
+pub(crate) const fn failure_name(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Exec => "exec",
+        FailureKind::Prepare => "prepare",
+        FailureKind::SupervisorLost => "supervisor_lost",
+        FailureKind::HostStopped => "host_stopped",
+        FailureKind::Action => "action",
+        FailureKind::Unhealthy => "unhealthy",
+    }
+}
+
+const FAILURES: [FailureKind; 6] = [
+    FailureKind::Exec,
+    FailureKind::Prepare,
+    FailureKind::SupervisorLost,
+    FailureKind::HostStopped,
+    FailureKind::Action,
+    FailureKind::Unhealthy,
+];
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let phases: Family<Labels1, Histogram> = Family::new_with_constructor(times);
+        Phase::ALL.iter().for_each(|phase| drop(phases.get_or_create(&[("phase", phase.name())])));
+        let sockets = ["control", "runtime"];
+        let mut metrics = Self {
+            registry: Registry::default(),
+            starts: times(),
+            phases,
+            failures: family("kind", FAILURES.map(failure_name)),
+            ends: family("exit", ["zero", "nonzero", "signal", "none"]),
+            oom_kills: Counter::default(),
+            restarts: Counter::default(),
+            wipes: family("result", ["verified", "unverified", "missing"]),
+            wiped_bytes: Counter::default(),
+            rotations: Counter::default(),
+            egress_updates: Counter::default(),
+            limits_updates: Counter::default(),
+            cache: family("result", ["hit", "miss"]),
+            connections: family("socket", sockets),
+            accepted: family("socket", sockets),
+            refused: family("socket", sockets),
+            strangers: Counter::default(),
+            in_progress: Gauge::default(),
+            readings: Counter::default(),
+            calls: Family::default(),
+            call_times: Family::new_with_constructor(times),
+            spans: Spans { dropped: family("reason", ["queue_full", "export_failed"]), ..Spans::default() },
+            logs: Mutex::default(),
+            outward: outward::Families::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let mut registry = Registry::default();
+        registry.register(
+            "executor_container_start_seconds",
+            "Time from a container's admission until its program runs",
+            self.starts.clone(),
+        );
+        registry.register(
+            "executor_container_phase_seconds",
+            "Time of each phase that a caller waits for",
+            self.phases.clone(),
+        );
+        registry.register(
+            "executor_container_failures",
+            "Containers that ended by a failure of the executor or of an action, by its kind",
+            self.failures.clone(),
+        );
+        registry.register(
+            "executor_container_ends",
+            "Containers that ended, by the exit of their process; none where it never ran or its exit is unknown",
+            self.ends.clone(),
+        );
+        registry.register(
+            "executor_container_oom_kills",
+            "Containers of which the kernel killed a process for lack of memory",
+            self.oom_kills.clone(),
+        );
+        registry.register(
+            "executor_container_restarts",
+            "Restarts of containers with a restart policy",
+            self.restarts.clone(),
+        );
+        registry.register(
+            "executor_wipes",
+            "Wipes of containers with secrets; missing where no process was left that could give a receipt",
+            self.wipes.clone(),
+        );
+        registry.register(
+            "executor_wiped_bytes",
+            "Bytes of secret files that were overwritten",
+            self.wiped_bytes.clone(),
+        );
+        registry.register(
+            "executor_secret_rotations",
+            "Replacements of a container's secret files",
+            self.rotations.clone(),
+        );
+        registry.register(
+            "executor_egress_updates",
+            "Replacements of a container's rules of egress",
+            self.egress_updates.clone(),
+        );
+        registry.register(
+            "executor_limits_updates",
+            "Replacements of a container's limits",
+            self.limits_updates.clone(),
+        );
+        registry.register(
+            "executor_artifact_cache_requests",
+            "Downloads with a cache key, by whether the cache had the artifact",
+            self.cache.clone(),
+        );
+        registry.register("executor_connections", "Connections that are open, by socket", self.connections.clone());
+        registry.register(
+            "executor_connections_accepted",
+            "Connections that were served, by socket",
+            self.accepted.clone(),
+        );
+        registry.register(
+            "executor_connections_refused",
+            "Connections that were closed at once because no slot was left, by socket",
+            self.refused.clone(),
+        );
+        registry.register(
+            "executor_strangers_refused",
+            "Clients over TCP that were refused before they were callers",
+            self.strangers.clone(),
+        );
+        registry.register(
+            "executor_container_readings",
+            "Requests to shims for the counters of their containers",
+            self.readings.clone(),
+        );
+        registry.register("executor_calls_in_progress", "Calls that are under way", self.in_progress.clone());
+        registry.register("executor_calls", "Calls that ended, by method and gRPC code", self.calls.clone());
+        registry.register(
+            "executor_call_seconds",
+            "Time of calls, by method, but for streams and Wait",
+            self.call_times.clone(),
+        );
+        registry.register(
+            "executor_spans_exported",
+            "Spans that the collector of traces took",
+            self.spans.exported.clone(),
+        );
+        registry.register(
+            "executor_spans_dropped",
+            "Spans that were dropped, by the reason",
+            self.spans.dropped.clone(),
+        );
+        self.outward.register(&mut registry);
+        self.registry = registry;
+    }
+
+    /// Returns the counters of a target of logs.
+    pub(crate) fn outward(&self, target: &'static str) -> SinkMetrics {
+        self.outward.for_target(target)
+    }
+
+    /// Returns the registry of what is counted.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Times a phase.
+    pub(crate) fn phase(&self, phase: Phase, took: Duration) {
+        self.phases.get_or_create(&[("phase", phase.name())]).observe(took.as_secs_f64());
+    }
+
+    /// Begins to count for a container that is admitted.
+    pub(crate) fn admitted(&self, facts: &ContainerStatus) {
+        crate::locked(&self.logs).read(&facts.plan.id, LogUsage::default(), false);
+    }
+
+    /// Times the start of a container that runs.
+    pub(crate) fn started(&self, facts: &ContainerStatus) {
+        let Some(started) = facts.started_at else { return };
+        self.starts.observe(started.since(facts.created_at).as_secs_f64());
+        for (phase, from, to) in facts.start_phases() {
+            self.phase(phase, to.since(from));
+        }
+    }
+
+    /// Counts the end of a container.
+    pub(crate) fn ended(&self, facts: &ContainerStatus, end: &End) {
+        let exit = match end.exit {
+            Some(Exit::Code(0)) => "zero",
+            Some(Exit::Code(_)) => "nonzero",
+            Some(Exit::Signal(_)) => "signal",
+            None => "none",
+        };
+        self.ends.get_or_create(&[("exit", exit)]).inc();
+        if let Some(failure) = &end.failure {
+            self.failures.get_or_create(&[("kind", failure_name(failure.kind))]).inc();
+        }
+        self.oom_kills.inc_by(u64::from(end.oom_killed));
+        let wiped = |result| {
+            self.wipes.get_or_create(&[("result", result)]).inc();
+        };
+        match &end.wipe {
+            Some(wipe) if wipe.files > 0 => {
+                wiped(if wipe.verified { "verified" } else { "unverified" });
+                self.wiped_bytes.inc_by(wipe.bytes);
+            }
+            None if !facts.plan.files.is_empty() && facts.prepared.is_some() => wiped("missing"),
+            _ => {}
+        }
+        if facts.started_at.is_some() && end.exit.is_some() {
+            self.phase(Phase::Finish, end.timings.finish);
+        }
+        crate::locked(&self.logs).ended(&facts.plan.id, end.usage.as_ref().and_then(|usage| usage.log));
+    }
+
+    /// Counts restarts.
+    pub(crate) fn restarted(&self, times: u64) {
+        self.restarts.inc_by(times);
+    }
+
+    /// Counts a replacement of secret files.
+    pub(crate) fn rotated(&self) {
+        self.rotations.inc();
+    }
+
+    /// Counts a replacement of rules of egress.
+    pub(crate) fn egress_updated(&self) {
+        self.egress_updates.inc();
+    }
+
+    /// Counts a replacement of limits.
+    pub(crate) fn limits_updated(&self) {
+        self.limits_updates.inc();
+    }
+
+    /// Counts a download with a cache key.
+    pub(crate) fn looked_up(&self, hit: bool) {
+        self.cache.get_or_create(&[("result", if hit { "hit" } else { "miss" })]).inc();
+    }
+
+    /// Counts a connection that found no slot.
+    pub(crate) fn connection_refused(&self, socket: &'static str) {
+        self.refused.get_or_create(&[("socket", socket)]).inc();
+    }
+
+    /// Counts a client over TCP that did not become a caller.
+    pub(crate) fn stranger_refused(&self) {
+        self.strangers.inc();
+    }
+
+    /// Counts a connection, which is open for as long as the result lives.
+    pub(crate) fn connected(&self, socket: &'static str) -> OpenConnection {
+        self.accepted.get_or_create(&[("socket", socket)]).inc();
+        let open = self.connections.get_or_create_owned(&[("socket", socket)]);
+        open.inc();
+        OpenConnection(open)
+    }
+
+    /// Begins to time a call of this path.
+    pub(crate) fn call(self: &Arc<Self>, path: &str) -> calls::CallTimer {
+        calls::CallTimer::new(Arc::clone(self), path)
+    }
+}
+
+/// A connection that is open.
+#[derive(Debug)]
+pub(crate) struct OpenConnection(Gauge<i64, std::sync::atomic::AtomicI64>);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,109 @@
+//! Counters of the output that is sent outward, by its target.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::{Labels1, family};
+
+/// Counters of all targets.
+#[derive(Debug)]
+pub(super) struct Families {
+    sent_lines: Family<Labels1, Counter>,
+    sent_bytes: Family<Labels1, Counter>,
+    dropped_lines: Family<Labels1, Counter>,
+    dropped_bytes: Family<Labels1, Counter>,
+    waiting: Family<Labels1, Gauge>,
+    deleted_bytes: Family<Labels1, Gauge>,
+    connected: Family<Labels1, Gauge>,
+}
+
+/// Counters of one target.
+#[derive(Debug)]
+pub(crate) struct SinkMetrics {
+    /// Lines, or parts of them, that were sent.
+    pub(crate) sent_lines: Counter,
+    /// Bytes of output in them.
+    pub(crate) sent_bytes: Counter,
+    /// Lines, or parts of them, that were not sent.
+    pub(crate) dropped_lines: Counter,
+    /// Bytes of output in them.
+    pub(crate) dropped_bytes: Counter,
+    /// Containers with output that waits.
+    pub(crate) waiting: Gauge,
+    /// Bytes of deleted containers' logs that wait.
+    pub(crate) deleted_bytes: Gauge,
+    /// 1 while there is a connection.
+    pub(crate) connected: Gauge,
+}
+
+impl Default for Families {
+    fn default() -> Self {
+        fn targets<M: Default>() -> Family<Labels1, M> {
+            family("target", ["journald", "syslog"])
+        }
+        Self {
+            sent_lines: targets(),
+            sent_bytes: targets(),
+            dropped_lines: targets(),
+            dropped_bytes: targets(),
+            waiting: targets(),
+            deleted_bytes: targets(),
+            connected: targets(),
+        }
+    }
+}
+
+impl Families {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "executor_log_sent_lines",
+            "Lines of output, or parts of them, that were sent, by target",
+            self.sent_lines.clone(),
+        );
+        registry.register(
+            "executor_log_sent_bytes",
+            "Bytes of output that were sent, by target",
+            self.sent_bytes.clone(),
+        );
+        registry.register(
+            "executor_log_unsent_lines",
+            "Lines of output, or parts of them, that were dropped before they could be sent, by target",
+            self.dropped_lines.clone(),
+        );
+        registry.register(
+            "executor_log_unsent_bytes",
+            "Bytes of output that were dropped before they could be sent, by target",
+            self.dropped_bytes.clone(),
+        );
+        registry.register(
+            "executor_log_waiting_containers",
+            "Containers with output that waits to be sent, by target",
+            self.waiting.clone(),
+        );
+        registry.register(
+            "executor_log_waiting_deleted_bytes",
+            "Bytes of deleted containers' logs that wait to be sent, by target",
+            self.deleted_bytes.clone(),
+        );
+        registry.register(
+            "executor_log_target_connected",
+            "1 while executord is connected to the target of logs",
+            self.connected.clone(),
+        );
+    }
+
+    pub(super) fn for_target(&self, target: &'static str) -> SinkMetrics {
+        let label = [("target", target)];
+        SinkMetrics {
+            sent_lines: self.sent_lines.get_or_create_owned(&label),
+            sent_bytes: self.sent_bytes.get_or_create_owned(&label),
+            dropped_lines: self.dropped_lines.get_or_create_owned(&label),
+            dropped_bytes: self.dropped_bytes.get_or_create_owned(&label),
+            waiting: self.waiting.get_or_create_owned(&label),
+            deleted_bytes: self.deleted_bytes.get_or_create_owned(&label),
+            connected: self.connected.get_or_create_owned(&label),
+        }
+    }
+}
